@@ -1,0 +1,325 @@
+"""Compressed tar streams: recognised by magic number when read, chosen by suffix when written.
+
+One table; a codec is one entry. Libraries are imported when a stream of that kind is met.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from tartools.errors import TarFormatError, TruncatedError, UsageError
+
+READ = 1 << 18  # compressed bytes a read
+
+
+class Stream(Protocol):
+    """Bytes that are read; *file* where they are those of an open regular file from byte *start* on."""
+
+    file: io.FileIO | None
+    start: int
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end."""
+        ...
+
+    def skip(self, count: int, /) -> None:
+        """Pass *count* bytes by; only asked for where there is a *file*."""
+        ...
+
+
+class Sink(Protocol):
+    """Bytes that are written."""
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> object:
+        """Write all of *data*, and be done with it on return."""
+        ...
+
+
+class Decompressor(Protocol):
+    """What the libraries' incremental decompressors have in common (that of `bz2.BZ2Decompressor`)."""
+
+    @property
+    def eof(self) -> bool: ...  # noqa: D102
+    @property
+    def needs_input(self) -> bool: ...  # noqa: D102
+    @property
+    def unused_data(self) -> bytes: ...  # noqa: D102
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...  # noqa: D102
+
+
+class Compressor(Protocol):
+    """What the libraries' incremental compressors have in common."""
+
+    def compress(self, data: bytes | bytearray | memoryview, /) -> bytes: ...  # noqa: D102
+    def flush(self) -> bytes: ...  # noqa: D102
+
+
+class Codec(NamedTuple):
+    """One kind of compression."""
+
+    name: str
+    magic: tuple[bytes, ...]
+    suffixes: tuple[str, ...]
+    decompressor: Callable[[], Decompressor]
+    compressor: Callable[[], Compressor]
+    padded: bool = False  # zeros may follow the compressed data (gzip on tapes)
+
+
+def _gzip_reader() -> Decompressor:
+    from isal import igzip_lib
+
+    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+
+
+def _gzip_writer() -> Compressor:
+    from isal import isal_zlib
+
+    return isal_zlib.compressobj(level=2, wbits=31)  # the header holds no time: same input, same bytes
+
+
+def _bzip2_reader() -> Decompressor:
+    import bz2
+
+    return bz2.BZ2Decompressor()
+
+
+def _bzip2_writer() -> Compressor:
+    import bz2
+
+    return bz2.BZ2Compressor()
+
+
+def _xz_reader() -> Decompressor:
+    import lzma
+
+    return lzma.LZMADecompressor()
+
+
+def _xz_writer() -> Compressor:
+    import lzma
+
+    return lzma.LZMACompressor()
+
+
+def _zstd_reader() -> Decompressor:
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
+    except ImportError:
+        from backports import zstd
+    return zstd.ZstdDecompressor()  # type: ignore[no-any-return,unused-ignore]
+
+
+def _zstd_writer() -> Compressor:
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
+    except ImportError:
+        from backports import zstd
+    return zstd.ZstdCompressor()  # type: ignore[no-any-return,unused-ignore]
+
+
+def _lz4_reader() -> Decompressor:
+    from lz4 import frame
+
+    return frame.LZ4FrameDecompressor()  # type: ignore[no-any-return,unused-ignore]
+
+
+class _Lz4Writer:
+    """lz4's compressor, which wants to be told when to begin."""
+
+    def __init__(self) -> None:
+        from lz4 import frame
+
+        self._lz4 = frame.LZ4FrameCompressor(content_checksum=True)
+        self._begun = False
+
+    def compress(self, data: bytes | bytearray | memoryview, /) -> bytes:
+        begin = b"" if self._begun else self._lz4.begin()
+        self._begun = True
+        return begin + bytes(self._lz4.compress(data))
+
+    def flush(self) -> bytes:
+        return self.compress(b"") + bytes(self._lz4.flush())
+
+
+# RFC 1952; bzip2's stream header with that of a block or of the end; xz file format 2.1.1; RFC 8878 3.1; lz4 frame format. The last two have frames to skip.
+_SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))
+_BZIP2 = tuple(b"BZh%d" % level + block for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90"))
+CODECS = (
+    Codec("gzip", (b"\x1f\x8b\x08",), (".tgz", ".tar.gz"), _gzip_reader, _gzip_writer, padded=True),
+    Codec("bzip2", _BZIP2, (".tar.bz2",), _bzip2_reader, _bzip2_writer),
+    Codec("xz", (b"\xfd7zXZ\0",), (".tar.xz",), _xz_reader, _xz_writer, padded=True),
+    Codec("zstd", (b"\x28\xb5\x2f\xfd", *_SKIPPABLE), (".tar.zst",), _zstd_reader, _zstd_writer),
+    Codec("lz4", (b"\x04\x22\x4d\x18",), (".tar.lz4",), _lz4_reader, _Lz4Writer),
+)
+SUFFIXES = (*(suffix for codec in CODECS for suffix in codec.suffixes), ".tar")
+MAGIC = 10  # bytes; the longest of them
+
+
+def codec_of(head: bytes) -> Codec | None:
+    """Return the codec whose magic number *head* begins with."""
+    for codec in CODECS:
+        if head.startswith(codec.magic):
+            return codec
+    return None
+
+
+def split_suffix(url: str) -> tuple[str, str]:
+    """Return *url* without its tar suffix, and that.
+
+    >>> split_suffix("a/train.tar.zst"), split_suffix("b")
+    (('a/train', '.tar.zst'), ('b', ''))
+    """
+    for suffix in SUFFIXES:
+        if url.lower().endswith(suffix):
+            return url[: -len(suffix)], url[-len(suffix) :]
+    return url, ""
+
+
+def codec_for(url: str, gzip: bool) -> Codec | None:
+    """Return the codec for an output named *url*; with *gzip* it must be gzip.
+
+    Raises: UsageError if the name says otherwise.
+    """
+    suffix = split_suffix(url)[1].lower()
+    if gzip and suffix not in ("", *CODECS[0].suffixes):
+        raise UsageError(f"-z writes gzip, and this name ends in {suffix}", url=url)
+    return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)
+
+
+def decompressed(stream: Stream, url: str) -> Stream:
+    """Return the tar stream in *stream*, decompressed if its first bytes are a magic number.
+
+    Raises while it is read: TruncatedError and TarFormatError with *url* and the byte offset in the compressed file.
+    """
+    if stream.file is not None:
+        head = os.pread(stream.file.fileno(), MAGIC, stream.start)
+    else:
+        head = read_head(stream)
+        stream = _Pushed(stream, head)
+    codec = codec_of(head)
+    return stream if codec is None else _Decompressed(stream, codec, url)
+
+
+def read_head(stream: Stream) -> bytes:
+    """Return the first bytes of *stream*, as many as the longest magic number has."""
+    head = bytearray(MAGIC)
+    have = 0
+    while have < MAGIC and (count := stream.readinto(memoryview(head)[have:])):
+        have += count
+    return bytes(head[:have])
+
+
+class _Pushed:
+    """A stream with bytes that were read already before it."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, stream: Stream, head: bytes) -> None:
+        self._stream = stream
+        self._head = head
+
+    def readinto(self, view: memoryview, /) -> int:
+        if self._head:
+            count = min(len(view), len(self._head))
+            view[:count], self._head = self._head[:count], self._head[count:]
+            return count
+        return self._stream.readinto(view)
+
+    def skip(self, count: int, /) -> None:
+        raise AssertionError("only files are skipped in")
+
+
+class _Decompressed:
+    """A stream decompressed, over any number of compressed streams one behind the other."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, stream: Stream, codec: Codec, url: str) -> None:
+        self._stream = stream
+        self._codec = codec
+        self._url = url
+        self._decompressor: Decompressor | None = codec.decompressor()
+        self._room = memoryview(bytearray(READ))
+        self._input = b""  # read and not yet given to the decompressor
+        self._offset = 0  # in the compressed file, of the end of _input
+
+    def readinto(self, view: memoryview, /) -> int:
+        while self._decompressor is not None:
+            decompressor = self._decompressor
+            if decompressor.eof:
+                self._input = decompressor.unused_data
+                self._next_stream()
+                continue
+            if decompressor.needs_input and not self._input and not self._read():
+                raise TruncatedError(
+                    f"the {self._codec.name} data ends before its end", url=self._url, offset=self._offset
+                )
+            data, self._input = self._input, b""
+            try:
+                output = decompressor.decompress(data, len(view))
+            except Exception as error:  # each library has its own
+                raise self._damaged(len(data), error) from error
+            if output:
+                view[: len(output)] = output
+                return len(output)
+        return 0
+
+    def skip(self, count: int, /) -> None:
+        raise AssertionError("only files are skipped in")
+
+    def _read(self) -> int:
+        count = self._stream.readinto(self._room)
+        self._input = bytes(self._room[:count])
+        self._offset += count
+        return count
+
+    def _next_stream(self) -> None:
+        """Begin the compressed stream that follows, if one does."""
+        while len(self._input) < MAGIC:
+            have = self._input
+            if not self._read():
+                break
+            self._input = have + self._input
+        codec = self._codec
+        if not self._input:
+            self._decompressor = None
+        elif self._input.startswith(codec.magic):
+            self._decompressor = codec.decompressor()
+        elif codec.padded and not self._input.strip(b"\0"):
+            self._input = b""
+            self._next_stream()
+        else:
+            raise TarFormatError(
+                f"what follows the end of the {codec.name} data is no {codec.name} data",
+                url=self._url,
+                offset=self._offset - len(self._input),
+            )
+
+    def _damaged(self, count: int, error: Exception) -> TarFormatError:
+        return TarFormatError(
+            f"{self._codec.name} data is damaged in the {count} bytes from here on: {error}",
+            url=self._url,
+            offset=self._offset - count,
+        )
+
+
+class CompressedSink:
+    """Writes compressed to *sink*; complete after `finish`."""
+
+    def __init__(self, sink: Sink, codec: Codec) -> None:
+        self._sink = sink
+        self._compressor = codec.compressor()
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> None:
+        """Compress *data*, and write what comes out."""
+        if output := self._compressor.compress(data):
+            self._sink.write(output)
+
+    def finish(self) -> None:
+        """Write the end of the compressed data."""
+        self._sink.write(self._compressor.flush())

@@ -1,0 +1,192 @@
+"""Many URLs to samples, and samples to shards.
+
+`read_samples` and `read_shard` read; `write_samples` writes one shard, `write_shards` many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain
+
+from tartools import compression, storage, tar
+from tartools.account import Account
+from tartools.errors import SampleError, printable, shown
+from tartools.sample import Sample, group
+from tartools.storage.scratch import scratch_file
+from tartools.tar import Special
+
+
+class Reading:
+    """How shards are read: leniently (*lax*), leaving out special members in silence (*skip_special*).
+
+    With *ranges*, samples of plain local files are ranges of those files and hold no memory.
+    """
+
+    def __init__(self, lax: bool = False, skip_special: bool = False, ranges: bool = False) -> None:
+        self.lax = lax
+        self.skip_special = skip_special
+        self.ranges = ranges
+
+
+def read_samples(
+    urls: Sequence[str], account: Account | None = None, reading: Reading | None = None
+) -> Iterator[Sample]:
+    """Return the samples of the shards *urls*, one shard after the other.
+
+    All local files are looked at before this returns; each shard is opened when its turn comes. A sample is passed
+    on when the header that ends it has been read and is sound.
+
+    Order: that of *urls*, and of each archive. Holds: one sample, one read buffer of 1 MiB.
+    Raises: TarFormatError, StorageError, with URL and byte offset, after the samples before the damage.
+    """
+    return chain.from_iterable(read_each(urls, account or Account(), reading or Reading()))
+
+
+def read_each(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Sample]]:
+    """Return, as `read_samples`, an iterator of the samples of each shard, one shard at a time."""
+    account.expected = storage.check_inputs(urls)
+    account.shards = len(urls)
+    return (read_shard(url, account, reading) for url in urls)
+
+
+def read_shard(url: str, account: Account, reading: Reading, stream: storage.Input | None = None) -> Iterator[Sample]:
+    """Yield the samples of the shard *url*, which *stream* gives if it has been opened already.
+
+    As `read_samples`, for one shard. Closes the stream, at the end or when the iterator is dropped.
+    """
+
+    def special(found: Special) -> None:
+        if found.kind == "missing end":
+            account.warn(f"{shown(url)}: ends without an end-of-archive block, taken for whole because of --lax")
+        elif found.silent:
+            account.directories += 1
+        elif not reading.skip_special:
+            account.special(f"{shown(url)}: {printable(found.name)}", found.kind)
+
+    with closing(stream or storage.open_read(url)) as opened:
+        members = tar.read_members(
+            compression.decompressed(_Counted(opened, account), url),
+            url=url,
+            scratch=scratch_file,
+            ranges=reading.ranges,
+            lax=reading.lax,
+        )
+        for sample in group(members, url, scratch_file, special):
+            account.samples_in += 1
+            yield sample
+    account.shards_done += 1
+
+
+class _Counted:
+    """A stream whose bytes are counted."""
+
+    def __init__(self, stream: storage.Input, account: Account) -> None:
+        self.file, self.start = stream.file, stream.start
+        self._stream = stream
+        self._account = account
+
+    def readinto(self, view: memoryview, /) -> int:
+        count = self._stream.readinto(view)
+        self._account.bytes_in += count
+        return count
+
+    def skip(self, count: int, /) -> None:
+        self._stream.skip(count)
+        self._account.bytes_in += count
+
+
+class ShardWriter:
+    """Writes one shard to *url*: samples, then at `commit` the end of the archive; only then has it its name.
+
+    Refuses two samples of one key side by side, which a reader would take for one.
+
+    Raises: StorageError, UsageError.
+    """
+
+    def __init__(self, url: str, *, force: bool = False, gzip: bool = False) -> None:
+        codec = compression.codec_for(url, gzip)
+        self.url = url
+        self._output = storage.open_write(url, force)
+        self._compressed = compression.CompressedSink(self._output.sink, codec) if codec else None
+        self._writer = tar.Writer(self._compressed or self._output.sink)
+        self._last = Sample(b"")
+        self.samples = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tar so far, before compression and without its end."""
+        return self._writer.size
+
+    def write(self, sample: Sample) -> None:
+        """Add *sample*. Raises: SampleError if its key is that of the sample before it."""
+        last, self._last = self._last, sample
+        if sample.raw_key == last.raw_key and self.samples and sample.grouped and last.grouped:
+            where = " and ".join(dict.fromkeys(shown(s.shard) for s in (last, sample) if s.shard)) or shown(self.url)
+            raise SampleError(
+                f"two samples with the key {sample.key!r} side by side (from {where}): readers would take them for "
+                "one; --rekey gives new keys, tarsort joins them"
+            )
+        sample.write_to(self._writer)
+        self.samples += 1
+
+    def commit(self) -> None:
+        """Write the end of the archive, and let the shard appear under its name."""
+        self._writer.end()
+        if self._compressed:
+            self._compressed.finish()
+        self._output.commit()
+
+    def abort(self) -> None:
+        """Give up: no end is written and no file appears. Whole samples that went to stdout stay there."""
+        try:
+            if self._output.streaming:
+                self._writer.flush()
+        finally:
+            self._output.abort()
+
+
+@contextmanager
+def shard_writer(url: str, *, force: bool = False, gzip: bool = False) -> Iterator[ShardWriter]:
+    """Give a `ShardWriter` that commits when the block ends normally, and aborts when it doesn't."""
+    writer = ShardWriter(url, force=force, gzip=gzip)
+    try:
+        yield writer
+        writer.commit()
+    except BaseException as error:
+        try:
+            writer.abort()
+        except Exception as second:
+            error.add_note(f"then, while giving up: {second}")
+        raise
+
+
+def write_samples(
+    samples: Iterable[Sample],
+    url: str,
+    account: Account | None = None,
+    *,
+    force: bool = False,
+    gzip: bool = False,
+) -> None:
+    """Write *samples* to the shard *url*, in order.
+
+    Holds: what `tar.Writer` holds. Raises: what *samples* raises; StorageError; SampleError.
+    """
+    account = account or Account()
+    with closing_upstream(samples), shard_writer(url, force=force, gzip=gzip) as writer:
+        for sample in samples:
+            writer.write(sample)
+            account.samples_out += 1
+        account.bytes_out += writer.size
+
+
+@contextmanager
+def closing_upstream(samples: Iterable[Sample]) -> Iterator[None]:
+    """Close the stages that *samples* come from when the block ends, so that nothing of theirs is left running."""
+    try:
+        yield
+    finally:
+        close = getattr(samples, "close", None)
+        if close:
+            close()

@@ -1,0 +1,122 @@
+"""What a run tells its user: progress while it goes on, one line of account at its end, reports in between.
+
+Only this module and the commands print. Everything here goes to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tartools.account import Account
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+FIRST_SIGN = 1.0  # seconds; what is done by then needs no progress
+
+
+def say(name: str, text: str) -> None:
+    """Print one line: *text*, after the *name* of the command. A stderr that can't be written to is no failure."""
+    try:
+        sys.stderr.write(f"{name}: {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
+
+
+def wanted() -> bool:
+    """Tell whether somebody watches: stderr is a terminal, and stdout is neither a pipe nor a terminal.
+
+    So in `a | b | c > file` only c draws, and nothing mixes with what a person reads.
+    """
+    try:
+        return os.isatty(2) and not os.isatty(1) and not stat.S_ISFIFO(os.fstat(1).st_mode)
+    except OSError:
+        return False
+
+
+@contextmanager
+def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
+    """Draw what *account* counts while the block runs, from the second second on, if it is to be *shown*."""
+    if not shown:
+        yield
+        return
+    done = threading.Event()
+    painter = threading.Thread(target=_draw, args=(name, account, done), daemon=True)
+    painter.start()
+    try:
+        yield
+    finally:
+        done.set()
+        painter.join()
+
+
+def _draw(name: str, account: Account, done: threading.Event) -> None:
+    if done.wait(FIRST_SIGN):
+        return
+    with _display() as display:
+        task = display.add_task(name, total=account.expected, counts="")
+        while True:
+            display.update(task, completed=account.bytes_in, counts=_counts(account))
+            if done.wait(0.2):
+                return
+
+
+def _display() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(20),
+        TextColumn("{task.fields[counts]}", markup=False),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _counts(account: Account) -> str:
+    shards = f"{account.shards_done}/{account.shards} shards, " if account.shards and account.shards > 1 else ""
+    return f"{shards}{account.samples_in:,} samples"
+
+
+def summary(name: str, account: Account, seconds: float) -> None:
+    """Print the account of a run that took *seconds*: samples in and where they went, bytes, rate."""
+    if account.directories:
+        say(name, f"{account.directories} directory entries are no samples")
+    parts = [f"{account.samples_in} samples in, {account.samples_out} out"]
+    if account.written is not None:
+        parts[0] += f" ({account.written} written)"
+    for count, what in ((account.left_out, "left out"), (account.joined, "joined"), (account.dropped, "dropped")):
+        if count:
+            parts.append(f"{count} {what}")
+    size = account.bytes_out or account.bytes_in
+    say(name, f"{', '.join(parts)}, {in_units(size)}, {in_units(size / max(seconds, 1e-6))}/s")
+
+
+def in_units(size: float) -> str:
+    """Return *size* bytes for people.
+
+    >>> in_units(999), in_units(21_370_880)
+    ('999 B', '21.4 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def clock() -> float:
+    """Return seconds of a clock that only goes forward."""
+    return time.monotonic()

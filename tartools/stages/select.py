@@ -1,0 +1,164 @@
+"""Stages that choose samples and members, and give new keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from tartools import tar
+from tartools.account import Account
+from tartools.compression import split_suffix
+from tartools.errors import SampleError, UsageError
+from tartools.sample import Sample, checked_path, field_name, join_path, split_path
+from tartools.tar import Member
+
+
+class Word(NamedTuple):
+    """One word of a field specification: `a;b;c` or `new=a;b`."""
+
+    text: str
+    choices: tuple[str, ...]
+    new: str | None
+
+
+def parse_words(specs: Sequence[str]) -> list[Word]:
+    """Return the words of *specs*, which are separated by blanks.
+
+    Raises: UsageError for a word with an empty name in it.
+
+    >>> parse_words(["jpg;png", "label=cls"])[1]
+    Word(text='label=cls', choices=('cls',), new='label')
+    """
+    words = []
+    for text in " ".join(specs).split():
+        new, equals, names = text.rpartition("=")
+        choices = tuple(names.split(";"))
+        if not all(choices) or (equals and not new):
+            raise UsageError(f"not a field specification: {text!r}; write a, a;b, or new=a;b")
+        words.append(Word(text, choices, new if equals else None))
+    return words
+
+
+def count(samples: Iterable[Sample], most: int) -> Iterator[Sample]:
+    """Yield the first *most* of *samples*, and ask for no more."""
+    if most:
+        for number, sample in enumerate(samples, 1):
+            yield sample
+            if number == most:
+                return
+
+
+def part(samples: Iterable[Sample], chosen: slice, account: Account) -> Iterator[Sample]:
+    """Yield the samples at the places that *chosen* names: Python's slice, without negatives. Others are left out."""
+    start, stop, step = chosen.start or 0, chosen.stop, chosen.step or 1
+    if stop is not None and stop <= start:
+        return
+    for number, sample in enumerate(samples):
+        if number >= start and (number - start) % step == 0:
+            yield sample
+        else:
+            account.left_out += 1
+        if stop is not None and number + 1 == stop:
+            return
+
+
+def fields(
+    samples: Iterable[Sample],
+    words: Sequence[Word],
+    dropped: Sequence[str],
+    account: Account,
+    *,
+    verbatim: bool = False,
+) -> Iterator[Sample]:
+    """Yield *samples* with only the members that *words* name (all, if there are none) and not those *dropped*.
+
+    A word takes every member of the first of its fields that the sample has; names compare without case unless
+    *verbatim*. Members keep the order of the archive. A sample with no member left is left out.
+
+    Raises: SampleError when a renamed member meets one of that name; at the end, for a word that no sample had.
+    """
+    fold: Callable[[str], str] = str if verbatim else str.lower
+    unwanted = {fold(name) for name in dropped}
+    unseen = dict.fromkeys(words)
+    seen: dict[str, None] = {}
+    any_sample = False
+    for sample in samples:
+        any_sample = True
+        named = [(fold(field_name(member)), member) for member in sample.members]
+        if unseen:
+            seen.update(dict.fromkeys(map(field_name, sample.members)))
+        kept = [(name, member) for name, member in named if name not in unwanted]
+        if words:
+            kept = _chosen(sample, kept, words, fold, unseen)
+        if kept:
+            yield sample.with_members(member for _, member in kept)
+        else:
+            account.left_out += 1
+    if unseen and any_sample:
+        missing = " ".join(word.text for word in unseen)
+        raise SampleError(f"no sample had the field {missing}; there were: {' '.join(seen)}")
+
+
+def _chosen(
+    sample: Sample,
+    named: list[tuple[str, Member]],
+    words: Sequence[Word],
+    fold: Callable[[str], str],
+    unseen: dict[Word, None],
+) -> list[tuple[str, Member]]:
+    """Return those of *named* that *words* choose, renamed where they say so, in their old order."""
+    there = {name for name, _ in named}
+    targets: dict[str, dict[str | None, None]] = {}
+    for word in words:
+        found = next((fold(choice) for choice in word.choices if fold(choice) in there), None)
+        if found is not None:
+            targets.setdefault(found, {})[word.new] = None
+            unseen.pop(word, None)
+    result = []
+    fresh: set[bytes] = set()
+    for name, member in named:
+        for new in targets.get(name, ()):
+            if new is not None:
+                member = tar.renamed(member, checked_path(sample.key, new))
+                fresh.add(member.path)
+            result.append((name, member))
+    paths = [member.path for _, member in result]
+    for path in fresh:
+        if paths.count(path) > 1:
+            raise SampleError(f"sample {sample.key!r} would get two members {path.decode('utf-8', 'replace')!r}")
+    return result
+
+
+def rekey(samples: Iterable[Sample], template: str) -> Iterator[Sample]:
+    """Yield *samples* under new keys: *template* with {index}, {key} and {shard} filled in.
+
+    Raises: SampleError for a key that would not read back: empty, or with a dot in its base name.
+    """
+    for index, sample in enumerate(samples):
+        shard = split_suffix(sample.shard.rpartition("/")[2])[0]
+        try:
+            text = template.format(index=index, key=sample.key, shard=shard)
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"not a template for keys: {template!r}; it knows {{index}}, {{key}}, {{shard}}"
+            ) from error
+        key = text.encode("utf-8", "surrogateescape")
+        yield with_key(sample, key)
+
+
+def with_key(sample: Sample, key: bytes) -> Sample:
+    """Return *sample* under another key.
+
+    Raises: SampleError if it would not read back under it.
+    """
+    members = []
+    for member in sample.members:
+        field = split_path(member.path)[1]
+        path = join_path(key, field)
+        if not key or b"\0" in key or split_path(path) != (key, field) or path.endswith(b"/"):
+            raise SampleError(
+                f"sample {sample.key!r} cannot have the key {key.decode('utf-8', 'replace')!r}: it would not read back",
+                url=sample.shard,
+            )
+        members.append(tar.renamed(member, path))
+    return sample.with_members(members, key)

@@ -1,0 +1,126 @@
+"""URLs to streams and back. One entry a scheme; the only place that opens anything.
+
+`open_read` and `open_write` give streams of raw bytes, `expand` turns what users write into URLs, `check_inputs` and
+`check_output` look before anything is touched. Outputs appear under their name whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from tartools.errors import StorageError, UsageError
+from tartools.storage import command, local
+from tartools.storage.expand import expand
+from tartools.storage.names import scheme_of
+from tartools.storage.streams import ByteSink, Input, Output
+
+__all__ = [
+    "ByteSink",
+    "Input",
+    "Output",
+    "check_inputs",
+    "check_output",
+    "exists",
+    "expand",
+    "open_read",
+    "open_write",
+    "writing",
+]
+
+Opener = TypeVar("Opener")
+
+READERS: dict[str, Callable[[str], Input]] = {
+    "-": local.open_stdin,
+    "": local.open_read,
+    "file": local.open_read,
+    "pipe": command.open_read,
+}
+WRITERS: dict[str, Callable[[str, bool], Output]] = {
+    "-": local.open_stdout,
+    "": local.open_write,
+    "file": local.open_write,
+    "pipe": command.open_write,
+}
+PLANNED = ("ais", "gs", "http", "https", "s3")
+
+
+def open_read(url: str) -> Input:
+    """Return the bytes of *url* as a stream. A command in `GOPEN_<SCHEME>` reads that scheme's URLs.
+
+    Raises: StorageError when it can't be opened or read, or a command ends with a status other than 0.
+    """
+    scheme = scheme_of(url)
+    template = os.environ.get(f"GOPEN_{scheme.upper()}") if scheme not in ("", "-", "pipe") else None
+    if template:
+        return command.CommandInput(command.fill(template, url), url)
+    return _entry(READERS, scheme, url, "read")(url)
+
+
+def open_write(url: str, force: bool = False) -> Output:
+    """Return an output for *url*: it takes its name at `commit`, and leaves nothing behind at `abort`.
+
+    Raises: StorageError when it exists and *force* is not given, or can't be written.
+    """
+    return _entry(WRITERS, scheme_of(url), url, "write")(url, force)
+
+
+@contextmanager
+def writing(url: str, force: bool = False) -> Iterator[ByteSink]:
+    """Give a sink for data that is no tar archive: committed when the block ends normally, else aborted."""
+    output = local.open_data() if url == "-" else open_write(url, force)
+    try:
+        yield output.sink
+        output.commit()
+    except BaseException:
+        output.abort()
+        raise
+
+
+def exists(url: str) -> bool:
+    """Tell whether a file named *url* exists; no command and no stream does."""
+    return scheme_of(url) in ("", "file") and os.path.lexists(local.path_of(url))
+
+
+def check_inputs(urls: Sequence[str]) -> int | None:
+    """Look at every input that can be looked at without reading it; return their bytes in all, None if unknown.
+
+    Raises: StorageError for a local file that does not exist or can't be read; UsageError for a URL that holds a
+    password, for stdin named twice, or stdin that is a terminal.
+    """
+    if urls.count("-") > 1:
+        raise UsageError("stdin can be read only once")
+    total: int | None = 0
+    for url in urls:
+        scheme = scheme_of(url)
+        if scheme in ("", "file"):
+            size = local.check_readable(url)
+            total = None if total is None or size is None else total + size
+            continue
+        total = None
+        if scheme == "-" and os.isatty(0):
+            raise UsageError("stdin is a terminal: name a shard, or pipe one in (see --help)")
+        if scheme not in READERS and not os.environ.get(f"GOPEN_{scheme.upper()}"):
+            _entry(READERS, scheme, url, "read")
+    return total
+
+
+def check_output(url: str, force: bool, inputs: Sequence[str]) -> None:
+    """Look at an output before anything is read.
+
+    Raises: StorageError when it exists and *force* is not given, or when it is one of the *inputs*.
+    """
+    _entry(WRITERS, scheme_of(url), url, "write")
+    if scheme_of(url) in ("", "file", "-"):
+        local.check_writable(url, force, [i for i in inputs if scheme_of(i) in ("", "file", "-")])
+
+
+def _entry(table: dict[str, Opener], scheme: str, url: str, verb: str) -> Opener:
+    if scheme in table:
+        return table[scheme]
+    if scheme in PLANNED:
+        raise StorageError(f"cannot {verb} {scheme}: URLs yet; use pipe:COMMAND or GOPEN_{scheme.upper()}", url=url)
+    known = ", ".join(f"{name}:" for name in (*table, *PLANNED) if name not in ("", "-"))
+    raise StorageError(f"unknown scheme {scheme}: (there are plain paths, {known})", url=url)

@@ -1,0 +1,130 @@
+"""Commands as inputs and outputs: `pipe:COMMAND`, and `GOPEN_<SCHEME>` templates.
+
+A command runs in `sh`, in a process group of its own, so that nothing of it is left when we stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import signal
+import subprocess
+from typing import IO
+
+from tartools.errors import StorageError
+from tartools.storage.names import PIPE
+from tartools.storage.streams import FileSink, enlarge
+
+PATIENCE = 2.0  # seconds between asking a command to end and making it
+
+
+def fill(template: str, word: str) -> str:
+    """Return *template* with each `{}`, its quotes included, replaced by *word* as one shell word.
+
+    >>> fill("gsutil cat '{}'", "gs://b/it's.tar")
+    'gsutil cat \\'gs://b/it\\'"\\'"\\'s.tar\\''
+    """
+    quoted = shlex.quote(word)
+    return re.sub(r"""'\\{\\}'|"\\{\\}"|\\{\\}""", lambda _: quoted, template)
+
+
+def start(command: str, **streams: IO[bytes] | int | None) -> subprocess.Popen[bytes]:
+    """Start *command* in `sh`, in its own process group, with the default action for SIGPIPE."""
+    return subprocess.Popen(["sh", "-c", command], process_group=0, bufsize=0, **streams)  # type: ignore[call-overload,no-any-return]
+
+
+def stop(process: subprocess.Popen[bytes], first: int = signal.SIGTERM) -> None:
+    """End *process* and all of its group: by signal *first*, after two seconds by SIGKILL."""
+    for number in (first, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # what the command left running
+        return
+
+
+def describe(status: int) -> str:
+    """Return how a command ended, in words."""
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was ended by {signal.Signals(-status).name}"
+
+
+class CommandInput:
+    """What a command writes to its stdout. Its end is the end only if the command's status is 0."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, command: str, url: str) -> None:
+        self._url = url
+        self._process = start(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        assert isinstance(self._process.stdout, io.FileIO)
+        self._output = self._process.stdout
+        enlarge(self._output.fileno())
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the command failed."""
+        count = self._output.readinto(view) or 0
+        if not count and (status := self._process.wait()):
+            raise StorageError(f"the command {describe(status)}", url=self._url)
+        return count
+
+    def skip(self, count: int, /) -> None:
+        """Never asked for: there is no file."""
+        raise AssertionError("only files are skipped in")
+
+    def close(self) -> None:
+        """Close the pipe; a command that writes on gets SIGPIPE, and SIGTERM after two seconds."""
+        self._output.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE)
+        stop(self._process)
+
+
+def open_read(url: str) -> CommandInput:
+    """Return what the command of a `pipe:` URL writes."""
+    return CommandInput(url.removeprefix(PIPE), url)
+
+
+class CommandOutput:
+    """What a command reads from its stdin. It is told of the end only when there is one."""
+
+    streaming = False
+
+    def __init__(self, command: str, url: str) -> None:
+        self._process = start(command, stdin=subprocess.PIPE)
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin
+        self.sink = FileSink(self._pipe.fileno(), url)
+        enlarge(self.sink.fileno())
+        self._open = True
+
+    def commit(self) -> None:
+        """Close the pipe and wait. Raises: StorageError if the command failed."""
+        self._close()
+        if status := self._process.wait():
+            raise StorageError(f"the command {describe(status)}", url=self.sink.url)
+        self._open = False
+
+    def abort(self) -> None:
+        """Kill the command *before* its stdin ends, so that it can't take half an archive for a whole one."""
+        if self._open:
+            self._open = False
+            stop(self._process, signal.SIGKILL)
+            self._close()
+
+    def _close(self) -> None:
+        self._pipe.close()
+
+
+def open_write(url: str, force: bool) -> CommandOutput:
+    """Return the stdin of the command of a `pipe:` URL."""
+    return CommandOutput(url.removeprefix(PIPE), url)

@@ -1,0 +1,51 @@
+"""Extended headers: pax records and GNU long names, which describe the member after them.
+
+Sources: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Basic Tar Format" (types L and K).
+"""
+
+from __future__ import annotations
+
+from tartools.errors import TarFormatError
+
+MAX_EXTENDED_HEADER = 1 << 20  # bytes; as in libarchive and Go's archive/tar
+
+Records = dict[bytes, bytes]
+
+
+def parse_records(payload: bytes) -> Records:
+    r"""Return the records of a pax extended header, in order; of two with one keyword the later counts.
+
+    >>> parse_records(b"12 path=abc\n")
+    {b'path': b'abc'}
+    """
+    records: Records = {}
+    position = 0
+    while position < len(payload):
+        digits, blank, _ = payload[position : position + 20].partition(b" ")
+        end = position + int(digits) if blank and digits.isdigit() else 0
+        keyword, equals, value = payload[position + len(digits) + 1 : end - 1].partition(b"=")
+        if not position < end <= len(payload) or payload[end - 1 : end] != b"\n" or not equals or not keyword:
+            raise TarFormatError("pax record is malformed")
+        records[keyword] = value
+        position = end
+    return records
+
+
+def format_records(records: Records) -> bytes:
+    r"""Return *records* as the payload of a pax extended header.
+
+    >>> format_records({b"path": b"abc"})
+    b'12 path=abc\n'
+    """
+    lines = []
+    for keyword, value in records.items():
+        rest = len(keyword) + len(value) + 3
+        length = rest + len(str(rest))
+        length = rest + len(str(length))  # the length counts its own digits
+        lines.append(b"%d %b=%b\n" % (length, keyword, value))
+    return b"".join(lines)
+
+
+def long_name(payload: bytes) -> bytes:
+    """Return the path that a GNU long-name header holds: all before its NUL."""
+    return payload.partition(b"\0")[0]

@@ -1,0 +1,289 @@
+"""Members to the bytes of a tar stream; the only place that makes headers.
+
+Where the speed is: members that lie one behind the other in one source are one piece, whatever their number; long
+pieces are written as they lie, short ones by the MiB; ranges of files go by `sendfile` where the system can.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable
+from typing import Protocol
+
+from tartools.errors import SampleError, StorageError
+from tartools.tar.extended import Records, format_records, parse_records
+from tartools.tar.header import (
+    BLOCK,
+    CHKSUM,
+    GNU,
+    MAGIC,
+    NAME,
+    OWNER_NAMES,
+    PREFIX,
+    RECORD,
+    SIZE,
+    TYPE,
+    USTAR,
+    Member,
+    Source,
+    byte_sum,
+    padded,
+    parse_number,
+    read_range,
+)
+
+PENDING = 1 << 20  # bytes that are collected before they are written
+DIRECT = 1 << 16  # bytes; a longer piece is written as it lies, a shorter one is copied, which frees its buffer
+COPY = 1 << 20  # bytes of a range in memory at a time
+LARGEST_OCTAL = 8**11 - 1  # bytes; what a size field holds without base-256
+
+
+class ByteSink(Protocol):
+    """What a tar stream is written to."""
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> object:
+        """Write all of *data*, and be done with it on return."""
+        ...
+
+
+class Writer:
+    """Writes members, then the end of the archive, to *sink*.
+
+    Holds: up to 1 MiB of short pieces, and the source of the one piece that is being extended.
+    """
+
+    def __init__(self, sink: ByteSink) -> None:
+        self.sink = sink
+        self._closed = 0  # bytes in pieces that are closed
+        self._pending = bytearray()
+        self._source: Source | None = None  # the piece being extended
+        self._start = 0
+        self._end = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes added so far."""
+        return self._closed + self._end - self._start
+
+    def add(self, members: Iterable[Member]) -> None:
+        """Add *members* in order, byte for byte as they were read; a rewritten one with its new head."""
+        source, end = self._source, self._end
+        for _, origin, start, data, size, head in members:
+            last = data + ((size + 511) & -512)
+            if head is None:
+                if origin is not source or start != end:
+                    self._end = end
+                    self._turn(origin, start)
+                    source = origin
+                end = last
+            else:
+                self._end = end
+                self._turn(head, 0)
+                self._end = len(head)
+                self._turn(origin, data)
+                self._end = data + size
+                self._turn(ZEROS, 0)
+                source, end = ZEROS, last - data - size
+        self._end = end
+        if end - self._start >= PENDING:
+            self.flush()
+
+    def add_range(self, source: Source, start: int, end: int) -> None:
+        """Add bytes *start* to *end* of *source*: whole members as they were read."""
+        if source is not self._source or start != self._end:
+            self._turn(source, start)
+        self._end = end
+
+    def end(self) -> None:
+        """Write the end of the archive: two zero blocks, and zeros to a multiple of 10,240 bytes, as GNU tar does."""
+        count = 2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD
+        self._turn(bytes(count), 0)
+        self._end = count
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what has been added."""
+        self._turn(None, 0)
+        self._write_pending()
+
+    def _turn(self, source: Source | None, start: int) -> None:
+        """Close the piece being extended, and begin one at *start* of *source*."""
+        old, first, end = self._source, self._start, self._end
+        self._source, self._start, self._end = source, start, start
+        if old is None or first == end:
+            return
+        self._closed += end - first
+        if isinstance(old, io.FileIO):
+            self._write_pending()
+            copy_range(old, first, end, self.sink)
+        elif end - first >= DIRECT:
+            self._write_pending()
+            self.sink.write(memoryview(old)[first:end])
+        else:
+            self._pending += memoryview(old)[first:end]
+            if len(self._pending) >= PENDING:
+                self._write_pending()
+
+    def _write_pending(self) -> None:
+        if self._pending:
+            pending, self._pending = self._pending, bytearray()
+            self.sink.write(pending)
+
+
+ZEROS = bytes(BLOCK)
+
+
+def copy_range(source: io.FileIO, start: int, end: int, sink: ByteSink) -> None:
+    """Write bytes *start* to *end* of *source* to *sink*, holding at most 1 MiB.
+
+    Raises: StorageError if the file has become shorter.
+    """
+    if isinstance(sink, io.FileIO):
+        start = _send(source, start, end, sink)
+    while start < end:
+        part = read_range(source, start, min(end, start + COPY))
+        sink.write(part)
+        start += len(part)
+
+
+def _send(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
+    """Copy inside the kernel as far as that goes; return how far."""
+    while start < end:
+        try:
+            count = os.sendfile(sink.fileno(), source.fileno(), start, min(end - start, 1 << 30))
+        except (AttributeError, OSError):
+            return start  # not between these two kinds of files, or an error that writing will show too
+        if not count:
+            raise StorageError("the file became shorter while it was read", url=str(source.name), offset=start)
+        start += count
+    return start
+
+
+def write_all(file: io.FileIO, data: bytes | bytearray | memoryview) -> None:
+    """Write all of *data* to *file*, however often that takes."""
+    view = memoryview(data)
+    while len(view):
+        view = view[file.write(view) :]
+
+
+def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = None) -> Member:
+    """Return a member of this *path* and *payload*; what else its header says is that of *like*.
+
+    Without *like*: mode 0644, owner and time 0, so that equal contents are equal bytes.
+    """
+    source = payload if isinstance(payload, bytes) else bytes(payload)
+    return Member(path, source, 0, 0, len(source), encode_header(path, len(source), like))
+
+
+def renamed(member: Member, path: bytes) -> Member:
+    """Return *member* under another *path*; its header keeps all the rest."""
+    return member if path == member.path else member._replace(path=path, head=encode_header(path, member.size, member))
+
+
+def rewritten(member: Member, path: bytes, source: Source, size: int) -> Member:
+    """Return *member* with another *path* and the first *size* bytes of *source* as payload.
+
+    Its header stays as it is where neither path nor size changed.
+    """
+    same = path == member.path and size == member.size
+    head = member.header if same else encode_header(path, size, member)
+    return Member(path, source, 0, 0, size, head)
+
+
+def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
+    """Return the header blocks for a regular member: one ustar block, after a pax header for what it can't hold.
+
+    Mode, owner, times and pax records are those of *like*; GNU long names become pax records.
+
+    Raises: SampleError for a path that no archive can hold.
+    """
+    if not path or b"\0" in path:
+        raise SampleError(f"not a name for a member: {path.decode('utf-8', 'surrogateescape')!r}")
+    if like is None:
+        records: Records = {}
+        block = bytearray(_NEW)
+    else:
+        header = like.header
+        records = _records_of(header)
+        block = bytearray(header[-BLOCK:])
+        if block[MAGIC] not in (USTAR, GNU):
+            block[OWNER_NAMES] = bytes(80)  # of no meaning before POSIX
+        block[MAGIC] = USTAR
+        if block[TYPE] != b"7":
+            block[TYPE] = b"0"
+    records.pop(b"path", None)
+    records.pop(b"size", None)
+    records.pop(b"hdrcharset", None)
+    prefix, name = _split(path)
+    if prefix is None or not path.isascii():
+        if not _is_utf8(path):
+            records[b"hdrcharset"] = b"BINARY"
+        records[b"path"] = path
+    if size > LARGEST_OCTAL:
+        records[b"size"] = b"%d" % size
+    block[NAME] = name[-100:].ljust(100, b"\0")
+    block[PREFIX] = (prefix or b"").ljust(155, b"\0")  # in GNU's format: times
+    block[SIZE] = b"%011o\0" % (size if size <= LARGEST_OCTAL else 0)
+    _seal(block)
+    return extended_header(records, bytes(block)) + bytes(block)
+
+
+def extended_header(records: Records, block: bytes) -> bytes:
+    """Return the pax header of *records* for the member with header *block*; nothing for no records."""
+    if not records:
+        return b""
+    payload = format_records(records)
+    head = bytearray(_NEW)
+    head[NAME] = (b"PaxHeaders/" + block[NAME].partition(b"\0")[0].rpartition(b"/")[2])[:100].ljust(100, b"\0")
+    head[TYPE] = b"x"
+    head[SIZE] = b"%011o\0" % len(payload)
+    _seal(head)
+    return bytes(head) + payload + bytes(-len(payload) % BLOCK)
+
+
+def _seal(block: bytearray) -> None:
+    block[CHKSUM] = b"%06o\0 " % byte_sum(bytes(block))
+
+
+def _split(path: bytes) -> tuple[bytes | None, bytes]:
+    """Return (prefix, name) as ustar holds *path*; prefix None if it can't."""
+    if len(path) <= 100:
+        return b"", path
+    slash = path.find(b"/", len(path) - 101)
+    if 0 < slash <= 155 and slash < len(path) - 1:
+        return path[:slash], path[slash + 1 :]
+    return None, path
+
+
+def _is_utf8(path: bytes) -> bool:
+    try:
+        path.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _records_of(header: bytes) -> Records:
+    """Return the pax records among the blocks of *header*."""
+    records: Records = {}
+    at = 0
+    while at < len(header) - BLOCK:
+        size = parse_number(header[at:][SIZE])
+        if header[at:][TYPE] in (b"x", b"X"):
+            records |= parse_records(header[at + BLOCK : at + BLOCK + size])
+        at += BLOCK + padded(size)
+    return records
+
+
+def _new_block() -> bytes:
+    """Return the block that new headers start from: a regular file, mode 0644, owner and times 0."""
+    block = bytearray(BLOCK)
+    block[100:148] = b"0000644\0" + 2 * b"0000000\0" + 2 * b"00000000000\0"
+    block[TYPE] = b"0"
+    block[MAGIC] = USTAR
+    block[329:345] = 2 * b"0000000\0"
+    return bytes(block)
+
+
+_NEW = _new_block()

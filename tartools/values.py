@@ -1,0 +1,93 @@
+"""Values of samples: what columns, sort keys and expressions are made of.
+
+A column is a field (`cls`), a place in a field that holds JSON (`meta.json:size.0`), or a pseudo-field
+(`__key__`, `__shard__`, `__index__`, `__size__`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from tartools.errors import SampleError, UsageError, shown
+from tartools.sample import Sample
+
+PSEUDO = ("__key__", "__shard__", "__index__", "__size__")
+
+
+class Column(NamedTuple):
+    """Where a value comes from: the first of *choices* that the sample has, then along *path* if it is JSON.
+
+    *name* is what the column is called: what was written, or NEW of `NEW=...`.
+    """
+
+    name: str
+    choices: tuple[str, ...]
+    path: tuple[str, ...]
+
+
+def parse_column(text: str) -> Column:
+    """Return the column that *text* describes: `a`, `a;b`, `new=a;b`, each with an optional `:path.into.json`.
+
+    Raises: UsageError.
+
+    >>> parse_column("w=meta.json;json:size.0")
+    Column(name='w', choices=('meta.json', 'json'), path=('size', '0'))
+    """
+    new, equals, rest = text.rpartition("=")
+    names, colon, path = rest.partition(":")
+    choices, steps = tuple(names.split(";")), tuple(path.split(".")) if colon else ()
+    if not all(choices) or not all(steps) or (equals and not new):
+        raise UsageError(f"not a column: {text!r}; write FIELD, FIELD:path.in.json, a;b, or new=FIELD")
+    return Column(new if equals else rest, choices, steps)
+
+
+def value_of(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = False) -> str | None:
+    """Return the value of *column* for *sample*, the *index*-th of the run, as text; None if it has none.
+
+    A field is UTF-8 without one final newline, and as it is if *verbatim*. A JSON string is its text, another
+    JSON value is written as JSON.
+
+    Raises: SampleError naming sample and field for two members of one field, bytes that are not UTF-8, or
+    what should be JSON and is not.
+    """
+    for name in column.choices:
+        if name in PSEUDO:
+            return pseudo(sample, name, index)
+        member = sample.member(name, verbatim=verbatim)
+        if member is not None:
+            try:
+                text = member.read().decode()
+            except UnicodeDecodeError as error:
+                raise SampleError(
+                    f"sample {sample.key!r}, field {name!r}: not UTF-8 text (byte {error.start})", url=sample.shard
+                ) from None
+            if column.path:
+                return _inside(sample, name, text, column.path)
+            return text if verbatim else text.removesuffix("\n")
+    return None
+
+
+def pseudo(sample: Sample, name: str, index: int) -> str:
+    """Return the pseudo-field *name* of *sample*. Of `__size__` the unit is bytes in an archive."""
+    if name == "__key__":
+        return sample.key
+    if name == "__shard__":
+        return shown(sample.shard)
+    return str(index if name == "__index__" else sample.size)
+
+
+def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> str | None:
+    """Return what is at *path* in the JSON *text*; None if there is nothing."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise SampleError(f"sample {sample.key!r}, field {field!r}: not JSON: {error}", url=sample.shard) from None
+    for step in path:
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,105 @@
+"""What the tests share: the installed commands as processes, and archives made and read by Python's tarfile."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+
+
+class Result(NamedTuple):
+    """How a process ended."""
+
+    status: int
+    stdout: bytes
+    stderr: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs an installed command in `tmp_path`: `run("tarcat", "-c", 3, stdin=data)`."""
+
+    def run(
+        name: str, *arguments: object, stdin: bytes = b"", env: dict[str, str] | None = None, timeout: float = 120
+    ) -> Result:
+        done = subprocess.run(
+            [BIN / name, *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            cwd=tmp_path,
+            env=clean_environment() | (env or {}),
+            timeout=timeout,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Run:
+    """Return a function that runs a line of bash in `tmp_path`, with the installed commands first in PATH."""
+
+    def shell(line: str, *, stdin: bytes = b"", env: dict[str, str] | None = None, timeout: float = 120) -> Result:
+        done = subprocess.run(
+            ["bash", "-c", line],
+            input=stdin,
+            capture_output=True,
+            cwd=tmp_path,
+            env=clean_environment() | (env or {}),
+            timeout=timeout,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr.decode())
+
+    return shell
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the environment without our own settings, and with the installed commands first in PATH."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TARTOOLS_", "GOPEN_"))}
+    return kept | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
+
+
+def make_tar(members: Sequence[tuple[str, bytes]], format: int = tarfile.USTAR_FORMAT) -> bytes:
+    """Return a tar archive of regular *members*, as Python's tarfile writes it."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=format) as archive:
+        for name, payload in members:
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime, info.mode, info.uid = len(payload), 1577836800, 0o640, 1234
+            archive.addfile(info, io.BytesIO(payload))
+    return file.getvalue()
+
+
+def make_samples(count: int, start: int = 0) -> list[tuple[str, bytes]]:
+    """Return the members of *count* samples with fields cls (a digit) and jpg (some bytes)."""
+    return [
+        member
+        for n in range(start, start + count)
+        for member in ((f"{n:06d}.cls", b"%d" % (n % 10)), (f"{n:06d}.jpg", bytes([n % 251]) * (n * 37 % 3000)))
+    ]
+
+
+def members_of(archive: bytes) -> list[tuple[str, bytes]]:
+    """Return the regular members of *archive* as (name, payload), as Python's tarfile reads them."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        return [(info.name, opened.extractfile(info).read()) for info in opened if info.isreg()]  # type: ignore[union-attr]
+
+
+def has_end(archive: bytes) -> bool:
+    """Tell whether *archive* ends as archives of ours do: zero blocks, to a multiple of 10,240 bytes."""
+    return len(archive) % 10240 == 0 and len(archive) > 0 and not archive[-1024:].strip(b"\0")
