@@ -1,1 +1,29 @@
-"""x"""
+"""The unix toolbox for machine-learning datasets kept as tar shards, from Python.
+
+    for sample in tartools.read("train-{000..147}.tar"):
+        sample.key, sample["jpg"]
+
+    with tartools.TarWriter("out.tar") as writer:
+        writer.write({"__key__": "n01", "jpg": picture, "cls": 3})
+
+`read`, `write`, `TarWriter` and `Sample` are the public names, with the errors in `tartools.errors`. They are loaded
+when they are first used, so that a command pays only for what it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tartools.library import TarWriter, read, write
+    from tartools.sample import Sample
+
+__all__ = ["Sample", "TarWriter", "read", "write"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'tartools' has no attribute {name!r}")
+    from tartools import library
+
+    return getattr(library, name)

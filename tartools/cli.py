@@ -81,6 +81,13 @@ def group(options: Group) -> Group:
     return options
 
 
+def workers(parallel: int) -> int:
+    """Return the number of workers that -p asks for: 0 is one a core that this process may use."""
+    if parallel:
+        return parallel
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @group
 class Common(NamedTuple):
     """The options of every command."""
@@ -116,6 +123,10 @@ class Inputs(NamedTuple):
         return "\0" if self.null else "\n"
 
 
+Force = Annotated[bool, typer.Option("--force", envvar="TARTOOLS_FORCE", help="Replace what exists.")]
+Gzip = Annotated[bool, typer.Option("-z", "--gzip", help="Compress by gzip; the name must not say otherwise.")]
+
+
 @group
 class Output(NamedTuple):
     """The tar that is written."""
@@ -145,7 +156,10 @@ class Fields(NamedTuple):
 
 Count = Annotated[int | None, typer.Option("-c", "--count", metavar="N", min=0, help="Stop after N samples.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Which of the possible random orders.")]
-Size = Annotated[int | None, typer.Option("-s", "--size", metavar="BYTES", parser=byte_size)]
+Memory = Annotated[
+    int, typer.Option("-M", "--memory", metavar="BYTES", parser=byte_size, help="Bytes that may wait in memory.")
+]
+Parallel = Annotated[int, typer.Option("-p", "--parallel", metavar="N", min=0, help="Workers; 0 is one a core.")]
 TmpDir = Annotated[str | None, typer.Option("--tmpdir", metavar="DIR", help="Temporary files go here, not $TMPDIR.")]
 Verbatim = Annotated[bool, typer.Option("--verbatim", help="Compare names with their case, take values as they are.")]
 

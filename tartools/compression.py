@@ -117,7 +117,8 @@ def _zstd_writer() -> Compressor:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
     except ImportError:
         from backports import zstd
-    return zstd.ZstdCompressor()  # type: ignore[no-any-return,unused-ignore]
+    # with a checksum, as zstd(1) does: damage is found
+    return zstd.ZstdCompressor(options={zstd.CompressionParameter.checksum_flag: 1})  # type: ignore[no-any-return,unused-ignore]
 
 
 def _lz4_reader() -> Decompressor:
@@ -252,7 +253,7 @@ class _Decompressed:
         while self._decompressor is not None:
             decompressor = self._decompressor
             if decompressor.eof:
-                self._input = decompressor.unused_data
+                self._input = decompressor.unused_data or b""  # lz4 says None
                 self._next_stream()
                 continue
             if decompressor.needs_input and not self._input and not self._read():
@@ -280,19 +281,17 @@ class _Decompressed:
 
     def _next_stream(self) -> None:
         """Begin the compressed stream that follows, if one does."""
-        while len(self._input) < MAGIC:
-            have = self._input
+        codec = self._codec
+        while len(self._input) < MAGIC or (codec.padded and not self._input.strip(b"\0")):
+            have = self._input if self._input.strip(b"\0") or not codec.padded else b""
             if not self._read():
+                self._input = have
                 break
             self._input = have + self._input
-        codec = self._codec
         if not self._input:
             self._decompressor = None
         elif self._input.startswith(codec.magic):
             self._decompressor = codec.decompressor()
-        elif codec.padded and not self._input.strip(b"\0"):
-            self._input = b""
-            self._next_stream()
         else:
             raise TarFormatError(
                 f"what follows the end of the {codec.name} data is no {codec.name} data",

@@ -150,7 +150,12 @@ class Sample:
 
     def own(self) -> Sample:
         """Return this sample with its bytes copied out of the input's buffers; ranges of files stay ranges."""
-        return self.with_members(map(owned, self.members)) if self._span is None else self
+        if self._span is None:
+            return self.with_members(map(owned, self.members))
+        source, start, end = self._span
+        if isinstance(source, io.FileIO) or len(source) == end - start:
+            return self
+        return Sample.at(self.raw_key, bytes(memoryview(source)[start:end]), 0, end - start, self.shard)
 
     def write_to(self, writer: Writer) -> None:
         """Add the members to *writer*."""
@@ -197,7 +202,7 @@ def unpickled(key: bytes, raw: bytes, shard: str) -> Sample:
 
 
 def group(
-    parts: Iterable[list[Member] | Special | tar.Mark],
+    parts: Iterable[tar.Part],
     shard: str,
     scratch: Callable[[], io.FileIO],
     special: Callable[[Special], None],
@@ -216,7 +221,7 @@ def group(
         if not isinstance(part, list):
             if isinstance(part, Special):
                 special(part)
-            elif members:
+            elif members and not (isinstance(part, tar.Ahead) and length and _belongs(part.path, prefix)):
                 yield Sample(key, members, shard)
                 members, length, counted, held = [], 0, 0, 0
             continue
@@ -236,6 +241,11 @@ def group(
         counted = len(members)
         if held > LARGE:
             members, held = spilled(members, scratch()), 0
+
+
+def _belongs(path: bytes, prefix: bytes) -> bool:
+    """Tell whether *path* is a member of the sample whose key and a dot are *prefix*."""
+    return path.startswith(prefix) and path.find(b"/", len(prefix)) < 0 and len(path) > len(prefix)
 
 
 def spilled(members: list[Member], file: io.FileIO) -> list[Member]:
@@ -270,23 +280,26 @@ def encode(field: str, value: Value) -> bytes:
     if kind == "json":
         import json
 
-        return json.dumps(value, ensure_ascii=False).encode()
+        try:
+            return json.dumps(value, ensure_ascii=False).encode()
+        except TypeError as error:
+            raise TypeError(f"field {field!r}: {error}") from None
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     if isinstance(value, (int, float)):
         return str(value).encode()
     if type(value).__module__.startswith("PIL."):
-        return encode_picture(kind, value)
+        return encode_picture(field, kind, value)
     raise TypeError(f"field {field!r}: cannot write a {type(value).__name__}; give bytes, str, a number or a PIL image")
 
 
-def encode_picture(kind: str, picture: Value) -> bytes:
+def encode_picture(field: str, kind: str, picture: Value) -> bytes:
     """Return a PIL image in the format whose suffix is *kind*."""
     from PIL import Image
 
     formats = Image.registered_extensions()
     if "." + kind not in formats or not isinstance(picture, Image.Image):
-        raise TypeError(f"field {kind!r}: this is no suffix of a picture format that Pillow writes")
+        raise TypeError(f"field {field!r}: {kind!r} is no suffix of a picture format that Pillow writes")
     file = io.BytesIO()
     picture.save(file, formats["." + kind])
     return file.getvalue()

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import chain
+from typing import Protocol
 
 from tartools import compression, storage, tar
 from tartools.account import Account
-from tartools.errors import SampleError, printable, shown
+from tartools.errors import SampleError, StorageError, UsageError, printable, shown
 from tartools.sample import Sample, group
 from tartools.storage.scratch import scratch_file
 from tartools.tar import Special
@@ -20,13 +22,17 @@ from tartools.tar import Special
 class Reading:
     """How shards are read: leniently (*lax*), leaving out special members in silence (*skip_special*).
 
-    With *ranges*, samples of plain local files are ranges of those files and hold no memory.
+    With *ranges*, samples of plain local files are ranges of those files and hold no memory. Large members of other
+    inputs go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp).
     """
 
-    def __init__(self, lax: bool = False, skip_special: bool = False, ranges: bool = False) -> None:
+    def __init__(
+        self, lax: bool = False, skip_special: bool = False, ranges: bool = False, tmpdir: str | None = None
+    ) -> None:
         self.lax = lax
         self.skip_special = skip_special
         self.ranges = ranges
+        self.tmpdir = tmpdir
 
 
 def read_samples(
@@ -45,13 +51,18 @@ def read_samples(
 
 def read_each(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Sample]]:
     """Return, as `read_samples`, an iterator of the samples of each shard, one shard at a time."""
-    account.expected = storage.check_inputs(urls)
-    account.shards = len(urls)
+    announce(urls, account)
     return (read_shard(url, account, reading) for url in urls)
 
 
-def read_shard(url: str, account: Account, reading: Reading, stream: storage.Input | None = None) -> Iterator[Sample]:
-    """Yield the samples of the shard *url*, which *stream* gives if it has been opened already.
+def announce(urls: Sequence[str], account: Account) -> None:
+    """Look at all of *urls* that can be looked at, and tell *account* what is to come. Raises: StorageError."""
+    account.expected = storage.check_inputs(urls)
+    account.shards = len(urls)
+
+
+def read_shard(url: str, account: Account, reading: Reading, stream: TarStream | None = None) -> Iterator[Sample]:
+    """Yield the samples of the shard *url*, whose tar stream is *stream* if it has been opened already.
 
     As `read_samples`, for one shard. Closes the stream, at the end or when the iterator is dropped.
     """
@@ -64,18 +75,47 @@ def read_shard(url: str, account: Account, reading: Reading, stream: storage.Inp
         elif not reading.skip_special:
             account.special(f"{shown(url)}: {printable(found.name)}", found.kind)
 
-    with closing(stream or storage.open_read(url)) as opened:
-        members = tar.read_members(
-            compression.decompressed(_Counted(opened, account), url),
-            url=url,
-            scratch=scratch_file,
-            ranges=reading.ranges,
-            lax=reading.lax,
-        )
-        for sample in group(members, url, scratch_file, special):
+    with closing(stream or ShardStream(url, account)) as opened:
+        scratch = partial(scratch_file, reading.tmpdir)
+        members = tar.read_members(opened, url=url, scratch=scratch, ranges=reading.ranges, lax=reading.lax)
+        for sample in group(members, url, scratch, special):
             account.samples_in += 1
             yield sample
     account.shards_done += 1
+
+
+class TarStream(tar.ByteStream, Protocol):
+    """A tar stream that can be closed."""
+
+    def close(self) -> None:
+        """Stop reading."""
+        ...
+
+
+class ShardStream:
+    """The tar stream of the shard *url*: opened, counted by *account*, decompressed.
+
+    Raises: StorageError when it can't be opened.
+    """
+
+    def __init__(self, url: str, account: Account) -> None:
+        self._input = storage.open_read(url)
+        try:
+            stream = compression.decompressed(_Counted(self._input, account), url)
+        except BaseException:
+            self._input.close()
+            raise
+        self.file, self.start = stream.file, stream.start
+        self.readinto = stream.readinto
+        self.skip = stream.skip
+
+    def cancel(self) -> None:
+        """Make another thread's `readinto` return soon, where that thread may wait for a command."""
+        self._input.cancel()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._input.close()
 
 
 class _Counted:
@@ -190,3 +230,71 @@ def closing_upstream(samples: Iterable[Sample]) -> Iterator[None]:
         close = getattr(samples, "close", None)
         if close:
             close()
+
+
+def write_shards(
+    samples: Iterable[Sample],
+    name: Callable[[int], str],
+    account: Account,
+    *,
+    counts: Callable[[int], int | None],
+    size: int | None,
+    start: int = 0,
+    most: int | None = None,
+    force: bool = False,
+    gzip: bool = False,
+) -> Iterator[tuple[int, str]]:
+    """Yield (number, URL) of each shard once it is complete and has its name.
+
+    The k-th shard, number *start* + k, is called `name(start + k)`. It closes when it has `counts(k)` samples, and
+    before a sample with which its tar, end included, would be larger than *size* bytes; a sample that alone is
+    larger gets a shard of its own. After *most* shards no more samples are asked for. No shard is empty.
+
+    Order: input order. Holds: one sample.
+    Raises: what *samples* raises, StorageError, SampleError; shards already yielded stay, the one begun does not.
+    """
+    writer: ShardWriter | None = None
+    done = 0
+
+    def complete(full: ShardWriter) -> tuple[int, str]:
+        nonlocal writer, done
+        full.commit()
+        account.bytes_out += full.size
+        writer, done = None, done + 1
+        return start + done - 1, full.url
+
+    with closing_upstream(samples):
+        try:
+            for sample in samples if most != 0 else ():
+                if writer is not None and size and tar.archive_size(writer.size + sample.size) > size:
+                    yield complete(writer)
+                    if done == most:
+                        account.left_out += 1
+                        return
+                writer = writer or ShardWriter(name(start + done), force=force, gzip=gzip)
+                writer.write(sample)
+                account.samples_out += 1
+                if writer.samples == counts(done):
+                    yield complete(writer)
+                    if done == most:
+                        return
+            if writer is not None:
+                yield complete(writer)
+        finally:
+            if writer is not None:
+                writer.abort()
+
+
+def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> Callable[[int], int]:
+    """Return how many samples each of *shards* shards gets, so that they differ by at most one; reads all inputs.
+
+    Raises: UsageError for an input that can't be read twice; SampleError if there are too few samples.
+    """
+    for url in urls:
+        if not storage.is_repeatable(url):
+            raise UsageError("--shards reads the inputs twice, which this one does not allow", url=url)
+    counting = Account(lambda _: None)
+    total = sum(1 for _ in read_samples(urls, counting, Reading(reading.lax, reading.skip_special, ranges=True)))
+    if total < shards:
+        raise SampleError(f"{total} samples are too few for {shards} shards")
+    return lambda k: total // shards + (k < total % shards)

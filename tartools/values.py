@@ -7,12 +7,13 @@ A column is a field (`cls`), a place in a field that holds JSON (`meta.json:size
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
 from tartools.sample import Sample
 
 PSEUDO = ("__key__", "__shard__", "__index__", "__size__")
+NUMBERS = ("__index__", "__size__")
 
 
 class Column(NamedTuple):
@@ -48,12 +49,26 @@ def value_of(sample: Sample, column: Column, index: int = 0, *, verbatim: bool =
     A field is UTF-8 without one final newline, and as it is if *verbatim*. A JSON string is its text, another
     JSON value is written as JSON.
 
+    Raises: as `lookup`.
+    """
+    found = lookup(sample, column, index, verbatim=verbatim)
+    if found is None or isinstance(found[0], str):
+        return found and found[0]
+    return json.dumps(found[0], ensure_ascii=False)
+
+
+def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = False) -> tuple[Any] | None:
+    """Return the value of *column* as JSON has it, alone in a tuple; None if there is none.
+
+    That is a number for `__index__` and `__size__`, what JSON holds at a path, and else the text of the field.
+
     Raises: SampleError naming sample and field for two members of one field, bytes that are not UTF-8, or
     what should be JSON and is not.
     """
     for name in column.choices:
         if name in PSEUDO:
-            return pseudo(sample, name, index)
+            value = pseudo(sample, name, index)
+            return (int(value) if name in NUMBERS else value,)
         member = sample.member(name, verbatim=verbatim)
         if member is not None:
             try:
@@ -64,7 +79,7 @@ def value_of(sample: Sample, column: Column, index: int = 0, *, verbatim: bool =
                 ) from None
             if column.path:
                 return _inside(sample, name, text, column.path)
-            return text if verbatim else text.removesuffix("\n")
+            return (text if verbatim else text.removesuffix("\n"),)
     return None
 
 
@@ -77,7 +92,7 @@ def pseudo(sample: Sample, name: str, index: int) -> str:
     return str(index if name == "__index__" else sample.size)
 
 
-def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> str | None:
+def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tuple[Any] | None:
     """Return what is at *path* in the JSON *text*; None if there is nothing."""
     try:
         value = json.loads(text)
@@ -90,4 +105,4 @@ def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> str
             value = value[int(step)]
         else:
             return None
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return (value,)

@@ -1,0 +1,1 @@
+"""A sample for a person. `text.block` says what is in it, in words."""

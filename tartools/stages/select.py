@@ -51,8 +51,10 @@ def count(samples: Iterable[Sample], most: int) -> Iterator[Sample]:
 def part(samples: Iterable[Sample], chosen: slice, account: Account) -> Iterator[Sample]:
     """Yield the samples at the places that *chosen* names: Python's slice, without negatives. Others are left out."""
     start, stop, step = chosen.start or 0, chosen.stop, chosen.step or 1
-    if stop is not None and stop <= start:
-        return
+    if stop is not None:
+        if stop <= start:
+            return
+        stop -= (stop - 1 - start) % step  # behind the last one wanted
     for number, sample in enumerate(samples):
         if number >= start and (number - start) % step == 0:
             yield sample
@@ -135,15 +137,26 @@ def rekey(samples: Iterable[Sample], template: str) -> Iterator[Sample]:
     Raises: SampleError for a key that would not read back: empty, or with a dot in its base name.
     """
     for index, sample in enumerate(samples):
-        shard = split_suffix(sample.shard.rpartition("/")[2])[0]
+        shard = split_suffix(base_name(sample.shard))[0]
         try:
             text = template.format(index=index, key=sample.key, shard=shard)
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise UsageError(
                 f"not a template for keys: {template!r}; it knows {{index}}, {{key}}, {{shard}}"
             ) from error
         key = text.encode("utf-8", "surrogateescape")
         yield with_key(sample, key)
+
+
+def base_name(url: str) -> str:
+    """Return the last part of the path of *url*; a query, which may be a signature, is never part of it.
+
+    >>> base_name("data/what?.tar"), base_name("https://host/b/a.tar?X-Amz-Signature=a/b")
+    ('what?.tar', 'a.tar')
+    """
+    if "://" in url and not url.startswith(("file:", "pipe:")):
+        url = url.partition("?")[0]
+    return url.rpartition("/")[2]
 
 
 def with_key(sample: Sample, key: bytes) -> Sample:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from tartools.errors import StorageError, UsageError
 from tartools.storage import command, local
+from tartools.storage.command import run
 from tartools.storage.expand import expand
 from tartools.storage.names import scheme_of
 from tartools.storage.streams import ByteSink, Input, Output
@@ -21,12 +22,15 @@ __all__ = [
     "ByteSink",
     "Input",
     "Output",
+    "beginning",
     "check_inputs",
     "check_output",
-    "exists",
     "expand",
+    "is_repeatable",
     "open_read",
     "open_write",
+    "remove",
+    "run",
     "writing",
 ]
 
@@ -79,9 +83,21 @@ def writing(url: str, force: bool = False) -> Iterator[ByteSink]:
         raise
 
 
-def exists(url: str) -> bool:
-    """Tell whether a file named *url* exists; no command and no stream does."""
-    return scheme_of(url) in ("", "file") and os.path.lexists(local.path_of(url))
+def is_repeatable(url: str) -> bool:
+    """Tell whether *url* can be read twice: not so stdin and commands."""
+    return scheme_of(url) not in ("-", "pipe")
+
+
+def beginning(prefix: str) -> list[str]:
+    """Return the URLs that exist and begin with *prefix*; of commands there are none."""
+    return local.beginning(prefix) if scheme_of(prefix) in ("", "file") else []
+
+
+def remove(url: str) -> None:
+    """Remove *url*. Raises: StorageError, also for what is no file."""
+    if scheme_of(url) not in ("", "file"):
+        raise StorageError("only files can be removed", url=url)
+    local.remove(url)
 
 
 def check_inputs(urls: Sequence[str]) -> int | None:

@@ -22,13 +22,13 @@ PATIENCE = 2.0  # seconds between asking a command to end and making it
 
 
 def fill(template: str, word: str) -> str:
-    """Return *template* with each `{}`, its quotes included, replaced by *word* as one shell word.
+    r"""Return *template* with each `{}`, its quotes included, replaced by *word* as one shell word.
 
     >>> fill("gsutil cat '{}'", "gs://b/it's.tar")
-    'gsutil cat \\'gs://b/it\\'"\\'"\\'s.tar\\''
+    'gsutil cat \'gs://b/it\'"\'"\'s.tar\''
     """
     quoted = shlex.quote(word)
-    return re.sub(r"""'\\{\\}'|"\\{\\}"|\\{\\}""", lambda _: quoted, template)
+    return re.sub(r"""'\{\}'|"\{\}"|\{\}""", lambda _: quoted, template)
 
 
 def start(command: str, **streams: IO[bytes] | int | None) -> subprocess.Popen[bytes]:
@@ -57,6 +57,21 @@ def describe(status: int) -> str:
     return f"was ended by {signal.Signals(-status).name}"
 
 
+def run(template: str, word: str) -> None:
+    """Run *template*, with *word* for its `{}`; what it prints goes to stderr.
+
+    Raises: StorageError if it fails.
+    """
+    process = start(fill(template, word), stdin=subprocess.DEVNULL, stdout=2)
+    try:
+        status = process.wait()
+    except BaseException:
+        stop(process)
+        raise
+    if status:
+        raise StorageError(f"the command for this shard {describe(status)}: {template}", url=word)
+
+
 class CommandInput:
     """What a command writes to its stdout. Its end is the end only if the command's status is 0."""
 
@@ -81,6 +96,10 @@ class CommandInput:
         """Never asked for: there is no file."""
         raise AssertionError("only files are skipped in")
 
+    def cancel(self) -> None:
+        """End the command."""
+        stop(self._process)
+
     def close(self) -> None:
         """Close the pipe; a command that writes on gets SIGPIPE, and SIGTERM after two seconds."""
         self._output.close()
@@ -102,14 +121,14 @@ class CommandOutput:
     def __init__(self, command: str, url: str) -> None:
         self._process = start(command, stdin=subprocess.PIPE)
         assert self._process.stdin is not None
-        self._pipe = self._process.stdin
-        self.sink = FileSink(self._pipe.fileno(), url)
+        with self._process.stdin as pipe:
+            self.sink = FileSink(os.dup(pipe.fileno()), url)  # one owner of the descriptor
         enlarge(self.sink.fileno())
         self._open = True
 
     def commit(self) -> None:
         """Close the pipe and wait. Raises: StorageError if the command failed."""
-        self._close()
+        self.sink.close()
         if status := self._process.wait():
             raise StorageError(f"the command {describe(status)}", url=self.sink.url)
         self._open = False
@@ -119,10 +138,7 @@ class CommandOutput:
         if self._open:
             self._open = False
             stop(self._process, signal.SIGKILL)
-            self._close()
-
-    def _close(self) -> None:
-        self._pipe.close()
+            self.sink.close()
 
 
 def open_write(url: str, force: bool) -> CommandOutput:

@@ -74,4 +74,4 @@ def _matches(url: str) -> list[str]:
     found = sorted(glob(path_of(url), recursive=True), key=os.fsencode)
     if not found:
         raise StorageError("no file matches", url=url)
-    return found
+    return [name if scheme_of(name) == "" else f"./{name}" for name in found]  # a file may be called - or pipe:x

@@ -8,9 +8,9 @@ import os
 import stat
 from collections.abc import Sequence
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import StorageError, UsageError, shown
 from tartools.storage.names import FILE
-from tartools.storage.streams import FileSink, enlarge
+from tartools.storage.streams import FileSink, SharedFile, enlarge
 
 
 def path_of(url: str) -> str:
@@ -54,6 +54,9 @@ class FileInput:
         """Move *count* bytes on."""
         os.lseek(self._file.fileno(), count, os.SEEK_CUR)
 
+    def cancel(self) -> None:
+        """Do nothing: files do not keep their readers waiting."""
+
     def close(self) -> None:
         """Let go of the file. It is closed when the last range of it is forgotten."""
         del self._file
@@ -62,13 +65,16 @@ class FileInput:
 
 def open_stdin(url: str) -> FileInput:
     """Return stdin as input."""
-    return FileInput(io.FileIO(0, closefd=False), url)
+    try:
+        return FileInput(SharedFile(0, closefd=False), url)
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=url) from error
 
 
 def open_read(url: str) -> FileInput:
     """Return a local file, fifo or device as input."""
     try:
-        file = io.FileIO(path_of(url))
+        file = SharedFile(path_of(url))
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
     return FileInput(file, url)
@@ -101,7 +107,7 @@ def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
     for name in inputs:
         other = _stat(name, 0)
         if other and os.path.samestat(there, other):
-            raise StorageError(f"this output is also the input {name}", url="stdout" if url == "-" else url)
+            raise StorageError(f"this output is also the input {shown(name)}", url="stdout" if url == "-" else url)
     if url != "-" and not force:
         raise _exists(url)
 
@@ -143,6 +149,24 @@ def open_stdout(url: str, force: bool) -> OpenOutput:
     if os.isatty(1):
         raise UsageError("stdout is a terminal, and a tar archive is nothing to read: use -o FILE, > FILE or a pipe")
     return OpenOutput(FileSink(1, "stdout"))
+
+
+def beginning(prefix: str) -> list[str]:
+    """Return the names of the local files that begin with *prefix*, in the form that it has."""
+    folder, _, start = prefix.rpartition("/")
+    try:
+        there = os.listdir(path_of(prefix[: len(prefix) - len(start)]) or ".")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [prefix[: len(prefix) - len(start)] + name for name in there if name.startswith(start)]
+
+
+def remove(url: str) -> None:
+    """Remove a local file. Raises: StorageError."""
+    try:
+        os.unlink(path_of(url))
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=url) from error
 
 
 def open_data() -> OpenOutput:

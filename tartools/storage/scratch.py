@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from pathlib import Path
 
 from tartools.errors import StorageError
-from tartools.storage.streams import FileSink
+from tartools.storage.streams import FileSink, SharedFile
 
 
 def scratch_file(folder: str | None = None) -> io.FileIO:
@@ -39,3 +40,41 @@ def private_directory(folder: str | None = None) -> Path:
         raise StorageError(
             f"cannot make a temporary directory: {error.strerror}", url=folder or tempfile.gettempdir()
         ) from error
+
+
+def create_file(path: bytes) -> FileSink:
+    """Return a new file for writing, which writes all that it is given.
+
+    Raises: FileExistsError if something has this name already, be it a link; OSError.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    return FileSink(fd, f"temporary file in {os.fsdecode(os.path.dirname(path))}")
+
+
+def open_file(path: bytes) -> io.FileIO | None:
+    """Return the regular file *path* for reading; None if it is something else. Never follows it if it is a link.
+
+    Raises: OSError.
+    """
+    file = SharedFile(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "r")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    return None
+
+
+def remove(path: bytes) -> None:
+    """Remove a file, or a directory with all that is in it, whatever its permissions; nothing there is fine."""
+    import shutil
+
+    try:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        for folder, _, _ in os.walk(path):  # from the top, so that each can be entered when its turn comes
+            os.chmod(folder, 0o700)
+        shutil.rmtree(path, ignore_errors=True)

@@ -29,6 +29,10 @@ class Input(Protocol):
         """Pass *count* bytes by; only asked for where there is a *file*."""
         ...
 
+    def cancel(self) -> None:
+        """Make a `readinto` of another thread return soon."""
+        ...
+
     def close(self) -> None:
         """Stop reading, at the end or before it."""
         ...
@@ -64,7 +68,14 @@ class ByteSink(Protocol):
         ...
 
 
-class FileSink(io.FileIO):
+class SharedFile(io.FileIO):
+    """An open file that is closed when the last range of it is forgotten, which is nothing to warn about."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class FileSink(SharedFile):
     """An open file that writes all it is given, and whose errors name the URL.
 
     A reader that has gone is a BrokenPipeError on stdout, as the shell expects, and an error elsewhere.

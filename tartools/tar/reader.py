@@ -66,6 +66,12 @@ class Mark(Enum):
 END: Final = Mark.END
 
 
+class Ahead(NamedTuple):
+    """A regular member whose header is sound, and whose payload has not been read yet; it may be told of again."""
+
+    path: bytes
+
+
 class Special(NamedTuple):
     """A member that carries no sample data: its name, what it is, and whether that can go unsaid."""
 
@@ -90,14 +96,18 @@ SPECIAL = {
 NO_PAYLOAD = b"123456"  # whatever their size field says
 
 
+Part = list[Member] | Special | Ahead | Mark
+
+
 def read_members(
     stream: ByteStream, *, url: str, scratch: Callable[[], io.FileIO], ranges: bool = False, lax: bool = False
-) -> Iterator[list[Member] | Special | Mark]:
+) -> Iterator[Part]:
     """Yield the members of *stream* in order: regular ones in lists, others one by one, END at each end of archive.
 
     The lists hold plain tuples in the shape of `Member`. Archives that follow one another are read on. What
     precedes a failure is yielded before it is raised. With *ranges*, and a *stream* that is a regular file, every
-    member is a range of that file.
+    member is a range of that file. Before a payload is waited for, an `Ahead` tells whose it is, so that those who
+    want no more than what comes before need not wait.
 
     Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (of a regular file: above
     1 MiB) are ranges, of the input or of a file that *scratch* makes.
@@ -114,7 +124,10 @@ def read_members(
             raise found
         if found is not None:
             yield found
-        elif not reader.refill():
+            continue
+        if reader.ahead is not None:
+            yield reader.ahead
+        if not reader.refill():
             break
     if not reader.sound_end(lax):
         yield Special(url, "missing end", False)
@@ -159,6 +172,10 @@ class _Window:
         self._position += count
 
 
+def _is_folder(name: bytes) -> bool:
+    return name.rstrip(b"\0").endswith(b"/")
+
+
 def _no_scratch() -> io.FileIO:
     raise AssertionError("ranges of files need no scratch")
 
@@ -200,6 +217,7 @@ class _Reader:
         self.filled = 0
         self.need = BLOCK  # bytes from position on without which parsing cannot go on
         self.waiting = "a header"  # for them
+        self.ahead: Ahead | Special | None = None  # what to tell before they are read
         self.large: Member | Special | None = None  # what those bytes are, if they are too many for a buffer
         self.ended = False  # the last thing parsed was an end of archive
         self.globals: Records = {}
@@ -211,6 +229,7 @@ class _Reader:
         None: more bytes are needed.
         """
         buffer, filled, position = self.buffer, self.filled, self.position
+        self.ahead = None
         unpack, expected, sizes, append = FAST.unpack_from, EXPECTED_SUMS, SIZES, self.batch.append
         source, shift = self._origin()
         with memoryview(buffer) as view:
@@ -220,7 +239,7 @@ class _Reader:
                     size = sizes[size_field]
                     data = position + BLOCK
                     end = data + ((size + 511) & -512)
-                    if 0 <= size and end <= filled and not self.globals:
+                    if size >= 0 and end <= filled and not self.globals and (size or not _is_folder(name)):
                         nul = name.find(0)
                         if nul >= 0:
                             name = name[:nul]
@@ -277,7 +296,8 @@ class _Reader:
             if lax:
                 return False
             raise TruncatedError(
-                "the input ends without an end-of-archive block: it was cut, or its writer left it out (then use --lax)",
+                "the input ends without an end-of-archive block: it was cut, or its writer left it out "
+                "(then use --lax)",
                 url=self.url,
                 offset=here,
             )
@@ -318,10 +338,12 @@ class _Reader:
         if end > self.filled:
             self.need = end - self.position
             self.waiting = f"the payload of {headers.name!r}"
+            self.ahead = None if special else Ahead(headers.path)
             if self.need > self.limit or (special and self.need > BUFFER):
                 self.large = special or Member(
                     headers.path, self.buffer, self.position, headers.data, headers.size, headers.head
                 )
+                self.ahead = special or self.ahead
             return None
         self.position, self.ended = end, False
         if isinstance(found, Special):
@@ -367,7 +389,7 @@ class _Reader:
                 if kind == b"g":
                     self._add_globals(parsed)
                     if at == self.position:
-                        self.position = after
+                        self.position, self.ended = after, False
                         return True
                     rewrite = True
                 else:
@@ -377,10 +399,10 @@ class _Reader:
         if self.globals.keys() - records.keys():
             rewrite = True
         if digits := governed.get(b"size"):
-            if not digits.isdigit():
+            if not digits.isdigit() or len(digits) > 20:
                 raise self._failure("the size in the extended header is not a number", self.position)
             size = int(digits)
-        path = governed.get(b"path") or path or regular_name(block)
+        path = governed.get(b"GNU.sparse.name") or governed.get(b"path") or path or regular_name(block)
         head = kept + extended_header(governed, block) + block if rewrite else None
         sparse = kind == b"S" or any(key.startswith(b"GNU.sparse.") for key in governed)
         data = at + BLOCK
@@ -390,6 +412,8 @@ class _Reader:
                 return None
             more = self.buffer[data + 504]
             data += BLOCK
+            if data - at > MAX_EXTENDED_HEADER:
+                raise self._failure(f"a sparse map above the limit of {MAX_EXTENDED_HEADER} bytes", at)
         return _Headers(path, kind, size, data, head, sparse)
 
     def _has(self, end: int, what: str) -> bool:
@@ -432,24 +456,24 @@ class _Reader:
                 self._cut(missing)
             self.stream.skip(need - held)
         else:
-            source, start = self._spool(large, need), 0
-        if isinstance(large, Member):
+            source, start = self.scratch() if isinstance(large, Member) else None, 0
+            self._spool(need, source)
+        if isinstance(large, Member) and source is not None:
             data = start + large.data - self.position
             self.batch.append(Member(large.path, source, start, data, large.size, large.head))
         self.base += self.position + need
         self.buffer, self.position, self.filled, self.ended = bytearray(BUFFER), 0, 0, False
 
-    def _spool(self, large: Member | Special, need: int) -> io.FileIO:
-        """Copy `need` bytes of the stream to a scratch file (of a special: nowhere)."""
-        file = self.scratch()
+    def _spool(self, need: int, file: io.FileIO | None) -> None:
+        """Copy *need* bytes of the stream to *file*, if there is one."""
         part = memoryview(self.buffer)[self.position : self.filled]
         room = memoryview(bytearray(BUFFER))
         while True:
-            if isinstance(large, Member):
+            if file is not None:
                 write_all(file, part)
             need -= len(part)
             if not need:
-                return file
+                return
             count = self.stream.readinto(room[: min(need, BUFFER)])
             if not count:
                 self._cut(need)

@@ -94,10 +94,12 @@ class Writer:
         if source is not self._source or start != self._end:
             self._turn(source, start)
         self._end = end
+        if end - self._start >= PENDING:
+            self.flush()
 
     def end(self) -> None:
         """Write the end of the archive: two zero blocks, and zeros to a multiple of 10,240 bytes, as GNU tar does."""
-        count = 2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD
+        count = archive_size(self.size) - self.size
         self._turn(bytes(count), 0)
         self._end = count
         self.flush()
@@ -132,6 +134,15 @@ class Writer:
 
 
 ZEROS = bytes(BLOCK)
+
+
+def archive_size(size: int) -> int:
+    """Return the bytes of an archive whose members take *size*: with its end, a multiple of 10,240.
+
+    >>> archive_size(0), archive_size(9216), archive_size(9728)
+    (10240, 10240, 20480)
+    """
+    return size + 2 * BLOCK + -(size + 2 * BLOCK) % RECORD
 
 
 def copy_range(source: io.FileIO, start: int, end: int, sink: ByteSink) -> None:

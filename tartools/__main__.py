@@ -1,0 +1,56 @@
+"""`python -m tartools` lists the commands, `python -m tartools NAME ...` runs one as its script does, `demo` the demo.
+
+This is the way to a command that another program of its name hides, or where scripts are not in PATH.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+
+from tartools import manual
+
+USAGE = 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what *arguments* name; return the exit status, unless a command ends the process itself."""
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        sys.stdout.write(listing())
+        return 0
+    if name == "--version":
+        from importlib.metadata import version
+
+        sys.stdout.write(f"tartools {version('tartools')}\n")
+        return 0
+    if name == "demo":
+        from tartools import demo
+
+        return demo.main(arguments[1:])
+    if name in manual.names():
+        sys.argv = [name, *arguments[1:]]
+        manual.load(name)()
+    sys.stderr.write(unknown(name))
+    return USAGE
+
+
+def listing() -> str:
+    """Return the commands with their summaries."""
+    rows = [(name, manual.load(name).summary) for name in manual.names()]
+    rows.append(("demo", "Make a small data set and run the commands on it, line by line."))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:{width}}  {summary}\n" for name, summary in rows]
+    return f"Usage: python -m tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\nNAME --help tells more.\n"
+
+
+def unknown(name: str) -> str:
+    """Return what to say to somebody who asked for *name*, which is none of ours."""
+    near = difflib.get_close_matches(name, [*manual.names(), "demo"], cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(manual.names())} and demo"
+    return f"tartools: no command is called {name!r}; {hint}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

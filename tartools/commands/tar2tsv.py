@@ -1,0 +1,87 @@
+r"""Write fields of samples as a table.
+
+Writes one row a sample, as tab-separated values with a header. The first column is the key; -f names the others:
+FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD, FIELD:path.into.json, or one of __key__,
+__shard__, __index__ (from 0, over all shards) and __size__ (bytes in the archive). Without -f there are only keys.
+
+A field is UTF-8 text, without one final newline unless --verbatim. In TSV, tab, newline, carriage return and
+backslash are written as \t \n \r \\, in CSV they are quoted. In JSON lines, values inside JSON fields keep their
+type. A sample that lacks a value is a failure unless --missing says what to write; a column for which no sample
+had a value always is one.
+
+Examples:
+  tar2tsv -f cls small.tar
+  tar2tsv -f 'cls meta.json:width' --missing NA 'train-*.tar' > labels.tsv
+  tar2tsv --nokey --noheader -f cls train.tar | sort | uniq -c
+  tar2tsv --verbatim -f 'txt cls' a.tar | tarcreate > b.tar
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import typer
+
+from tartools import cli, shards, storage
+from tartools.account import Account
+from tartools.errors import UsageError
+from tartools.stages import table
+
+
+@cli.group
+class Layout(NamedTuple):
+    """What the table looks like."""
+
+    fields: Annotated[
+        list[str] | None,
+        typer.Option("-f", "--fields", metavar="SPEC", help="The columns: words 'a;b', 'NEW=a' or 'FIELD:json.path'."),
+    ] = None
+    nokey: Annotated[bool, typer.Option("--nokey", help="No column for the key.")] = False
+    noheader: Annotated[bool, typer.Option("--noheader", help="No line with the names of the columns.")] = False
+    csv: Annotated[bool, typer.Option("--csv", help="Write comma-separated values (RFC 4180).")] = False
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Write one JSON object a line.")] = False
+    missing: Annotated[
+        str | None, typer.Option("--missing", metavar="STR", help="Write STR where a sample lacks a value.")
+    ] = None
+    verbatim: cli.Verbatim = False
+
+
+@cli.group
+class TextOutput(NamedTuple):
+    """Where the table goes."""
+
+    url: Annotated[
+        str, typer.Option("-o", "--output", metavar="URL", help="Write to URL, which appears when it is complete.")
+    ] = "-"
+    force: Annotated[bool, typer.Option("--force", envvar="TARTOOLS_FORCE", help="Replace an output that exists.")] = (
+        False
+    )
+
+
+@cli.command(__doc__)
+def tar2tsv(
+    account: Account,
+    source: cli.Inputs,
+    layout: Layout,
+    output: TextOutput,
+    first: cli.Count = None,
+) -> None:
+    """Run the command."""
+    if layout.csv and layout.jsonl:
+        raise UsageError("--csv and --jsonl exclude each other")
+    columns = table.parse_columns(layout.fields or (), key=not layout.nokey)
+    urls = storage.expand(source.inputs or (), source.files_from or (), source.separator)
+    storage.check_output(output.url, output.force, urls)
+    samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special))
+    lines = table.lines(
+        samples,
+        columns,
+        account,
+        form="csv" if layout.csv else "jsonl" if layout.jsonl else "tsv",
+        header=not layout.noheader,
+        missing=layout.missing,
+        verbatim=layout.verbatim,
+        most=first,
+    )
+    with shards.closing_upstream(samples), storage.writing(output.url, output.force) as sink:
+        table.write_lines(lines, sink)

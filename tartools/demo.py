@@ -1,0 +1,93 @@
+"""The demo: makes a small data set of labelled pictures, then runs the commands on it as a person would type them.
+
+    python -m tartools demo [DIRECTORY]
+
+Each line is printed before it runs. The directory is left as it is, to go on in.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+SHAPES = {"circle": 0, "square": 4, "triangle": 3}  # class: corners
+PICTURES = 20  # of each class
+SIDE = 96  # pixels
+
+LINES = (
+    (
+        "create: a shard from a folder of pictures, the folder's name as the label",
+        "tarcreate --folder pictures --class cls -o shapes.tar",
+    ),
+    ("split: shards of 15 samples", "tarsplit -n 15 -o train shapes.tar"),
+    (
+        "process: a command for each sample, two at a time; a file sample.NAME that it leaves is a new field",
+        "tarproc -p 2 -c 'echo $(wc -c < sample.jpg) > sample.bytes' 'train-{000000..000003}.tar' -o processed.tar",
+    ),
+    ("sort: by the size of the pictures", "tarsort --sortkey bytes --sorttype int processed.tar -o sorted.tar"),
+    (
+        "shuffle: one of the possible orders, the same on every machine",
+        "tarsort --sorttype shuffle --seed 7 sorted.tar -o shuffled.tar",
+    ),
+    ("tabulate: fields as columns", "tar2tsv -c 5 -f 'cls bytes' shuffled.tar"),
+    ("show: what is in a sample", "tarshow -c 2 shuffled.tar"),
+    ("count: the tools are made for pipes", "tar2tsv --nokey --noheader -f cls shuffled.tar | sort | uniq -c"),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the demo in a new temporary directory, or in the one that is named; return the exit status."""
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        sys.stderr.write("Usage: python -m tartools demo [DIRECTORY]\n")
+        return 2
+    folder = Path(arguments[0] if arguments else tempfile.mkdtemp(prefix="tartools-demo-")).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        sys.stderr.write(f"tartools demo: {folder} is not empty\n")
+        return 1
+    draw_pictures(folder / "pictures")
+    scripts = str(Path(sys.executable).parent)
+    say(f"# {len(SHAPES) * PICTURES} pictures in {len(SHAPES)} folders are drawn. To repeat what follows:")
+    say(f"PATH={shlex.quote(scripts)}:$PATH; cd {shlex.quote(str(folder))}")
+    environment = os.environ | {"PATH": scripts + os.pathsep + os.environ.get("PATH", os.defpath)}
+    for what, line in LINES:
+        say(f"\n# {what}\n$ {line}")
+        status = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {line}"], cwd=folder, env=environment, check=False
+        ).returncode
+        if status:
+            sys.stderr.write(f"tartools demo: this line ended with status {status}\n")
+            return 1
+    say(f"\n# All of it is in {folder}")
+    return 0
+
+
+def say(text: str) -> None:
+    """Print *text* now, before what the commands print."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def draw_pictures(folder: Path) -> None:
+    """Draw the pictures: `folder/CLASS/NN.jpg`, the same ones every time."""
+    from PIL import Image, ImageDraw
+
+    chance = random.Random(0)
+    for shape, corners in SHAPES.items():
+        (folder / shape).mkdir(parents=True)
+        for number in range(PICTURES):
+            colours = [tuple(chance.randrange(256) for _ in range(3)) for _ in range(2)]
+            image = Image.new("RGB", (SIDE, SIDE), colours[0])
+            x, y, radius = chance.uniform(36, 60), chance.uniform(36, 60), chance.uniform(16, 34)
+            pen = ImageDraw.Draw(image)
+            if corners:
+                pen.regular_polygon((x, y, radius), corners, rotation=chance.randrange(360), fill=colours[1])
+            else:
+                pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colours[1])
+            image.save(folder / shape / f"{number:02d}.jpg")

@@ -1,0 +1,87 @@
+"""Sorting more records than fit into memory: sorted runs in scratch files, which are merged."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from typing import NamedTuple
+
+from tartools.storage.scratch import scratch_file
+from tartools.tar.header import read_range
+
+OVERHEAD = 64  # bytes that a record takes beyond its own: a bytes object, a place in a list, a share of sorting
+FAN_IN = 64  # runs that are merged at once
+READ = 1 << 16  # bytes of each run in memory
+WRITE = 1 << 20  # bytes that are collected before they are written to a run
+
+
+def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> Iterator[bytes]:
+    """Yield *records* sorted as bytes, after all have been read.
+
+    Holds: *memory* bytes. More are written to files without a name in *tmpdir*. Raises: StorageError.
+    """
+    held: list[bytes] = []
+    runs: list[Run] = []
+    size = 0
+    try:
+        for record in records:
+            held.append(record)
+            size += len(record) + OVERHEAD
+            if size > memory:
+                held.sort()
+                runs.append(write_run(held, runs[0].file if runs else scratch_file(tmpdir)))
+                held, size = [], 0
+        held.sort()
+        while len(runs) > FAN_IN:
+            runs = fewer(runs, scratch_file(tmpdir))
+        yield from merge(held, *map(read_run, runs)) if runs else held
+    finally:
+        if runs:
+            runs[0].file.close()
+
+
+def fewer(runs: list[Run], file: io.FileIO) -> list[Run]:
+    """Return *runs*, all of one file, merged into fewer and longer ones in *file*; theirs is closed."""
+    groups = [runs[at : at + FAN_IN] for at in range(0, len(runs), FAN_IN)]
+    longer = [write_run(merge(*map(read_run, group)), file) for group in groups]
+    runs[0].file.close()
+    return longer
+
+
+class Run(NamedTuple):
+    """Sorted records in a scratch file, each behind its length."""
+
+    file: io.FileIO
+    start: int
+    end: int
+
+
+def write_run(records: Iterable[bytes], file: io.FileIO) -> Run:
+    """Write sorted *records* at the end of *file*, and return where they are. Holds: 1 MiB."""
+    start = file.tell()
+    pending = bytearray()
+    for record in records:
+        pending += len(record).to_bytes(4, "big")
+        pending += record
+        if len(pending) >= WRITE:
+            file.write(pending)
+            pending = bytearray()
+    file.write(pending)
+    return Run(file, start, file.tell())
+
+
+def read_run(run: Run) -> Iterator[bytes]:
+    """Yield the records of *run*. Holds: 64 KiB, or one record if it is longer."""
+    file, start, end = run
+    block, at = b"", 0
+    while start < end:
+        part = read_range(file, start, min(end, start + READ))
+        start += len(part)
+        block, at = block[at:] + part, 0
+        while len(block) >= at + 4:
+            after = at + 4 + int.from_bytes(block[at : at + 4], "big")
+            if after > len(block):
+                break
+            yield block[at + 4 : after]
+            at = after

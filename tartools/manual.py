@@ -1,0 +1,299 @@
+"""Man pages and completions, made from the declarations of the commands.
+
+    python -m tartools.manual [--check] [DIRECTORY]
+
+writes `man/NAME.1`, `completions/bash/NAME`, `completions/zsh/_NAME` and `completions/fish/NAME.fish` for every
+command; with `--check` it writes nothing, names what is stale, and ends with status 1 if anything is. The text of a
+page is the command's docstring. Completions are static: pressing Tab starts no Python.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from importlib import import_module
+from inspect import Parameter
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from tartools import commands
+from tartools.cli import Command
+
+EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
+FILES, DIRECTORIES, NOTHING = "files", "directories", "nothing"
+COMPLETED = {
+    "FILE": FILES,
+    "SCRIPT": FILES,
+    "SHARD": FILES,
+    "PLAN": FILES,
+    "URL": FILES,
+    "PREFIX": FILES,
+    "PATTERN": FILES,
+    "OUTPUT": FILES,
+    "DIR": DIRECTORIES,
+}
+STATUSES = (
+    ("0", "All went well."),
+    ("1", "A failure, or something was reported as not written. One line on stderr tells what and where."),
+    ("2", "The command line is wrong."),
+    ("130, 141, 143", "Ended by SIGINT, by SIGPIPE (whoever read stdout has gone), by SIGTERM."),
+)
+NOTES = {
+    "tarcat": (
+        "GNU tar brings an unrelated script of this name, which joins the volumes of a multi-volume archive; Debian "
+        "installs it as /usr/sbin/tarcat, with a page tarcat(1). Where that one comes first in PATH, "
+        "'python -m tartools tarcat' runs this one."
+    ),
+}
+
+
+class Option(NamedTuple):
+    """An option, or an argument (no *names*), as people read of it. A flag has no *metavar*."""
+
+    names: tuple[str, ...]
+    metavar: str
+    help: str
+    choices: tuple[str, ...] = ()
+    repeats: bool = False
+    envvar: str = ""
+
+    @property
+    def completed(self) -> str:
+        """What its value is completed with, where there are no choices: FILES, DIRECTORIES or NOTHING."""
+        return COMPLETED.get(self.metavar.strip("[].").split(":")[0], NOTHING)
+
+
+def names() -> list[str]:
+    """Return the names of all commands, in order."""
+    return sorted(module.name for module in iter_modules(commands.__path__) if not module.name.startswith("_"))
+
+
+def load(name: str) -> Command:
+    """Import the command *name*."""
+    found = getattr(import_module(f"tartools.commands.{name}"), name)
+    assert isinstance(found, Command)
+    return found
+
+
+def options(command: Command) -> tuple[list[Option], list[Option]]:
+    """Return the arguments and the options of *command*, in the order of its declaration."""
+    every = [_option(parameter) for parameter in command.parameters.values()]
+    every.append(Option(("-h", "--help"), "", "Show this help and exit."))
+    return [o for o in every if not o.names], [o for o in every if o.names]
+
+
+def _option(parameter: Parameter) -> Option:
+    kind, info = get_args(parameter.annotation)[:2]
+    kinds = [kind, *get_args(kind), *(inner for part in get_args(kind) for inner in get_args(part))]
+    choices = next(filter(None, map(_choices, kinds)), ())
+    # Typer takes the first name in an Annotated type for a default
+    declared = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
+    argument = type(info).__name__ == "ArgumentInfo"
+    given = () if argument else tuple(declared) or ("--" + parameter.name.replace("_", "-"),)
+    metavar = info.metavar or ("|".join(choices) if choices else "") or parameter.name.upper()
+    flag = kind is bool and not argument
+    repeats = any(get_origin(k) in (list, tuple) for k in kinds)
+    text = " ".join(filter(None, [info.help or "", *_remarks(info, parameter, flag)]))
+    return Option(given, "" if flag else metavar, text, choices, repeats, info.envvar or "")
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    if get_origin(kind) is Literal:
+        return tuple(map(str, get_args(kind)))
+    return tuple(str(one.value) for one in kind) if isinstance(kind, type) and issubclass(kind, Enum) else ()
+
+
+def _remarks(info: Any, parameter: Parameter, flag: bool) -> Iterator[str]:
+    """Yield what the declaration says besides the help: range, default, environment."""
+    if info.min is not None and info.max is not None:
+        yield f"From {info.min} to {info.max}."
+    elif info.min:
+        yield f"At least {info.min}."
+    default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
+    if isinstance(info.show_default, str):
+        yield f"Default: {info.show_default}."
+    elif not flag and info.show_default and default not in (None, "", Parameter.empty, ...):
+        yield f"Default: {default}."
+    if info.envvar:
+        yield f"Environment: {info.envvar}."
+
+
+def man_page(command: Command) -> str:
+    """Return the page of *command* in section 1, in man(7) macros."""
+    arguments, named = options(command)
+    prose, _, examples = command.manual.partition("\nExamples:\n")
+    words = [r"[\fIOPTION\fR]...", *(rf"\fI{_roff(argument.metavar)}\fR" for argument in arguments)]
+    notes = [".SH NOTES", _roff(NOTES[command.name])] if command.name in NOTES else []
+    lines = [
+        f'.TH {command.name.upper()} 1 {EDITION} "tartools" "tartools"',
+        *(".SH NAME", f"{command.name} \\- {_roff(command.summary.rstrip('.'))}"),
+        *(".SH SYNOPSIS", f".B {command.name}", " ".join(words)),
+        *(".SH DESCRIPTION", *_prose(prose.partition("\n")[2].strip("\n"))),
+        *(".SH OPTIONS", *_explained((_heading(option), option.help) for option in (*arguments, *named))),
+        *(".SH EXIT STATUS", *_explained(STATUSES)),
+        *(".SH ENVIRONMENT", *_explained(_environment(named)), ".PP", r"More in \fBtartools\fR(7)."),
+        *(".SH EXAMPLES", *_literal(examples)),
+        *notes,
+        *(".SH SEE ALSO", *(rf"\fB{other}\fR(1)," for other in names() if other != command.name), r"\fBtartools\fR(7)"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _heading(option: Option) -> str:
+    spelled = ", ".join(rf"\fB{name.replace('-', chr(92) + '-')}\fR" for name in option.names)
+    return " ".join(filter(None, [spelled, rf"\fI{_roff(option.metavar)}\fR" if option.metavar else ""]))
+
+
+def _environment(named: Sequence[Option]) -> Iterator[tuple[str, str]]:
+    yield from ((option.envvar, f"1 stands for {option.names[-1]}.") for option in named if option.envvar)
+    yield "TARTOOLS_DEBUG", "1 shows where in the program a failure was raised."
+
+
+def _explained(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for what, text in pairs:
+        yield from (".TP", what, _roff(text))
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Yield *text* as paragraphs; those with indented lines as they are."""
+    for number, paragraph in enumerate(filter(None, re.split(r"\n\n+", text))):
+        yield from [".PP"] if number else []
+        if re.search(r"^ ", paragraph, re.MULTILINE):
+            yield from _literal(paragraph)
+        else:
+            yield from map(_roff, paragraph.splitlines())
+
+
+def _literal(text: str) -> Iterator[str]:
+    """Yield *text* line by line, as it is."""
+    yield from (".nf", ".RS 4")
+    for line in text.strip("\n").splitlines():
+        yield _roff(line.removeprefix("  ")) or r"\&"
+    yield from (".RE", ".fi")
+
+
+def _roff(text: str) -> str:
+    r"""Return *text* so that roff shows it as it is. Only a hyphen within a word may be typographic.
+
+    >>> print(_roff(".5 of end-of-archive, -o 'a b'"))
+    \&.5 of end-of-archive, \-o \(aqa b\(aq
+    """
+    for character, escape in (("\\", r"\e"), ("'", r"\(aq"), ("`", r"\(ga"), ("^", r"\(ha"), ("~", r"\(ti")):
+        text = text.replace(character, escape)
+    text = re.sub(r"\S*(?<![A-Za-z0-9])-\S*|\S+-[0-9]\S*", lambda word: word[0].replace("-", r"\-"), text)
+    return rf"\&{text}" if text.startswith(".") else text
+
+
+BASH = """\
+# Completion of {name} for bash. Made by python -m tartools.manual.
+_tartools_{name}() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} words='' one
+    COMPREPLY=()
+    case ${{COMP_WORDS[COMP_CWORD-1]}} in
+{values}    *)
+        [[ $word == -* ]] || return 0
+        words={options} ;;
+    esac
+    while IFS= read -r one; do
+        COMPREPLY+=("$one")
+    done < <(compgen -W "$words" -- "$word")
+    compopt +o default 2>/dev/null || true  # no names of files here
+}}
+complete -o default -F _tartools_{name} {name}
+"""
+BASH_ACTIONS = {
+    FILES: "return 0",
+    DIRECTORIES: "compopt -o dirnames +o default 2>/dev/null; return 0",
+    NOTHING: "words=''",
+}
+
+
+def bash(command: Command) -> str:
+    """Return the completion of *command* for bash, also for that of macOS (3.2)."""
+    every = options(command)[1]
+    cases: dict[str, list[str]] = {}
+    for option in every:
+        if option.metavar:
+            words = f"words={shlex.quote(' '.join(option.choices))}"
+            cases.setdefault(words if option.choices else BASH_ACTIONS[option.completed], []).extend(option.names)
+    values = "".join(f"    {'|'.join(spelled)}) {action} ;;\n" for action, spelled in cases.items())
+    listed = shlex.quote(" ".join(name for option in every for name in option.names))
+    return BASH.format(name=command.name, values=values, options=listed)
+
+
+def zsh(command: Command) -> str:
+    """Return the completion of *command* for zsh."""
+    arguments, every = options(command)
+    actions = {FILES: "_files", DIRECTORIES: "_files -/", NOTHING: " "}
+    lines = [f"#compdef {command.name}", "# Made by python -m tartools.manual.", "_arguments -s -S \\"]
+    for option in every:
+        action = f"({' '.join(option.choices)})" if option.choices else actions[option.completed]
+        value = f":{option.metavar.replace(':', chr(92) + ':')}:{action}" if option.metavar else ""
+        explained = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
+        once = "*" if option.repeats else f"({' '.join(option.names)})"
+        lines += [f"  {shlex.quote(f'{once}{name}[{explained}]{value}')} \\" for name in option.names]
+    lines += [f"  {shlex.quote('*:' + argument.metavar.strip('[].') + ':_files')}" for argument in arguments[-1:]]
+    return "\n".join(lines).removesuffix(" \\") + "\n"
+
+
+def fish(command: Command) -> str:
+    """Return the completion of *command* for fish."""
+    lines = ["# Made by python -m tartools.manual."]
+    values = {FILES: "-r -F", DIRECTORIES: "-x -a '(__fish_complete_directories)'", NOTHING: "-x"}
+    for option in options(command)[1]:
+        spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
+        value = f"-x -a '{' '.join(option.choices)}'" if option.choices else values[option.completed]
+        text = option.help.replace("\\", "\\\\").replace("'", "\\'")
+        lines.append(
+            " ".join(filter(None, [f"complete -c {command.name}", spelled, option.metavar and value, f"-d '{text}'"]))
+        )
+    return "\n".join(lines) + "\n"
+
+
+def generated() -> dict[str, str]:
+    """Return every generated file: its path in the project, and its text."""
+    files = {}
+    for command in map(load, names()):
+        files[f"man/{command.name}.1"] = man_page(command)
+        files[f"completions/bash/{command.name}"] = bash(command)
+        files[f"completions/zsh/_{command.name}"] = zsh(command)
+        files[f"completions/fish/{command.name}.fish"] = fish(command)
+    return files
+
+
+def stale(root: Path) -> list[str]:
+    """Return the generated files below *root* that are missing, differ, or belong to no command."""
+    files = generated()
+    there = [str(path.relative_to(root)) for place in ("man/*.1", "completions/*/*") for path in root.glob(place)]
+    differing = [
+        name for name, text in files.items() if not (root / name).exists() or (root / name).read_text() != text
+    ]
+    return sorted({*differing, *there} - (set(files) - set(differing)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the files, or check them; return the exit status."""
+    root = next((Path(a) for a in arguments if a != "--check"), Path(__file__).parent.parent)
+    wrong = stale(root)
+    if "--check" in arguments:
+        for name in wrong:
+            sys.stderr.write(f"{name} is stale: run python -m tartools.manual\n")
+        return 1 if wrong else 0
+    files = generated()
+    for name in wrong:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name in files:
+            path.write_text(files[name])
+        else:
+            path.unlink()
+        sys.stdout.write(f"{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

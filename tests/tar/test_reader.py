@@ -1,0 +1,617 @@
+"""The reader of tar streams, branch by branch, against archives made by hand and against Python's tarfile."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tartools.errors import TarFormatError, TruncatedError
+from tartools.storage.scratch import scratch_file
+from tartools.tar import END as ENDED
+from tartools.tar import Ahead, Member, Special, extended, header, members_in, read_members, reader
+from tests.archives import (
+    BLOCK,
+    END,
+    GNU,
+    USTAR,
+    V7,
+    Trickle,
+    base256,
+    data,
+    entry,
+    file_stream,
+    long,
+    pax,
+    sealed,
+)
+from tests.archives import header as block
+from tests.conftest import make_samples, make_tar, members_of
+
+Found = tuple[bytes, bytes]  # path and payload
+
+
+@pytest.fixture(name="scratch")
+def scratch_files(tmp_path: Path) -> Iterator[list[io.FileIO]]:
+    """Give the list of the scratch files that `parse` made; they are closed at the end."""
+    made: list[io.FileIO] = []
+    yield made
+    for file in made:
+        file.close()
+
+
+def parse(
+    stream: reader.ByteStream,
+    made: list[io.FileIO] | None = None,
+    *,
+    ranges: bool = False,
+    lax: bool = False,
+) -> list[Member | Special | reader.Mark]:
+    """Return all that is in *stream*."""
+
+    def scratch() -> io.FileIO:
+        assert made is not None, "no scratch file should be needed"
+        made.append(scratch_file())
+        return made[-1]
+
+    found: list[Member | Special | reader.Mark] = []
+    for part in read_members(stream, url="a.tar", scratch=scratch, ranges=ranges, lax=lax):
+        if isinstance(part, list):
+            found += map(Member._make, part)
+        elif not isinstance(part, Ahead):
+            found.append(part)
+    return found
+
+
+def parse_bytes(content: bytes, step: int = 1 << 30, *, lax: bool = False) -> list[Member | Special | reader.Mark]:
+    return parse(Trickle(content, step), lax=lax)
+
+
+def contents(found: list[Member | Special | reader.Mark]) -> list[Found]:
+    return [(member.path, member.read()) for member in found if isinstance(member, Member)]
+
+
+def raw(members: list[Member]) -> bytes:
+    """Return the members as they are written."""
+    return b"".join(member.header + data(member.read()) for member in members)
+
+
+def one(content: bytes) -> Member:
+    """Return the only thing in *content*, which is a member."""
+    (member,) = (found for found in parse_bytes(content + END) if found is not ENDED)
+    assert isinstance(member, Member)
+    return member
+
+
+LONG = b"d/" * 60 + b"a.jpg"
+
+NAMES = {
+    "ustar": (entry(b"a.jpg", b"x"), b"a.jpg"),
+    "ustar prefix": (entry(b"b/a.jpg", b"x", prefix=b"long/way"), b"long/way/b/a.jpg"),
+    "100 bytes, no NUL": (entry(b"a" * 100, b"x"), b"a" * 100),
+    "155 + 100": (entry(b"a" * 100, b"x", prefix=b"p" * 155), b"p" * 155 + b"/" + b"a" * 100),
+    "v7": (entry(b"a.jpg", b"x", b"\0", magic=V7), b"a.jpg"),
+    "v7: no prefix": (block(b"a.jpg", 1, b"\0", magic=V7, tail=b"junk") + data(b"x"), b"a.jpg"),
+    "GNU: times are no prefix": (block(b"a.jpg", 1, magic=GNU, tail=b"13627467000\0") + data(b"x"), b"a.jpg"),
+    "GNU long name": (long(LONG) + entry(b"cut.jpg", b"x", magic=GNU), LONG),
+    "GNU long link and name": (long(b"to", b"K") + long(LONG) + entry(b"cut.jpg", b"x", magic=GNU), LONG),
+    "pax path": (pax((b"path", LONG)) + entry(b"cut.jpg", b"x"), LONG),
+    "pax path empty": (pax((b"path", b"")) + entry(b"a.jpg", b"x"), b"a.jpg"),
+    "pax twice, the later counts": (pax((b"path", b"no"), (b"path", LONG)) + entry(b"cut", b"x"), LONG),
+    "pax in two headers": (pax((b"path", LONG)) + pax((b"mtime", b"1.5")) + entry(b"cut", b"x"), LONG),
+    "Solaris pax": (pax((b"path", LONG), kind=b"X") + entry(b"cut", b"x"), LONG),
+    "pax path with newline and =": (pax((b"path", b"a=\nb.jpg")) + entry(b"cut", b"x"), b"a=\nb.jpg"),
+    "not UTF-8": (entry(b"\xe9t\xe9.jpg", b"x"), b"\xe9t\xe9.jpg"),
+    "contiguous file": (entry(b"a.jpg", b"x", b"7"), b"a.jpg"),
+    "unknown type": (entry(b"a.jpg", b"x", b"q"), b"a.jpg"),
+    "signed checksum": (block(b"\xe9.jpg", 1, signed=True) + data(b"x"), b"\xe9.jpg"),
+}
+
+
+@pytest.mark.parametrize(("content", "path"), NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("step", [1 << 30, 100])
+def test_names(content: bytes, path: bytes, step: int) -> None:
+    found = parse_bytes(content + END, step)
+    assert contents(found) == [(path, b"x")]
+    assert found[-1] is ENDED
+    assert raw([m for m in found if isinstance(m, Member)]) == content  # headers as they were
+
+
+SIZES = {
+    "octal": b"00000000005\0",
+    "octal without NUL": b"000000000005",
+    "octal with blanks": b"         5 \0",
+    "base-256": base256(5),
+}
+
+
+@pytest.mark.parametrize("field", SIZES.values(), ids=SIZES)
+def test_size_fields(field: bytes) -> None:
+    assert one(block(b"a.x", size_field=field) + data(b"hello")).read() == b"hello"
+
+
+def test_empty_size_field_is_zero() -> None:
+    assert one(block(b"a.x", size_field=bytes(12))).read() == b""
+
+
+def test_pax_size_goes_before_the_header() -> None:
+    assert one(pax((b"size", b"5")) + block(b"a.x", 0) + data(b"hello")).read() == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("content", "at", "what"),
+    [
+        (block(b"a.x", size_field=base256(-1)), 0, "size"),
+        (block(b"a.x", size_field=b"0000000009\0\0"), 0, "size"),
+        (entry(b"a.x") + block(b"b.x", size_field=b"12x\0\0\0\0\0\0\0\0\0"), BLOCK, "size"),
+        (pax((b"size", b"-5")) + entry(b"a.x"), 0, "size"),
+        (pax((b"size", b"9" * 5000)) + entry(b"a.x"), 0, "size"),
+        (entry(b"p", b"12 path=abc", b"x") + entry(b"a.x"), 0, "pax"),
+        (entry(b"p", b"99 path=abc\n", b"x") + entry(b"a.x"), 0, "pax"),
+        (entry(b"p", b"3 path=abc\n", b"x") + entry(b"a.x"), 0, "pax"),
+        (entry(b"p", b"0 path=abc\n", b"x") + entry(b"a.x"), 0, "pax"),
+        (entry(b"p", b"7 pathx\n", b"x") + entry(b"a.x"), 0, "pax"),
+        (entry(b"p", b"5 =x\n", b"x") + entry(b"a.x"), 0, "pax"),
+        (entry(b"p", b"\0" * 10, b"g") + entry(b"a.x"), 0, "pax"),
+        (entry(b"a.x") + block(b"p", extended.MAX_EXTENDED_HEADER + 1, b"x"), BLOCK, "limit"),
+        (block(b"p", size_field=base256(1 << 80), kind=b"L"), 0, "limit"),
+        (entry(b"a.x") + pax((b"mtime", b"1")) + END, 3 * BLOCK, "checksum"),
+        (entry(b"a.x") + b"\1" * BLOCK, BLOCK, "checksum"),
+        (b"hello" * 1000, 0, "not a tar archive"),
+    ],
+)
+@pytest.mark.parametrize("step", [1 << 30, 100])
+def test_malformed(content: bytes, at: int, what: str, step: int) -> None:
+    with pytest.raises(TarFormatError, match=what) as raised:
+        parse_bytes(content + END, step)
+    assert (raised.value.url, raised.value.offset) == ("a.tar", at)
+
+
+def test_an_extended_header_may_have_the_size_of_the_limit() -> None:
+    value = b"v" * (extended.MAX_EXTENDED_HEADER - 20)
+    assert one(pax((b"comment", value)) + entry(b"a.x", b"1")).read() == b"1"
+
+
+def test_many_extended_headers_are_limited() -> None:
+    header = pax((b"comment", b"v" * 900_000))
+    with pytest.raises(TarFormatError, match="limit"):
+        parse_bytes(header * 5 + entry(b"a.x") + END)
+
+
+SPECIALS = {
+    "hard link": (b"1", False),
+    "symbolic link": (b"2", False),
+    "character device": (b"3", False),
+    "block device": (b"4", False),
+    "directory": (b"5", True),
+    "fifo": (b"6", False),
+}
+
+
+@pytest.mark.parametrize(("kind", "flags"), SPECIALS.items(), ids=SPECIALS)
+def test_members_without_data(kind: str, flags: tuple[bytes, bool]) -> None:
+    """Whatever their size field says: no payload follows."""
+    letter, silent = flags
+    found = parse_bytes(entry(b"a.x", b"1") + block(b"b", 700, letter, link=b"a.x") + entry(b"c.x", b"2") + END)
+    assert contents(found) == [(b"a.x", b"1"), (b"c.x", b"2")]
+    assert found[1] == Special("b", kind, silent)
+
+
+@pytest.mark.parametrize("letter", [b"D", b"M", b"V"])
+def test_members_of_gnu_dumps_have_payloads(letter: bytes) -> None:
+    found = parse_bytes(entry(b"b", b"payload" * 100, letter, magic=GNU) + entry(b"c.x", b"2") + END)
+    assert contents(found) == [(b"c.x", b"2")]
+    assert isinstance(found[0], Special)
+
+
+@pytest.mark.parametrize("kind", [b"0", b"\0"])
+def test_directories_of_old_tars_have_a_slash_and_no_type(kind: bytes) -> None:
+    found = parse_bytes(entry(b"d/", b"", kind, magic=V7) + entry(b"d/a.x", b"1", kind, magic=V7) + END)
+    assert found[0] == Special("d/", "directory", True)
+    assert contents(found) == [(b"d/a.x", b"1")]
+
+
+def test_names_of_specials_come_from_extended_headers() -> None:
+    found = parse_bytes(long(LONG) + block(b"cut", kind=b"2", magic=GNU) + END)
+    assert found[0] == Special(LONG.decode(), "symbolic link", False)
+
+
+def sparse_header(more: int) -> bytes:
+    old = bytearray(block(b"s", 3 * BLOCK, b"S", magic=GNU))
+    old[482] = more
+    return sealed(old)
+
+
+@pytest.mark.parametrize("maps", [0, 1, 3])
+@pytest.mark.parametrize("step", [1 << 30, 300])
+def test_old_gnu_sparse_maps_are_passed_over(maps: int, step: int) -> None:
+    blocks = b"".join(b"\7" * 504 + bytes([n < maps - 1]) + bytes(7) for n in range(maps))
+    content = entry(b"a.x", b"1") + sparse_header(maps > 0) + blocks + bytes(3 * BLOCK) + entry(b"b.x", b"2") + END
+    found = parse_bytes(content, step)
+    assert contents(found) == [(b"a.x", b"1"), (b"b.x", b"2")]
+    assert found[1] == Special("s", "sparse file", False)
+
+
+def test_a_sparse_map_without_end_is_refused() -> None:
+    endless = sparse_header(1) + (b"\7" * 511 + b"\0") * 3000
+    with pytest.raises(TarFormatError, match="limit"):
+        parse_bytes(endless)
+
+
+def test_pax_sparse_members_are_special_and_known_by_their_real_name() -> None:
+    records = pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.name", b"real.x"), (b"GNU.sparse.realsize", b"9999"))
+    found = parse_bytes(records + entry(b"GNUSparseFile.1/real.x", b"map") + entry(b"b.x", b"2") + END)
+    assert found[0] == Special("real.x", "sparse file", False)
+    assert contents(found) == [(b"b.x", b"2")]
+
+
+def test_global_records_are_folded_into_members_that_lack_them() -> None:
+    """They hold up to the end of the archive, not in the one behind it; `comment` (git archive) is nobody's."""
+    global_ = pax((b"comment", b"abc"), (b"mtime", b"1.5"), (b"uname", b"me"), kind=b"g")
+    own = pax((b"mtime", b"2.5")) + entry(b"b.x", b"2")
+    whole = pax((b"mtime", b"3"), (b"uname", b"x")) + entry(b"c.x", b"3")
+    found = parse_bytes(global_ + entry(b"a.x", b"1") + own + whole + END + entry(b"d.x", b"4") + END)
+    members = [m for m in found if isinstance(m, Member)]
+    assert contents(found) == [(b"a.x", b"1"), (b"b.x", b"2"), (b"c.x", b"3"), (b"d.x", b"4")]
+    heads = [extended.parse_records(m.header[BLOCK:-BLOCK].rstrip(b"\0")) for m in members]
+    assert heads[0] == {b"mtime": b"1.5", b"uname": b"me"}
+    assert heads[1] == {b"mtime": b"2.5", b"uname": b"me"}
+    assert raw(members[2:]) == whole + entry(b"d.x", b"4")
+    with tarfile.open(fileobj=io.BytesIO(raw(members) + END)) as opened:
+        assert [info.mtime for info in opened][:3] == [1.5, 2.5, 3]
+
+
+def test_a_global_header_of_comments_changes_nothing() -> None:
+    content = entry(b"a.x", b"1") + entry(b"b.x", b"2")
+    found = parse_bytes(pax((b"comment", b"0123abcd"), kind=b"g") + content + END)
+    assert raw([m for m in found if isinstance(m, Member)]) == content
+
+
+def test_a_global_header_between_extended_header_and_member() -> None:
+    found = parse_bytes(
+        long(LONG) + pax((b"atime", b"2")) + pax((b"mtime", b"1.5"), kind=b"g") + entry(b"cut", b"1") + END
+    )
+    member = found[0]
+    assert isinstance(member, Member)
+    assert member.path == LONG
+    with tarfile.open(fileobj=io.BytesIO(member.header + data(b"1") + END)) as opened:
+        (info,) = opened.getmembers()
+    assert (info.name, info.mtime, info.pax_headers["atime"]) == (LONG.decode(), 1.5, "2")
+
+
+def test_global_records_apply_to_large_members_of_files(tmp_path: Path, scratch: list[io.FileIO]) -> None:
+    payload = b"p" * (3 << 20)
+    content = pax((b"mtime", b"1.5"), kind=b"g") + entry(b"a.x", payload) + END
+    for ranges in (False, True):
+        with file_stream(tmp_path / "a.tar", content) as stream:
+            member = parse(stream, ranges=ranges)[0]
+            assert isinstance(member, Member)
+            assert b"mtime=1.5" in member.header
+            assert member.read() == payload
+
+
+ENDS = {
+    "one zero block": bytes(BLOCK),
+    "two": END,
+    "to a record": bytes(9 * BLOCK),
+    "a block and a bit": bytes(BLOCK + 1),
+    "to the next record and a bit": bytes(10 * BLOCK - 1),
+    "2 MiB": bytes(2 << 20),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("step", [1 << 30, 300])
+def test_sound_ends(end: bytes, step: int) -> None:
+    found = parse_bytes(entry(b"a.x", b"1") + end, step if len(end) < 1 << 20 else 5000)
+    assert contents(found) == [(b"a.x", b"1")]
+    assert found[1:] == [ENDED]
+
+
+@pytest.mark.parametrize("between", [1, 2, 3, 20])
+def test_archives_behind_one_another_are_read_on(between: int) -> None:
+    found = parse_bytes(entry(b"a.x", b"1") + bytes(BLOCK * between) + entry(b"b.x", b"2") + END)
+    assert contents(found) == [(b"a.x", b"1"), (b"b.x", b"2")]
+    assert [f is ENDED for f in found] == [False, True, False, True]
+
+
+def test_an_archive_without_members() -> None:
+    assert parse_bytes(bytes(10240)) == [ENDED]
+
+
+A = entry(b"a.x", b"payload")  # two blocks
+TRUNCATED = {
+    "nothing": (b"", 0, "empty"),
+    "in the first header": (A[:100], 100, "a header: 412 bytes"),
+    "behind the header": (A[:BLOCK], BLOCK, "the payload of 'a.x'"),
+    "in the payload": (A[: BLOCK + 3], BLOCK + 3, "the payload of 'a.x'"),
+    "in the padding": (A[:-1], 2 * BLOCK - 1, "the payload of 'a.x': 1 bytes"),
+    "between members": (A, 2 * BLOCK, "--lax"),
+    "in the first zero block": (A + bytes(511), 2 * BLOCK + 511, "--lax"),
+    "in the second header": (A + A[:20], 2 * BLOCK + 20, "a header"),
+    "in an extended header": (A + pax((b"path", LONG))[:-1], 4 * BLOCK - 1, "an extended header: 1 bytes"),
+    "behind an extended header": (A + pax((b"path", LONG)), 4 * BLOCK, "a header"),
+    "in a sparse map": (sparse_header(1) + bytes(20), BLOCK + 20, "a sparse header"),
+    "in a second archive": (A + END + A[:-1], 6 * BLOCK - 1, "the payload"),
+    "behind a second archive's global header": (
+        A + END + pax((b"mtime", b"1"), kind=b"g"),
+        6 * BLOCK,
+        "without an end-of-archive",
+    ),
+    "behind a second archive": (A + END + A, 6 * BLOCK, "without an end-of-archive"),
+}
+
+
+@pytest.mark.parametrize(("content", "at", "what"), TRUNCATED.values(), ids=TRUNCATED)
+@pytest.mark.parametrize("step", [1 << 30, 300])
+def test_truncated(content: bytes, at: int, what: str, step: int) -> None:
+    with pytest.raises(TruncatedError, match=what) as raised:
+        parse_bytes(content, step)
+    assert (raised.value.url, raised.value.offset) == ("a.tar", at)
+
+
+@pytest.mark.parametrize("content", [A, A + bytes(100), A + END + A], ids=["none", "cut", "of the second"])
+def test_lax_accepts_a_missing_end_and_tells(content: bytes) -> None:
+    found = parse_bytes(content, lax=True)
+    assert contents(found)[0] == (b"a.x", b"payload")
+    assert found[-2:] == [Special("a.tar", "missing end", False), ENDED]
+
+
+@pytest.mark.parametrize("content", [b"", A[:-1], A[:100], A + A[:600], A + pax((b"path", LONG))])
+def test_lax_accepts_nothing_else(content: bytes) -> None:
+    with pytest.raises(TruncatedError):
+        parse_bytes(content, lax=True)
+
+
+@pytest.mark.parametrize(
+    ("tail", "at"), [(b"x", 0), (b"\0" * 100 + b"x", 0), (b"x" * BLOCK, 0), (bytes(BLOCK) + b"x" * 600, BLOCK)]
+)
+def test_garbage_behind_the_end(tail: bytes, at: int) -> None:
+    with pytest.raises(TarFormatError, match="neither zeros nor an archive") as raised:
+        parse_bytes(A + END + tail)
+    assert raised.value.offset == len(A + END) + at
+
+
+def test_what_precedes_a_failure_is_given_first() -> None:
+    found: list[object] = []
+    with pytest.raises(TarFormatError):
+        found.extend(read_members(Trickle(A + A + b"\1" * BLOCK), url="a.tar", scratch=scratch_file))
+    assert [len(part) for part in found if isinstance(part, list)] == [2]
+
+
+def test_a_payload_is_told_of_before_it_is_waited_for() -> None:
+    """So that `-c 1` needs the second sample's header and nothing behind it."""
+    stream = Trickle(A + block(b"b.x", 700), 100)
+    parts = read_members(stream, url="a.tar", scratch=scratch_file)
+    assert next(part for part in parts if isinstance(part, Ahead) and part.path == b"b.x")
+    assert stream.position == len(stream.content)
+
+
+@pytest.mark.parametrize("at", [*range(0, 148), *range(156, 512)])
+def test_any_flipped_byte_of_a_header_is_found(at: int) -> None:
+    content = bytearray(A + A + END)
+    content[len(A) + at] ^= 0x40
+    with pytest.raises(TarFormatError, match="checksum") as raised:
+        parse_bytes(bytes(content))
+    assert raised.value.offset == len(A)
+
+
+def test_changed_checksums_are_found_unless_they_mean_the_same() -> None:
+    meant = 0
+    for at in range(148, 156):
+        for value in range(256):
+            content = bytearray(A + END)
+            content[at] = value
+            try:
+                assert contents(parse_bytes(bytes(content))) == [(b"a.x", b"payload")]
+            except TarFormatError:
+                continue
+            stored = bytes(content[148:156]).partition(b"\0")[0].strip(b" ")
+            assert int(stored, 8) == int(A[148:154], 8)
+            meant += 1
+    assert 256 <= meant < 600  # the byte behind the NUL, blanks and NULs for one another
+
+
+def archive_of_all_kinds() -> bytes:
+    """Return an archive in which everything that readers meet is near a buffer's boundary at some size of it."""
+    parts = [
+        entry(b"a.x", b"1" * 1500),
+        entry(b"a.y"),
+        pax((b"path", LONG)) + entry(b"cut", b"2" * 511),
+        long(LONG + b"2") + entry(b"cut", b"3" * 513, magic=GNU),
+        block(b"dir/", kind=b"5"),
+        block(b"link", kind=b"2", link=b"a.x"),
+        entry(b"b.x", b"4" * 5000),
+        pax((b"mtime", b"1.5"), kind=b"g"),
+        entry(b"c.x", b"5" * 1024),
+        END,
+        entry(b"d.x", b"6"),
+        sparse_header(1) + b"\7" * 504 + bytes(8) + bytes(3 * BLOCK),
+        entry(b"e.x", b"7" * 9000),
+        END,
+    ]
+    return b"".join(parts)
+
+
+EXPECTED = [
+    (b"a.x", b"1" * 1500),
+    (b"a.y", b""),
+    (LONG, b"2" * 511),
+    (LONG + b"2", b"3" * 513),
+    (b"b.x", b"4" * 5000),
+    (b"c.x", b"5" * 1024),
+    (b"d.x", b"6"),
+    (b"e.x", b"7" * 9000),
+]
+
+
+@pytest.mark.parametrize("buffer", [512, 1024, 1536, 4096, 10000])
+@pytest.mark.parametrize("step", [1, 7, 511, 512, 513, 1000, 4096])
+def test_every_boundary_from_a_pipe(
+    buffer: int, step: int, monkeypatch: pytest.MonkeyPatch, scratch: list[io.FileIO]
+) -> None:
+    monkeypatch.setattr(reader, "BUFFER", buffer)
+    monkeypatch.setattr(reader, "READ", 700)
+    monkeypatch.setattr(reader, "LARGE", 4000)
+    found = parse(Trickle(archive_of_all_kinds(), step), scratch)
+    assert contents(found) == EXPECTED
+    assert [f.kind for f in found if isinstance(f, Special)] == ["directory", "symbolic link", "sparse file"]
+    assert len(scratch) >= 2  # b.x and e.x, and what else was too large for a small buffer
+
+
+@pytest.mark.parametrize("buffer", [512, 1024, 1536, 4096, 10000])
+@pytest.mark.parametrize("step", [7, 511, 513, 4096])
+@pytest.mark.parametrize("ranges", [False, True])
+@pytest.mark.parametrize("start", [0, 100])
+def test_every_boundary_from_a_file(
+    *, buffer: int, step: int, ranges: bool, start: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = [m for m in parse_bytes(archive_of_all_kinds()) if isinstance(m, Member)]
+    monkeypatch.setattr(reader, "BUFFER", buffer)
+    monkeypatch.setattr(reader, "READ", 700)
+    with file_stream(tmp_path / "a.tar", b"j" * start + archive_of_all_kinds(), start, step) as stream:
+        found = parse(stream, ranges=ranges)
+        members = [m for m in found if isinstance(m, Member)]
+        assert contents(found) == EXPECTED
+        if ranges:
+            assert all(m.source is stream.file for m in members)
+        assert raw(members) == raw(whole)
+
+
+@pytest.mark.parametrize("cut", [1, 300, 700, 3000])
+@pytest.mark.parametrize("ranges", [False, True])
+def test_a_large_member_that_is_cut(
+    cut: int, ranges: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: list[io.FileIO]
+) -> None:
+    monkeypatch.setattr(reader, "BUFFER", 1024)
+    monkeypatch.setattr(reader, "LARGE", 1024)
+    content = (A + entry(b"b.x", b"4" * 5120))[:-cut]
+    with file_stream(tmp_path / "a.tar", b"j" * 10 + content, 10) as stream:
+        for source in (stream, Trickle(content, 300)):
+            with pytest.raises(TruncatedError, match=f"'b.x': {cut} bytes") as raised:
+                parse(source, scratch, ranges=ranges)
+            assert raised.value.offset == len(content)
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=3000), max_size=12),
+    buffer=st.integers(1, 8).map(lambda n: n * 512),
+    step=st.integers(1, 5000),
+    format=st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+    long_names=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_random_archives_read_as_tarfile_reads_them(
+    payloads: list[bytes], buffer: int, step: int, format: int, long_names: bool
+) -> None:
+    stem = "n" * 150 if long_names and format != tarfile.USTAR_FORMAT else "n"
+    archive = make_tar([(f"{stem}{n}.x", payload) for n, payload in enumerate(payloads)], format)
+    made: list[io.FileIO] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "BUFFER", buffer)
+        patch.setattr(reader, "LARGE", 2048)
+        found = contents(parse(Trickle(archive, step), made))
+    for file in made:
+        file.close()
+    assert [(path.decode(), payload) for path, payload in found] == members_of(archive)
+
+
+def test_members_held_while_reading_on_stay_intact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "BUFFER", 4096)
+    samples = make_samples(200)
+    found = parse(Trickle(make_tar(samples), 1000))
+    assert contents(found) == [(name.encode(), payload) for name, payload in samples]
+
+
+def test_members_between_one_and_sixteen_mib_of_a_pipe_are_memory() -> None:
+    payload = os.urandom(3 << 20)
+    found = parse(Trickle(entry(b"a.x", payload) + entry(b"b.x", b"2") + END, 65536))
+    assert contents(found) == [(b"a.x", payload), (b"b.x", b"2")]
+
+
+def test_members_above_sixteen_mib_of_a_pipe_go_to_scratch(scratch: list[io.FileIO]) -> None:
+    payload = bytes(range(256)) * (17 << 12)
+    found = parse(Trickle(entry(b"a.x", payload) + entry(b"b.x", b"2") + END, 1 << 20), scratch)
+    assert contents(found) == [(b"a.x", payload), (b"b.x", b"2")]
+    assert next(m.source for m in found if isinstance(m, Member)) is scratch[0]
+
+
+def test_members_of_a_window_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = pax((b"path", LONG)) + entry(b"cut", b"1" * 700) + entry(b"b.x", b"2" * 3000) + entry(b"c.x")
+    expected = [(LONG, b"1" * 700), (b"b.x", b"2" * 3000), (b"c.x", b"")]
+    whole = b"j" * 512 + content + b"j" * 512
+    assert [(m.path, m.read()) for m in members_in(whole, 512, 512 + len(content))] == expected
+    with file_stream(tmp_path / "a.tar", whole) as stream:
+        assert stream.file is not None
+        for buffer in (1 << 20, 1024):
+            monkeypatch.setattr(reader, "BUFFER", buffer)
+            found = members_in(stream.file, 512, 512 + len(content))
+            assert [(m.path, m.read()) for m in found] == expected
+            assert isinstance(found[0].source, io.FileIO) == (buffer == 1024)
+    assert members_in(b"", 0, 0) == ()
+
+
+@pytest.mark.parametrize("content", [A[:-512], A + END, b"\1" * 1024, block(b"l", kind=b"2")])
+def test_a_window_that_holds_something_else_is_an_error(content: bytes) -> None:
+    with pytest.raises(TarFormatError):
+        members_in(content, 0, len(content))
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [
+        (b"0000644\0", 0o644),
+        (b"  644 \0\0", 0o644),
+        (b"644\0 999", 0o644),
+        (b"\0" * 8, 0),
+        (b" " * 8, 0),
+        (base256(1 << 40), 1 << 40),
+        (base256(-1), -1),
+        (base256(-(1 << 40)), -(1 << 40)),
+        (base256(5, 8), 5),
+    ],
+)
+def test_numbers(field: bytes, number: int) -> None:
+    assert header.parse_number(field) == number
+
+
+@pytest.mark.parametrize("field", [b"8\0", b"9\0", b"-1\0", b"0x1\0", b"1 1\0", b"1_1\0", b"+1\0"])
+def test_what_is_no_number(field: bytes) -> None:
+    with pytest.raises(TarFormatError, match="not a number"):
+        header.parse_number(field.ljust(8, b"\0"))
+
+
+def test_payloads_open_as_seekable_files(tmp_path: Path) -> None:
+    payload = bytes(range(256)) * 40
+    with file_stream(tmp_path / "a.tar", entry(b"a.x", payload) + END) as stream:
+        for member in (parse(stream, ranges=True)[0], one(entry(b"a.x", payload))):
+            assert isinstance(member, Member)
+            file = member.open()
+            assert file.read(10) == payload[:10]
+            assert file.seek(-5, os.SEEK_END) == len(payload) - 5
+            assert file.read() == payload[-5:]
+            assert file.read(1) == b""
+            assert file.seek(300) == 300
+            assert file.seek(5, os.SEEK_CUR) == 305
+            assert file.read(3) == payload[305:308]
+            assert file.seek(1 << 20) == 1 << 20
+            assert file.read() == b""
+            with pytest.raises(ValueError, match="negative"):
+                file.raw.seek(-1)
+
+
+def test_made_up_headers_do_not_fill_the_memory() -> None:
+    for cache in (header.EXPECTED_SUMS, header.SIZES):
+        for n in range((1 << 16) + 10):
+            cache[b"%07o\0" % n + b"0"]
+        assert len(cache) <= (1 << 16) + 2
+
+
+def test_magic_constants_agree() -> None:
+    assert (header.USTAR, header.GNU, header.BLOCK) == (USTAR, GNU, BLOCK)

@@ -1,0 +1,217 @@
+"""The Python names: read, write, TarWriter, Sample."""
+
+from __future__ import annotations
+
+import gc
+import io
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import tartools
+from tartools.errors import SampleError, StorageError, TruncatedError
+
+from .conftest import make_samples, make_tar, members_of
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    path = tmp_path / "a.tar"
+    path.write_bytes(make_tar(make_samples(100)))
+    return path
+
+
+def label(sample: tartools.Sample) -> tuple[str, bytes, int]:
+    return sample.key, sample["cls"], len(sample["jpg"])
+
+
+def expected(count: int) -> list[tuple[str, bytes, int]]:
+    return [(f"{n:06d}", b"%d" % (n % 10), n * 37 % 3000) for n in range(count)]
+
+
+def test_read_gives_the_samples_of_all_shards_in_order(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"a-{number:03d}.tar").write_bytes(make_tar(make_samples(10, 10 * number)))
+    found = list(map(label, tartools.read(f"{tmp_path}/a-{{000..002}}.tar")))
+    assert found == expected(30)
+    assert list(map(label, tartools.read([f"{tmp_path}/a-00?.tar"]))) == found
+
+
+def test_a_list_of_samples_stays_valid_while_reading_goes_on(shard: Path) -> None:
+    assert list(map(label, list(tartools.read(str(shard))))) == expected(100)
+
+
+def test_a_sample_is_a_mapping_of_its_fields(shard: Path) -> None:
+    sample = list(tartools.read(str(shard)))[7]
+    assert sample.key == "000007" and list(sample) == ["cls", "jpg"] == list(sample.keys()) and len(sample) == 2
+    assert dict(sample) == {"cls": b"7", "jpg": sample["jpg"]}
+    assert "JPG" in sample and sample["JPG"] == sample["jpg"] and "png" not in sample
+    assert sample.get("png") is None and sample.get("png", b"x") == b"x"
+    with pytest.raises(KeyError):
+        sample["png"]
+
+
+def test_exact_spelling_goes_before_another_case_and_two_equals_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(make_tar([("a.jpg", b"1"), ("a.JPG", b"2"), ("b.Cls", b"3"), ("b.CLS", b"4")]))
+    a, b = tartools.read(str(path))
+    assert (a["jpg"], a["JPG"], b["Cls"]) == (b"1", b"2", b"3")
+    for sample, field in ((a, "Jpg"), (b, "cls")):
+        with pytest.raises(SampleError, match="2 members"):
+            sample[field]
+
+
+def test_samples_pickle_by_value_and_go_through_a_pool(shard: Path) -> None:
+    first = next(tartools.read(str(shard)))
+    copy = pickle.loads(pickle.dumps(first))
+    assert (copy.key, dict(copy), copy.shard) == (first.key, dict(first), str(shard))
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert list(pool.imap(label, tartools.read(str(shard)))) == expected(100)
+
+
+def test_threads_read_side_by_side(shard: Path) -> None:
+    results: list[list[tuple[str, bytes, int]]] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(list(map(label, tartools.read(str(shard)))))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected(100)] * 8
+
+
+def test_dropping_the_iterator_half_way_closes_what_it_had_open(shard: Path, tmp_path: Path) -> None:
+    before = os.listdir("/dev/fd")
+    samples = tartools.read([str(shard), f"pipe:cat {shard}; echo $$ > {tmp_path}/pid; cat {shard}"])
+    for _ in range(150):
+        sample = next(samples)
+    del samples
+    gc.collect()
+    assert sample["cls"] == b"9"
+    assert len(os.listdir("/dev/fd")) == len(before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_large_member_is_opened_without_being_held(tmp_path: Path) -> None:
+    payload = bytes(range(256)) * 100_000
+    for name, data in (("a.tar", make_tar([("v.mp4", payload), ("v.cls", b"1")])),):
+        (tmp_path / name).write_bytes(data)
+    for url in (f"{tmp_path}/a.tar", f"pipe:cat {tmp_path}/a.tar"):
+        (sample,) = tartools.read(url)
+        assert isinstance(sample.members[0].source, io.FileIO)
+        with sample.open("mp4") as file:
+            file.seek(-256, os.SEEK_END)
+            assert file.read() == payload[-256:]
+            file.seek(1000)
+            assert file.read(5) == payload[1000:1005]
+        assert sample["mp4"] == payload
+
+
+def test_damage_is_raised_after_the_samples_before_it(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes()[:20_000])
+    found = []
+    with pytest.raises(TruncatedError, match=f"{shard}: at byte 20000: ") as caught:
+        for sample in tartools.read(str(shard)):
+            found.append(label(sample))
+    assert found == expected(len(found)) and len(found) > 3
+    assert (caught.value.url, caught.value.offset) == (str(shard), 20_000)
+
+
+def test_a_missing_shard_is_told_before_anything_is_read(shard: Path) -> None:
+    with pytest.raises(StorageError, match="No such file"):
+        tartools.read([str(shard), "/no/such.tar"])
+
+
+def test_links_are_warned_about(tmp_path: Path) -> None:
+    (tmp_path / "a.cls").write_text("1")
+    (tmp_path / "b.cls").symlink_to("a.cls")
+    subprocess.run(["tar", "-cf", "x.tar", "a.cls", "b.cls"], cwd=tmp_path, check=True)
+    with pytest.warns(UserWarning, match="symbolic link"):
+        assert len(list(tartools.read(f"{tmp_path}/x.tar"))) == 1
+    assert len(list(tartools.read(f"{tmp_path}/x.tar", skip_special=True))) == 1
+
+
+def test_write_takes_samples_that_were_read(shard: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tar"
+    tartools.write((s for s in tartools.read(str(shard)) if s["cls"] == b"3"), str(out))
+    assert [name for name, _ in members_of(out.read_bytes())] == [
+        f"{n:06d}.{field}" for n in range(3, 100, 10) for field in ("cls", "jpg")
+    ]
+
+
+def test_tarwriter_encodes_by_field(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (4, 3), (255, 0, 0))
+    out = tmp_path / "out.tar"
+    with tartools.TarWriter(str(out)) as writer:
+        writer.write({"__key__": "k/1", "__url__": "x", "png": picture, "cls": "3", "n": 7, "x": 0.5, "b": b"\0"})
+        writer.write({"__key__": "k/2", "meta.json": {"a": [1, None]}, "txt": "é"})
+    one, two = tartools.read(str(out))
+    assert dict(one) | {"png": b""} == {"png": b"", "cls": b"3", "n": b"7", "x": b"0.5", "b": b"\0"}
+    assert Image.open(one.open("png")).getpixel((0, 0)) == (255, 0, 0)
+    assert dict(two) == {"meta.json": b'{"a": [1, null]}', "txt": "é".encode()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"__key__": "a", "cls": object()}, TypeError, "'cls'"),
+        ({"__key__": "a", "cls": {"no": "json field"}}, TypeError, "'cls'"),
+        ({"__key__": "a", "json": {1, 2}}, TypeError, "'json'"),
+        ({"cls": "1"}, SampleError, "__key__"),
+        ({"__key__": "a.b", "cls": "1"}, SampleError, "would not read back"),
+        ({"__key__": "a/", "cls": "1"}, SampleError, "would not read back"),
+    ],
+)
+def test_tarwriter_refuses_what_would_not_come_back(
+    tmp_path: Path, fields: dict[str, object], error: type[Exception], message: str
+) -> None:
+    out = tmp_path / "out.tar"
+    with pytest.raises(error, match=message), tartools.TarWriter(str(out)) as writer:
+        writer.write(fields)
+    assert os.listdir(tmp_path) == []
+
+
+def test_only_close_and_a_normal_end_commit(tmp_path: Path) -> None:
+    out = tmp_path / "out.tar"
+    writer = tartools.TarWriter(str(out))
+    writer.write({"__key__": "a", "cls": "1"})
+    del writer
+    gc.collect()
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ZeroDivisionError), tartools.TarWriter(str(out)) as writer:
+        writer.write({"__key__": "a", "cls": "1"})
+        1 / 0  # noqa: B018
+    assert os.listdir(tmp_path) == []
+    writer = tartools.TarWriter(str(out))
+    writer.write({"__key__": "a", "cls": "1"})
+    writer.close()
+    writer.close()
+    writer.abort()
+    assert os.listdir(tmp_path) == ["out.tar"] and members_of(out.read_bytes()) == [("a.cls", b"1")]
+    with pytest.raises(ValueError, match="closed"):
+        writer.write({"__key__": "b", "cls": "1"})
+    with pytest.raises(StorageError, match="exists already"):
+        tartools.TarWriter(str(out))
+
+
+@pytest.mark.parametrize("ending", ["", "import sys; sys.exit(0)", "1/0"])
+def test_a_program_that_ends_without_close_leaves_nothing(tmp_path: Path, ending: str) -> None:
+    program = f"import tartools\nw = tartools.TarWriter('out.tar')\nw.write({{'__key__': 'a', 'cls': '1'}})\n{ending}"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_own_frees_the_buffers_and_keeps_the_bytes(shard: Path) -> None:
+    for sample in tartools.read(str(shard)):
+        owned = sample.own()
+        assert dict(owned) == dict(sample) and owned.key == sample.key
+        assert all(len(member.source) == member.end - member.start for member in owned.members)  # type: ignore[arg-type]

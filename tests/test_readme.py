@@ -1,0 +1,202 @@
+"""The README tells the truth: its pipelines and its Python run as printed, its two commands are what CI runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
+PIPELINES = BLOCKS[2:]
+
+Members = list[tuple[str, bytes]]
+
+
+def picture(size: tuple[int, int], form: str = "JPEG") -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", size, (9, 99, 199)).save(file, form)
+    return file.getvalue()
+
+
+def photos(start: int, count: int) -> Members:
+    """Return *count* samples with a picture, a label and a description."""
+    return [
+        member
+        for n in range(start, start + count)
+        for member in (
+            (f"{n:06d}.jpg", picture((300 + n, 200))),
+            (f"{n:06d}.cls", b"%d" % (n % 3)),
+            (f"{n:06d}.json", json.dumps({"width": 300 + n}).encode()),
+        )
+    ]
+
+
+def digits() -> Members:
+    return [
+        member
+        for n in range(20)
+        for member in ((f"{n:06d}.cls", b"%d" % (n * 7 % 10)), (f"{n:06d}.png", picture((28, 28), "PNG")))
+    ]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Lay out the files that the README's pipelines name."""
+    for name in ("raw/train/n01", "raw/train/n02", "files"):
+        (tmp_path / name).mkdir(parents=True)
+    for n in range(6):
+        (tmp_path / f"raw/train/n0{1 + n % 2}/{n:03d}.jpg").write_bytes(picture((30, 20)))
+    for n in range(4):
+        (tmp_path / f"train-{n:06d}.tar").write_bytes(make_tar(photos(n * 5, 5)))
+        (tmp_path / f"plain-{n}.tar").write_bytes(make_tar(photos(n * 5, 5)))
+        subprocess.run(["gzip", "-n", f"plain-{n}.tar"], cwd=tmp_path, check=True)
+        (tmp_path / f"plain-{n}.tar.gz").rename(tmp_path / f"packed-{n}.tgz")
+    (tmp_path / "small.tar").write_bytes(make_tar(photos(0, 4)))
+    (tmp_path / "digits.tar").write_bytes(make_tar(digits()))
+    subprocess.run(["gzip", "-n", "digits.tar"], cwd=tmp_path, check=True)
+    (tmp_path / "digits.tar.gz").rename(tmp_path / "digits.tgz")
+    (tmp_path / "files/a.jpg").write_bytes(picture((30, 20)))
+    (tmp_path / "plan.tsv").write_text("__key__\t@jpg\tcls\na\tfiles/a.jpg\t1\nb\tfiles/a.jpg\t2\nc\t\t3\n")
+    return tmp_path
+
+
+def keys(path: Path) -> list[str]:
+    return list(dict.fromkeys(name.partition(".")[0] for name, _ in members_of(path.read_bytes())))
+
+
+def values(path: Path, field: str) -> list[bytes]:
+    return [payload for name, payload in members_of(path.read_bytes()) if name.endswith(f".{field}")]
+
+
+def photos_are_cut(data: Path, stdout: bytes) -> None:
+    assert stdout == b"photos-000000.tar\n"
+    assert len(keys(data / "photos-000000.tar")) == 6
+
+
+def ten_are_taken(data: Path, stdout: bytes) -> None:
+    assert members_of((data / "small.tar").read_bytes()) == photos(0, 5)
+
+
+def all_are_shuffled(data: Path, stdout: bytes) -> None:
+    found = [key for name in stdout.decode().split() for key in keys(data / name)]
+    everything = [f"{n:06d}" for n in range(20)]
+    assert found != everything and sorted(found) == everything
+    assert stdout.decode().split() == [f"shuffled-{n:06d}.tar" for n in range(3)]
+
+
+def two_fields_are_kept(data: Path, stdout: bytes) -> None:
+    done = subprocess.run(
+        [Path(sys.executable).parent / "tarcat", "labelled.tar.zst"], cwd=data, capture_output=True, check=True
+    )
+    assert members_of(done.stdout) == [member for member in photos(0, 20) if not member[0].endswith("json")]
+
+
+def pictures_fit(data: Path, stdout: bytes) -> None:
+    sizes = [Image.open(io.BytesIO(payload)).size for payload in values(data / "resized.tar", "jpg")]
+    assert len(sizes) == 4 and {max(size) for size in sizes} == {256}
+    assert keys(data / "resized.tar") == keys(data / "small.tar")
+
+
+def threes_are_kept(data: Path, stdout: bytes) -> None:
+    assert values(data / "threes.tar", "cls") == [b"3", b"3"]
+
+
+def labels_are_sorted(data: Path, stdout: bytes) -> None:
+    assert values(data / "by-class.tar", "cls") == sorted(payload for name, payload in digits() if name.endswith("cls"))
+
+
+def labels_are_counted(data: Path, stdout: bytes) -> None:
+    assert [line.split() for line in stdout.splitlines()] == [[b"2", b"%d" % n] for n in range(10)]
+
+
+def table_is_shown(data: Path, stdout: bytes) -> None:
+    assert b"JPEG 30x20 RGB" in stdout and [key in stdout for key in (b"a", b"b", b"c")] == [True] * 3
+
+
+def labels_are_tabulated(data: Path, stdout: bytes) -> None:
+    rows = (data / "labels.tsv").read_text().splitlines()
+    assert rows[0].split("\t") == ["__key__", "cls", "json:width"]
+    assert rows[1:] == [f"{n:06d}\t{n % 3}\t{300 + n}" for n in range(20)]
+
+
+CHECKS: list[Callable[[Path, bytes], None]] = [
+    photos_are_cut,
+    ten_are_taken,
+    all_are_shuffled,
+    two_fields_are_kept,
+    pictures_fit,
+    threes_are_kept,
+    labels_are_sorted,
+    labels_are_counted,
+    table_is_shown,
+    labels_are_tabulated,
+]
+
+
+def test_there_are_ten() -> None:
+    assert len(PIPELINES) == len(CHECKS) == 10
+
+
+@pytest.mark.parametrize(
+    ("line", "check"), list(zip(PIPELINES, CHECKS, strict=False)), ids=[c.__name__ for c in CHECKS]
+)
+def test_a_pipeline_runs_as_printed(line: str, check: Callable[[Path, bytes], None], data: Path, shell: Run) -> None:
+    if "gm " in line and not shutil.which("gm"):
+        pytest.skip("GraphicsMagick (gm) is not installed")
+    if (
+        "--sort=name" in line
+        and b"GNU tar" not in subprocess.run(["tar", "--version"], capture_output=True, check=True).stdout
+    ):
+        pytest.skip("tar is not GNU tar")
+    if "small.tar" in line.partition(">")[2]:
+        (data / "small.tar").unlink()
+    done = shell(f"set -o pipefail; {line}")
+    assert (done.status, done.stderr) == (0, "")
+    check(data, done.stdout)
+
+
+def test_the_python_runs_as_printed(data: Path) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=data, env=clean_environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [f"{n:06d}" for n in range(20)]
+    assert [name for name, _ in members_of((data / "new.tar").read_bytes())] == ["a/000.cls", "a/000.json", "a/000.txt"]
+
+
+def test_the_two_commands_are_what_ci_runs() -> None:
+    install, tests = BLOCKS[:2]
+    assert install.startswith("python3 -m venv ") and install.endswith(" && .venv/bin/python -m tartools demo")
+    assert tests.startswith(".venv/bin/python -m pytest")
+    script = (ROOT / ".ci/run").read_text()
+    assert [f"\n{line}" in README for line in (install, tests)] == [True, True]
+    assert "readme_line 'python3 -m venv '" in script and "readme_line '\\.venv/bin/python -m pytest'" in script
+
+
+def test_the_libraries_are_those_of_the_project() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.split(r"[<>=;]", line)[0] for line in project["dependencies"]}
+    table = README.partition("## What it is built on")[2]
+    assert {row.split()[0].lower() for row in re.findall(r"^\| (\S.*?) \|", table, re.MULTILINE)} - {
+        "library"
+    } == needed
+
+
+def test_links_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", ROOT / "ARCHITECTURE.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), target

@@ -1,0 +1,109 @@
+"""tarpcat: tarcat's bytes, whatever is read at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run, has_end, make_samples, make_tar, members_of
+
+
+@pytest.fixture
+def shards(run: Run, tmp_path: Path) -> list[str]:
+    """Ten shards, plain and compressed, of different lengths."""
+    names = []
+    for k, suffix in enumerate(["tar", "tgz", "tar.zst", "tar.bz2", "tar.lz4", "tar.xz", "tar", "tgz", "tar", "tgz"]):
+        name = f"s{k}.{suffix}"
+        assert run("tarcat", "-o", name, stdin=make_tar(make_samples(20 + 30 * (k % 3), 1000 * k))).status == 0
+        names.append(name)
+    return names
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, 16])
+@pytest.mark.parametrize("memory", ["1", "100K", "256M"])
+def test_the_bytes_are_those_of_tarcat(run: Run, shards: list[str], workers: int, memory: str) -> None:
+    done = run("tarpcat", "-p", workers, "-M", memory, *shards)
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout == run("tarcat", *shards).stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--interleave", "3"],
+        ["--interleave", "20", "--skip", "7"],
+        ["--shuffle", "50", "--seed", "4"],
+        ["--slice", "3:200:7", "-f", "cls"],
+        ["-c", "77", "--rekey", "{shard}/{index:05d}"],
+        ["-c", "0"],
+        ["-x", "jpg", "-z"],
+    ],
+    ids=" ".join,
+)
+def test_all_options_of_tarcat_give_the_same(run: Run, shards: list[str], options: list[str]) -> None:
+    done = run("tarpcat", "-p", 4, "-M", "50K", *options, *shards)
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout == run("tarcat", *options, *shards).stdout
+
+
+def test_unordered_writes_every_sample_once_and_whole(run: Run, shards: list[str]) -> None:
+    done = run("tarpcat", "-v", "--unordered", "-p", 3, *shards)
+    assert done.status == 0 and has_end(done.stdout)
+    found, expected = members_of(done.stdout), members_of(run("tarcat", *shards).stdout)
+    assert sorted(found) == sorted(expected)
+    assert [name[:-4] for name, _ in found[::2]] == [name[:-4] for name, _ in found[1::2]]
+    assert done.stderr.startswith(f"tarpcat: {len(found) // 2} samples in, {len(found) // 2} out, ")
+
+
+@pytest.mark.parametrize("options", [["-p", "4"], ["-p", "4", "--unordered"]], ids=" ".join)
+def test_count_stops_all_readers(shell: Run, tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(50)))
+    endless = "pipe:echo $$ >> pids; cat a.tar; while :; do cat a.tar; done #"
+    done = shell(f"tarpcat {' '.join(options)} -c 120 --rekey '{{index}}' '{endless}'{{1..6}} | tar t | wc -l")
+    assert (done.status, done.stdout.split(), done.stderr) == (0, [b"240"], "")
+    for pid in (tmp_path / "pids").read_text().split():
+        assert not is_running(int(pid))
+
+
+@pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
+@pytest.mark.parametrize("workers", [1, 3, 16])
+@pytest.mark.parametrize("trouble", ["cut", "pipe", "missing"])
+def test_one_bad_shard_of_ten(
+    run: Run, shards: list[str], tmp_path: Path, trouble: str, workers: int, options: list[str]
+) -> None:
+    bad = {"cut": shards[5], "pipe": f"pipe:cat {shards[5]}; echo $$ > pid; exit 3", "missing": "nosuch.tar"}[trouble]
+    if trouble == "cut":
+        (tmp_path / bad).write_bytes((tmp_path / bad).read_bytes()[:-100])
+    done = run("tarpcat", "-p", workers, *options, *shards[:5], bad, *shards[6:])
+    assert done.status == 1 and bad in done.stderr and done.stderr.count("\n") == 1
+    assert not done.stdout or not has_end(done.stdout)
+    if not options:
+        assert done.stdout == run("tarcat", *shards[:5], bad, *shards[6:]).stdout
+    if trouble == "pipe":
+        assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_nothing_is_left_of_what_was_spilled(run: Run, shards: list[str], tmp_path: Path) -> None:
+    (tmp_path / "spill").mkdir()
+    assert run("tarpcat", "-M", "1", "--tmpdir", "spill", *shards).status == 0
+    assert os.listdir(tmp_path / "spill") == []
+    done = run("tarpcat", "-M", "1", "--tmpdir", "nosuch", *shards)
+    assert done.status == 1 and "nosuch" in done.stderr
+
+
+def test_links_are_reported_once_and_then_counted(run: Run, shell: Run, tmp_path: Path) -> None:
+    shell("touch a.x && ln -s a.x b.x && ln -s a.x c.x && tar cf 1.tar b.x a.x c.x && tar cf 2.tar b.x")
+    for options in ([], ["--unordered"]):
+        done = run("tarpcat", *options, "1.tar", "2.tar")
+        assert done.status == 1 and done.stderr.count("symbolic link") == 1 and "2 more members" in done.stderr
+        assert members_of(done.stdout) == [("a.x", b"")]
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether *pid* is a process that still runs: zombies do not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
