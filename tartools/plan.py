@@ -197,7 +197,7 @@ def list_tree(folder: str) -> tuple[list[bytes], list[tuple[str, str]]]:
     waiting = [b""]
     while waiting:
         inside = waiting.pop()
-        where = os.path.join(os.fsencode(folder), inside)
+        where = os.path.join(os.fsencode(folder), inside) if inside else os.fsencode(folder)
         try:
             with os.scandir(where) as entries:
                 for entry in entries:

@@ -208,7 +208,6 @@ def test_the_index_counts_what_is_written(cat: Cat) -> None:
 def test_the_name_of_the_shard_has_no_suffix(cat: Cat) -> None:
     Path("d.1").mkdir()
     for name in ("d.1/t.tar.gz", "d.1/t.tgz"):
-        assert cat("-z", "a.tar", "-c", 1).output is not None
         Path(name).write_bytes(Path("a.tar").read_bytes())
         assert cat("--rekey", "{shard}/{index}", "-c", 1, name).keys == ["t/0"]
 
@@ -328,7 +327,7 @@ def test_early_stop_does_not_look_at_later_shards(cat: Cat) -> None:
 
 
 def test_endless_input_ends(shell: Run) -> None:
-    done = shell("set -o pipefail; while :; do cat a.tar; done 2> /dev/null | tarcat -c 20 --rekey '{index}'")
+    done = shell("while cat a.tar; do :; done | tarcat -c 20 --rekey '{index}'")
     assert len(members_of(done.stdout)) == 40
     assert done.stderr == ""
 

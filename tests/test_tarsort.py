@@ -15,8 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tartools import sortkeys
-from tartools.externalsort import external_sort
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
 
 Members = list[tuple[str, bytes]]
@@ -155,73 +153,6 @@ def test_shuffle_depends_on_seed_and_position_alone(run: Run, tmp_path: Path) ->
 SEED_7 = [9, 1, 8, 5, 2, 3, 4, 6, 0, 7]
 
 
-def test_members_of_one_key_become_one_sample(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "images.tar").write_bytes(make_tar([("b.jpg", b"B"), ("a.jpg", b"A"), ("README", b"1")]))
-    (tmp_path / "labels.tar").write_bytes(
-        make_tar([("a.cls", b"1"), ("b.cls", b"2"), ("a.txt", b"t"), ("README", b"2"), ("a", b"lone")])
-    )
-    done = run("tarsort", "-v", "images.tar", "labels.tar")
-    assert done.status == 0
-    assert [name for name, _ in members_of(done.stdout)] == [
-        *("README", "README", "a.jpg", "a.cls", "a.txt", "a", "b.jpg", "b.cls")
-    ]
-    assert "8 samples in, 5 out, 3 joined," in done.stderr
-    other = run("tarsort", "-v", "-s", "txt", "--missing", "last", "images.tar", "labels.tar")
-    assert "8 samples in, 8 out," in other.stderr
-
-
-def test_many_parts_of_one_sample(run: Run, tmp_path: Path) -> None:
-    for number in range(150):
-        payload = bytes([number]) * (3 if number else 2_000_000)
-        (tmp_path / f"{number:03d}.tar").write_bytes(make_tar([(f"a.{number}", payload), (f"b{number:03d}.x", b"1")]))
-    done = run("tarsort", "-v", "*.tar")
-    assert "300 samples in, 151 out, 149 joined" in done.stderr
-    found = members_of(done.stdout)
-    assert [name for name, _ in found[:150]] == [f"a.{number}" for number in range(150)]
-    assert [len(payload) for _, payload in found[:150]] == [2_000_000] + 149 * [3]
-
-
-def test_a_field_twice_is_a_failure_unless_one_is_chosen(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "one.tar").write_bytes(make_tar([("z.jpg", b"0"), ("a.jpg", b"1"), ("a.cls", b"1"), ("b", b"1")]))
-    (tmp_path / "two.tar").write_bytes(make_tar([("a.cls", b"2"), ("a.txt", b"2"), ("b", b"2"), ("z.jpg", b"9")]))
-    failed = run("tarsort", "one.tar", "two.tar", "-o", "out.tar")
-    assert failed.status == 1
-    assert "'a'" in failed.stderr
-    assert "'cls' twice (from one.tar and two.tar)" in failed.stderr
-    assert failed.stderr.count("\n") == 1
-    assert sorted(os.listdir(tmp_path)) == ["one.tar", "two.tar"]
-    first = run("tarsort", "-v", "-u", "first", "one.tar", "two.tar")
-    assert members_of(first.stdout) == [("a.jpg", b"1"), ("a.cls", b"1"), ("a.txt", b"2"), ("b", b"1"), ("z.jpg", b"0")]
-    assert "6 samples in, 3 out, 2 left out, 1 joined" in first.stderr
-    last = run("tarsort", "-v", "-u", "last", "one.tar", "two.tar")
-    assert members_of(last.stdout) == [("a.jpg", b"1"), ("a.cls", b"2"), ("a.txt", b"2"), ("b", b"2"), ("z.jpg", b"9")]
-    assert "6 samples in, 3 out, 2 left out, 1 joined" in last.stderr
-
-
-def test_a_field_twice_in_one_sample(run: Run) -> None:
-    archive = make_tar([("a.jpg", b"1"), ("a.jpg", b"2"), ("a.cls", b"3")])
-    failed = run("tarsort", stdin=archive)
-    assert (failed.status, failed.stdout) == (1, b"")
-    assert "'jpg' twice (from stdin)" in failed.stderr
-    assert members_of(run("tarsort", "-u", "last", stdin=archive).stdout) == [("a.jpg", b"2"), ("a.cls", b"3")]
-    assert members_of(run("tarsort", "-S", "shuffle", stdin=archive).stdout) == members_of(archive)
-
-
-def test_ten_shards_with_the_same_keys(run: Run, shell: Run, tmp_path: Path) -> None:
-    for number in range(10):
-        (tmp_path / f"{number}.tar").write_bytes(make_tar(make_samples(20)))
-    failed = run("tarsort", "{0..9}.tar")
-    assert failed.status == 1
-    assert not has_end(failed.stdout)
-    assert re.search(r"'000000'.*twice \(from 0\.tar and 1\.tar\).*--rekey", failed.stderr)
-    done = shell("tarcat --rekey '{index:09d}' {0..9}.tar | tarsort -v")
-    assert done.status == 0
-    assert "200 samples in, 200 out" in done.stderr
-    kept = run("tarsort", "-v", "-u", "first", "{0..9}.tar")
-    assert members_of(kept.stdout) == make_samples(20)
-    assert "200 samples in, 20 out, 180 left out" in kept.stderr
-
-
 def test_unique_by_a_value(run: Run) -> None:
     archive = make_tar(labelled(["2", "1", "2", "01", "2"]))
     first = run("tarsort", "-v", "-s", "cls", "-S", "int", "-u", "first", stdin=archive)
@@ -256,15 +187,6 @@ def test_a_value_of_another_type_is_a_failure(run: Run, tmp_path: Path, kind: st
     assert failed.status == 1
     assert f"a.tar: sample 'k01': cannot sort by cls as {kind}" in failed.stderr
     assert os.listdir(tmp_path) == ["a.tar"]
-
-
-def test_keys_as_numbers(run: Run) -> None:
-    archive = make_tar([("10.x", b"1"), ("9.x", b"2"), ("09.x", b"3"), ("10.y", b"4")])
-    done = run("tarsort", "-S", "int", stdin=archive)
-    assert [name for name, _ in members_of(done.stdout)] == ["9.x", "09.x", "10.x", "10.y"]
-    kept = run("tarsort", "-v", "-S", "int", "-u", "first", stdin=archive)
-    assert [name for name, _ in members_of(kept.stdout)] == ["9.x", "10.x", "10.y"]
-    assert "4 samples in, 2 out, 1 left out, 1 joined" in kept.stderr
 
 
 def test_an_input_that_changes_meanwhile_is_a_failure(run: Run, tmp_path: Path) -> None:
@@ -373,7 +295,7 @@ def test_a_closed_stdout_is_silent(shell: Run, tmp_path: Path) -> None:
 names = st.text("ab01.", min_size=1, max_size=3).map(lambda key: key.strip(".") or "x")
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(names, st.sampled_from(["", ".x", ".y"]), st.integers(0, 3)), max_size=12, unique_by=lambda m: m[:2]
@@ -389,60 +311,5 @@ def test_any_archive_is_sorted_and_complete(run: Run, found: list[tuple[str, str
     assert keys == sorted(keys, key=str.encode)
     again = run("tarsort", stdin=done.stdout)
     assert again.stdout == done.stdout
-    mixed = run("tarsort", "-S", "shuffle", stdin=archive)
+    mixed = run("tarsort", "-S", "shuffle", stdin=done.stdout)
     assert sorted(members_of(mixed.stdout)) == sorted(members)
-
-
-def plain_version(value: bytes) -> list[tuple[int, int, bytes]]:
-    """Return *value* as what versions compare by: digits as numbers before other bytes, the end before all."""
-    return [
-        (1, int(part), b"") if part.isdigit() else (2, 0, bytes([part[0]]))
-        for part in re.findall(rb"[0-9]+|[^0-9]", value)
-    ]
-
-
-def plain(kind: str, value: bytes) -> object:
-    """Return what *value* compares by, in the words of Python."""
-    if kind == "version":
-        return plain_version(value)
-    return value if kind == "text" else {"int": int, "float": float}[kind](value)
-
-
-VALUES = {
-    "text": st.binary(max_size=6),
-    "int": st.one_of(st.integers(-300, 300), st.integers()).map(lambda n: b"%d" % n),
-    "float": st.floats(allow_nan=False).map(lambda x: repr(x).encode()),
-    "version": st.text("a.\0\x01\x020179", max_size=6).map(lambda s: s.encode()),
-}
-
-
-@pytest.mark.parametrize("kind", VALUES)
-@given(st.data())
-def test_encodings_keep_the_order(kind: str, data: st.DataObject) -> None:
-    one, two = data.draw(VALUES[kind]), data.draw(VALUES[kind])
-    first, second = (sortkeys.ENCODINGS[kind](value) for value in (one, two))
-    assert first is not None
-    assert second is not None
-    if plain(kind, one) < plain(kind, two):  # type: ignore[operator]
-        assert first < second
-    elif plain(kind, one) == plain(kind, two) and kind != "version":
-        assert first == second
-    if first != second:
-        assert not first.startswith(second)
-        complements = first.translate(sortkeys.COMPLEMENT), second.translate(sortkeys.COMPLEMENT)
-        assert (first < second) == (complements[0] > complements[1])
-
-
-@given(st.lists(st.binary(max_size=40), max_size=400), st.integers(100, 20000))
-def test_records_sort_at_any_memory(records: list[bytes], memory: int) -> None:
-    assert list(external_sort(iter(records), memory, None)) == sorted(records)
-
-
-def test_more_runs_than_are_merged_at_once() -> None:
-    records = [b"%06d" % (n * 7919 % 100_003) + bytes(n % 50) for n in range(20_000)]
-    assert list(external_sort(iter(records), 300, None)) == sorted(records)
-
-
-def test_records_longer_than_a_buffer() -> None:
-    records = [bytes([n]) * 200_000 for n in (3, 1, 2)]
-    assert list(external_sort(iter(records), 1000, None)) == sorted(records)

@@ -36,7 +36,7 @@ from tartools import cli, shards, sortkeys, storage
 from tartools.account import Account
 from tartools.errors import StorageError, UsageError
 from tartools.stages import sort
-from tartools.values import parse_column
+from tartools.values import NUMBERS, parse_column
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
 
@@ -100,7 +100,7 @@ def ordered(wanted: Sorting) -> sortkeys.Order:
         raise UsageError("-S shuffle looks at nothing in a sample: no -s, no -u and no --missing go with it")
     column = parse_column(key)
     if kind is None:
-        kind = "int" if column.choices[0] in ("__size__", "__index__") else "text"
+        kind = "int" if column.choices[0] in NUMBERS else "text"
     return sortkeys.Order(column, kind, wanted.reverse, wanted.unique, wanted.missing, wanted.seed, wanted.verbatim)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from tartools.account import Account
@@ -11,6 +10,8 @@ from tartools.sample import Sample
 
 def shuffled(urls: Sequence[str], seed: int) -> list[str]:
     """Return *urls* in a random order that *seed* decides."""
+    import random  # costs 10 ms, which most runs need not pay
+
     order = list(urls)
     random.Random(seed).shuffle(order)
     return order
@@ -21,6 +22,8 @@ def buffered(samples: Iterable[Sample], held: int, seed: int, account: Account) 
 
     Holds: *held* samples, owned. Those still held when nobody asks for more are left out.
     """
+    import random
+
     chance = random.Random(seed)
     window: list[Sample] = []
     try:

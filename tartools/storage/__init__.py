@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from tartools.errors import StorageError, UsageError
-from tartools.storage import command, local
-from tartools.storage.command import run
+from tartools.storage import local
 from tartools.storage.expand import expand
 from tartools.storage.names import scheme_of
 from tartools.storage.streams import ByteSink, Input, Output
@@ -36,17 +35,40 @@ __all__ = [
 
 Opener = TypeVar("Opener")
 
+
+def _read_command(url: str) -> Input:
+    from tartools.storage import command  # when there is one: subprocess costs 5 ms
+
+    return command.open_read(url)
+
+
+def _write_command(url: str, force: bool) -> Output:
+    from tartools.storage import command
+
+    return command.open_write(url, force)
+
+
+def run(template: str, word: str) -> None:
+    """Run the command *template*, with *word* for its `{}`; what it prints goes to stderr.
+
+    Raises: StorageError if it fails.
+    """
+    from tartools.storage import command
+
+    command.run(template, word)
+
+
 READERS: dict[str, Callable[[str], Input]] = {
     "-": local.open_stdin,
     "": local.open_read,
     "file": local.open_read,
-    "pipe": command.open_read,
+    "pipe": _read_command,
 }
 WRITERS: dict[str, Callable[[str, bool], Output]] = {
     "-": local.open_stdout,
     "": local.open_write,
     "file": local.open_write,
-    "pipe": command.open_write,
+    "pipe": _write_command,
 }
 PLANNED = ("ais", "gs", "http", "https", "s3")
 
@@ -59,6 +81,8 @@ def open_read(url: str) -> Input:
     scheme = scheme_of(url)
     template = os.environ.get(f"GOPEN_{scheme.upper()}") if scheme not in ("", "-", "pipe") else None
     if template:
+        from tartools.storage import command
+
         return command.CommandInput(command.fill(template, url), url)
     return _entry(READERS, scheme, url, "read")(url)
 
