@@ -314,6 +314,6 @@ def _open_standard_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDONLY)
     if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  # for the rest of the process
     if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115

@@ -145,7 +145,8 @@ class _Lz4Writer:
         return self.compress(b"") + bytes(self._lz4.flush())
 
 
-# RFC 1952; bzip2's stream header with that of a block or of the end; xz file format 2.1.1; RFC 8878 3.1; lz4 frame format. The last two have frames to skip.
+# RFC 1952; bzip2's stream header with that of a block or of the end; xz file format 2.1.1; RFC 8878 3.1, which has
+# frames to skip; lz4 frame format.
 _SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))
 _BZIP2 = tuple(b"BZh%d" % level + block for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90"))
 CODECS = (

@@ -31,7 +31,9 @@ def read(urls: str | Sequence[str], *, lax: bool = False, skip_special: bool = F
     return shards.read_samples(storage.expand(patterns), reading=shards.Reading(lax, skip_special))
 
 
-def write(samples: Iterable[Sample | Mapping[str, Value]], url: str, *, force: bool = False, gzip: bool = False) -> None:
+def write(
+    samples: Iterable[Sample | Mapping[str, Value]], url: str, *, force: bool = False, gzip: bool = False
+) -> None:
     """Write *samples* to the shard *url*, which appears when it is complete; see `TarWriter`.
 
     tartools.write((s for s in tartools.read("a.tar") if s["cls"] == b"3"), "threes.tar")

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tartools import compression, storage, tar
 from tartools.account import Account
-from tartools.errors import SampleError, StorageError, UsageError, printable, shown
+from tartools.errors import SampleError, UsageError, printable, shown
 from tartools.sample import Sample, group
 from tartools.storage.scratch import scratch_file
 from tartools.tar import Special

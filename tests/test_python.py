@@ -118,10 +118,9 @@ def test_a_large_member_is_opened_without_being_held(tmp_path: Path) -> None:
 
 def test_damage_is_raised_after_the_samples_before_it(shard: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:20_000])
-    found = []
+    found: list[tuple[str, bytes, int]] = []
     with pytest.raises(TruncatedError, match=f"{shard}: at byte 20000: ") as caught:
-        for sample in tartools.read(str(shard)):
-            found.append(label(sample))
+        found.extend(map(label, tartools.read(str(shard))))
     assert found == expected(len(found)) and len(found) > 3
     assert (caught.value.url, caught.value.offset) == (str(shard), 20_000)
 

@@ -176,6 +176,14 @@ def test_the_python_runs_as_printed(data: Path) -> None:
     assert [name for name, _ in members_of((data / "new.tar").read_bytes())] == ["a/000.cls", "a/000.json", "a/000.txt"]
 
 
+def test_the_endless_stream_ends(data: Path, shell: Run) -> None:
+    (line,) = re.findall(r"`(while cat a\.tar.*?)`", README)
+    (data / "a.tar").write_bytes(make_tar(photos(0, 4)))
+    done = shell(line)
+    assert (done.status, done.stderr) == (0, "")
+    assert members_of((data / "small.tar").read_bytes()) == [m for n in (0, 0, 0) for m in photos(n, 4)][:30]
+
+
 def test_the_two_commands_are_what_ci_runs() -> None:
     install, tests = BLOCKS[:2]
     assert install.startswith("python3 -m venv ") and install.endswith(" && .venv/bin/python -m tartools demo")

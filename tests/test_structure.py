@@ -25,7 +25,7 @@ COMMANDS = manual.names()
 
 # Everything may import errors and account. A name stands for the module and what is in it; "=name" for it alone.
 ARROWS: dict[str, tuple[str, ...]] = {
-    "__init__": ("sample", "shards", "storage", "stages", "values", "tar"),
+    "__init__": ("=library", "=sample"),
     "__main__": ("=manual", "=demo", "=commands", "=cli"),
     "account": (),
     "cli": ("=stages.report",),
@@ -37,6 +37,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "demo": ("commands", "=cli"),
     "errors": (),
     "externalsort": ("=storage.scratch", "tar"),
+    "library": ("=shards", "=storage", "=sample"),
     "manual": ("commands", "=cli"),
     "numbering": ("=compression",),
     "plan": ("=sample", "=sources", "=values", "storage"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_s_is_never_exceeded(run: Run, tmp_path: Path, size: int) -> None:
     sizes = [(tmp_path / name).stat().st_size for name in names]
     assert done.status == 0 and joined(tmp_path, names) == SAMPLES and len(names) > 1
     assert max(sizes) <= size
-    for first, second in zip(names, names[1:], strict=False):  # and no shard could have taken one sample more
+    for first, second in pairwise(names):  # and no shard could have taken one sample more
         more = members_of((tmp_path / first).read_bytes()) + members_of((tmp_path / second).read_bytes())[:2]
         assert len(make_tar(more)) > size
 

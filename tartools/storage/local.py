@@ -153,7 +153,7 @@ def open_stdout(url: str, force: bool) -> OpenOutput:
 
 def beginning(prefix: str) -> list[str]:
     """Return the names of the local files that begin with *prefix*, in the form that it has."""
-    folder, _, start = prefix.rpartition("/")
+    start = prefix.rpartition("/")[2]
     try:
         there = os.listdir(path_of(prefix[: len(prefix) - len(start)]) or ".")
     except (FileNotFoundError, NotADirectoryError):

@@ -92,7 +92,7 @@ class FileSink(SharedFile):
         """Write all of *data*."""
         view = memoryview(data)
         try:
-            while len(view):
+            while view.nbytes:
                 view = view[super().write(view) :]
         except OSError as error:
             if isinstance(error, BrokenPipeError) and self.fileno() == 1:

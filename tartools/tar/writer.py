@@ -174,7 +174,7 @@ def _send(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
 def write_all(file: io.FileIO, data: bytes | bytearray | memoryview) -> None:
     """Write all of *data* to *file*, however often that takes."""
     view = memoryview(data)
-    while len(view):
+    while view.nbytes:
         view = view[file.write(view) :]
 
 

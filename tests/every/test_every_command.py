@@ -1,0 +1,401 @@
+"""What every command must do, whatever it is for: one table of commands, one test for each promise."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tartools.cli import Command
+from tests.archives import entry, header
+from tests.conftest import BIN, ROOT, Run, clean_environment, has_end, make_samples, make_tar, members_of
+
+
+class Case(NamedTuple):
+    """How to run a command on one input, which is named behind the *arguments* or is stdin."""
+
+    arguments: tuple[str, ...]
+    writes_tar: bool = False
+    content: bytes = make_tar(make_samples(5))
+
+
+COMMANDS = {
+    "tarcat": Case((), writes_tar=True),
+    "tarsplit": Case(("-o", "part")),
+    "tarsort": Case((), writes_tar=True),
+    "tarproc": Case(("-c", "true"), writes_tar=True),
+    "tarpcat": Case((), writes_tar=True),
+    "tarshow": Case(()),
+    "tar2tsv": Case(("-f", "cls")),
+    "tarfirst": Case(("-f", "cls")),
+    "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n"),
+}
+READERS = [name for name in COMMANDS if name != "tarcreate"]  # of tar
+each = pytest.mark.parametrize("name", COMMANDS)
+each_reader = pytest.mark.parametrize("name", READERS)
+
+
+class Outcome(NamedTuple):
+    """What came of a run in this process."""
+
+    status: int
+    stdout: bytes
+    stderr: str
+
+
+Main = Callable[..., Outcome]
+
+
+def command(name: str) -> Command:
+    """Return the command *name*."""
+    found = getattr(importlib.import_module(f"tartools.commands.{name}"), name)
+    assert isinstance(found, Command)
+    return found
+
+
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Main:
+    """Return a function that runs a command in this process, in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+
+    def main(name: str, *arguments: str) -> Outcome:
+        status = command(name).main(arguments)
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return Outcome(status, out, err.decode())
+
+    return main
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Callable[[str], str]:
+    """Return a function that makes the good input of a command, and returns its name."""
+
+    def given(name: str) -> str:
+        path = tmp_path / ("in.tsv" if name == "tarcreate" else "in.tar")
+        path.write_bytes(COMMANDS[name].content)
+        return path.name
+
+    return given
+
+
+def failed(done: Outcome | tuple[int, bytes, str], name: str, status: int = 1) -> str:
+    """Check that *done* failed with one line, and that no archive came to its end; return the line."""
+    assert done[0] == status, done
+    assert re.fullmatch(rf"{name}: [^\n]+\n", done[2]), done
+    assert not has_end(done[1])
+    return done[2]
+
+
+def test_the_table_is_complete() -> None:
+    scripts = re.search(r"\[project\.scripts\](.*?)\n\[", (ROOT / "pyproject.toml").read_text(), re.DOTALL)
+    assert scripts is not None
+    assert sorted(re.findall(r"^(\w+) =", scripts[1], re.MULTILINE)) == sorted(COMMANDS)
+
+
+@each
+def test_a_good_input_by_name_and_from_stdin(name: str, run: Run, given: Callable[[str], str], tmp_path: Path) -> None:
+    case = COMMANDS[name]
+    by_name = run(name, *case.arguments, given(name))
+    for path in tmp_path.glob("part*"):
+        path.unlink()
+    dash = run(name, *case.arguments, "-", stdin=case.content)
+    for path in tmp_path.glob("part*"):
+        path.unlink()
+    bare = run(name, *case.arguments, stdin=case.content)
+    assert by_name == dash == bare
+    assert (bare.status, bare.stderr) == (0, "")
+    assert bare.stdout
+    if case.writes_tar:
+        assert has_end(bare.stdout)
+
+
+BAD = {
+    "empty": b"",
+    "a byte": b"\xff",
+    "garbage": b"\xff\xfegarbage\0" * 300,
+    "text": b"hello, this is text\n" * 100,
+}
+
+
+@each_reader
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_no_archive(name: str, content: bytes, main: Main) -> None:
+    Path("bad.tar").write_bytes(content)
+    line = failed(main(name, *COMMANDS[name].arguments, "bad.tar"), name)
+    assert re.match(rf"{name}: bad.tar: at byte \d+: ", line)
+    assert os.listdir() == ["bad.tar"]
+
+
+@each
+@pytest.mark.parametrize("content", [b"", b"\xff" * 3000], ids=["empty", "garbage"])
+def test_bad_stdin(name: str, content: bytes, run: Run) -> None:
+    line = failed(run(name, *COMMANDS[name].arguments, stdin=content), name)
+    assert line.startswith(f"{name}: stdin: ")
+
+
+@each
+def test_a_directory(name: str, main: Main, shell: Run) -> None:
+    Path("d").mkdir()
+    assert "directory" in failed(main(name, *COMMANDS[name].arguments, "d"), name)
+    assert "directory" in failed(shell(f"{name} {' '.join(COMMANDS[name].arguments)} < d"), name)
+    assert os.listdir() == ["d"]
+
+
+@each
+def test_a_missing_file(name: str, main: Main) -> None:
+    done = main(name, *COMMANDS[name].arguments, "nope.tar")
+    assert failed(done, name) == f"{name}: nope.tar: No such file or directory\n"
+    assert os.listdir() == []
+
+
+@each_reader
+def test_one_of_two_missing_is_found_before_anything_is_written(
+    name: str, main: Main, given: Callable[[str], str]
+) -> None:
+    done = main(name, *COMMANDS[name].arguments, given(name), "nope.tar")
+    assert (failed(done, name), done.stdout) == (f"{name}: nope.tar: No such file or directory\n", b"")
+    assert os.listdir() == [given(name)]
+
+
+@each
+def test_no_permission(name: str, tmp_path: Path, given: Callable[[str], str]) -> None:
+    path = tmp_path / given(name)
+    path.chmod(0)
+    drop = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    tmp_path.chmod(0o755)
+    try:
+        done = subprocess.run(  # type: ignore[call-overload]
+            [BIN / name, *COMMANDS[name].arguments, str(path)],
+            capture_output=True,
+            text=True,
+            env=clean_environment(),
+            cwd="/",
+            check=False,
+            **drop,
+        )
+    except PermissionError:
+        pytest.skip("this interpreter is out of reach for a user without privileges")
+    if f"{BIN}" in done.stderr or "ModuleNotFoundError" in done.stderr or "Fatal Python" in done.stderr:
+        pytest.skip("this interpreter is out of reach for a user without privileges")
+    if "No such" in done.stderr or "in.t" not in done.stderr:
+        pytest.skip("the directory of tests is out of reach for a user without privileges")
+    assert done.returncode == 1
+    assert done.stderr == f"{name}: {path}: Permission denied\n"
+
+
+@each
+def test_a_reader_that_has_gone(name: str, given: Callable[[str], str], tmp_path: Path) -> None:
+    given(name)
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [BIN / name, *COMMANDS[name].arguments, given(name)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=clean_environment(),
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("name", ["tarcat", "tarsort", "tarproc", "tarpcat"])
+def test_the_shell_sees_141(name: str, shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(make_tar([("a.x", bytes(3 << 20)), ("b.x", bytes(3 << 20))]))
+    line = f"{name} {' '.join(COMMANDS[name].arguments)} in.tar | head -c 1000 | wc -c; echo ${{PIPESTATUS[0]}}"
+    assert shell(line) == (0, b"1000\n141\n", "")
+
+
+@each
+@pytest.mark.parametrize("redirection", [">&-", "> /dev/full"])
+def test_a_stdout_that_takes_nothing(name: str, redirection: str, shell: Run, given: Callable[[str], str]) -> None:
+    done = shell(f"{name} {' '.join(COMMANDS[name].arguments)} {given(name)} {redirection}")
+    failed(done, name)
+
+
+@pytest.mark.parametrize("name", [*(name for name, case in COMMANDS.items() if case.writes_tar), "tar2tsv"])
+def test_an_output_that_takes_nothing(name: str, run: Run, given: Callable[[str], str]) -> None:
+    line = failed(run(name, *COMMANDS[name].arguments, given(name), "-o", "/dev/full"), name)
+    assert line == f"{name}: /dev/full: No space left on device\n"
+
+
+@each
+def test_a_closed_stdin(name: str, shell: Run, given: Callable[[str], str]) -> None:
+    arguments = " ".join(COMMANDS[name].arguments)
+    failed(shell(f"{name} {arguments} <&-"), name)
+    done = shell(f"{name} {arguments} {given(name)} <&-")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@each
+def test_a_closed_stderr(name: str, shell: Run, given: Callable[[str], str]) -> None:
+    arguments = " ".join(COMMANDS[name].arguments)
+    done = shell(f"{name} -v {arguments} {given(name)} 2>&-")
+    assert (done.status, done.stderr) == (0, "")
+    assert name.encode() not in done.stdout
+    assert shell(f"{name} {arguments} nope.tar 2>&-") == (1, b"", "")
+
+
+@each
+def test_all_closed(name: str, shell: Run, given: Callable[[str], str]) -> None:
+    assert shell(f"{name} {' '.join(COMMANDS[name].arguments)} {given(name)} <&- >&- 2>&-").status == 1
+
+
+@each
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help(name: str, option: str, main: Main) -> None:
+    done = main(name, option)
+    assert (done.status, done.stderr) == (0, "")
+    text = done.stdout.decode()
+    assert text.startswith(f"Usage: {name} ")
+    assert command(name).summary in text
+    for shared in ("--quiet", "--verbose", "--progress", "--version"):
+        assert shared in text
+
+
+@each
+def test_version(name: str, main: Main) -> None:
+    done = main(name, "--version")
+    assert (done.status, done.stderr) == (0, "")
+    assert re.fullmatch(rb"tartools \d+\.\d+\.\d+\n", done.stdout)
+
+
+@each
+def test_as_a_module(name: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "tartools", name, "--version"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"tartools ")
+
+
+USAGE = {
+    "unknown option": ["--no-such-option"],
+    "unknown letter": ["-Y"],
+    "flag twice": ["--quiet", "--quiet"],
+    "flag twice, two spellings": ["-v", "--verbose"],
+    "value for a flag": ["--quiet=1"],
+}
+
+
+@each
+@pytest.mark.parametrize("arguments", USAGE.values(), ids=USAGE)
+def test_usage_errors(name: str, arguments: list[str], main: Main, given: Callable[[str], str]) -> None:
+    done = main(name, *COMMANDS[name].arguments, *arguments, given(name))
+    assert f"{name} --help" in failed(done, name, status=2)
+    assert (done.stdout, os.listdir()) == (b"", [given(name)])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("tarcat", ["-c", "1", "-c", "1"]),
+        ("tarcat", ["-o", "a", "--output", "b"]),
+        ("tarsplit", ["-n", "1", "--samples", "2"]),
+        ("tarsort", ["-s", "cls", "-s", "cls"]),
+        ("tarproc", ["-p", "1", "-p", "2"]),
+        ("tarpcat", ["-p", "1", "--parallel", "2"]),
+        ("tarshow", ["-c", "1", "-c", "1"]),
+        ("tar2tsv", ["--missing", "x", "--missing", "y"]),
+        ("tarcreate", ["-o", "a", "-o", "b"]),
+        ("tarfirst", ["-k", "a", "-k", "b"]),
+    ],
+)
+def test_an_option_twice(name: str, arguments: list[str], main: Main, given: Callable[[str], str]) -> None:
+    done = main(name, *COMMANDS[name].arguments, *arguments, given(name))
+    assert "twice" in failed(done, name, status=2)
+    assert os.listdir() == [given(name)]
+
+
+@each
+def test_verbose_ends_with_the_account(name: str, main: Main, given: Callable[[str], str]) -> None:
+    done = main(name, "-v", *COMMANDS[name].arguments, given(name))
+    assert done.status == 0
+    found = re.fullmatch(
+        rf"{name}: (\d+) samples in, (\d+) out(?:, (\d+) left out)?, [\d.]+ k?B, [\d.]+ \wB/s\n", done.stderr
+    )
+    assert found is not None, done.stderr
+    came, went, left = (int(number or 0) for number in found.groups())
+    assert came == went + left
+    assert went > 0
+
+
+@each
+def test_quiet_says_nothing_but_trouble(name: str, main: Main, given: Callable[[str], str]) -> None:
+    done = main(name, "-q", *COMMANDS[name].arguments, given(name))
+    assert (done.status, done.stderr) == (0, "")
+    failed(main(name, "-q", *COMMANDS[name].arguments, "nope.tar"), name)
+
+
+@each
+def test_progress_goes_to_stderr_only(name: str, run: Run, given: Callable[[str], str], tmp_path: Path) -> None:
+    plain = run(name, *COMMANDS[name].arguments, given(name))
+    for path in tmp_path.glob("part*"):
+        path.unlink()
+    done = run(name, "--progress", *COMMANDS[name].arguments, given(name))
+    assert (done.status, done.stdout) == (0, plain.stdout)
+
+
+@each_reader
+def test_an_archive_without_samples(name: str, main: Main) -> None:
+    Path("empty.tar").write_bytes(bytes(10240))
+    done = main(name, *COMMANDS[name].arguments, "empty.tar")
+    if name == "tarfirst":
+        failed(done, name)
+        return
+    assert (done.status, done.stderr) == (0, "")
+    expected = bytes(10240) if COMMANDS[name].writes_tar else b"__key__\tcls\n" if name == "tar2tsv" else b""
+    assert done.stdout == expected
+    assert os.listdir() == ["empty.tar"]
+
+
+@each_reader
+def test_links_are_reported_and_the_rest_is_complete(name: str, main: Main) -> None:
+    Path("s.tar").write_bytes(
+        header(b"d/", kind=b"5") + header(b"link", kind=b"2") + entry(b"a.cls", b"1") + entry(b"b.cls") + bytes(1024)
+    )
+    done = main(name, *COMMANDS[name].arguments, "s.tar")
+    assert done.status == 1
+    assert re.fullmatch(rf"{name}: s.tar: link: a symbolic link .*--skip-special.*\n", done.stderr)
+    if COMMANDS[name].writes_tar:
+        assert (has_end(done.stdout), members_of(done.stdout)) == (True, [("a.cls", b"1"), ("b.cls", b"")])
+    for path in Path().glob("part*"):
+        path.unlink()
+    quiet = main(name, "--skip-special", *COMMANDS[name].arguments, "s.tar")
+    assert (quiet.status, quiet.stdout, quiet.stderr) == (0, done.stdout, "")
+
+
+@each_reader
+def test_the_shared_ways_to_name_inputs(name: str, main: Main) -> None:
+    """Braces, wildcards and lists mean the same everywhere."""
+    for letter in "ab":
+        Path(f"{letter}.tar").write_bytes(make_tar([(f"{letter}.cls", b"1")]))
+    Path("list").write_text("{a,b}.tar\n")
+    runs = []
+    for inputs in (["a.tar", "b.tar"], ["{a,b}.tar"], ["?.tar"], ["-T", "list"], ["file:a.tar", "pipe:cat b.tar"]):
+        for path in Path().glob("part*"):
+            path.unlink()
+        runs.append(main(name, *COMMANDS[name].arguments, *inputs))
+    assert all(done == runs[0] for done in runs)
+    assert (runs[0].status, runs[0].stderr) == (0, "")
+
+
+@each_reader
+@pytest.mark.parametrize("suffix", ["tgz", "tar.bz2", "tar.xz", "tar.zst", "tar.lz4"])
+def test_compressed_inputs(name: str, suffix: str, main: Main) -> None:
+    Path("a.tar").write_bytes(COMMANDS[name].content)
+    assert command("tarcat").main(["a.tar", "-o", f"z.{suffix}"]) == 0
+    plain = main(name, *COMMANDS[name].arguments, "a.tar")
+    for path in Path().glob("part*"):
+        path.unlink()
+    done = main(name, *COMMANDS[name].arguments, f"z.{suffix}")
+    assert (done.status, done.stdout, done.stderr) == (0, plain.stdout, "")
