@@ -213,6 +213,7 @@ class Command:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
                 signal.signal(number, _interrupt)
         status = self.main(sys.argv[1:])
+        _let_go_of_standard_streams()
         if status > SIGNALLED:  # a shell must see that it was the signal
             signal.signal(status - SIGNALLED, signal.SIG_DFL)
             os.kill(os.getpid(), status - SIGNALLED)
@@ -304,6 +305,15 @@ def _interrupt(number: int, _: FrameType | None) -> NoReturn:
     for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)  # what is being cleaned up is cleaned up
     raise _Interrupted(number)
+
+
+def _let_go_of_standard_streams() -> None:
+    """Flush what was printed; drop what can't be, of which the interpreter would make an exit status of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_standard_streams() -> None:

@@ -136,7 +136,7 @@ def test_no_archive(name: str, content: bytes, main: Main) -> None:
 
 
 @each
-@pytest.mark.parametrize("content", [b"", b"\xff" * 3000], ids=["empty", "garbage"])
+@pytest.mark.parametrize("content", [b"", b"__key__\tcls\na\n" * 90], ids=["empty", "garbage"])
 def test_bad_stdin(name: str, content: bytes, run: Run) -> None:
     line = failed(run(name, *COMMANDS[name].arguments, stdin=content), name)
     assert line.startswith(f"{name}: stdin: ")
@@ -146,7 +146,8 @@ def test_bad_stdin(name: str, content: bytes, run: Run) -> None:
 def test_a_directory(name: str, main: Main, shell: Run) -> None:
     Path("d").mkdir()
     assert "directory" in failed(main(name, *COMMANDS[name].arguments, "d"), name)
-    assert "directory" in failed(shell(f"{name} {' '.join(COMMANDS[name].arguments)} < d"), name)
+    done = shell(f"{name} {' '.join(COMMANDS[name].arguments)} < d")
+    assert (done.status, done.stdout) == (1, b"")  # what Python itself says, whose start fails on it
     assert os.listdir() == ["d"]
 
 
@@ -166,30 +167,33 @@ def test_one_of_two_missing_is_found_before_anything_is_written(
     assert os.listdir() == [given(name)]
 
 
+UNPRIVILEGED = """
+import importlib, os, sys
+command = getattr(importlib.import_module(f"tartools.commands.{sys.argv[1]}"), sys.argv[1])
+command.main(["--version"])  # imports what it needs while this user can read it
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+sys.exit(command.main(sys.argv[2:]))
+"""
+
+
 @each
 def test_no_permission(name: str, tmp_path: Path, given: Callable[[str], str]) -> None:
     path = tmp_path / given(name)
     path.chmod(0)
-    drop = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     tmp_path.chmod(0o755)
-    try:
-        done = subprocess.run(  # type: ignore[call-overload]
-            [BIN / name, *COMMANDS[name].arguments, str(path)],
-            capture_output=True,
-            text=True,
-            env=clean_environment(),
-            cwd="/",
-            check=False,
-            **drop,
-        )
-    except PermissionError:
-        pytest.skip("this interpreter is out of reach for a user without privileges")
-    if f"{BIN}" in done.stderr or "ModuleNotFoundError" in done.stderr or "Fatal Python" in done.stderr:
-        pytest.skip("this interpreter is out of reach for a user without privileges")
-    if "No such" in done.stderr or "in.t" not in done.stderr:
-        pytest.skip("the directory of tests is out of reach for a user without privileges")
-    assert done.returncode == 1
-    assert done.stderr == f"{name}: {path}: Permission denied\n"
+    done = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED, name, *COMMANDS[name].arguments, path.name],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=clean_environment(),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, f"{name}: {path.name}: Permission denied\n")
+    assert os.listdir(tmp_path) == [path.name]
 
 
 @each
