@@ -222,7 +222,7 @@ def write_samples(
 
 
 @contextmanager
-def closing_upstream(samples: Iterable[Sample]) -> Iterator[None]:
+def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
     """Close the stages that *samples* come from when the block ends, so that nothing of theirs is left running."""
     try:
         yield

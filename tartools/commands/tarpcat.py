@@ -14,6 +14,7 @@ Examples:
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import chain
 from typing import Annotated
 
@@ -52,13 +53,17 @@ def tarpcat(
     def opened(url: str) -> shards.ShardStream:
         return shards.ShardStream(url, account)
 
-    if unordered:
-        samples = parallel.as_they_come(
-            urls, opened, lambda url, own, stream: shards.read_shard(url, own, reading, stream), most, account
-        )
-    else:
-        streams = zip(urls, parallel.read_ahead(urls, opened, most, memory, tmpdir), strict=True)
-        each = (shards.read_shard(url, account, reading, stream) for url, stream in streams)
-        samples = shuffle.interleaved(each, choice.interleave) if choice.interleave else chain.from_iterable(each)
-    samples = _cat.chosen(samples, choice, wanted, account)
-    shards.write_samples(samples, output.url, account, force=output.force, gzip=output.gzip)
+    with ExitStack() as readers:  # whatever happens, they end here
+        if unordered:
+            samples = parallel.as_they_come(
+                urls, opened, lambda url, own, stream: shards.read_shard(url, own, reading, stream), most, account
+            )
+            readers.enter_context(shards.closing_upstream(samples))
+        else:
+            ahead = parallel.read_ahead(urls, opened, most, memory, tmpdir)
+            readers.enter_context(shards.closing_upstream(ahead))
+            streams = zip(urls, ahead, strict=True)
+            each = (shards.read_shard(url, account, reading, stream) for url, stream in streams)
+            samples = shuffle.interleaved(each, choice.interleave) if choice.interleave else chain.from_iterable(each)
+        samples = _cat.chosen(samples, choice, wanted, account)
+        shards.write_samples(samples, output.url, account, force=output.force, gzip=output.gzip)

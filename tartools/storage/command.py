@@ -12,6 +12,8 @@ import re
 import shlex
 import signal
 import subprocess
+import threading
+from collections.abc import Iterator
 from typing import IO
 
 from tartools.errors import StorageError
@@ -32,8 +34,40 @@ def fill(template: str, word: str) -> str:
 
 
 def start(command: str, **streams: IO[bytes] | int | None) -> subprocess.Popen[bytes]:
-    """Start *command* in `sh`, in its own process group, with the default action for SIGPIPE."""
-    return subprocess.Popen(["sh", "-c", command], process_group=0, bufsize=0, **streams)  # type: ignore[call-overload,no-any-return]
+    """Start *command* in `sh`, in its own process group, with the default action for SIGPIPE.
+
+    A signal that comes meanwhile waits until there is something to end.
+    """
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with _signals_wait():
+            process = subprocess.Popen(["sh", "-c", command], process_group=0, bufsize=0, **streams)  # type: ignore[call-overload]
+    except BaseException:
+        if process is not None:
+            stop(process, signal.SIGKILL)
+        raise
+    assert process is not None
+    return process
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Keep signal handlers written in Python from running while the block does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: old for number in numbers if callable(old := signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, old in handlers.items():
+            signal.signal(number, old)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def stop(process: subprocess.Popen[bytes], first: int = signal.SIGTERM) -> None:
@@ -106,6 +140,11 @@ class CommandInput:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE)
         stop(self._process)
+
+    def __del__(self) -> None:
+        process: subprocess.Popen[bytes] | None = getattr(self, "_process", None)
+        if process is not None and process.returncode is None:
+            stop(process)
 
 
 def open_read(url: str) -> CommandInput:

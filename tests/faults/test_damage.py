@@ -51,13 +51,13 @@ class Case(NamedTuple):
 
 CASES = {
     "tarcat": Case((), 1),
-    "tarsplit": Case(("-n", "1"), 9, ("-o", "part")),
-    "tarsort": Case((), 5),
-    "tarproc": Case(("-c", "true"), 101),
-    "tarpcat": Case((), 7),
-    "tarshow": Case((), 11, ()),
-    "tar2tsv": Case(("-f", "cls"), 5),
-    "tarfirst": Case(("-k", "nope"), 11, ()),
+    "tarsplit": Case(("-n", "1"), 1, ("-o", "part")),
+    "tarsort": Case((), 1),
+    "tarproc": Case(("-c", "true"), 41),
+    "tarpcat": Case((), 1),
+    "tarshow": Case((), 1, ()),
+    "tar2tsv": Case(("-f", "cls"), 1),
+    "tarfirst": Case(("-k", "nope"), 1, ()),
 }
 each = pytest.mark.parametrize("name", CASES)
 
@@ -145,7 +145,7 @@ def test_every_byte_of_a_header_changed(name: str, main: Main, tmp_path: Path) -
         damaged = bytearray(TINY)
         damaged[at] ^= 0x11
         status, out, err = main(name, bytes(damaged))
-        if (status, err) == (sound[0], sound[2]) and name != "tarfirst" or "none of 2" in err:
+        if ((status, err) == (sound[0], sound[2]) and name != "tarfirst") or "none of 2" in err:
             harmless.append(at - 2 * BLOCK)
             assert out == sound[1]
             for file, content in kept.items():
