@@ -23,10 +23,11 @@ import typer
 from typer.core import TyperCommand
 
 from tartools.account import Account
-from tartools.errors import StorageError, TarToolsError, printable
+from tartools.errors import TarToolsError, printable
 from tartools.stages import report
 
 USAGE, SIGNALLED = 2, 128
+MOST_BYTES = 1 << 63  # what the size of a file can be
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _UNITS = {"": 1} | {
@@ -46,7 +47,7 @@ def byte_size(text: str | int) -> int:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)([KMGTPkmgtp]?(?:i?B)?)", str(text), re.ASCII)
     unit = found[2][:1].upper() + found[2][1:] if found else ""
-    if not found or unit not in _UNITS or float(found[1]) * _UNITS[unit] < 1:
+    if not found or unit not in _UNITS or not 1 <= float(found[1]) * _UNITS[unit] <= MOST_BYTES:
         raise typer.BadParameter(f"not a number of bytes: {text!r}; write 1e9, 64K, 64KiB (1024) or 64KB (1000)")
     number = int(found[1]) if found[1].isdigit() else float(found[1])
     return int(number * _UNITS[unit])

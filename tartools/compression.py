@@ -183,9 +183,11 @@ def split_suffix(url: str) -> tuple[str, str]:
 def codec_for(url: str, gzip: bool) -> Codec | None:
     """Return the codec for an output named *url*; with *gzip* it must be gzip.
 
+    A command has no suffix: `pipe:gzip > a.tgz` gets what it is to compress.
+
     Raises: UsageError if the name says otherwise.
     """
-    suffix = split_suffix(url)[1].lower()
+    suffix = "" if url.startswith("pipe:") else split_suffix(url)[1].lower()
     if gzip and suffix not in ("", *CODECS[0].suffixes):
         raise UsageError(f"-z writes gzip, and this name ends in {suffix}", url=url)
     return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)

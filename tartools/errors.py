@@ -14,6 +14,11 @@ Any other exception is a bug and shows its traceback.
 
 from __future__ import annotations
 
+import re
+
+_QUERY = re.compile(r"""(://[^\s'"?]*)\?[^\s'"]*""")
+_PASSWORD = re.compile(r"""(://[^\s'"/@:]*):[^\s'"/@]*@""")
+
 
 class TarToolsError(Exception):
     """A failure with its place: *url* as the user gave it, *offset* in bytes of the tar stream.
@@ -73,6 +78,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def concealed(command: str) -> str:
+    """Return *command* as messages show it: without the queries and passwords of the URLs in it.
+
+    >>> concealed("curl -s 'https://me:secret@host/a.tar?signature=abc' | pv")
+    "curl -s 'https://me:…@host/a.tar?…' | pv"
+    """
+    return printable(_PASSWORD.sub(r"\1:…@", _QUERY.sub(r"\1?…", command)))
+
+
 def shown(url: str) -> str:
     """Return *url* as messages show it: "stdin" for -, the query of a remote URL replaced.
 
@@ -81,8 +95,10 @@ def shown(url: str) -> str:
     """
     if url == "-":
         return "stdin"
+    if url.startswith("pipe:"):
+        return concealed(url)
     scheme, colon, rest = url.partition("://")
-    if colon and scheme not in ("file", "pipe") and not scheme.startswith("pipe:"):
+    if colon and scheme != "file":
         path, query, _ = rest.partition("?")
         return printable(f"{scheme}://{path}{'?…' if query else ''}")
     return printable(url)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tartools.compression import split_suffix
 from tartools.errors import UsageError
 
-_PERCENT = re.compile(r"%(0?)(\d*)d")
+_PERCENT = re.compile(r"(?<!%)%(0?)(\d*)d")
 _BRACES = re.compile(r"\{shard(?::(0?)(\d*)d?)?\}")
 
 
@@ -48,9 +48,10 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
         raise UsageError(f"a pattern for shards has one number: {text}")
     if found:
         fill, digits = found[0].groups(default="")
-        return Numbering(
-            text[: found[0].start()], int(digits or 0), "0" if fill else " ", text[found[0].end() :].replace("%%", "%")
-        )
+        sides = text[: found[0].start()], text[found[0].end() :]
+        if found[0].re is _PERCENT:
+            sides = sides[0].replace("%%", "%"), sides[1].replace("%%", "%")
+        return Numbering(sides[0], int(digits or 0), "0" if fill else " ", sides[1])
     base, suffix = split_suffix(text)
     suffix = suffix or (".tgz" if gzip else ".tar")
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix)

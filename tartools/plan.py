@@ -80,6 +80,8 @@ def read_header(cells: Sequence[str], plan: Plan, line: int) -> list[Cells]:
         try:
             if not field:
                 raise SampleError("a column of the header has no name")
+            if not field.isprintable():
+                raise SampleError(f"this is no name of a field: {field!r}; is this a plan?")
             checked_path("key", field)
         except SampleError as error:
             raise plan.failure(line, error.message) from None

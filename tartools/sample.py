@@ -320,6 +320,8 @@ def build(fields: Mapping[str, Value]) -> Sample:
         if not field.startswith("__"):
             payload = encode(field, value)
             members.append(tar.new_member(checked_path(key, field), payload))
+    if not members:
+        raise SampleError(f"sample {key!r} has no fields, so that nothing of it would be written")
     return Sample(key.encode("utf-8", "surrogateescape"), tuple(members))
 
 

@@ -96,7 +96,7 @@ def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tup
     """Return what is at *path* in the JSON *text*; None if there is nothing."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for a million brackets
         raise SampleError(f"sample {sample.key!r}, field {field!r}: not JSON: {error}", url=sample.shard) from None
     for step in path:
         if isinstance(value, dict) and step in value:

@@ -166,6 +166,7 @@ def test_tarwriter_encodes_by_field(tmp_path: Path) -> None:
         ({"__key__": "a", "cls": {"no": "json field"}}, TypeError, "'cls'"),
         ({"__key__": "a", "json": {1, 2}}, TypeError, "'json'"),
         ({"cls": "1"}, SampleError, "__key__"),
+        ({"__key__": "a", "__url__": "x"}, SampleError, "no fields"),
         ({"__key__": "a.b", "cls": "1"}, SampleError, "would not read back"),
         ({"__key__": "a/", "cls": "1"}, SampleError, "would not read back"),
     ],

@@ -17,7 +17,6 @@ Examples:
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -25,6 +24,7 @@ import typer
 from tartools import cli, compression, numbering, shards, storage
 from tartools.account import Account
 from tartools.errors import UsageError
+from tartools.stages import report
 
 DEFAULT_SIZE = 10**9  # bytes
 
@@ -94,8 +94,7 @@ def tarsplit(
             storage.run(post, url)
         if remove:
             storage.remove(url)
-        sys.stdout.write(url + "\n")
-        sys.stdout.flush()
+        report.put(url)
         old.pop(number, None)
     if old:
         account.warn(f"left of an earlier run: {' '.join(old[number] for number in sorted(old))}")

@@ -20,7 +20,7 @@ from tartools.storage.scratch import scratch_file
 CHUNK = 1 << 20  # bytes a read: many small ones would only have the threads wait for one another
 LIVE = 4  # chunks that wait of a shard whose samples are being taken
 BATCH = 256  # samples handed over at a time
-PATIENCE = 5.0  # seconds for a thread to end; one that hangs in a read of stdin ends with the process
+PATIENCE = 0.5  # seconds for a thread to end; one that hangs in a read of stdin ends with the process
 
 
 class Stream(Protocol):
@@ -326,14 +326,16 @@ class _Hub:
         deputy = _Deputy(self._account, self._changed)
         batch: list[Sample] = []
         size = 0
-        for sample in self._reader(url, deputy, stream):
-            batch.append(sample.own())
-            size += sample.size
-            if size >= CHUNK or len(batch) == BATCH:
-                if not self._put(batch):
-                    return
-                batch, size = [], 0
-        self._put(batch)
+        try:
+            for sample in self._reader(url, deputy, stream):
+                batch.append(sample.own())
+                size += sample.size
+                if size >= CHUNK or len(batch) == BATCH:
+                    full, batch, size = batch, [], 0
+                    if not self._put(full):
+                        return
+        finally:
+            self._put(batch)  # what precedes a failure too
         deputy.hand_over()
         with self._changed:
             self._streams.discard(stream)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tartools.account import Account
+from tartools.errors import StorageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -29,6 +30,17 @@ def say(name: str, text: str) -> None:
         sys.stderr.flush()
     except (OSError, ValueError):
         pass
+
+
+def put(line: str) -> None:
+    """Print *line* on stdout; names of files as the bytes that they are. Raises: StorageError, BrokenPipeError."""
+    try:
+        sys.stdout.buffer.write(os.fsencode(line + "\n"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url="stdout") from error
 
 
 def wanted() -> bool:

@@ -154,7 +154,7 @@ def base_name(url: str) -> str:
     >>> base_name("data/what?.tar"), base_name("https://host/b/a.tar?X-Amz-Signature=a/b")
     ('what?.tar', 'a.tar')
     """
-    if "://" in url and not url.startswith(("file:", "pipe:")):
+    if "://" in url and not url.startswith("file:"):
         url = url.partition("?")[0]
     return url.rpartition("/")[2]
 

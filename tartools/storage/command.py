@@ -16,21 +16,39 @@ import threading
 from collections.abc import Iterator
 from typing import IO
 
-from tartools.errors import StorageError
+from tartools.errors import StorageError, UsageError, concealed
 from tartools.storage.names import PIPE
 from tartools.storage.streams import FileSink, enlarge
 
+_PLACE = re.compile(r"""'\{\}'|"\{\}"|\{\}""")
+_QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|\{\}|['"]""", re.DOTALL)
 PATIENCE = 2.0  # seconds between asking a command to end and making it
 
 
 def fill(template: str, word: str) -> str:
     r"""Return *template* with each `{}`, its quotes included, replaced by *word* as one shell word.
 
+    A word of harmless letters may stand anywhere. Another one may not become part of a quoted string, which it could
+    end, or in which a shell would run what is in it.
+
+    Raises: UsageError for a word that would.
+
     >>> fill("gsutil cat '{}'", "gs://b/it's.tar")
     'gsutil cat \'gs://b/it\'"\'"\'s.tar\''
     """
     quoted = shlex.quote(word)
-    return re.sub(r"""'\{\}'|"\{\}"|\{\}""", lambda _: quoted, template)
+    if quoted == word:
+        return _PLACE.sub(word, template)
+
+    def put(found: re.Match[str]) -> str:
+        part = found[0]
+        if _PLACE.fullmatch(part):
+            return quoted
+        if "{}" in part or part in "'\"" or part.count("`") % 2 or part.count("$(") > part.count(")"):
+            raise UsageError(f"{{}} has to stand outside of quotes, or alone in them, for this name: {template}", url=word)
+        return part
+
+    return _QUOTED.sub(put, template)
 
 
 def start(command: str, **streams: IO[bytes] | int | None) -> subprocess.Popen[bytes]:
@@ -103,7 +121,7 @@ def run(template: str, word: str) -> None:
         stop(process)
         raise
     if status:
-        raise StorageError(f"the command for this shard {describe(status)}: {template}", url=word)
+        raise StorageError(f"the command for this shard {describe(status)}: {concealed(template)}", url=word)
 
 
 class CommandInput:

@@ -28,6 +28,8 @@ def expand(patterns: Sequence[str], lists: Sequence[str] = (), separator: str = 
         if not found:
             raise StorageError("this list of files names none", url=name)
         urls += found
+    if (*urls, *lists).count("-") > 1:  # a list on stdin that names stdin
+        raise UsageError("stdin can be read only once")
     return urls
 
 

@@ -197,7 +197,8 @@ class FileOutput:
         self._path = path
         self._force = force
         folder, name = os.path.split(path)
-        self._temporary = os.path.join(folder, f".{name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+        name = os.fsdecode(os.fsencode(name)[:100])  # bytes, of which a file system allows 255
+        self._temporary = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
         self.sink = FileSink(self._temporary, url, os.O_CREAT | os.O_EXCL)
         self._open = True
         if mode is not None:

@@ -10,93 +10,19 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator
-from enum import Enum
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import NoReturn
 
 from tartools.errors import TarFormatError, TruncatedError
-from tartools.tar.extended import MAX_EXTENDED_HEADER, Records, long_name, parse_records
-from tartools.tar.header import (
-    BLOCK,
-    EXPECTED_SUMS,
-    FAST,
-    SIZE,
-    SIZES,
-    TYPE,
-    Member,
-    Source,
-    adler32,
-    checksum_matches,
-    padded,
-    read_range,
-    regular_name,
-)
-from tartools.tar.writer import extended_header, write_all
+from tartools.tar.extended import Records
+from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, SIZES, Member, Source, adler32, read_range
+from tartools.tar.heading import BadChecksumError, GlobalHeader, Heading, Missing, read_heading
+from tartools.tar.parts import END, Ahead, ByteStream, Mark, Part, Special
+from tartools.tar.writer import write_all
 
 BUFFER = 1 << 20  # bytes; a member that fits is a view, one that does not is a range or gets a buffer of its own
 READ = 1 << 18  # bytes a read: what was read is still in the processor's cache when it is parsed
 LARGE = 16 << 20  # bytes; a larger member of a pipe goes to scratch, not to memory
 ZEROS = bytes(BLOCK)
-
-
-class ByteStream(Protocol):
-    """What a tar stream is read from.
-
-    *file* is the open regular file behind it where the stream is that file's bytes as they are, from byte
-    *start* on; then large payloads are left in place.
-    """
-
-    file: io.FileIO | None
-    start: int
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
-        ...
-
-    def skip(self, count: int, /) -> None:
-        """Pass *count* bytes by; only asked for where there is a *file*."""
-        ...
-
-
-class Mark(Enum):
-    """What stands in the stream between members."""
-
-    END = "end of archive"
-
-
-END: Final = Mark.END
-
-
-class Ahead(NamedTuple):
-    """A regular member whose header is sound, and whose payload has not been read yet; it may be told of again."""
-
-    path: bytes
-
-
-class Special(NamedTuple):
-    """A member that carries no sample data: its name, what it is, and whether that can go unsaid."""
-
-    name: str
-    kind: str
-    silent: bool
-
-
-# type flag -> kind, unsaid; POSIX.1-2017 and GNU tar manual, "Basic Tar Format"
-SPECIAL = {
-    b"1": ("hard link", False),
-    b"2": ("symbolic link", False),
-    b"3": ("character device", False),
-    b"4": ("block device", False),
-    b"5": ("directory", True),
-    b"6": ("fifo", False),
-    b"D": ("directory", True),
-    b"M": ("continuation of another volume", False),
-    b"S": ("sparse file", False),
-    b"V": ("volume label", True),
-}
-NO_PAYLOAD = b"123456"  # whatever their size field says
-
-
-Part = list[Member] | Special | Ahead | Mark
 
 
 def read_members(
@@ -180,21 +106,6 @@ def _no_scratch() -> io.FileIO:
     raise AssertionError("ranges of files need no scratch")
 
 
-class _Headers(NamedTuple):
-    """What the header blocks of one member say; *data* is a buffer offset."""
-
-    path: bytes
-    kind: bytes
-    size: int
-    data: int
-    head: bytes | None
-    sparse: bool
-
-    @property
-    def name(self) -> str:
-        return self.path.decode("utf-8", "surrogateescape")
-
-
 class _Reader:
     """The state of one stream: a buffer, how far it is filled and parsed, and what the parser waits for."""
 
@@ -251,7 +162,7 @@ class _Reader:
                 try:
                     found = self._parse_slowly()
                 except TarFormatError as error:
-                    return error
+                    return self._explained(error)
                 if not isinstance(found, bool):
                     return found
                 position = self.position
@@ -289,7 +200,7 @@ class _Reader:
             return True
         here = self.base + self.filled
         if self.ended and len(rest) < BLOCK:
-            raise self._failure(_TRAILING, self.position)
+            raise TarFormatError(_TRAILING, url=self.url, offset=self.base + self.position)
         if here == 0:
             raise TruncatedError("the input is empty, not a tar archive", url=self.url, offset=0)
         if len(rest) < BLOCK and not rest.strip(b"\0"):
@@ -306,9 +217,6 @@ class _Reader:
             f"the input ends inside {self.waiting}: {missing} bytes are missing", url=self.url, offset=here
         )
 
-    def _failure(self, what: str, at: int) -> TarFormatError:
-        return TarFormatError(what, url=self.url, offset=self.base + at)
-
     def _origin(self) -> tuple[Source, int]:
         """Return what members are offsets into, and what to add to a buffer offset."""
         if self.ranges and self.stream.file is not None:
@@ -317,130 +225,55 @@ class _Reader:
 
     def _parse_slowly(self) -> Special | Mark | bool | None:
         """Parse what is at `position`. Return what it is, True for a plain member, None if bytes are missing."""
-        block = bytes(memoryview(self.buffer)[self.position : self.position + BLOCK])
-        if block == ZEROS:
-            self.position += BLOCK
-            if self.ended:
-                return True
-            self.ended = True
-            self.globals = {}
-            return END
-        headers = self._headers()
-        if not isinstance(headers, _Headers):
-            return headers
-        special = self._special(headers)
-        length = 0 if special and headers.kind in NO_PAYLOAD else padded(headers.size)
-        end = headers.data + length
-        source, shift = self._origin()
-        found = special or Member(
-            headers.path, source, self.position + shift, headers.data + shift, headers.size, headers.head
-        )
-        if end > self.filled:
-            self.need = end - self.position
-            self.waiting = f"the payload of {headers.name!r}"
-            self.ahead = None if special else Ahead(headers.path)
-            if self.need > self.limit or (special and self.need > BUFFER):
-                self.large = special or Member(
-                    headers.path, self.buffer, self.position, headers.data, headers.size, headers.head
-                )
-                self.ahead = special or self.ahead
+        with memoryview(self.buffer)[: self.filled] as view:
+            if view[self.position : self.position + BLOCK] == ZEROS:
+                return self._end_block()
+            heading = read_heading(view, self.position, self.globals)
+        if isinstance(heading, Missing):
+            self.need, self.waiting = heading.end - self.position, heading.what
             return None
-        self.position, self.ended = end, False
-        if isinstance(found, Special):
-            return found
-        self.batch.append(found)
-        return True
-
-    def _headers(self) -> _Headers | bool | None:
-        """Read the header at `position` with the extended headers before it; None if bytes are missing.
-
-        A global header that comes first is taken into `globals`: True.
-        """
-        at = self.position
-        records: Records = {}
-        path: bytes | None = None
-        kept = b""  # GNU extended headers, which stay when the others are rewritten
-        rewrite = False
-        while True:
-            if not self._has(at + BLOCK, "a header"):
-                return None
-            block = bytes(memoryview(self.buffer)[at : at + BLOCK])
-            if not checksum_matches(block):
-                raise self._failure(self._explain(at), at)
-            kind, size = block[TYPE], SIZES[block[SIZE]]
-            if size < 0:
-                raise self._failure("the size in the header is not a number", at)
-            if kind not in b"xXgLK":
-                break
-            after = at + BLOCK + padded(size)
-            if size > MAX_EXTENDED_HEADER or after - self.position > 4 * MAX_EXTENDED_HEADER:
-                raise self._failure(f"extended headers above the limit of {MAX_EXTENDED_HEADER} bytes", at)
-            if not self._has(after, "an extended header"):
-                return None
-            payload = bytes(memoryview(self.buffer)[at + BLOCK : at + BLOCK + size])
-            if kind in b"LK":
-                path = long_name(payload) if kind == b"L" else path
-                kept += bytes(memoryview(self.buffer)[at:after])
-            else:
-                try:
-                    parsed = parse_records(payload)
-                except TarFormatError as error:
-                    raise self._failure(error.message, at) from None
-                if kind == b"g":
-                    self._add_globals(parsed)
-                    if at == self.position:
-                        self.position, self.ended = after, False
-                        return True
-                    rewrite = True
-                else:
-                    records |= parsed
-            at = after
-        governed = self.globals | records
-        if self.globals.keys() - records.keys():
-            rewrite = True
-        if digits := governed.get(b"size"):
-            if not digits.isdigit() or len(digits) > 20:
-                raise self._failure("the size in the extended header is not a number", self.position)
-            size = int(digits)
-        path = governed.get(b"GNU.sparse.name") or governed.get(b"path") or path or regular_name(block)
-        head = kept + extended_header(governed, block) + block if rewrite else None
-        sparse = kind == b"S" or any(key.startswith(b"GNU.sparse.") for key in governed)
-        data = at + BLOCK
-        more = kind == b"S" and block[482]
-        while more:  # GNU tar manual, "Basic Tar Format": sparse map blocks follow the header
-            if not self._has(data + BLOCK, "a sparse header"):
-                return None
-            more = self.buffer[data + 504]
-            data += BLOCK
-            if data - at > MAX_EXTENDED_HEADER:
-                raise self._failure(f"a sparse map above the limit of {MAX_EXTENDED_HEADER} bytes", at)
-        return _Headers(path, kind, size, data, head, sparse)
-
-    def _has(self, end: int, what: str) -> bool:
-        if end <= self.filled:
+        if isinstance(heading, GlobalHeader):  # in force up to the end of the archive
+            self.globals = heading.governing
+            self.position, self.ended = heading.end, False
             return True
-        self.need, self.waiting = end - self.position, what
-        return False
+        if heading.end > self.filled:
+            self._wait_for(heading)
+            return None
+        special, self.globals = heading.special, heading.governing
+        if special is None:
+            self.batch.append(self._member(heading, *self._origin()))
+        self.position, self.ended = heading.end, False
+        return special or True
 
-    def _add_globals(self, parsed: Records) -> None:
-        """Take the records of a global header (POSIX.1-2017, pax): they hold from here to the end of the archive."""
-        self.globals = self.globals | {k: v for k, v in parsed.items() if k != b"comment"}
-
-    def _special(self, headers: _Headers) -> Special | None:
-        """Return what *headers* describe if it carries no sample data."""
-        if headers.sparse:
-            return Special(headers.name, "sparse file", False)
-        if headers.kind in SPECIAL:
-            return Special(headers.name, *SPECIAL[headers.kind])
-        if headers.path.endswith(b"/") and headers.size == 0:  # how pre-POSIX tars write one
-            return Special(headers.name, *SPECIAL[b"5"])
-        return None
-
-    def _explain(self, at: int) -> str:
-        """Say what a block that is no header may be."""
+    def _end_block(self) -> Mark | bool:
+        """Take the zero block at `position`; only the first of a row tells."""
+        self.position += BLOCK
         if self.ended:
-            return _TRAILING
-        return "header checksum does not match" if self.base + at else "this is not a tar archive"
+            return True
+        self.ended, self.globals = True, {}
+        return END
+
+    def _member(self, heading: Heading, source: Source, shift: int) -> Member:
+        """Return the member of *heading*, whose bytes are in *source*, *shift* further on than in the buffer."""
+        return Member(heading.path, source, self.position + shift, heading.data + shift, heading.size, heading.head)
+
+    def _wait_for(self, heading: Heading) -> None:
+        """Take note of how much of a member is missing, and what to do if that is too much for a buffer."""
+        special, self.globals = heading.special, heading.governing
+        self.need = heading.end - self.position
+        self.waiting = f"the payload of {heading.name!r}"
+        self.ahead = None if special else Ahead(heading.path)
+        if self.need > self.limit or (special and self.need > BUFFER):
+            self.large = special or self._member(heading, self.buffer, 0)
+            self.ahead = special or self.ahead
+
+    def _explained(self, error: TarFormatError) -> TarFormatError:
+        """Return *error* with its place in the stream; say what a block that is no header may be."""
+        offset = self.base + (error.offset or 0)
+        message = error.message
+        if isinstance(error, BadChecksumError):
+            message = _TRAILING if self.ended else message if offset else "this is not a tar archive"
+        return TarFormatError(message, url=self.url, offset=offset)
 
     def _pass_over(self, large: Member | Special) -> None:
         """Pass `need` bytes by without holding them: a member becomes a range, a special is forgotten.

@@ -1,0 +1,156 @@
+"""The heading of one member: its header block with the extended headers before it, read from a buffer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tartools.errors import TarFormatError
+from tartools.tar.extended import MAX_EXTENDED_HEADER, Records, long_name, parse_records
+from tartools.tar.header import BLOCK, SIZE, SIZES, TYPE, checksum_matches, padded, regular_name
+from tartools.tar.parts import NO_PAYLOAD, SPECIAL, Special
+from tartools.tar.writer import extended_header
+
+PAX, GLOBAL, LONG_NAME, LONG_LINK = b"xX", b"g", b"L", b"K"  # X is that of old Solaris
+MORE_MAP, MORE_MAP_AFTER = 482, 504  # offsets in a GNU sparse header and in the blocks that follow it
+
+
+class BadChecksumError(TarFormatError):
+    """A block that should be a header is none."""
+
+
+class Missing(NamedTuple):
+    """The buffer must be filled up to offset *end*, because *what* goes on to there."""
+
+    end: int
+    what: str
+
+
+class GlobalHeader(NamedTuple):
+    """A pax global header that ends at offset *end*; *governing* are the records now in force, without comments."""
+
+    governing: Records
+    end: int
+
+
+class Heading(NamedTuple):
+    """What is said of one member. *data* is the offset of its payload; *head* replaces its header if not None.
+
+    *governing* are the global records in force behind it.
+    """
+
+    path: bytes
+    kind: bytes
+    size: int
+    data: int
+    head: bytes | None
+    sparse: bool
+    governing: Records
+
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return self.path.decode("utf-8", "surrogateescape")
+
+    @property
+    def special(self) -> Special | None:
+        """What to yield instead of a member, if this carries no sample data."""
+        if self.sparse:
+            return Special(self.name, *SPECIAL[b"S"])
+        if self.kind in SPECIAL:
+            return Special(self.name, *SPECIAL[self.kind])
+        if self.path.endswith(b"/") and self.size == 0:  # how pre-POSIX tars write a directory
+            return Special(self.name, *SPECIAL[b"5"])
+        return None
+
+    @property
+    def end(self) -> int:
+        """The offset at which the padding ends."""
+        return self.data if self.special and self.kind in NO_PAYLOAD else self.data + padded(self.size)
+
+
+def read_heading(view: memoryview, start: int, governing: Records) -> Heading | GlobalHeader | Missing:
+    """Return the heading that begins at offset *start* of *view*; *governing* are the global records in force.
+
+    Where these add to what the member says itself, its head is rewritten: they are part of it from then on.
+    Sources: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, "Basic Tar Format".
+    Raises: TarFormatError with the offset in *view*.
+    """
+    at = start
+    records: Records = {}
+    path = b""
+    kept = b""  # GNU extended headers, which stay when the others are rewritten
+    dropped = False  # a header that is not the member's stood among its own
+    while True:
+        if at + BLOCK > len(view):
+            return Missing(at + BLOCK, "a header")
+        block = bytes(view[at : at + BLOCK])
+        kind, size = _checked(block, at)
+        if kind not in PAX + GLOBAL + LONG_NAME + LONG_LINK:
+            break
+        end = at + BLOCK + padded(size)
+        if size > MAX_EXTENDED_HEADER or end - start > 4 * MAX_EXTENDED_HEADER:
+            raise TarFormatError(f"extended headers above the limit of {MAX_EXTENDED_HEADER} bytes", offset=at)
+        if end > len(view):
+            return Missing(end, "an extended header")
+        payload = bytes(view[at + BLOCK : at + BLOCK + size])
+        if kind == GLOBAL:
+            governing = governing | {k: v for k, v in _parsed(payload, at).items() if k != b"comment"}
+            if at == start:
+                return GlobalHeader(governing, end)
+            dropped = True
+        elif kind in PAX:
+            records |= _parsed(payload, at)
+        else:
+            path = long_name(payload) if kind == LONG_NAME else path
+            kept += bytes(view[at:end])
+        at = end
+    governed = governing | records
+    rewrite = dropped or governing.keys() - records.keys()
+    head = kept + extended_header(governed, block) + block if rewrite else None
+    heading = Heading(
+        governed.get(b"GNU.sparse.name") or governed.get(b"path") or path or regular_name(block),
+        kind,
+        _stated_size(governed, start) if governed.get(b"size") else size,
+        at + BLOCK,
+        head,
+        kind == b"S" or any(key.startswith(b"GNU.sparse.") for key in governed),
+        governing,
+    )
+    return _past_map(view, heading, block[MORE_MAP]) if kind == b"S" else heading
+
+
+def _checked(block: bytes, at: int) -> tuple[bytes, int]:
+    """Return type flag and size of a header block that is sound."""
+    if not checksum_matches(block):
+        raise BadChecksumError("header checksum does not match", offset=at)
+    size = SIZES[block[SIZE]]
+    if size < 0:
+        raise TarFormatError("the size in the header is not a number", offset=at)
+    return block[TYPE], size
+
+
+def _parsed(payload: bytes, at: int) -> Records:
+    try:
+        return parse_records(payload)
+    except TarFormatError as error:
+        raise TarFormatError(error.message, offset=at) from None
+
+
+def _stated_size(records: Records, at: int) -> int:
+    digits = records[b"size"]
+    if not digits.isdigit() or len(digits) > 20:
+        raise TarFormatError("the size in the extended header is not a number", offset=at)
+    return int(digits)
+
+
+def _past_map(view: memoryview, heading: Heading, more: int) -> Heading | Missing:
+    """Return *heading* of an old GNU sparse file with *data* behind the rest of its map."""
+    data = heading.data
+    while more:
+        if data - heading.data >= MAX_EXTENDED_HEADER:
+            raise TarFormatError(f"a sparse map above the limit of {MAX_EXTENDED_HEADER} bytes", offset=heading.data)
+        if data + BLOCK > len(view):
+            return Missing(data + BLOCK, "a sparse header")
+        more = view[data + MORE_MAP_AFTER]
+        data += BLOCK
+    return heading._replace(data=data)
