@@ -138,7 +138,9 @@ class Output(NamedTuple):
     force: Annotated[bool, typer.Option("--force", envvar="TARTOOLS_FORCE", help="Replace an output that exists.")] = (
         False
     )
-    gzip: Annotated[bool, typer.Option("-z", "--gzip", help="Compress by gzip, whatever the name says.")] = False
+    gzip: Annotated[bool, typer.Option("-z", "--gzip", help="Compress by gzip; the name must not say otherwise.")] = (
+        False
+    )
 
 
 @group

@@ -48,6 +48,8 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
         raise UsageError(f"a pattern for shards has one number: {text}")
     if found:
         fill, digits = found[0].groups(default="")
+        if len(digits) > 2:
+            raise UsageError(f"a number of {digits} digits is in no name: {text}")
         sides = text[: found[0].start()], text[found[0].end() :]
         if found[0].re is _PERCENT:
             sides = sides[0].replace("%%", "%"), sides[1].replace("%%", "%")

@@ -181,7 +181,8 @@ def test_a_name_that_begins_like_bzip2_is_a_name() -> None:
         ("a.tar.lz4", False, "lz4"),
         ("a.gz", False, None),
         ("s3://b/a.tar.zst", False, "zstd"),
-        ("pipe:cat > a.tgz", False, "gzip"),
+        ("pipe:gzip > a.tgz", False, None),
+        ("pipe:cat > a.tar", True, "gzip"),
     ],
 )
 def test_the_suffix_of_an_output_decides(url: str, gzip: bool, name: str | None) -> None:

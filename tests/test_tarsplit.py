@@ -171,6 +171,7 @@ def test_pipes_can_be_shards(run: Run, tmp_path: Path) -> None:
     done = run("tarsplit", "-n", 50, "-o", "pipe:gzip > a%d.tgz", stdin=ARCHIVE)
     assert (done.status, done.stdout) == (0, b"pipe:gzip > a0.tgz\npipe:gzip > a1.tgz\n")
     parts = [gzip.decompress((tmp_path / name).read_bytes()) for name in ("a0.tgz", "a1.tgz")]
+    assert all(has_end(part) for part in parts)  # compressed once, not twice
     assert members_of(parts[0]) + members_of(parts[1]) == SAMPLES
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, NamedTuple
 
 import typer
@@ -60,9 +60,10 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
     urls = storage.expand(source.inputs or (), source.files_from or (), source.separator)
     samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special))
     with shards.closing_upstream(samples), storage.writing("-") as sink:
-        payload = first_match(samples, conditions, expression, field)
+        lacking: dict[str, None] = {}
+        payload = first_match(samples, conditions, expression, field, lacking)
         if payload is None:
-            raise SampleError(nothing(account.samples_in, expression))
+            raise SampleError(nothing(account.samples_in, expression, field, lacking))
         with payload as file:
             shutil.copyfileobj(file, sink, 1 << 20)
     account.samples_out, account.left_out = 1, account.samples_in - 1
@@ -77,23 +78,34 @@ def the_field(conditions: Conditions) -> tuple[str, ...]:
 
 
 def first_match(
-    samples: Iterator[Sample], conditions: Conditions, expression: Expression | None, field: tuple[str, ...]
+    samples: Iterator[Sample],
+    conditions: Conditions,
+    expression: Expression | None,
+    field: tuple[str, ...],
+    lacking: dict[str, None],
 ) -> io.BufferedReader | None:
-    """Return the payload to write: of the first of *samples* that meets all conditions and has it."""
+    """Return the payload to write: of the first of *samples* that meets all conditions and has it.
+
+    The fields of those that have it not are added to *lacking*.
+    """
     for index, sample in enumerate(samples):
         if conditions.place in (None, index) and conditions.key in (None, sample.key):
             found = (sample.member(name, verbatim=conditions.verbatim) for name in field)
             member = next(filter(None, found), None) if field else sample.members[0]
-            if member is not None and (expression is None or expression.matches(sample, index)):
+            if member is None:
+                lacking.update(dict.fromkeys(sample.fields))
+            elif expression is None or expression.matches(sample, index):
                 return member.open()
         if index == conditions.place:
             return None
     return None
 
 
-def nothing(read: int, expression: Expression | None) -> str:
-    """Return what to say when none of the samples *read* matched."""
+def nothing(read: int, expression: Expression | None, field: Iterable[str], lacking: Iterable[str]) -> str:
+    """Return what to say when none of the samples *read* matched, of which some had not *field* but those *lacking*."""
     text = f"none of {read} samples matches"
     if expression and expression.unseen:
         text += f"; none had {' '.join(expression.unseen)}, the fields were: {' '.join(expression.seen)}"
+    elif lacking:
+        text += f"; those without {';'.join(field)} had: {' '.join(lacking)}"
     return text

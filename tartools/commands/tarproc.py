@@ -34,6 +34,8 @@ from tartools.errors import UsageError
 from tartools.stages import command, ordered, select
 from tartools.storage import shell
 
+LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
+
 
 @cli.group
 class Work(NamedTuple):
@@ -125,5 +127,7 @@ def rules_of(work: Work, place: Place) -> command.Rules:
         raise UsageError(f"--base {place.base!r} is no name for files")
     if place.log is not None and (not place.log or place.log.endswith((".", "/")) or "/" in place.log):
         raise UsageError(f"--add-log {place.log!r} is no name for a field")
+    if work.timeout is not None and not work.timeout <= LONGEST:  # nor is it "nan"
+        raise UsageError(f"--timeout {work.timeout:g} is no number of seconds up to {LONGEST:,}")
     log = os.fsencode(place.log) if place.log else None
     return command.Rules(os.fsencode(place.base), work.errors, place.subdirs, log, place.keep)

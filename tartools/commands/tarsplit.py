@@ -17,6 +17,7 @@ Examples:
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -24,7 +25,6 @@ import typer
 from tartools import cli, compression, numbering, shards, storage
 from tartools.account import Account
 from tartools.errors import UsageError
-from tartools.stages import report
 
 DEFAULT_SIZE = 10**9  # bytes
 
@@ -79,22 +79,23 @@ def tarsplit(
         storage.check_output(name, force, urls)
     reading = shards.Reading(source.lax, source.skip_special)
     counts = shards.even_counts(urls, even, reading) if even else lambda _: samples
-    for number, url in shards.write_shards(
-        shards.read_samples(urls, account, reading),
-        names.name,
-        account,
-        counts=counts,
-        size=size or (None if samples or even else DEFAULT_SIZE),
-        start=start,
-        most=most,
-        force=force,
-        gzip=gzip,
-    ):
-        if post:
-            storage.run(post, url)
-        if remove:
-            storage.remove(url)
-        report.put(url)
-        old.pop(number, None)
+    with storage.writing("-") as printed:
+        for number, url in shards.write_shards(
+            shards.read_samples(urls, account, reading),
+            names.name,
+            account,
+            counts=counts,
+            size=size or (None if samples or even else DEFAULT_SIZE),
+            start=start,
+            most=most,
+            force=force,
+            gzip=gzip,
+        ):
+            if post:
+                storage.run(post, url)
+            if remove:
+                storage.remove(url)
+            printed.write(os.fsencode(url) + b"\n")
+            old.pop(number, None)
     if old:
         account.warn(f"left of an earlier run: {' '.join(old[number] for number in sorted(old))}")

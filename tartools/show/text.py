@@ -19,6 +19,7 @@ from tartools.tar import Member
 HEAD = 1 << 16  # bytes of a member that are looked at
 JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as the text it is
 ARRAY_HEADER = 10_000  # bytes; numpy's own limit
+DIMENSIONS = 64  # numpy's own limit
 LINES, WIDTH = 12, 100  # of a text, beyond which it is cut
 
 PICTURES = frozenset(
@@ -115,7 +116,9 @@ def sound(member: Member) -> Description:
         with member.open() as file, wave.open(file) as opened:
             rate, channels = opened.getframerate(), opened.getnchannels()
             seconds, bits = opened.getnframes() / rate, 8 * opened.getsampwidth()
-    except (wave.Error, EOFError, ArithmeticError) as error:
+    except TarToolsError:
+        raise
+    except Exception as error:  # of the many ways to fail, the library names two
         return Description(f"WAV that cannot be read: {printable(str(error)) or 'it ends too early'}")
     return Description(f"WAV {seconds:.2f} s, {rate} Hz, {channels} channel{'s' * (channels > 1)}, {bits} bit")
 
@@ -135,10 +138,12 @@ def array(head: bytes, size: int) -> Description:
             raise ValueError(f"it has {length} bytes")
         header = ast.literal_eval(head[start : start + length].decode("utf-8" if head[6] > 2 else "latin-1").strip())
         kind, shape = header["descr"], tuple(int(n) for n in header["shape"])
-    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, MemoryError, RecursionError) as error:
+        if len(shape) > DIMENSIONS or not all(0 <= n < 1 << 63 for n in shape):
+            raise ValueError("its shape is none that an array can have")
+    except (ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, MemoryError, RecursionError) as error:
         return Description(f"array whose header cannot be read: {printable(str(error))[:WIDTH]}")
     what = f"array {dtype(kind)} {'x'.join(map(str, shape)) or 'scalar'}"
-    width = re.fullmatch(r"[<>|=]?[biufc](\d+)", kind) if isinstance(kind, str) else None
+    width = re.fullmatch(r"[<>|=]?[biufc](\d{1,3})", kind) if isinstance(kind, str) else None
     expected = math.prod(shape) * int(width[1]) if width else None
     if expected is not None and expected != size - start - length:
         what += f", but it has {size - start - length:,} bytes of data instead of {expected:,}"
@@ -151,7 +156,7 @@ def dtype(kind: object) -> str:
     >>> dtype("<f4"), dtype(">i2"), dtype("|O")
     ('float32', 'big-endian int16', 'of pickled objects (not opened)')
     """
-    found = re.fullmatch(r"([<>|=]?)([biufc])(\d+)", kind) if isinstance(kind, str) else None
+    found = re.fullmatch(r"([<>|=]?)([biufc])(\d{1,3})", kind) if isinstance(kind, str) else None
     if found:
         bits = "" if found[2] == "b" else str(8 * int(found[3]))
         return ("big-endian " if found[1] == ">" else "") + KINDS[found[2]] + bits

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tartools.account import Account
-from tartools.errors import StorageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 FIRST_SIGN = 1.0  # seconds; what is done by then needs no progress
+NEXT_LINE = 10.0  # seconds between the lines of progress in a log
 
 
 def say(name: str, text: str) -> None:
@@ -30,17 +30,6 @@ def say(name: str, text: str) -> None:
         sys.stderr.flush()
     except (OSError, ValueError):
         pass
-
-
-def put(line: str) -> None:
-    """Print *line* on stdout; names of files as the bytes that they are. Raises: StorageError, BrokenPipeError."""
-    try:
-        sys.stdout.buffer.write(os.fsencode(line + "\n"))
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url="stdout") from error
 
 
 def wanted() -> bool:
@@ -73,12 +62,24 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
 def _draw(name: str, account: Account, done: threading.Event) -> None:
     if done.wait(FIRST_SIGN):
         return
-    with _display() as display:
+    display = _display()
+    if not display.console.is_terminal or display.console.is_dumb_terminal:
+        _tell(name, account, done)
+        return
+    with display:
         task = display.add_task(name, total=account.expected, counts="")
         while True:
             display.update(task, completed=account.bytes_in, counts=_counts(account))
             if done.wait(0.2):
                 return
+
+
+def _tell(name: str, account: Account, done: threading.Event) -> None:
+    """Say how far we are, a line at a time: for logs, and terminals that can do no more."""
+    while True:
+        say(name, f"{_counts(account)}, {in_units(account.bytes_in)} so far")
+        if done.wait(NEXT_LINE):
+            return
 
 
 def _display() -> Progress:

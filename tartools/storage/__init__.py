@@ -108,7 +108,10 @@ def writing(url: str, force: bool = False) -> Iterator[ByteSink]:
 
 
 def is_repeatable(url: str) -> bool:
-    """Tell whether *url* can be read twice: not so stdin, commands and fifos. Raises: StorageError if it is not there."""
+    """Tell whether *url* can be read twice: not so stdin, commands and fifos.
+
+    Raises: StorageError if it is a local file that is not there.
+    """
     scheme = scheme_of(url)
     return scheme not in ("-", "pipe") and (scheme not in ("", "file") or local.check_readable(url) is not None)
 

@@ -21,6 +21,7 @@ from tartools.storage.names import PIPE
 from tartools.storage.streams import FileSink, enlarge
 
 _PLACE = re.compile(r"""'\{\}'|"\{\}"|\{\}""")
+_NESTED = re.compile(r"`|<<|\$'")  # what else changes the meaning of quotes
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|\{\}|['"]""", re.DOTALL)
 PATIENCE = 2.0  # seconds between asking a command to end and making it
 
@@ -42,10 +43,11 @@ def fill(template: str, word: str) -> str:
 
     def put(found: re.Match[str]) -> str:
         part = found[0]
-        if _PLACE.fullmatch(part):
+        if _PLACE.fullmatch(part) and not _NESTED.search(template):
             return quoted
-        if "{}" in part or part in "'\"" or part.count("`") % 2 or part.count("$(") > part.count(")"):
-            raise UsageError(f"{{}} has to stand outside of quotes, or alone in them, for this name: {template}", url=word)
+        unclosed = part[part.find("$(") :].count(")") < part.count("$(")
+        if "{}" in part or part in "'\"" or unclosed or _NESTED.search(template):
+            raise UsageError(f"for such a name, {{}} has to stand alone or alone in quotes: {template}", url=word)
         return part
 
     return _QUOTED.sub(put, template)

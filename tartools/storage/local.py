@@ -29,7 +29,10 @@ def path_of(url: str) -> str:
     host, slash, rest = path[2:].partition("/")
     if host not in ("", "localhost"):
         raise UsageError(f"a file: URL of another host: {host}", url=url)
-    return slash + unquote(rest)
+    decoded = slash + unquote(rest)
+    if "\0" in decoded:
+        raise UsageError("not a file name: it holds a NUL", url=url)
+    return decoded
 
 
 class FileInput:
@@ -176,16 +179,26 @@ def open_data() -> OpenOutput:
 
 def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
     """Return a local file as output, which appears when it is complete; other kinds of files are written in place."""
-    path = os.path.realpath(path_of(url))  # a symlink stays one
+    name = path_of(url)
+    path = os.path.realpath(name)  # a symlink stays one
     try:
-        there = os.stat(path) if os.path.lexists(path) else None
+        there = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
         if there and not stat.S_ISREG(there.st_mode):
-            return OpenOutput(FileSink(path, url))
+            return open_in_place(name, url)  # not by its real path: that of `>(command)` leads nowhere
         if there and not force:
             raise _exists(url)
         return FileOutput(path, url, force, stat.S_IMODE(there.st_mode) if there else None)
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
+
+
+def open_in_place(path: str, url: str) -> OpenOutput:
+    """Return what is no regular file as output, unless it is a terminal."""
+    sink = FileSink(path, url)
+    if os.isatty(sink.fileno()):
+        sink.close()
+        raise UsageError("this is a terminal: what is written here is not for one", url=url)
+    return OpenOutput(sink)
 
 
 class FileOutput:

@@ -116,16 +116,16 @@ class Writer:
         if old is None or first == end:
             return
         self._closed += end - first
-        if isinstance(old, io.FileIO):
-            self._write_pending()
-            copy_range(old, first, end, self.sink)
-        elif end - first >= DIRECT:
-            self._write_pending()
-            self.sink.write(memoryview(old)[first:end])
-        else:
-            self._pending += memoryview(old)[first:end]
+        if end - first < DIRECT:
+            self._pending += read_range(old, first, end) if isinstance(old, io.FileIO) else memoryview(old)[first:end]
             if len(self._pending) >= PENDING:
                 self._write_pending()
+            return
+        self._write_pending()
+        if isinstance(old, io.FileIO):
+            copy_range(old, first, end, self.sink)
+        else:
+            self.sink.write(memoryview(old)[first:end])
 
     def _write_pending(self) -> None:
         if self._pending:
