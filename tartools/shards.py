@@ -162,10 +162,10 @@ class ShardWriter:
         """Add *sample*. Raises: SampleError if its key is that of the sample before it."""
         last, self._last = self._last, sample
         if sample.raw_key == last.raw_key and self.samples and sample.grouped and last.grouped:
-            where = " and ".join(dict.fromkeys(shown(s.shard) for s in (last, sample) if s.shard)) or shown(self.url)
+            where = " and ".join(dict.fromkeys(shown(s.shard) for s in (last, sample) if s.shard))
+            help = f" (from {where}); tarcat --rekey gives new keys, tarsort joins them" if where else ""
             raise SampleError(
-                f"two samples with the key {sample.key!r} side by side (from {where}): readers would take them for "
-                "one; --rekey gives new keys, tarsort joins them"
+                f"two samples with the key {sample.key!r} side by side, which readers would take for one{help}"
             )
         sample.write_to(self._writer)
         self.samples += 1

@@ -69,6 +69,8 @@ def tarsplit(
     """Run the command."""
     if remove and not post:
         raise UsageError("--remove needs a --post that takes the shards elsewhere first")
+    if remove and not storage.is_file(output):
+        raise UsageError("--remove removes files, and OUTPUT names none", url=output)
     if even and (samples or size):
         raise UsageError("--shards decides the size of shards; it excludes -n and -s")
     names = numbering.parse_numbering(output, gzip)

@@ -62,45 +62,44 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
 def _draw(name: str, account: Account, done: threading.Event) -> None:
     if done.wait(FIRST_SIGN):
         return
-    display = _display()
+    begin = clock() - FIRST_SIGN
+    display = _display(bar=account.expected is not None)
     if not display.console.is_terminal or display.console.is_dumb_terminal:
-        _tell(name, account, done)
+        _tell(name, account, begin, done)
         return
     with display:
         task = display.add_task(name, total=account.expected, counts="")
         while True:
-            display.update(task, completed=account.bytes_in, counts=_counts(account))
+            display.update(task, completed=account.bytes_in, counts=_counts(account, clock() - begin))
             if done.wait(0.2):
                 return
 
 
-def _tell(name: str, account: Account, done: threading.Event) -> None:
+def _tell(name: str, account: Account, begin: float, done: threading.Event) -> None:
     """Say how far we are, a line at a time: for logs, and terminals that can do no more."""
     while True:
-        say(name, f"{_counts(account)}, {in_units(account.bytes_in)} so far")
+        say(name, f"{_counts(account, clock() - begin)} so far")
         if done.wait(NEXT_LINE):
             return
 
 
-def _display() -> Progress:
+def _display(bar: bool) -> Progress:
+    """Return what draws; with a *bar* and the time that is left where the end is known."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    counts = TextColumn("{task.fields[counts]}", markup=False)
+    columns = [BarColumn(20), counts, TimeRemainingColumn()] if bar else [counts]
     return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(20),
-        TextColumn("{task.fields[counts]}", markup=False),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
+        TextColumn("{task.description}", markup=False), *columns, console=Console(stderr=True), transient=True
     )
 
 
-def _counts(account: Account) -> str:
-    shards = f"{account.shards_done}/{account.shards} shards, " if account.shards and account.shards > 1 else ""
-    return f"{shards}{account.samples_in:,} samples"
+def _counts(account: Account, seconds: float) -> str:
+    shards = f", {account.shards_done} of {account.shards} shards" if (account.shards or 0) > 1 else ""
+    known = f" of {in_units(account.expected)}" if account.expected is not None else ""
+    rate = in_units(account.bytes_in / max(seconds, 1e-6))
+    return f"{account.samples_in:,} samples{shards}, {in_units(account.bytes_in)}{known}, {rate}/s"
 
 
 def summary(name: str, account: Account, seconds: float) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "check_inputs",
     "check_output",
     "expand",
+    "is_file",
     "is_repeatable",
     "open_read",
     "open_write",
@@ -107,6 +108,11 @@ def writing(url: str, force: bool = False) -> Iterator[ByteSink]:
         raise
 
 
+def is_file(url: str) -> bool:
+    """Tell whether *url* names a local file, be it there or not."""
+    return scheme_of(url) in ("", "file")
+
+
 def is_repeatable(url: str) -> bool:
     """Tell whether *url* can be read twice: not so stdin, commands and fifos.
 
@@ -118,7 +124,7 @@ def is_repeatable(url: str) -> bool:
 
 def beginning(prefix: str) -> list[str]:
     """Return the URLs that exist and begin with *prefix*; of commands there are none."""
-    return local.beginning(prefix) if scheme_of(prefix) in ("", "file") else []
+    return local.beginning(prefix) if is_file(prefix) else []
 
 
 def remove(url: str) -> None:

@@ -97,7 +97,9 @@ class FileSink(SharedFile):
         except OSError as error:
             if isinstance(error, BrokenPipeError) and self.fileno() == 1:
                 raise
-            raise StorageError(error.strerror or str(error), url=self.url) from error
+            gone = isinstance(error, BrokenPipeError)
+            what = "nobody reads this any more" if gone else error.strerror or str(error)
+            raise StorageError(what, url=self.url) from error
         return len(data)
 
 
