@@ -178,6 +178,9 @@ class _OnceEach(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+_came: list[int] = []  # signals; Python swallows what is raised in a finalizer, and the run then goes on to its end
+
+
 class _Interrupted(BaseException):
     """A signal that asks us to end."""
 
@@ -229,7 +232,8 @@ class Command:
             if isinstance(values, int):
                 sys.stdout.flush()
                 return values
-            return self._run(values)
+            status = self._run(values)
+            return SIGNALLED + _came[0] if _came else status
         except TarToolsError as error:
             return self._failed(str(error), error.status)
         except typer.TyperException as error:
@@ -307,6 +311,7 @@ def help_text(manual: str) -> str:
 def _interrupt(number: int, _: FrameType | None) -> NoReturn:
     for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)  # what is being cleaned up is cleaned up
+    _came.append(number)
     raise _Interrupted(number)
 
 

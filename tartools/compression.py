@@ -198,12 +198,9 @@ def decompressed(stream: Stream, url: str) -> Stream:
 
     Raises while it is read: TruncatedError and TarFormatError with *url* and the byte offset in the compressed file.
     """
-    if stream.file is not None:
-        head = os.pread(stream.file.fileno(), MAGIC, stream.start)
-    else:
-        head = read_head(stream)
-        stream = _Pushed(stream, head)
-    codec = codec_of(head)
+    if stream.file is None:
+        return _Unknown(stream, url)
+    codec = codec_of(os.pread(stream.file.fileno(), MAGIC, stream.start))
     return stream if codec is None else _Decompressed(stream, codec, url)
 
 
@@ -214,6 +211,29 @@ def read_head(stream: Stream) -> bytes:
     while have < MAGIC and (count := stream.readinto(memoryview(head)[have:])):
         have += count
     return bytes(head[:have])
+
+
+class _Unknown:
+    """A stream that shows at its first read what it is; before that nobody waits for it."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, stream: Stream, url: str) -> None:
+        self._stream = stream
+        self._url = url
+        self._known: Stream | None = None
+
+    def readinto(self, view: memoryview, /) -> int:
+        if self._known is None:
+            head = read_head(self._stream)
+            codec = codec_of(head)
+            pushed = _Pushed(self._stream, head)
+            self._known = pushed if codec is None else _Decompressed(pushed, codec, self._url)
+        return self._known.readinto(view)
+
+    def skip(self, count: int, /) -> None:
+        raise AssertionError("only files are skipped in")
 
 
 class _Pushed:

@@ -9,7 +9,8 @@
     └─ UsageError            2  the command line cannot be carried out
 
 The number is the exit status. Signals are not errors: `cli` turns them into statuses above 128.
-Any other exception is a bug and shows its traceback.
+An error of the system that none of these stands for is one line too. Any other exception is a bug and shows its
+traceback.
 """
 
 from __future__ import annotations

@@ -73,7 +73,11 @@ class TarWriter:
     def close(self) -> None:
         """Write the end of the archive, and let the shard appear. Does nothing the second time."""
         if self._finalizer.alive:
-            self._writer.commit()
+            try:
+                self._writer.commit()
+            except BaseException:
+                self._finalizer()
+                raise
             self._finalizer.detach()
 
     def abort(self) -> None:

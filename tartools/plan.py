@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tartools.account import Account
-from tartools.errors import SampleError, StorageError, printable
+from tartools.errors import SampleError, StorageError, concealed, printable
 from tartools.sample import checked_path, join_path, split_path
 from tartools.sources import Part, Planned, local
 from tartools.storage.local import path_of
@@ -123,7 +123,7 @@ def _cell(path: bytes, cell: str, column: Cells, plan: Plan, line: int) -> Part:
         return Part(path, _bytes(cell))
     url = plan.source(cell, line)
     if scheme_of(url) == "pipe" and not plan.allow_pipe:
-        raise plan.failure(line, f"a command in a table is not run without --allow-pipe: {cell}")
+        raise plan.failure(line, f"a command in a table is not run without --allow-pipe: {concealed(cell)}")
     return Part(path, url=url)
 
 

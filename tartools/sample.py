@@ -53,7 +53,7 @@ class Sample:
     def __init__(self, key: bytes, members: Iterable[Member] = (), shard: str = "") -> None:
         self.raw_key = key
         self.shard = shard
-        self._members: Iterable[Member] | None = members
+        self._members: list[Member] | tuple[Member, ...] | None = members if type(members) is list else tuple(members)
         self._span: tuple[Source, int, int] | None = None
 
     @classmethod

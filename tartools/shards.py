@@ -8,31 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import chain
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tartools import compression, storage, tar
 from tartools.account import Account
-from tartools.errors import SampleError, UsageError, printable, shown
+from tartools.errors import SampleError, StorageError, UsageError, printable, shown
 from tartools.sample import Sample, group
 from tartools.storage.scratch import scratch_file
 from tartools.tar import Special
 
 
-class Reading:
+class Reading(NamedTuple):
     """How shards are read: leniently (*lax*), leaving out special members in silence (*skip_special*).
 
     With *ranges*, samples of plain local files are ranges of those files and hold no memory. Large members of other
     inputs go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp).
     """
 
-    def __init__(
-        self, lax: bool = False, skip_special: bool = False, ranges: bool = False, tmpdir: str | None = None
-    ) -> None:
-        self.lax = lax
-        self.skip_special = skip_special
-        self.ranges = ranges
-        self.tmpdir = tmpdir
+    lax: bool = False
+    skip_special: bool = False
+    ranges: bool = False
+    tmpdir: str | None = None
 
 
 def read_samples(
@@ -46,7 +42,13 @@ def read_samples(
     Order: that of *urls*, and of each archive. Holds: one sample, one read buffer of 1 MiB.
     Raises: TarFormatError, StorageError, with URL and byte offset, after the samples before the damage.
     """
-    return chain.from_iterable(read_each(urls, account or Account(), reading or Reading()))
+    return one_by_one(read_each(urls, account or Account(), reading or Reading()))
+
+
+def one_by_one(sources: Iterable[Iterator[Sample]]) -> Iterator[Sample]:
+    """Yield the samples of each of *sources* in turn; closing this closes the one it is at."""
+    for samples in sources:
+        yield from samples
 
 
 def read_each(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Sample]]:
@@ -109,9 +111,9 @@ class ShardStream:
         self.readinto = stream.readinto
         self.skip = stream.skip
 
-    def cancel(self) -> None:
-        """Make another thread's `readinto` return soon, where that thread may wait for a command."""
-        self._input.cancel()
+    def cancel(self) -> bool:
+        """Make another thread's `readinto` return soon; tell whether that is possible."""
+        return self._input.cancel()
 
     def close(self) -> None:
         """Stop reading."""
@@ -151,6 +153,7 @@ class ShardWriter:
         self._compressed = compression.CompressedSink(self._output.sink, codec) if codec else None
         self._writer = tar.Writer(self._compressed or self._output.sink)
         self._last = Sample(b"")
+        self._broken = False  # a write failed half way
         self.samples = 0
 
     @property
@@ -167,11 +170,18 @@ class ShardWriter:
             raise SampleError(
                 f"two samples with the key {sample.key!r} side by side, which readers would take for one{help}"
             )
+        self._broken = True
         sample.write_to(self._writer)
+        self._broken = False
         self.samples += 1
 
     def commit(self) -> None:
-        """Write the end of the archive, and let the shard appear under its name."""
+        """Write the end of the archive, and let the shard appear under its name.
+
+        Raises: StorageError, also if a `write` failed before: what follows it is no archive any more.
+        """
+        if self._broken:
+            raise StorageError("an earlier write failed, so this is no whole archive", url=self.url)
         self._writer.end()
         if self._compressed:
             self._compressed.finish()
@@ -180,7 +190,7 @@ class ShardWriter:
     def abort(self) -> None:
         """Give up: no end is written and no file appears. Whole samples that went to stdout stay there."""
         try:
-            if self._output.streaming:
+            if self._output.streaming and not self._broken:
                 self._writer.flush()
         finally:
             self._output.abort()

@@ -15,7 +15,6 @@ Examples:
 from __future__ import annotations
 
 from contextlib import ExitStack
-from itertools import chain
 from typing import Annotated
 
 import typer
@@ -64,6 +63,6 @@ def tarpcat(
             readers.enter_context(shards.closing_upstream(ahead))
             streams = zip(urls, ahead, strict=True)
             each = (shards.read_shard(url, account, reading, stream) for url, stream in streams)
-            samples = shuffle.interleaved(each, choice.interleave) if choice.interleave else chain.from_iterable(each)
+            samples = shuffle.interleaved(each, choice.interleave) if choice.interleave else shards.one_by_one(each)
         samples = _cat.chosen(samples, choice, wanted, account)
         shards.write_samples(samples, output.url, account, force=output.force, gzip=output.gzip)

@@ -20,7 +20,7 @@ from tartools.storage.scratch import scratch_file
 CHUNK = 1 << 20  # bytes a read: many small ones would only have the threads wait for one another
 LIVE = 4  # chunks that wait of a shard whose samples are being taken
 BATCH = 256  # samples handed over at a time
-PATIENCE = 0.5  # seconds for a thread to end; one that hangs in a read of stdin ends with the process
+PATIENCE = 10.0  # seconds for a thread to end that was told to; one that waits for stdin ends with the process
 
 
 class Stream(Protocol):
@@ -37,8 +37,8 @@ class Stream(Protocol):
         """Pass *count* bytes by; only asked for where there is a *file*."""
         ...
 
-    def cancel(self) -> None:
-        """Make another thread's `readinto` return soon."""
+    def cancel(self) -> bool:
+        """Make another thread's `readinto` return soon; tell whether that is possible."""
         ...
 
     def close(self) -> None:
@@ -88,9 +88,7 @@ class _Desk:
             self.stopped = True
             self.changed.notify_all()
             readers = list(self.readers)
-        for reader in readers:
-            reader.cancel()
-        for reader in readers:
+        for reader in [reader for reader in readers if reader.cancel()]:
             reader.thread.join(PATIENCE)
 
 
@@ -149,10 +147,11 @@ class _Ahead:
         """Never asked for: there is no file."""
         raise AssertionError("only files are skipped in")
 
-    def cancel(self) -> None:
-        """Make the thread end."""
-        if self._stream is not None:
-            self._stream.cancel()
+    def cancel(self) -> bool:
+        """Make the thread end, which must have been told so; tell whether it will."""
+        with self._desk.changed:
+            stream = self._stream
+        return stream is None or stream.cancel()
 
     def close(self) -> None:
         """Stop reading; waits for the thread."""
@@ -165,9 +164,8 @@ class _Ahead:
             desk.memory += sum(map(len, self._chunks))
             self._chunks.clear()
             desk.changed.notify_all()
-        if not self._done:
-            self.cancel()
-        self.thread.join(PATIENCE)
+        if self._done or self.cancel():
+            self.thread.join(PATIENCE)
         desk.readers.discard(self)
 
     def _from_memory(self, view: memoryview) -> int:
@@ -184,12 +182,17 @@ class _Ahead:
 
     def _run(self) -> None:
         try:
-            self._stream = self._opener(self._url)
-            if self._stream.file is None:
+            stream = self._opener(self._url)
+            with self._desk.changed:
+                self._stream = stream
+                unwanted = self._desk.stopped or self._closed
+            if unwanted:  # who said so could not cancel what was not there
+                stream.cancel()
+            if stream.file is None:
                 try:
-                    self._read(self._stream)
+                    self._read(stream)
                 finally:
-                    self._stream.close()
+                    stream.close()
         except BaseException as error:
             self._error = error
         with self._desk.changed:
@@ -197,12 +200,12 @@ class _Ahead:
             self._desk.changed.notify_all()
 
     def _read(self, stream: Stream) -> None:
+        room = memoryview(bytearray(CHUNK))
         while not (self._desk.stopped or self._closed):
-            chunk = memoryview(bytearray(CHUNK))
-            count = stream.readinto(chunk)
+            count = stream.readinto(room)
             if not count:
                 return
-            self._keep(chunk[:count])
+            self._keep(memoryview(bytes(room[:count])))  # no more memory than the budget counts
 
     def _keep(self, chunk: memoryview) -> None:
         """Put *chunk* behind what waits already: in memory if there is room, else on disk."""
@@ -247,9 +250,9 @@ def as_they_come(
                 account.samples_in += 1
                 yield sample
     finally:
-        hub.stop()
-        for thread in threads:
-            thread.join(PATIENCE)
+        if hub.stop():
+            for thread in threads:
+                thread.join(PATIENCE)
 
 
 class _Deputy(Account):
@@ -306,14 +309,14 @@ class _Hub:
                 raise self._error
             return None
 
-    def stop(self) -> None:
-        """End all threads."""
+    def stop(self) -> bool:
+        """End all threads; tell whether they will, or one may wait for what can't be cancelled."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
             streams = list(self._streams)
-        for stream in streams:
-            stream.cancel()
+        cancelled = [stream.cancel() for stream in streams]
+        return all(cancelled)
 
     def _next(self) -> str | None:
         with self._changed:
@@ -323,6 +326,9 @@ class _Hub:
         stream = self._opener(url)
         with self._changed:
             self._streams.add(stream)
+            unwanted = self._stopped
+        if unwanted:
+            stream.cancel()
         deputy = _Deputy(self._account, self._changed)
         batch: list[Sample] = []
         size = 0
@@ -343,7 +349,7 @@ class _Hub:
     def _put(self, batch: list[Sample]) -> bool:
         """Hand over *batch*; tell whether to go on."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._batches) < 2 * self.running or self._stopped)
+            self._changed.wait_for(lambda: len(self._batches) < 2 * self.running or self._stopped or self._error)
             self._batches.append(batch)
             self._changed.notify_all()
             return not self._stopped

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tartools.account import Account
+from tartools.errors import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -26,7 +27,7 @@ NEXT_LINE = 10.0  # seconds between the lines of progress in a log
 def say(name: str, text: str) -> None:
     """Print one line: *text*, after the *name* of the command. A stderr that can't be written to is no failure."""
     try:
-        sys.stderr.write(f"{name}: {text}\n")
+        sys.stderr.write(f"{name}: {printable(text)}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         pass

@@ -120,10 +120,10 @@ def _chosen(
     fresh: set[bytes] = set()
     for name, member in named:
         for new in targets.get(name, ()):
+            other = member if new is None else tar.renamed(member, checked_path(sample.key, new))
             if new is not None:
-                member = tar.renamed(member, checked_path(sample.key, new))
-                fresh.add(member.path)
-            result.append((name, member))
+                fresh.add(other.path)
+            result.append((name, other))
     paths = [member.path for _, member in result]
     for path in fresh:
         if paths.count(path) > 1:

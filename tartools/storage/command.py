@@ -1,6 +1,6 @@
 """Commands as inputs and outputs: `pipe:COMMAND`, and `GOPEN_<SCHEME>` templates.
 
-A command runs in `sh`, in a process group of its own, so that nothing of it is left when we stop.
+A command runs in `sh`, in a session of its own, so that nothing of it is left when we stop.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import contextlib
 import io
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 from tartools.errors import StorageError, UsageError, concealed
@@ -47,27 +48,103 @@ def fill(template: str, word: str) -> str:
             return quoted
         unclosed = part[part.find("$(") :].count(")") < part.count("$(")
         if "{}" in part or part in "'\"" or unclosed or _NESTED.search(template):
-            raise UsageError(f"for such a name, {{}} has to stand alone or alone in quotes: {template}", url=word)
+            raise UsageError(
+                f"for such a name, {{}} has to stand alone or alone in quotes: {concealed(template)}", url=word
+            )
         return part
 
     return _QUOTED.sub(put, template)
 
 
-def start(command: str, **streams: IO[bytes] | int | None) -> subprocess.Popen[bytes]:
-    """Start *command* in `sh`, in its own process group, with the default action for SIGPIPE.
+class Child:
+    """A program in a session of its own, of which nothing is left once it has ended.
 
-    A signal that comes meanwhile waits until there is something to end.
+    Its process group is killed before the program is reaped: as long as that has not happened, nobody else has its
+    number. A session, because a background group that asks for a password on the terminal would be stopped for ever;
+    without a terminal it fails at once. A signal that comes while it starts waits until there is something to end.
     """
-    process: subprocess.Popen[bytes] | None = None
-    try:
-        with _signals_wait():
-            process = subprocess.Popen(["sh", "-c", command], process_group=0, bufsize=0, **streams)  # type: ignore[call-overload]
-    except BaseException:
-        if process is not None:
-            stop(process, signal.SIGKILL)
-        raise
-    assert process is not None
-    return process
+
+    def __init__(self, arguments: Sequence[str], **options: object) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            with _signals_wait():
+                self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)  # type: ignore[call-overload]
+        except BaseException:
+            if self._process is not None:
+                self.end(signal.SIGKILL)
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The number of the process, its group and its session."""
+        return self._started.pid
+
+    @property
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Our end of its stdin, if that is a pipe."""
+        return self._started.stdin
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Our end of its stdout, if that is a pipe."""
+        return self._started.stdout
+
+    @property
+    def running(self) -> bool:
+        """Tell whether it has not been reaped yet."""
+        return self._process is not None and self._process.returncode is None
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to all of the group, if the program has not been reaped yet."""
+        with self._lock:
+            if self.running:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, number)
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Return the status once the program has ended and what it left is killed; None if that takes longer."""
+        if not self._has_ended(seconds):
+            return None
+        self.kill()
+        return self._started.wait()
+
+    def end(self, first: int = signal.SIGTERM) -> None:
+        """End all of it: by signal *first*, after two seconds by SIGKILL."""
+        self.kill(first)
+        if self.wait(PATIENCE) is None:
+            self.kill()
+            self.wait()
+
+    def _has_ended(self, seconds: float | None) -> bool:
+        """Wait up to *seconds* for the end, without reaping where the system can; tell whether it came."""
+        if not self.running:
+            return True
+        try:
+            if seconds is not None:
+                fd = os.pidfd_open(self.pid)
+                try:
+                    poll = select.poll()
+                    poll.register(fd, select.POLLIN)
+                    return bool(poll.poll(seconds * 1000))
+                finally:
+                    os.close(fd)
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            return True  # another thread reaped it meanwhile
+        except (AttributeError, OSError):  # not Linux, or a kernel without it
+            try:
+                self._started.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return False
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # at once: hardly anybody has the number yet
+        return True
 
 
 @contextlib.contextmanager
@@ -90,20 +167,6 @@ def _signals_wait() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def stop(process: subprocess.Popen[bytes], first: int = signal.SIGTERM) -> None:
-    """End *process* and all of its group: by signal *first*, after two seconds by SIGKILL."""
-    for number in (first, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            continue
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # what the command left running
-        return
-
-
 def describe(status: int) -> str:
     """Return how a command ended, in words."""
     if status >= 0:
@@ -116,11 +179,11 @@ def run(template: str, word: str) -> None:
 
     Raises: StorageError if it fails.
     """
-    process = start(fill(template, word), stdin=subprocess.DEVNULL, stdout=2)
+    child = Child(["sh", "-c", fill(template, word)], stdin=subprocess.DEVNULL, stdout=2)
     try:
-        status = process.wait()
+        status = child.wait()
     except BaseException:
-        stop(process)
+        child.end()
         raise
     if status:
         raise StorageError(f"the command for this shard {describe(status)}: {concealed(template)}", url=word)
@@ -134,15 +197,15 @@ class CommandInput:
 
     def __init__(self, command: str, url: str) -> None:
         self._url = url
-        self._process = start(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-        assert isinstance(self._process.stdout, io.FileIO)
-        self._output = self._process.stdout
+        self._child = Child(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        assert isinstance(self._child.stdout, io.FileIO)
+        self._output = self._child.stdout
         enlarge(self._output.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the command failed."""
         count = self._output.readinto(view) or 0
-        if not count and (status := self._process.wait()):
+        if not count and (status := self._child.wait()):
             raise StorageError(f"the command {describe(status)}", url=self._url)
         return count
 
@@ -150,21 +213,21 @@ class CommandInput:
         """Never asked for: there is no file."""
         raise AssertionError("only files are skipped in")
 
-    def cancel(self) -> None:
-        """End the command."""
-        stop(self._process)
+    def cancel(self) -> bool:
+        """End the command, which ends a `readinto` in another thread."""
+        self._child.end()
+        return True
 
     def close(self) -> None:
         """Close the pipe; a command that writes on gets SIGPIPE, and SIGTERM after two seconds."""
         self._output.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(PATIENCE)
-        stop(self._process)
+        if self._child.wait(PATIENCE) is None:
+            self._child.end()
 
     def __del__(self) -> None:
-        process: subprocess.Popen[bytes] | None = getattr(self, "_process", None)
-        if process is not None and process.returncode is None:
-            stop(process)
+        child: Child | None = getattr(self, "_child", None)
+        if child is not None and child.running:
+            child.end()
 
 
 def open_read(url: str) -> CommandInput:
@@ -178,9 +241,9 @@ class CommandOutput:
     streaming = False
 
     def __init__(self, command: str, url: str) -> None:
-        self._process = start(command, stdin=subprocess.PIPE)
-        assert self._process.stdin is not None
-        with self._process.stdin as pipe:
+        self._child = Child(["sh", "-c", command], stdin=subprocess.PIPE)
+        assert self._child.stdin is not None
+        with self._child.stdin as pipe:
             self.sink = FileSink(os.dup(pipe.fileno()), url)  # one owner of the descriptor
         enlarge(self.sink.fileno())
         self._open = True
@@ -188,7 +251,7 @@ class CommandOutput:
     def commit(self) -> None:
         """Close the pipe and wait. Raises: StorageError if the command failed."""
         self.sink.close()
-        if status := self._process.wait():
+        if status := self._child.wait():
             raise StorageError(f"the command {describe(status)}", url=self.sink.url)
         self._open = False
 
@@ -196,7 +259,7 @@ class CommandOutput:
         """Kill the command *before* its stdin ends, so that it can't take half an archive for a whole one."""
         if self._open:
             self._open = False
-            stop(self._process, signal.SIGKILL)
+            self._child.end(signal.SIGKILL)
             self.sink.close()
 
 

@@ -7,10 +7,11 @@ import io
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tartools.errors import StorageError, UsageError, shown
 from tartools.storage.names import FILE
-from tartools.storage.streams import FileSink, SharedFile, enlarge
+from tartools.storage.streams import FileSink, SharedFile, enlarge, wait_until_ready
 
 
 def path_of(url: str) -> str:
@@ -49,7 +50,9 @@ class FileInput:
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""
         try:
-            return self._file.readinto(view) or 0
+            while (count := self._file.readinto(view)) is None:  # somebody left the descriptor non-blocking
+                wait_until_ready(self._file.fileno(), writing=False)
+            return count
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=self._url) from error
 
@@ -57,12 +60,14 @@ class FileInput:
         """Move *count* bytes on."""
         os.lseek(self._file.fileno(), count, os.SEEK_CUR)
 
-    def cancel(self) -> None:
-        """Do nothing: files do not keep their readers waiting."""
+    def cancel(self) -> bool:
+        """Do nothing: a regular file does not keep its reader waiting, and of another one nobody can say."""
+        return self.file is not None
 
     def close(self) -> None:
         """Let go of the file. It is closed when the last range of it is forgotten."""
-        del self._file
+        if self._file.closefd and self.file is None:
+            self._file.close()
         self.file = None
 
 
@@ -180,6 +185,8 @@ def open_data() -> OpenOutput:
 def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
     """Return a local file as output, which appears when it is complete; other kinds of files are written in place."""
     name = path_of(url)
+    if name.endswith("/"):
+        raise StorageError("this names a directory; name a file in it", url=url)
     path = os.path.realpath(name)  # a symlink stays one
     try:
         there = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
@@ -246,7 +253,7 @@ class FileOutput:
         """Remove the temporary file."""
         if self._open:
             self._open = False
-            try:
+            with suppress(OSError):  # it would hide why we give up
                 self.sink.close()
-            finally:
+            with suppress(OSError):
                 os.unlink(self._temporary)

@@ -1,4 +1,4 @@
-"""One command in many directories: each time a fresh shell in a process group of its own, of which nothing is left.
+"""One command in many directories: each time a fresh shell in a session of its own, of which nothing is left.
 
 `Shells` is all that knows how a shell is started and ended. A guard, a small `sh` beside us, kills what runs and
 removes the directories should we be killed in a way that leaves us no time for that.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import select
 import shutil
-import signal
 import stat
 import subprocess
 import threading
@@ -19,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from tartools.errors import CommandError, StorageError
-from tartools.storage.command import describe
+from tartools.storage.command import Child, describe
 from tartools.storage.scratch import create_file, open_file, private_directory, remove
 
 # Waits until we say that all is done, or are gone. $1: the private directory; $2: "keep" or empty.
@@ -76,7 +74,7 @@ class Shells:
         self._keep = keep
         self._environment = dict(os.environb)
         self._lock = threading.Lock()
-        self._live: dict[int, subprocess.Popen[bytes]] = {}  # by slot
+        self._live: dict[int, Child] = {}  # by slot
         self._stopped = False
         self.folder = os.path.realpath(os.fsencode(private_directory(tmpdir)))
         self._running = create_file(self.folder + b"/running")
@@ -114,7 +112,7 @@ class Shells:
             return "was not run"
         output = create_file(log) if log else None
         try:
-            process = subprocess.Popen(
+            child = Child(
                 self._arguments,
                 executable=self._program,
                 cwd=folder,
@@ -122,17 +120,17 @@ class Shells:
                 stdin=subprocess.DEVNULL,
                 stdout=output or 2,
                 stderr=subprocess.STDOUT,
-                process_group=0,
             )
         except (OSError, ValueError) as error:
             return f"could not be started: {getattr(error, 'strerror', None) or error}"
         finally:
             if output:
                 output.close()
-        in_time = self._attend(process)
-        failure = "" if in_time and process.returncode == 0 else describe(process.returncode)
-        if not in_time:
+        status = self._attend(child)
+        if status is None:
             failure = f"took longer than {self._timeout:g} seconds and was killed"
+        else:
+            failure = describe(status) if status else ""
         if failure and log:
             _show(log)
         return failure
@@ -141,51 +139,27 @@ class Shells:
         """Kill what runs, and run nothing more. Calls of `run` then return soon."""
         with self._lock:
             self._stopped = True
-            for process in self._live.values():
-                _kill(process)
+            for child in self._live.values():
+                child.kill()
 
-    def _attend(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait for *process*, then end its group. Tell whether it ended in time."""
+    def _attend(self, child: Child) -> int | None:
+        """Return the status of *child* when it and its group have ended; None if it had to be killed for its time."""
         with self._lock:
             slot = next(n for n in range(len(self._live) + 1) if n not in self._live)
-            self._live[slot] = process
-            os.pwrite(self._running.fileno(), b"%-11d\n" % process.pid, slot * SLOT)
+            self._live[slot] = child
+            os.pwrite(self._running.fileno(), b"%-11d\n" % child.pid, slot * SLOT)
             if self._stopped:
-                _kill(process)
-        in_time = self._timeout is None or _ends_within(process, self._timeout)
-        if in_time and hasattr(os, "waitid"):  # not reaped yet, so that its number stays taken until the group is dead
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        elif in_time:
-            process.wait()
-        with self._lock:
-            _kill(process)
-            del self._live[slot]
-            os.pwrite(self._running.fileno(), b" " * (SLOT - 1), slot * SLOT)
-        process.wait()
-        return in_time
-
-
-def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for the end of *process*, up to *seconds*; tell whether it came."""
-    if hasattr(os, "pidfd_open"):  # Popen.wait would look again and again
-        fd = os.pidfd_open(process.pid)
+                child.kill()
         try:
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            return bool(poll.poll(seconds * 1000))
+            status = child.wait(self._timeout)
+            if status is None:
+                child.kill()
+                child.wait()
+            return status
         finally:
-            os.close(fd)
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill all of the group of *process*."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+            with self._lock:
+                del self._live[slot]
+                os.pwrite(self._running.fileno(), b" " * (SLOT - 1), slot * SLOT)
 
 
 def _show(log: bytes) -> None:

@@ -29,8 +29,8 @@ class Input(Protocol):
         """Pass *count* bytes by; only asked for where there is a *file*."""
         ...
 
-    def cancel(self) -> None:
-        """Make a `readinto` of another thread return soon."""
+    def cancel(self) -> bool:
+        """Make a `readinto` of another thread return soon; tell whether that is possible."""
         ...
 
     def close(self) -> None:
@@ -93,7 +93,10 @@ class FileSink(SharedFile):
         view = memoryview(data)
         try:
             while view.nbytes:
-                view = view[super().write(view) :]
+                count = super().write(view)
+                if count is None:  # somebody left the descriptor non-blocking
+                    wait_until_ready(self.fileno(), writing=True)
+                view = view[count or 0 :]
         except OSError as error:
             if isinstance(error, BrokenPipeError) and self.fileno() == 1:
                 raise
@@ -101,6 +104,15 @@ class FileSink(SharedFile):
             what = "nobody reads this any more" if gone else error.strerror or str(error)
             raise StorageError(what, url=self.url) from error
         return len(data)
+
+
+def wait_until_ready(fd: int, *, writing: bool) -> None:
+    """Wait until the non-blocking descriptor *fd* can be read, or written."""
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT if writing else select.POLLIN)
+    poll.poll()
 
 
 def enlarge(fd: int) -> None:

@@ -14,8 +14,8 @@ BLOCK = 512
 RECORD = 20 * BLOCK  # archives end on a multiple of this, as GNU tar's do
 
 # POSIX.1-2017, pax, "ustar Interchange Format"
-NAME, MODE, SIZE = slice(0, 100), slice(100, 108), slice(124, 136)
-CHKSUM, TYPE, LINK = slice(148, 156), slice(156, 157), slice(157, 257)
+NAME, SIZE = slice(0, 100), slice(124, 136)
+CHKSUM, TYPE = slice(148, 156), slice(156, 157)
 MAGIC, OWNER_NAMES, PREFIX = slice(257, 265), slice(265, 345), slice(345, 500)
 USTAR = b"ustar\x0000"  # with this magic, and only with it, there is a prefix
 GNU = b"ustar  \0"
@@ -24,6 +24,7 @@ GNU = b"ustar  \0"
 FAST = Struct("100s24x12s12x9s188xB")
 
 Source = bytes | bytearray | io.FileIO
+adler32 = zlib.adler32
 
 
 class Member(NamedTuple):
@@ -164,9 +165,9 @@ def checksum_matches(block: bytes) -> bool:
         stored = parse_number(block[CHKSUM])
     except TarFormatError:
         return False
-    unsigned = byte_sum(block)
-    signed = unsigned - 256 * sum(b > 127 for b in block[:148] + block[156:])
-    return stored in (unsigned, signed)
+    if adler32(block) & 0xFFFF == (stored - 8 * 0x20 + sum(block[CHKSUM]) + 1) % 65521:  # as in _ExpectedSums
+        return True
+    return stored == byte_sum(block) - 256 * sum(b > 127 for b in block[:148] + block[156:])
 
 
 def regular_name(block: bytes) -> bytes:
@@ -213,4 +214,3 @@ class _Sizes(dict[bytes, int]):
 
 EXPECTED_SUMS = _ExpectedSums()
 SIZES = _Sizes()
-adler32 = zlib.adler32

@@ -11,6 +11,7 @@ from tartools.tar.parts import NO_PAYLOAD, SPECIAL, Special
 from tartools.tar.writer import extended_header
 
 PAX, GLOBAL, LONG_NAME, LONG_LINK = b"xX", b"g", b"L", b"K"  # X is that of old Solaris
+EXTENDED = PAX + GLOBAL + LONG_NAME + LONG_LINK
 MORE_MAP, MORE_MAP_AFTER = 482, 504  # offsets in a GNU sparse header and in the blocks that follow it
 
 
@@ -85,7 +86,7 @@ def read_heading(view: memoryview, start: int, governing: Records) -> Heading | 
             return Missing(at + BLOCK, "a header")
         block = bytes(view[at : at + BLOCK])
         kind, size = _checked(block, at)
-        if kind not in PAX + GLOBAL + LONG_NAME + LONG_LINK:
+        if kind not in EXTENDED:
             break
         end = at + BLOCK + padded(size)
         if size > MAX_EXTENDED_HEADER or end - start > 4 * MAX_EXTENDED_HEADER:

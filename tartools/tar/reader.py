@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.tar.extended import Records
-from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, SIZES, Member, Source, adler32, read_range
+from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, SIZES, Member, Source, adler32, read_range, regular_name
 from tartools.tar.heading import BadChecksumError, GlobalHeader, Heading, Missing, read_heading
 from tartools.tar.parts import END, Ahead, ByteStream, Mark, Part, Special
 from tartools.tar.writer import write_all
@@ -88,7 +88,7 @@ class _Window:
         self.file, self.start, self._position, self._end = file, start, start, end
 
     def readinto(self, view: memoryview, /) -> int:
-        if self.file is None or self._position == self._end:
+        if self.file is None or self._position >= self._end:
             return 0
         count = os.preadv(self.file.fileno(), [view[: self._end - self._position]], self._position)
         self._position += count
@@ -146,13 +146,15 @@ class _Reader:
         with memoryview(buffer) as view:
             while position + BLOCK <= filled:
                 name, size_field, check, prefix = unpack(buffer, position)
-                if adler32(view[position : position + BLOCK]) & 0xFFFF == expected[check] and not prefix:
+                if adler32(view[position : position + BLOCK]) & 0xFFFF == expected[check]:
                     size = sizes[size_field]
                     data = position + BLOCK
                     end = data + ((size + 511) & -512)
                     if size >= 0 and end <= filled and not self.globals and (size or not _is_folder(name)):
                         nul = name.find(0)
-                        if nul >= 0:
+                        if prefix:
+                            name = regular_name(bytes(view[position:data]))
+                        elif nul >= 0:
                             name = name[:nul]
                         append((name, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
                         position = end

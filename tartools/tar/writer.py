@@ -150,7 +150,7 @@ def copy_range(source: io.FileIO, start: int, end: int, sink: ByteSink) -> None:
 
     Raises: StorageError if the file has become shorter.
     """
-    if isinstance(sink, io.FileIO):
+    if isinstance(sink, io.FileIO) and hasattr(os, "sendfile"):
         start = _send(source, start, end, sink)
     while start < end:
         part = read_range(source, start, min(end, start + COPY))
@@ -163,7 +163,7 @@ def _send(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
     while start < end:
         try:
             count = os.sendfile(sink.fileno(), source.fileno(), start, min(end - start, 1 << 30))
-        except (AttributeError, OSError):
+        except OSError:
             return start  # not between these two kinds of files, or an error that writing will show too
         if not count:
             raise StorageError("the file became shorter while it was read", url=str(source.name), offset=start)
@@ -175,7 +175,7 @@ def write_all(file: io.FileIO, data: bytes | bytearray | memoryview) -> None:
     """Write all of *data* to *file*, however often that takes."""
     view = memoryview(data)
     while view.nbytes:
-        view = view[file.write(view) :]
+        view = view[file.write(view) or 0 :]
 
 
 def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = None) -> Member:
