@@ -11,31 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from tartools.errors import TarFormatError, TruncatedError, UsageError
+from tartools.streams import Sink, Stream
 
 READ = 1 << 18  # compressed bytes a read
-
-
-class Stream(Protocol):
-    """Bytes that are read; *file* where they are those of an open regular file from byte *start* on."""
-
-    file: io.FileIO | None
-    start: int
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
-        ...
-
-    def skip(self, count: int, /) -> None:
-        """Pass *count* bytes by; only asked for where there is a *file*."""
-        ...
-
-
-class Sink(Protocol):
-    """Bytes that are written."""
-
-    def write(self, data: bytes | bytearray | memoryview, /) -> object:
-        """Write all of *data*, and be done with it on return."""
-        ...
 
 
 class Decompressor(Protocol):

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tartools import compression, storage, tar
 from tartools.account import Account
 from tartools.errors import SampleError, StorageError, UsageError, printable, shown
 from tartools.sample import Sample, group
 from tartools.storage.scratch import scratch_file
+from tartools.streams import Input, Stream
 from tartools.tar import Special
 
 
@@ -63,7 +64,7 @@ def announce(urls: Sequence[str], account: Account) -> None:
     account.shards = len(urls)
 
 
-def read_shard(url: str, account: Account, reading: Reading, stream: TarStream | None = None) -> Iterator[Sample]:
+def read_shard(url: str, account: Account, reading: Reading, stream: Input | None = None) -> Iterator[Sample]:
     """Yield the samples of the shard *url*, whose tar stream is *stream* if it has been opened already.
 
     As `read_samples`, for one shard. Closes the stream, at the end or when the iterator is dropped.
@@ -84,14 +85,6 @@ def read_shard(url: str, account: Account, reading: Reading, stream: TarStream |
             account.samples_in += 1
             yield sample
     account.shards_done += 1
-
-
-class TarStream(tar.ByteStream, Protocol):
-    """A tar stream that can be closed."""
-
-    def close(self) -> None:
-        """Stop reading."""
-        ...
 
 
 class ShardStream:
@@ -123,7 +116,7 @@ class ShardStream:
 class _Counted:
     """A stream whose bytes are counted."""
 
-    def __init__(self, stream: storage.Input, account: Account) -> None:
+    def __init__(self, stream: Stream, account: Account) -> None:
         self.file, self.start = stream.file, stream.start
         self._stream = stream
         self._account = account

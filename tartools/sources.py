@@ -16,6 +16,7 @@ from tartools.account import Account
 from tartools.sample import Sample
 from tartools.storage.names import scheme_of
 from tartools.storage.scratch import scratch_file
+from tartools.streams import Stream
 from tartools.tar import Member
 
 RANGE = 1 << 20  # bytes; a larger local file is not read into memory
@@ -79,7 +80,7 @@ def made(part: Part) -> Member:
     return Member(part.path, source, 0, 0, size, tar.encode_header(part.path, size))
 
 
-def _read_all(stream: storage.Input) -> bytearray | io.FileIO:
+def _read_all(stream: Stream) -> bytearray | io.FileIO:
     """Return all of *stream*: in memory, or in a scratch file if it is large."""
     held, scratch = bytearray(), None
     room = memoryview(bytearray(READ))
@@ -96,7 +97,7 @@ def _read_all(stream: storage.Input) -> bytearray | io.FileIO:
 class _Reader(io.RawIOBase):
     """A stream of storage as a Python file."""
 
-    def __init__(self, stream: storage.Input) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     def readable(self) -> bool:

@@ -11,11 +11,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from tartools.account import Account
 from tartools.sample import Sample
 from tartools.storage.scratch import scratch_file
+from tartools.streams import Input
 
 CHUNK = 1 << 20  # bytes a read: many small ones would only have the threads wait for one another
 LIVE = 4  # chunks that wait of a shard whose samples are being taken
@@ -23,32 +23,9 @@ BATCH = 256  # samples handed over at a time
 PATIENCE = 10.0  # seconds for a thread to end that was told to; one that waits for stdin ends with the process
 
 
-class Stream(Protocol):
-    """The tar stream of a shard; *file* if it is plain and local, which needs no reading ahead."""
-
-    file: io.FileIO | None
-    start: int
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
-        ...
-
-    def skip(self, count: int, /) -> None:
-        """Pass *count* bytes by; only asked for where there is a *file*."""
-        ...
-
-    def cancel(self) -> bool:
-        """Make another thread's `readinto` return soon; tell whether that is possible."""
-        ...
-
-    def close(self) -> None:
-        """Stop reading."""
-        ...
-
-
 def read_ahead(
-    urls: Sequence[str], opener: Callable[[str], Stream], most: int, memory: int, folder: str | None
-) -> Iterator[Stream]:
+    urls: Sequence[str], opener: Callable[[str], Input], most: int, memory: int, folder: str | None
+) -> Iterator[Input]:
     """Yield the stream of each of *urls* in order, while up to *most* of them are being read.
 
     Holds: *memory* bytes of shards ahead, what is more in scratch files in *folder*; 4 MiB of a shard being taken.
@@ -98,11 +75,11 @@ class _Ahead:
     file: io.FileIO | None = None
     start = 0
 
-    def __init__(self, url: str, opener: Callable[[str], Stream], desk: _Desk) -> None:
+    def __init__(self, url: str, opener: Callable[[str], Input], desk: _Desk) -> None:
         self._url = url
         self._opener = opener
         self._desk = desk
-        self._stream: Stream | None = None
+        self._stream: Input | None = None
         self._chunks: deque[memoryview] = deque()
         self._spill: io.FileIO | None = None
         self._spilled = self._taken = 0  # bytes written to the spill, and read back
@@ -114,7 +91,7 @@ class _Ahead:
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
-    def ready(self) -> Stream:
+    def ready(self) -> Input:
         """Wait until the shard is open; return its own stream if that is a plain file's, else this one."""
         desk = self._desk
         with desk.changed:
@@ -199,7 +176,7 @@ class _Ahead:
             self._done = True
             self._desk.changed.notify_all()
 
-    def _read(self, stream: Stream) -> None:
+    def _read(self, stream: Input) -> None:
         room = memoryview(bytearray(CHUNK))
         while not (self._desk.stopped or self._closed):
             count = stream.readinto(room)
@@ -228,11 +205,11 @@ class _Ahead:
             desk.changed.notify_all()
 
 
-Reader = Callable[[str, Account, Stream], Iterator[Sample]]
+Reader = Callable[[str, Account, Input], Iterator[Sample]]
 
 
 def as_they_come(
-    urls: Sequence[str], opener: Callable[[str], Stream], reader: Reader, most: int, account: Account
+    urls: Sequence[str], opener: Callable[[str], Input], reader: Reader, most: int, account: Account
 ) -> Iterator[Sample]:
     """Yield the samples of *urls* as they come from *most* threads that read: each whole, in no certain order.
 
@@ -276,13 +253,13 @@ class _Deputy(Account):
 class _Hub:
     """Where the threads put batches of samples, and one consumer takes them."""
 
-    def __init__(self, urls: Sequence[str], opener: Callable[[str], Stream], reader: Reader, account: Account) -> None:
+    def __init__(self, urls: Sequence[str], opener: Callable[[str], Input], reader: Reader, account: Account) -> None:
         self.running = 0
         self._changed = threading.Condition()
         self._waiting = iter(urls)
         self._opener, self._reader, self._account = opener, reader, account
         self._batches: deque[list[Sample]] = deque()
-        self._streams: set[Stream] = set()
+        self._streams: set[Input] = set()
         self._error: BaseException | None = None
         self._stopped = False
 

@@ -10,11 +10,12 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, NamedTuple, Protocol
+from typing import IO, NamedTuple
 
 from tartools.account import Account
 from tartools.errors import SampleError, UsageError
 from tartools.sample import Sample
+from tartools.streams import Sink
 from tartools.values import Column, lookup, parse_column, value_of
 
 CHUNK = 1 << 16  # bytes that are collected before they are written
@@ -23,14 +24,6 @@ ABSENT = object()  # the value of a column for a sample that has none; None is J
 _SPECIAL = re.compile(r"[\t\n\r\\]")
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
 _UNESCAPES = {"\\" + letter: value for letter, value in (("t", "\t"), ("n", "\n"), ("r", "\r"), ("\\", "\\"))}
-
-
-class Sink(Protocol):
-    """Where bytes go."""
-
-    def write(self, data: bytes | bytearray | memoryview, /) -> object:
-        """Write all of *data*."""
-        ...
 
 
 class Row(NamedTuple):

@@ -15,11 +15,10 @@ from tartools.errors import StorageError, UsageError
 from tartools.storage import local
 from tartools.storage.expand import expand
 from tartools.storage.names import scheme_of
-from tartools.storage.streams import ByteSink, Input, Output
+from tartools.storage.streams import Output
+from tartools.streams import Input, Sink
 
 __all__ = [
-    "ByteSink",
-    "Input",
     "Output",
     "beginning",
     "check_inputs",
@@ -97,7 +96,7 @@ def open_write(url: str, force: bool = False) -> Output:
 
 
 @contextmanager
-def writing(url: str, force: bool = False) -> Iterator[ByteSink]:
+def writing(url: str, force: bool = False) -> Iterator[Sink]:
     """Give a sink for data that is no tar archive: committed when the block ends normally, else aborted."""
     output = local.open_data() if url == "-" else open_write(url, force)
     try:

@@ -1,4 +1,4 @@
-"""The two kinds of streams that every scheme gives."""
+"""Outputs, which every scheme gives, and the open files beneath them."""
 
 from __future__ import annotations
 
@@ -8,41 +8,16 @@ import os
 from typing import Protocol
 
 from tartools.errors import StorageError
+from tartools.streams import Sink
 
 PIPE_SIZE = 1 << 20  # bytes; Linux's limit for users without privileges
-
-
-class Input(Protocol):
-    """Bytes that are read.
-
-    *file* is the open regular file whose bytes from *start* on these are, where there is one.
-    """
-
-    file: io.FileIO | None
-    start: int
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end, if the source then says that this was all of it."""
-        ...
-
-    def skip(self, count: int, /) -> None:
-        """Pass *count* bytes by; only asked for where there is a *file*."""
-        ...
-
-    def cancel(self) -> bool:
-        """Make a `readinto` of another thread return soon; tell whether that is possible."""
-        ...
-
-    def close(self) -> None:
-        """Stop reading, at the end or before it."""
-        ...
 
 
 class Output(Protocol):
     """Bytes that are written, and take their name at the end."""
 
     @property
-    def sink(self) -> ByteSink:
+    def sink(self) -> Sink:
         """Where to write."""
         ...
 
@@ -57,14 +32,6 @@ class Output(Protocol):
 
     def abort(self) -> None:
         """Close, and leave nothing behind. Does nothing after `commit`."""
-        ...
-
-
-class ByteSink(Protocol):
-    """Where bytes go."""
-
-    def write(self, data: bytes | bytearray | memoryview, /) -> object:
-        """Write all of *data*, and be done with it on return."""
         ...
 
 

@@ -8,17 +8,15 @@ Knows nothing of samples, URLs or files by name. `reader.read_members` parses, `
 from __future__ import annotations
 
 from tartools.tar.header import BLOCK, RECORD, Member, Source, padded
-from tartools.tar.parts import END, Ahead, ByteStream, Mark, Part, Special
+from tartools.tar.parts import END, Ahead, Mark, Part, Special
 from tartools.tar.reader import members_in, read_members
-from tartools.tar.writer import ByteSink, Writer, archive_size, encode_header, new_member, renamed, rewritten, write_all
+from tartools.tar.writer import Writer, archive_size, encode_header, new_member, renamed, rewritten, write_all
 
 __all__ = [
     "BLOCK",
     "END",
     "RECORD",
     "Ahead",
-    "ByteSink",
-    "ByteStream",
     "Mark",
     "Member",
     "Part",

@@ -1,31 +1,11 @@
-"""What a tar stream is read from, and the parts that the reader yields."""
+"""The parts that the reader yields."""
 
 from __future__ import annotations
 
-import io
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tartools.tar.header import Member
-
-
-class ByteStream(Protocol):
-    """What a tar stream is read from.
-
-    *file* is the open regular file behind it where the stream is that file's bytes as they are, from byte
-    *start* on; then large payloads are left in place.
-    """
-
-    file: io.FileIO | None
-    start: int
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
-        ...
-
-    def skip(self, count: int, /) -> None:
-        """Pass *count* bytes by; only asked for where there is a *file*."""
-        ...
 
 
 class Mark(Enum):

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from tartools.errors import TarFormatError, TruncatedError
+from tartools.streams import Stream
 from tartools.tar.extended import Records
 from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, SIZES, Member, Source, adler32, read_range, regular_name
 from tartools.tar.heading import BadChecksumError, GlobalHeader, Heading, Missing, read_heading
-from tartools.tar.parts import END, Ahead, ByteStream, Mark, Part, Special
+from tartools.tar.parts import END, Ahead, Mark, Part, Special
 from tartools.tar.writer import write_all
 
 BUFFER = 1 << 20  # bytes; a member that fits is a view, one that does not is a range or gets a buffer of its own
@@ -26,7 +27,7 @@ ZEROS = bytes(BLOCK)
 
 
 def read_members(
-    stream: ByteStream, *, url: str, scratch: Callable[[], io.FileIO], ranges: bool = False, lax: bool = False
+    stream: Stream, *, url: str, scratch: Callable[[], io.FileIO], ranges: bool = False, lax: bool = False
 ) -> Iterator[Part]:
     """Yield the members of *stream* in order: regular ones in lists, others one by one, END at each end of archive.
 
@@ -111,7 +112,7 @@ class _Reader:
 
     def __init__(
         self,
-        stream: ByteStream,
+        stream: Stream,
         url: str,
         scratch: Callable[[], io.FileIO],
         ranges: bool,

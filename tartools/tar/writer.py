@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable
-from typing import Protocol
 
 from tartools.errors import SampleError, StorageError
+from tartools.streams import Sink
 from tartools.tar.extended import Records, format_records, parse_records
 from tartools.tar.header import (
     BLOCK,
@@ -39,21 +39,13 @@ COPY = 1 << 20  # bytes of a range in memory at a time
 LARGEST_OCTAL = 8**11 - 1  # bytes; what a size field holds without base-256
 
 
-class ByteSink(Protocol):
-    """What a tar stream is written to."""
-
-    def write(self, data: bytes | bytearray | memoryview, /) -> object:
-        """Write all of *data*, and be done with it on return."""
-        ...
-
-
 class Writer:
     """Writes members, then the end of the archive, to *sink*.
 
     Holds: up to 1 MiB of short pieces, and the source of the one piece that is being extended.
     """
 
-    def __init__(self, sink: ByteSink) -> None:
+    def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._closed = 0  # bytes in pieces that are closed
         self._pending = bytearray()
@@ -145,7 +137,7 @@ def archive_size(size: int) -> int:
     return size + 2 * BLOCK + -(size + 2 * BLOCK) % RECORD
 
 
-def copy_range(source: io.FileIO, start: int, end: int, sink: ByteSink) -> None:
+def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
     """Write bytes *start* to *end* of *source* to *sink*, holding at most 1 MiB.
 
     Raises: StorageError if the file has become shorter.

@@ -47,7 +47,7 @@ def scratch_files(tmp_path: Path) -> Iterator[list[io.FileIO]]:
 
 
 def parse(
-    stream: reader.ByteStream,
+    stream: reader.Stream,
     made: list[io.FileIO] | None = None,
     *,
     ranges: bool = False,
