@@ -215,3 +215,27 @@ def test_own_frees_the_buffers_and_keeps_the_bytes(shard: Path) -> None:
         owned = sample.own()
         assert dict(owned) == dict(sample) and owned.key == sample.key
         assert all(len(member.source) == member.end - member.start for member in owned.members)  # type: ignore[arg-type]
+
+
+def test_a_write_that_failed_half_way_cannot_be_committed(tmp_path: Path) -> None:
+    source, out = tmp_path / "a.tar", tmp_path / "out.tar"
+    source.write_bytes(make_tar([("a.bin", bytes(3 << 20)), ("b.bin", b"1")]))
+    large, small = tartools.read(str(source))
+    os.truncate(source, 1 << 20)
+    writer = tartools.TarWriter(str(out))
+    with pytest.raises(StorageError, match="became shorter"):
+        writer.write(large)
+        writer.write(small)  # what was added is written when the next piece begins
+    with pytest.raises(StorageError, match="earlier write failed"):
+        writer.close()
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_a_close_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out.tar"
+    writer = tartools.TarWriter(str(out))
+    writer.write({"__key__": "a", "cls": 1})
+    out.write_bytes(b"somebody was faster")
+    with pytest.raises(StorageError, match="exists already"):
+        writer.close()
+    assert os.listdir(tmp_path) == ["out.tar"] and out.read_bytes() == b"somebody was faster"

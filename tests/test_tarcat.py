@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -410,3 +411,28 @@ def test_samples_of_any_size_in_a_window_stay_what_they_are(cat: Cat) -> None:
     done = cat("--shuffle", 2000, "big.tar")
     assert done.output is not None
     assert sorted(members_of(done.output)) == sorted(make_samples(3000))
+
+
+@pytest.mark.parametrize("spec", ["new=jpg jpg", "jpg new=jpg"])
+def test_a_field_can_be_kept_and_renamed_in_any_order(run: Run, spec: str) -> None:
+    done = run("tarcat", "-f", spec, stdin=make_tar([("a.jpg", b"1")]))
+    assert done.status == 0 and sorted(members_of(done.stdout)) == [("a.jpg", b"1"), ("a.new", b"1")]
+
+
+def test_a_directory_is_no_output(run: Run, tmp_path: Path) -> None:
+    done = run("tarcat", "-o", "out/", stdin=make_tar([("a.jpg", b"1")]))
+    assert (done.status, done.stderr) == (1, "tarcat: out/: this names a directory; name a file in it\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_descriptors_that_somebody_left_non_blocking_are_waited_for(shell: Run, tmp_path: Path) -> None:
+    archive = make_tar([("a.jpg", bytes(20 << 20)), ("b.jpg", b"1")])
+    (tmp_path / "a.tar").write_bytes(archive)
+    left = "import os, sys; os.set_blocking(0, False); os.set_blocking(1, False); os.execvp(sys.argv[1], sys.argv[1:])"
+    done = shell(f"cat a.tar | {sys.executable} -c '{left}' tarcat | cat > b.tar")
+    assert (done.status, done.stderr) == (0, "") and (tmp_path / "b.tar").read_bytes() == archive
+
+
+def test_a_command_that_wants_the_terminal_fails_at_once(run: Run) -> None:
+    done = run("tarcat", "pipe:read password < /dev/tty && cat a.tar")
+    assert done.status == 1 and "the command ended with status" in done.stderr

@@ -284,3 +284,9 @@ def test_without_temporary_files(run: Run, tmp_path: Path) -> None:
     folder.mkdir()
     done = run("tarcreate", "--allow-pipe", stdin=b"@a\npipe:head -c 20000000 /dev/zero\n", env={"TMPDIR": str(folder)})
     assert done.status == 0 and list(folder.iterdir()) == []
+
+
+def test_a_refused_command_is_shown_without_its_secrets(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "p.tsv").write_text("__key__\t@jpg\na\tpipe:curl https://h/a?sig=SECRET\n")
+    done = run("tarcreate", "p.tsv")
+    assert done.status == 1 and "--allow-pipe" in done.stderr and "SECRET" not in done.stderr

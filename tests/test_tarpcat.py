@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import Run, has_end, make_samples, make_tar, members_of
+from .conftest import Run, clean_environment, has_end, make_samples, make_tar, members_of
 
 
 @pytest.fixture
@@ -107,3 +109,27 @@ def is_running(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
+def test_a_command_that_has_given_nothing_yet_is_ended_too(run: Run, tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(5)))
+    (tmp_path / "cut.tar").write_bytes(make_tar(make_samples(5, 10))[:3000])
+    silent = "pipe:echo $$ > pid; exec sleep 1000"
+    done = run("tarpcat", "-p", 4, *options, "a.tar", "pipe:until test -s pid; do :; done; cat cut.tar", silent)
+    assert done.status == 1 and "at byte 3000" in done.stderr
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_memory_is_what_the_budget_says(run: Run, tmp_path: Path) -> None:
+    names = [f"s{k}.tgz" for k in range(3)]
+    for k, name in enumerate(names):
+        members = [(f"{k}-{n:03d}.bin", os.urandom(1000) + bytes(499_000)) for n in range(120)]
+        assert run("tarcat", "-o", name, stdin=make_tar(members)).status == 0
+    measure = "import os, subprocess, sys; c = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
+    measure += "print(os.wait4(c.pid, 0)[2].ru_maxrss * (1 if sys.platform == 'darwin' else 1024))"
+    line = ["tarpcat", "-p", "3", "-M", "8M", *names]
+    done = subprocess.run(
+        [sys.executable, "-c", measure, *line], cwd=tmp_path, env=clean_environment(), capture_output=True, check=True
+    )
+    assert int(done.stdout) < 100_000_000
