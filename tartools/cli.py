@@ -119,9 +119,9 @@ class Inputs(NamedTuple):
     ] = False
 
     @property
-    def separator(self) -> str:
-        """What separates the names in -T files."""
-        return "\0" if self.null else "\n"
+    def named(self) -> tuple[list[str], list[str], str]:
+        """Patterns, file lists, and what separates the names in these: what `storage.expand` takes."""
+        return self.inputs or [], self.files_from or [], "\0" if self.null else "\n"
 
 
 Force = Annotated[bool, typer.Option("--force", envvar="TARTOOLS_FORCE", help="Replace what exists.")]

@@ -8,7 +8,7 @@ from heapq import merge
 from typing import NamedTuple
 
 from tartools.storage.scratch import scratch_file
-from tartools.tar.header import read_range
+from tartools.tar import read_range
 
 OVERHEAD = 64  # bytes that a record takes beyond its own: a bytes object, a place in a list, a share of sorting
 FAN_IN = 64  # runs that are merged at once

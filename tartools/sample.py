@@ -180,7 +180,7 @@ def field_name(member: Member) -> str:
 def owned(member: Member) -> Member:
     """Return *member* in memory of its own; a range of a file as it is."""
     path, source, start, data, size, head = member
-    if isinstance(source, io.FileIO):
+    if isinstance(source, io.FileIO) or (isinstance(source, bytes) and len(source) == member.end - start):
         return member
     if head is None:
         return Member(path, bytes(memoryview(source)[start : member.end]), 0, data - start, size)

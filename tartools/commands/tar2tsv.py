@@ -70,7 +70,7 @@ def tar2tsv(
     if layout.csv and layout.jsonl:
         raise UsageError("--csv and --jsonl exclude each other")
     columns = table.parse_columns(layout.fields or (), key=not layout.nokey)
-    urls = storage.expand(source.inputs or (), source.files_from or (), source.separator)
+    urls = storage.expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special))
     lines = table.lines(

@@ -26,7 +26,7 @@ from tartools.stages import shuffle
 @cli.command(__doc__)
 def tarcat(account: Account, source: cli.Inputs, output: cli.Output, wanted: cli.Fields, choice: _cat.Choice) -> None:
     """Run the command."""
-    urls = _cat.order(storage.expand(source.inputs or (), source.files_from or (), source.separator), choice)
+    urls = _cat.order(storage.expand(*source.named), choice)
     storage.check_output(output.url, output.force, urls)
     reading = shards.Reading(source.lax, source.skip_special)
     if choice.interleave:

@@ -57,7 +57,7 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
     expression = None
     if conditions.expression is not None:
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
-    urls = storage.expand(source.inputs or (), source.files_from or (), source.separator)
+    urls = storage.expand(*source.named)
     samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special))
     with shards.closing_upstream(samples), storage.writing("-") as sink:
         lacking: dict[str, None] = {}

@@ -43,7 +43,7 @@ def tarpcat(
     """Run the command."""
     if unordered and choice.interleave:
         raise UsageError("--interleave and --unordered exclude each other")
-    urls = _cat.order(storage.expand(source.inputs or (), source.files_from or (), source.separator), choice)
+    urls = _cat.order(storage.expand(*source.named), choice)
     storage.check_output(output.url, output.force, urls)
     shards.announce(urls, account)
     reading = shards.Reading(source.lax, source.skip_special)

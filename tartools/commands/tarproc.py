@@ -82,7 +82,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     """Run the command."""
     rules = rules_of(work, place)
     arguments = shell.shell_arguments(work.shell, work.line, work.script)
-    urls = storage.expand(source.inputs or (), source.files_from or (), source.separator)
+    urls = storage.expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special))
     if work.first is not None:

@@ -25,7 +25,7 @@ from tartools.stages import select
 @cli.command(__doc__)
 def tarshow(account: Account, source: cli.Inputs, wanted: cli.Fields, first: cli.Count = None) -> None:
     """Run the command."""
-    urls = storage.expand(source.inputs or (), source.files_from or (), source.separator)
+    urls = storage.expand(*source.named)
     samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special))
     if wanted.fields or wanted.exclude:
         words, dropped = select.parse_words(wanted.fields or ()), " ".join(wanted.exclude or ()).split()

@@ -79,7 +79,7 @@ class Sorting(NamedTuple):
 def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: Sorting) -> None:
     """Run the command."""
     order = ordered(wanted)
-    urls = storage.expand(source.inputs or (), source.files_from or (), source.separator)
+    urls = storage.expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     reading = shards.Reading(source.lax, source.skip_special, ranges=True, tmpdir=wanted.tmpdir)
     samples = sort.sorted_samples(

@@ -75,7 +75,7 @@ def tarsplit(
         raise UsageError("--shards decides the size of shards; it excludes -n and -s")
     names = numbering.parse_numbering(output, gzip)
     compression.codec_for(names.name(0), gzip)
-    urls = storage.expand(source.inputs or (), source.files_from or (), source.separator)
+    urls = storage.expand(*source.named)
     old = {number: name for name in storage.beginning(names.prefix) if (number := names.number(name)) is not None}
     for name in old.values():
         storage.check_output(name, force, urls)

@@ -19,9 +19,7 @@ from tartools.account import Account
 from tartools.errors import CommandError, StorageError
 from tartools.sample import Sample, join_path, split_path
 from tartools.storage import scratch
-from tartools.tar import Member, Source, Writer
-from tartools.tar.header import read_range
-from tartools.tar.writer import copy_range
+from tartools.tar import Member, Source, Writer, copy_range, read_range
 
 SMALL = 1 << 20  # bytes; a file up to this size is read into memory, a larger one stays a file
 HELD = 16 << 20  # bytes of one result in memory

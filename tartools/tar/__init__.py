@@ -7,15 +7,23 @@ Knows nothing of samples, URLs or files by name. `reader.read_members` parses, `
 
 from __future__ import annotations
 
-from tartools.tar.header import BLOCK, RECORD, Member, Source, padded
+from tartools.tar.header import BLOCK, Member, Source, padded, read_range
 from tartools.tar.parts import END, Ahead, Mark, Part, Special
 from tartools.tar.reader import members_in, read_members
-from tartools.tar.writer import Writer, archive_size, encode_header, new_member, renamed, rewritten, write_all
+from tartools.tar.writer import (
+    Writer,
+    archive_size,
+    copy_range,
+    encode_header,
+    new_member,
+    renamed,
+    rewritten,
+    write_all,
+)
 
 __all__ = [
     "BLOCK",
     "END",
-    "RECORD",
     "Ahead",
     "Mark",
     "Member",
@@ -24,11 +32,13 @@ __all__ = [
     "Special",
     "Writer",
     "archive_size",
+    "copy_range",
     "encode_header",
     "members_in",
     "new_member",
     "padded",
     "read_members",
+    "read_range",
     "renamed",
     "rewritten",
     "write_all",
