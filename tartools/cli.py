@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -308,7 +309,12 @@ def help_text(manual: str) -> str:
     return "\n\n".join("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in paragraphs)
 
 
-def _interrupt(number: int, _: FrameType | None) -> NoReturn:
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":  # Python would swallow what is raised here: once more, a little later
+            threading.Timer(0.001, os.kill, (os.getpid(), number)).start()
+            return
+        frame = frame.f_back
     for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)  # what is being cleaned up is cleaned up
     _came.append(number)

@@ -311,9 +311,9 @@ class _Decompressed:
 class CompressedSink:
     """Writes compressed to *sink*; complete after `finish`."""
 
-    def __init__(self, sink: Sink, codec: Codec) -> None:
+    def __init__(self, sink: Sink, compressor: Compressor) -> None:
         self._sink = sink
-        self._compressor = codec.compressor()
+        self._compressor = compressor
 
     def write(self, data: bytes | bytearray | memoryview, /) -> None:
         """Compress *data*, and write what comes out."""

@@ -11,6 +11,7 @@ from types import TracebackType
 
 from tartools import shards, storage
 from tartools.sample import Sample, Value, build
+from tartools.storage.interrupts import signals_wait
 
 
 def read(urls: str | Sequence[str], *, lax: bool = False, skip_special: bool = False) -> Iterator[Sample]:
@@ -56,8 +57,9 @@ class TarWriter:
     """
 
     def __init__(self, url: str, *, force: bool = False, gzip: bool = False) -> None:
-        self._writer = shards.ShardWriter(url, force=force, gzip=gzip)
-        self._finalizer = weakref.finalize(self, self._writer.abort)
+        with signals_wait():
+            self._writer = shards.ShardWriter(url, force=force, gzip=gzip)
+            self._finalizer = weakref.finalize(self, self._writer.abort)
 
     def write(self, sample: Sample | Mapping[str, Value]) -> None:
         """Add a sample: one that was read, or a mapping of `__key__` and fields to values.

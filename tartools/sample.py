@@ -237,7 +237,9 @@ def group(
             key, field = split_path(path)
             prefix = key + b"."
             length = len(prefix) if field else 0
-        held += sum(member[4] for member in members[counted:] if not isinstance(member[1], io.FileIO))
+        held += sum(
+            member[3] - member[2] + member[4] for member in members[counted:] if not isinstance(member[1], io.FileIO)
+        )
         counted = len(members)
         if held > LARGE:
             members, held = spilled(members, scratch()), 0

@@ -14,6 +14,7 @@ from tartools import compression, storage, tar
 from tartools.account import Account
 from tartools.errors import SampleError, StorageError, UsageError, printable, shown
 from tartools.sample import Sample, group
+from tartools.storage.interrupts import signals_wait
 from tartools.storage.scratch import scratch_file
 from tartools.streams import Input, Stream
 from tartools.tar import Special
@@ -142,8 +143,9 @@ class ShardWriter:
     def __init__(self, url: str, *, force: bool = False, gzip: bool = False) -> None:
         codec = compression.codec_for(url, gzip)
         self.url = url
+        compressor = codec.compressor() if codec else None
         self._output = storage.open_write(url, force)
-        self._compressed = compression.CompressedSink(self._output.sink, codec) if codec else None
+        self._compressed = compression.CompressedSink(self._output.sink, compressor) if compressor else None
         self._writer = tar.Writer(self._compressed or self._output.sink)
         self._last = Sample(b"")
         self._broken = False  # a write failed half way
@@ -192,13 +194,16 @@ class ShardWriter:
 @contextmanager
 def shard_writer(url: str, *, force: bool = False, gzip: bool = False) -> Iterator[ShardWriter]:
     """Give a `ShardWriter` that commits when the block ends normally, and aborts when it doesn't."""
-    writer = ShardWriter(url, force=force, gzip=gzip)
+    writer: ShardWriter | None = None
     try:
+        with signals_wait():
+            writer = ShardWriter(url, force=force, gzip=gzip)
         yield writer
         writer.commit()
     except BaseException as error:
         try:
-            writer.abort()
+            if writer is not None:
+                writer.abort()
         except Exception as second:
             error.add_note(f"then, while giving up: {second}")
         raise
@@ -274,7 +279,9 @@ def write_shards(
                     if done == most:
                         account.left_out += 1
                         return
-                writer = writer or ShardWriter(name(start + done), force=force, gzip=gzip)
+                if writer is None:
+                    with signals_wait():
+                        writer = ShardWriter(name(start + done), force=force, gzip=gzip)
                 writer.write(sample)
                 account.samples_out += 1
                 if writer.samples == counts(done):

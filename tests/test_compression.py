@@ -20,7 +20,7 @@ each_codec = pytest.mark.parametrize("codec", CODECS, ids=[codec.name for codec 
 
 def compress(codec: Codec, content: bytes) -> bytes:
     file = io.BytesIO()
-    sink = CompressedSink(file, codec)
+    sink = CompressedSink(file, codec.compressor())
     for start in range(0, len(content), 5000):
         sink.write(memoryview(content)[start : start + 5000])
     sink.finish()

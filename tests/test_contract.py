@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -254,3 +255,42 @@ def test_progress_in_a_log_is_lines_of_text(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(TAR)
     done = run("tarcat", "--progress", "pipe:cat a.tar; sleep 1.5", "-o", "b.tar")
     assert done.status == 0 and re.fullmatch(r"tarcat: 5 samples, 20\.5 kB, [0-9.]+ kB/s so far\n", done.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_a_finalizer_is_not_lost(tmp_path: Path, number: signal.Signals) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.tar").write_bytes(make_tar(make_samples(5, ord(name))))
+    program = f"""
+import os, sys
+from tartools.commands.tarcat import tarcat
+from tartools.storage.streams import SharedFile
+def __del__(self, close=SharedFile.__del__):
+    os.kill(os.getpid(), {number})
+    close(self)
+SharedFile.__del__ = __del__
+sys.argv = ["tarcat", "a.tar", "b.tar", "pipe:sleep 1000", "-o", "out.tar"]
+tarcat()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (-number, b"") and not (tmp_path / "out.tar").exists()
+
+
+@pytest.mark.parametrize("options", [["-o", "w/x.tar.zst"], ["-z", "-o", "pipe:cat > w/tmp && mv w/tmp w/out"]])
+def test_a_signal_while_an_output_is_opened_leaves_none(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(5)))
+    program = f"""
+import os, sys
+from tartools import tar
+from tartools.commands.tarcat import tarcat
+def __init__(self, sink, begin=tar.Writer.__init__):
+    os.kill(os.getpid(), 15)
+    begin(self, sink)
+tar.Writer.__init__ = __init__
+sys.argv = ["tarcat", *{options!r}, "a.tar"]
+tarcat()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (-15, b"")
+    assert not (tmp_path / "w/out").exists() and not list((tmp_path / "w").glob(".*"))

@@ -239,3 +239,22 @@ def test_a_close_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="exists already"):
         writer.close()
     assert os.listdir(tmp_path) == ["out.tar"] and out.read_bytes() == b"somebody was faster"
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "del writer, samples; os._exit(0)"])
+def test_a_fork_that_ends_leaves_its_parent_alone(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3000)))
+    program = f"""
+import os, sys, tartools
+writer, samples = tartools.TarWriter("out.tar"), tartools.read("pipe:cat a.tar")
+writer.write(next(samples))
+if not os.fork():
+    {ending}
+os.wait()
+for sample in samples:
+    writer.write(sample)
+writer.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert members_of((tmp_path / "out.tar").read_bytes()) == make_samples(3000)

@@ -178,3 +178,17 @@ def test_pipes_can_be_shards(run: Run, tmp_path: Path) -> None:
 def test_no_samples_give_no_shards(run: Run, tmp_path: Path) -> None:
     assert run("tarsplit", "-o", "a", stdin=make_tar([])) == (0, b"", "")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "there"),
+    [("file:a", "a-000007.tar"), ("d%d/x.tar", "d7/x.tar"), ("{shard:02d}x/y/z.tar", "07x/y/z.tar")],
+)
+def test_every_kind_of_pattern_sees_older_shards(run: Run, tmp_path: Path, pattern: str, there: str) -> None:
+    old = tmp_path / there
+    old.parent.mkdir(parents=True, exist_ok=True)
+    old.write_bytes(ARCHIVE)
+    done = run("tarsplit", "-n", 50, "-o", pattern, stdin=ARCHIVE)
+    assert done.status == 1 and "exists already" in done.stderr
+    done = run("tarsplit", "--force", "-n", 5, "--start", 7, "-o", pattern, there)
+    assert done.status == 1 and "also the input" in done.stderr and old.read_bytes() == ARCHIVE

@@ -76,7 +76,8 @@ def tarsplit(
     names = numbering.parse_numbering(output, gzip)
     compression.codec_for(names.name(0), gzip)
     urls = storage.expand(*source.named)
-    old = {number: name for name in storage.beginning(names.prefix) if (number := names.number(name)) is not None}
+    there = storage.between(names.prefix, names.suffix)
+    old = {number: name for name in there if (number := names.number(name)) is not None}
     for name in old.values():
         storage.check_output(name, force, urls)
     reading = shards.Reading(source.lax, source.skip_special)

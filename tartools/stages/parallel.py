@@ -329,4 +329,4 @@ class _Hub:
             self._changed.wait_for(lambda: len(self._batches) < 2 * self.running or self._stopped or self._error)
             self._batches.append(batch)
             self._changed.notify_all()
-            return not self._stopped
+            return not (self._stopped or self._error)

@@ -14,13 +14,14 @@ from typing import TypeVar
 from tartools.errors import StorageError, UsageError
 from tartools.storage import local
 from tartools.storage.expand import expand
+from tartools.storage.interrupts import signals_wait
 from tartools.storage.names import scheme_of
 from tartools.storage.streams import Output
 from tartools.streams import Input, Sink
 
 __all__ = [
     "Output",
-    "beginning",
+    "between",
     "check_inputs",
     "check_output",
     "expand",
@@ -98,12 +99,15 @@ def open_write(url: str, force: bool = False) -> Output:
 @contextmanager
 def writing(url: str, force: bool = False) -> Iterator[Sink]:
     """Give a sink for data that is no tar archive: committed when the block ends normally, else aborted."""
-    output = local.open_data() if url == "-" else open_write(url, force)
+    output: Output | None = None
     try:
+        with signals_wait():
+            output = local.open_data() if url == "-" else open_write(url, force)
         yield output.sink
         output.commit()
     except BaseException:
-        output.abort()
+        if output is not None:
+            output.abort()
         raise
 
 
@@ -121,9 +125,9 @@ def is_repeatable(url: str) -> bool:
     return scheme not in ("-", "pipe") and (scheme not in ("", "file") or local.check_readable(url) is not None)
 
 
-def beginning(prefix: str) -> list[str]:
-    """Return the URLs that exist and begin with *prefix*; of commands there are none."""
-    return local.beginning(prefix) if is_file(prefix) else []
+def between(prefix: str, suffix: str) -> list[str]:
+    """Return the URLs that exist and are *prefix*, something without a slash, *suffix*; of commands there are none."""
+    return local.between(prefix, suffix) if is_file(prefix) else []
 
 
 def remove(url: str) -> None:

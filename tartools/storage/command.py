@@ -14,10 +14,11 @@ import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import IO
 
 from tartools.errors import StorageError, UsageError, concealed
+from tartools.storage.interrupts import signals_wait
 from tartools.storage.names import PIPE
 from tartools.storage.streams import FileSink, enlarge
 
@@ -66,9 +67,10 @@ class Child:
 
     def __init__(self, arguments: Sequence[str], **options: object) -> None:
         self._lock = threading.Lock()
+        self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            with _signals_wait():
+            with signals_wait():
                 self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)  # type: ignore[call-overload]
         except BaseException:
             if self._process is not None:
@@ -97,8 +99,8 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Tell whether it has not been reaped yet."""
-        return self._process is not None and self._process.returncode is None
+        """Tell whether it has not been reaped yet; in a fork of the process that started it, it is not ours to end."""
+        return self._process is not None and self._process.returncode is None and os.getpid() == self._owner
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal to all of the group, if the program has not been reaped yet."""
@@ -112,7 +114,7 @@ class Child:
         if not self._has_ended(seconds):
             return None
         self.kill()
-        return self._started.wait()
+        return self._started.wait() if os.getpid() == self._owner else 0
 
     def end(self, first: int = signal.SIGTERM) -> None:
         """End all of it: by signal *first*, after two seconds by SIGKILL."""
@@ -145,26 +147,6 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # at once: hardly anybody has the number yet
         return True
-
-
-@contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Keep signal handlers written in Python from running while the block does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    handlers = {number: old for number in numbers if callable(old := signal.getsignal(number))}
-    for number in handlers:
-        signal.signal(number, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        for number, old in handlers.items():
-            signal.signal(number, old)
-        if came:
-            signal.raise_signal(came[0])
 
 
 def describe(status: int) -> str:

@@ -159,14 +159,20 @@ def open_stdout(url: str, force: bool) -> OpenOutput:
     return OpenOutput(FileSink(1, "stdout"))
 
 
-def beginning(prefix: str) -> list[str]:
-    """Return the names of the local files that begin with *prefix*, in the form that it has."""
-    start = prefix.rpartition("/")[2]
+def between(prefix: str, suffix: str) -> list[str]:
+    """Return the names, in the form of *prefix*, of files that are *prefix*, something without a slash, *suffix*."""
+    folder, start = os.path.split(path_of(prefix))
+    rest, slash, below = suffix.partition("/")
     try:
-        there = os.listdir(path_of(prefix[: len(prefix) - len(start)]) or ".")
+        there = os.listdir(folder or ".")
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [prefix[: len(prefix) - len(start)] + name for name in there if name.startswith(start)]
+    names = (
+        prefix + name[len(start) :] + slash + below
+        for name in there
+        if name.startswith(start) and name.endswith(rest) and len(name) > len(start) + len(rest)
+    )
+    return sorted(name for name in names if os.path.lexists(path_of(name)))
 
 
 def remove(url: str) -> None:
@@ -219,6 +225,7 @@ class FileOutput:
         folder, name = os.path.split(path)
         name = os.fsdecode(os.fsencode(name)[:100])  # bytes, of which a file system allows 255
         self._temporary = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+        self._owner = os.getpid()  # a fork of this process that ends leaves the file alone
         self.sink = FileSink(self._temporary, url, os.O_CREAT | os.O_EXCL)
         self._open = True
         if mode is not None:
@@ -255,5 +262,6 @@ class FileOutput:
             self._open = False
             with suppress(OSError):  # it would hide why we give up
                 self.sink.close()
-            with suppress(OSError):
-                os.unlink(self._temporary)
+            if os.getpid() == self._owner:
+                with suppress(OSError):
+                    os.unlink(self._temporary)

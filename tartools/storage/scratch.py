@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
 from pathlib import Path
 
 from tartools.errors import StorageError
+from tartools.storage.interrupts import signals_wait
 from tartools.storage.streams import FileSink, SharedFile
 
 
@@ -20,8 +22,9 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
 
     where = folder or tempfile.gettempdir()
     try:
-        fd, name = tempfile.mkstemp(prefix="tartools-", dir=where)
-        os.unlink(name)
+        with signals_wait():
+            fd, name = tempfile.mkstemp(prefix="tartools-", dir=where)
+            os.unlink(name)
     except OSError as error:
         raise StorageError(f"cannot make a temporary file: {error.strerror}", url=where) from error
     return FileSink(fd, f"temporary file in {where}")
@@ -75,6 +78,10 @@ def remove(path: bytes) -> None:
     except FileNotFoundError:
         pass
     except OSError:
-        for folder, _, _ in os.walk(path):  # from the top, so that each can be entered when its turn comes
-            os.chmod(folder, 0o700)
+        with contextlib.suppress(OSError):  # what belongs to somebody else stays
+            os.chmod(path, 0o700)
+            for folder, below, _ in os.walk(path):  # from the top, so that each can be entered when its turn comes
+                for place in (os.path.join(folder, name) for name in below):
+                    if not os.path.islink(place):
+                        os.chmod(place, 0o700)
         shutil.rmtree(path, ignore_errors=True)

@@ -18,12 +18,16 @@ from types import TracebackType
 
 from tartools.errors import CommandError, StorageError
 from tartools.storage.command import Child, describe
+from tartools.storage.interrupts import signals_wait
 from tartools.storage.scratch import create_file, open_file, private_directory, remove
 
 # Waits until we say that all is done, or are gone. $1: the private directory; $2: "keep" or empty.
 GUARD = r"""
 read -r word && exit
 for group in $(cat "$1/running"); do kill -s KILL -- "-$group"; done
+for process in /proc/[0-9]*; do  # those that were started and not written down yet, where there is such a place
+    case $(readlink "$process/cwd") in "$1"/*) kill -s KILL "${process#/proc/}" ;; esac
+done
 test "$2" && exec rm -f "$1/running"
 rm -rf -- "$1" || { sleep 1; chmod -R u+rwX -- "$1"; rm -rf -- "$1"; }
 """
@@ -76,16 +80,17 @@ class Shells:
         self._lock = threading.Lock()
         self._live: dict[int, Child] = {}  # by slot
         self._stopped = False
-        self.folder = os.path.realpath(os.fsencode(private_directory(tmpdir)))
-        self._running = create_file(self.folder + b"/running")
-        self._guard = subprocess.Popen(
-            ["sh", "-c", GUARD, "tartools-guard", self.folder, "keep" if keep else ""],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,  # what a terminal sends to us is not for it
-        )
+        with signals_wait():  # until the guard is there
+            self.folder = os.path.realpath(os.fsencode(private_directory(tmpdir)))
+            self._running = create_file(self.folder + b"/running")
+            self._guard = subprocess.Popen(
+                ["sh", "-c", GUARD, "tartools-guard", self.folder, "keep" if keep else ""],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,  # what a terminal sends to us is not for it
+            )
 
     def __enter__(self) -> Shells:
         return self
