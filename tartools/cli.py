@@ -127,21 +127,18 @@ class Inputs(NamedTuple):
 
 Force = Annotated[bool, typer.Option("--force", envvar="TARTOOLS_FORCE", help="Replace what exists.")]
 Gzip = Annotated[bool, typer.Option("-z", "--gzip", help="Compress by gzip; the name must not say otherwise.")]
+Url = Annotated[
+    str, typer.Option("-o", "--output", metavar="URL", help="Write to URL, which appears when it is complete.")
+]
 
 
 @group
 class Output(NamedTuple):
     """The tar that is written."""
 
-    url: Annotated[
-        str, typer.Option("-o", "--output", metavar="URL", help="Write to URL, which appears when it is complete.")
-    ] = "-"
-    force: Annotated[bool, typer.Option("--force", envvar="TARTOOLS_FORCE", help="Replace an output that exists.")] = (
-        False
-    )
-    gzip: Annotated[bool, typer.Option("-z", "--gzip", help="Compress by gzip; the name must not say otherwise.")] = (
-        False
-    )
+    url: Url = "-"
+    force: Force = False
+    gzip: Gzip = False
 
 
 @group

@@ -4,7 +4,7 @@ complete -c tarcat -s 0 -l null -d 'Names in -T files end with NUL, not newline.
 complete -c tarcat -l lax -d 'Accept shards that have no end-of-archive block.'
 complete -c tarcat -l skip-special -d 'Leave out links, devices and sparse members without a word.'
 complete -c tarcat -s o -l output -r -F -d 'Write to URL, which appears when it is complete. Default: -.'
-complete -c tarcat -l force -d 'Replace an output that exists. Environment: TARTOOLS_FORCE.'
+complete -c tarcat -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'
 complete -c tarcat -s z -l gzip -d 'Compress by gzip; the name must not say otherwise.'
 complete -c tarcat -s f -l fields -x -d 'Only these fields: words \'a;b\' or \'new=a;b\'.'
 complete -c tarcat -s x -l exclude -x -d 'Not these fields.'

@@ -7,7 +7,7 @@ complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make s
 complete -c tarcreate -l class -x -d 'Store the name of the directory as FIELD.'
 complete -c tarcreate -l skip-special -d 'Leave out links and special files without a word.'
 complete -c tarcreate -s o -l output -r -F -d 'Write to URL, which appears when it is complete. Default: -.'
-complete -c tarcreate -l force -d 'Replace an output that exists. Environment: TARTOOLS_FORCE.'
+complete -c tarcreate -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'
 complete -c tarcreate -s z -l gzip -d 'Compress by gzip; the name must not say otherwise.'
 complete -c tarcreate -l progress -d 'Show progress even if nobody seems to watch.'
 complete -c tarcreate -s q -l quiet -d 'Show neither progress nor warnings.'

@@ -4,7 +4,7 @@ complete -c tarpcat -s 0 -l null -d 'Names in -T files end with NUL, not newline
 complete -c tarpcat -l lax -d 'Accept shards that have no end-of-archive block.'
 complete -c tarpcat -l skip-special -d 'Leave out links, devices and sparse members without a word.'
 complete -c tarpcat -s o -l output -r -F -d 'Write to URL, which appears when it is complete. Default: -.'
-complete -c tarpcat -l force -d 'Replace an output that exists. Environment: TARTOOLS_FORCE.'
+complete -c tarpcat -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'
 complete -c tarpcat -s z -l gzip -d 'Compress by gzip; the name must not say otherwise.'
 complete -c tarpcat -s f -l fields -x -d 'Only these fields: words \'a;b\' or \'new=a;b\'.'
 complete -c tarpcat -s x -l exclude -x -d 'Not these fields.'

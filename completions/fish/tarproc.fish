@@ -4,7 +4,7 @@ complete -c tarproc -s 0 -l null -d 'Names in -T files end with NUL, not newline
 complete -c tarproc -l lax -d 'Accept shards that have no end-of-archive block.'
 complete -c tarproc -l skip-special -d 'Leave out links, devices and sparse members without a word.'
 complete -c tarproc -s o -l output -r -F -d 'Write to URL, which appears when it is complete. Default: -.'
-complete -c tarproc -l force -d 'Replace an output that exists. Environment: TARTOOLS_FORCE.'
+complete -c tarproc -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'
 complete -c tarproc -s z -l gzip -d 'Compress by gzip; the name must not say otherwise.'
 complete -c tarproc -s c -l command -x -d 'Run CMD on each sample.'
 complete -c tarproc -s s -l script -r -F -d 'Run the script FILE on each sample.'

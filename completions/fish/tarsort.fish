@@ -4,7 +4,7 @@ complete -c tarsort -s 0 -l null -d 'Names in -T files end with NUL, not newline
 complete -c tarsort -l lax -d 'Accept shards that have no end-of-archive block.'
 complete -c tarsort -l skip-special -d 'Leave out links, devices and sparse members without a word.'
 complete -c tarsort -s o -l output -r -F -d 'Write to URL, which appears when it is complete. Default: -.'
-complete -c tarsort -l force -d 'Replace an output that exists. Environment: TARTOOLS_FORCE.'
+complete -c tarsort -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'
 complete -c tarsort -s z -l gzip -d 'Compress by gzip; the name must not say otherwise.'
 complete -c tarsort -s s -l sortkey -x -d 'What to sort by. Default: __key__.'
 complete -c tarsort -s S -l sorttype -x -a 'text int float version shuffle' -d 'As what it is compared. Default: text.'

@@ -50,12 +50,8 @@ class Layout(NamedTuple):
 class TextOutput(NamedTuple):
     """Where the table goes."""
 
-    url: Annotated[
-        str, typer.Option("-o", "--output", metavar="URL", help="Write to URL, which appears when it is complete.")
-    ] = "-"
-    force: Annotated[bool, typer.Option("--force", envvar="TARTOOLS_FORCE", help="Replace an output that exists.")] = (
-        False
-    )
+    url: cli.Url = "-"
+    force: cli.Force = False
 
 
 @cli.command(__doc__)
