@@ -137,7 +137,7 @@ class Child:
                 finally:
                     os.close(fd)
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
+        except (ChildProcessError, ProcessLookupError):
             return True  # another thread reaped it meanwhile
         except (AttributeError, OSError):  # not Linux, or a kernel without it
             try:
