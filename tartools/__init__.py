@@ -6,8 +6,8 @@
     with tartools.TarWriter("out.tar") as writer:
         writer.write({"__key__": "n01", "jpg": picture, "cls": 3})
 
-`read`, `write`, `TarWriter` and `Sample` are the public names, with the errors in `tartools.errors`. They are loaded
-when they are first used, so that a command pays only for what it needs.
+`read`, `write`, `open`, `TarWriter` and `Sample` are the public names, with the errors in `tartools.errors`. They are
+loaded when they are first used, so that a command pays only for what it needs.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tartools.library import TarWriter, read, write
+    from tartools.library import TarWriter, open, read, write
     from tartools.sample import Sample
 
-__all__ = ["Sample", "TarWriter", "read", "write"]
+__all__ = ["Sample", "TarWriter", "open", "read", "write"]
 
 
 def __getattr__(name: str) -> object:

@@ -8,6 +8,7 @@ by `NamedTuple` and marked `@group` stands for the options that are its fields.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import re
@@ -212,6 +213,7 @@ class Command:
 
     def __call__(self) -> NoReturn:
         """Run as a process: arguments from `sys.argv`, signals as they should be, exit."""
+        gc.set_threshold(50_000)  # importing what remote URLs need makes many objects and no garbage: 30 ms less
         _open_standard_streams()
         for number in SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup

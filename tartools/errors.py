@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 
 _QUERY = re.compile(r"""(://[^\s'"?]*)\?[^\s'"]*""")
+_LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp")  # schemes in whose names a question mark is a letter
 _PASSWORD = re.compile(r"""(://[^\s'"/@:]*):[^\s'"/@]*@""")
 
 
@@ -89,17 +90,17 @@ def concealed(command: str) -> str:
 
 
 def shown(url: str) -> str:
-    """Return *url* as messages show it: "stdin" for -, the query of a remote URL replaced.
+    """Return *url* as messages show it: "stdin" for -, a query (which may be a signature) replaced.
 
-    >>> shown("https://host/a.tar?X-Amz-Signature=abc"), shown("what?.tar")
-    ('https://host/a.tar?…', 'what?.tar')
+    >>> shown("https://host/a.tar?X-Amz-Signature=abc"), shown("s3://b/what?.tar")
+    ('https://host/a.tar?…', 's3://b/what?.tar')
     """
     if url == "-":
         return "stdin"
     if url.startswith("pipe:"):
         return concealed(url)
     scheme, colon, rest = url.partition("://")
-    if colon and scheme != "file":
+    if colon and scheme.lower() not in _LETTERS:
         path, query, _ = rest.partition("?")
         return printable(f"{scheme}://{path}{'?…' if query else ''}")
     return printable(url)

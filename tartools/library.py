@@ -1,17 +1,23 @@
 """The toolbox for Python programs: samples read and written as the commands do it.
 
-Nothing here forks, starts threads, or touches signals. Commands of `pipe:` URLs are the exception, asked for as such.
+Nothing here forks or touches signals, and only what reads and writes remote URLs starts threads. Commands of `pipe:`
+URLs are the exception, asked for as such.
 """
 
 from __future__ import annotations
 
+import io
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING, Literal, overload
 
 from tartools import shards, storage
 from tartools.sample import Sample, Value, build
 from tartools.storage.interrupts import signals_wait
+
+if TYPE_CHECKING:
+    from tartools.storage.files import WritableFile
 
 
 def read(urls: str | Sequence[str], *, lax: bool = False, skip_special: bool = False) -> Iterator[Sample]:
@@ -42,6 +48,33 @@ def write(
     with TarWriter(url, force=force, gzip=gzip) as writer:
         for sample in samples:
             writer.write(sample)
+
+
+@overload
+def open(url: str, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
+@overload
+def open(url: str, mode: Literal["wb"], *, force: bool = False) -> WritableFile: ...
+def open(url: str, mode: str = "rb", *, force: bool = False) -> io.BufferedReader | WritableFile:
+    """Return *url*, local or remote, as a Python file: to read ("rb") or to write ("wb").
+
+        with tartools.open("s3://bucket/model.pt", "wb") as file:
+            torch.save(model.state_dict(), file)
+        state = torch.load(tartools.open("s3://bucket/model.pt", "rb"))
+
+    Reading: buffered; files, and objects of stores and servers that have ranges, seek, and only what is read is
+    fetched. A server without ranges has all of it copied to a temporary file first. `pipe:` and stdin do not seek.
+    Writing: no seeking; *url* appears at `close`, or when the `with` block ends normally. Anything else leaves nothing.
+
+    Holds: 9 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it is written.
+    Raises: StorageError, with URL and byte; ValueError for another *mode*.
+    """
+    from tartools.storage import files
+
+    if mode == "rb":
+        return files.reading(url)
+    if mode == "wb":
+        return files.WritableFile(url, force=force)
+    raise ValueError(f"mode is 'rb' or 'wb', not {mode!r}")
 
 
 class TarWriter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import NamedTuple
 
 from tartools import storage, tar
@@ -92,23 +92,3 @@ def _read_all(stream: Stream) -> bytearray | io.FileIO:
             tar.write_all(scratch, held)
             held.clear()
     return held if scratch is None else scratch
-
-
-class _Reader(io.RawIOBase):
-    """A stream of storage as a Python file."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        return self._stream.readinto(buffer)
-
-
-@contextmanager
-def opened(url: str) -> Iterator[io.BufferedReader]:
-    """Give the bytes of the plan *url* as a file. Raises: StorageError."""
-    with closing(storage.open_read(url)) as stream:
-        yield io.BufferedReader(_Reader(stream), READ)

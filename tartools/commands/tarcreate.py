@@ -40,6 +40,7 @@ from tartools.sample import checked_path
 from tartools.sources import Planned
 from tartools.stages import table
 from tartools.storage.names import scheme_of
+from tartools.storage.streams import stream_file
 
 FORMATS = ("tsv", "csv", "recipe")
 KEYS = "{:09d}"
@@ -93,7 +94,7 @@ def tarcreate(account: Account, wanted: Sources, output: cli.Output) -> None:
     name = found_plan(wanted)
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
-    with sources.opened(name) as file:
+    with stream_file(storage.open_read(name)) as file:
         write(planned(wanted, file, Plan(name, wanted.base, wanted.allow_pipe)), account, output)
 
 

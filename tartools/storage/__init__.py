@@ -15,7 +15,7 @@ from tartools.errors import StorageError, UsageError
 from tartools.storage import local
 from tartools.storage.expand import expand
 from tartools.storage.interrupts import signals_wait
-from tartools.storage.names import scheme_of
+from tartools.storage.names import LISTED, LOCAL, REMOTE, SMART, scheme_of
 from tartools.storage.streams import Output
 from tartools.streams import Input, Sink
 
@@ -49,6 +49,30 @@ def _write_command(url: str, force: bool) -> Output:
     return command.open_write(url, force)
 
 
+def _read_remote(url: str) -> Input:
+    from tartools.storage import ranges, stores
+
+    return ranges.RangedInput(stores.object_of(url))
+
+
+def _write_remote(url: str, force: bool) -> Output:
+    from tartools.storage import stores
+
+    return stores.object_of(url).output(force)
+
+
+def _read_smart(url: str) -> Input:
+    from tartools.storage import smart
+
+    return smart.open_read(url)
+
+
+def _write_smart(url: str, force: bool) -> Output:
+    from tartools.storage import smart
+
+    return smart.open_write(url, force)
+
+
 def run(template: str, word: str) -> None:
     """Run the command *template*, with *word* for its `{}`; what it prints goes to stderr.
 
@@ -64,20 +88,24 @@ READERS: dict[str, Callable[[str], Input]] = {
     "": local.open_read,
     "file": local.open_read,
     "pipe": _read_command,
+    **dict.fromkeys(REMOTE, _read_remote),
+    **dict.fromkeys(SMART, _read_smart),
 }
 WRITERS: dict[str, Callable[[str, bool], Output]] = {
     "-": local.open_stdout,
     "": local.open_write,
     "file": local.open_write,
     "pipe": _write_command,
+    **dict.fromkeys(REMOTE, _write_remote),
+    **dict.fromkeys(SMART, _write_smart),
 }
-PLANNED = ("ais", "gs", "http", "https", "s3")
 
 
 def open_read(url: str) -> Input:
     """Return the bytes of *url* as a stream. A command in `GOPEN_<SCHEME>` reads that scheme's URLs.
 
-    Raises: StorageError when it can't be opened or read, or a command ends with a status other than 0.
+    Raises: StorageError when it can't be opened or read, or a command ends with a status other than 0. What is remote
+    is opened when it is read.
     """
     scheme = scheme_of(url)
     template = os.environ.get(f"GOPEN_{scheme.upper()}") if scheme not in ("", "-", "pipe") else None
@@ -113,7 +141,7 @@ def writing(url: str, force: bool = False) -> Iterator[Sink]:
 
 def is_file(url: str) -> bool:
     """Tell whether *url* names a local file, be it there or not."""
-    return scheme_of(url) in ("", "file")
+    return scheme_of(url) in LOCAL
 
 
 def is_repeatable(url: str) -> bool:
@@ -122,17 +150,35 @@ def is_repeatable(url: str) -> bool:
     Raises: StorageError if it is a local file that is not there.
     """
     scheme = scheme_of(url)
-    return scheme not in ("-", "pipe") and (scheme not in ("", "file") or local.check_readable(url) is not None)
+    return scheme not in ("-", "pipe") and (scheme not in LOCAL or local.check_readable(url) is not None)
 
 
 def between(prefix: str, suffix: str) -> list[str]:
-    """Return the URLs that exist and are *prefix*, something without a slash, *suffix*; of commands there are none."""
-    return local.between(prefix, suffix) if is_file(prefix) else []
+    """Return the URLs that exist and are *prefix*, something without a slash, *suffix*.
+
+    There are none of commands, and of what can't be listed.
+    """
+    scheme = scheme_of(prefix)
+    if scheme in LOCAL:
+        return local.between(prefix, suffix)
+    if scheme not in LISTED:
+        return []
+    from tartools.storage import listing
+
+    found = listing.listed(prefix, flat="/" not in suffix)
+    shortest = len(prefix) + len(suffix)
+    return [
+        entry.url
+        for entry in found
+        if entry.url.endswith(suffix)
+        and len(entry.url) > shortest
+        and "/" not in entry.url[len(prefix) : len(entry.url) - len(suffix)]
+    ]
 
 
 def remove(url: str) -> None:
     """Remove *url*. Raises: StorageError, also for what is no file."""
-    if scheme_of(url) not in ("", "file"):
+    if not is_file(url):
         raise StorageError("only files can be removed", url=url)
     local.remove(url)
 
@@ -148,7 +194,7 @@ def check_inputs(urls: Sequence[str]) -> int | None:
     total: int | None = 0
     for url in urls:
         scheme = scheme_of(url)
-        if scheme in ("", "file"):
+        if scheme in LOCAL:
             size = local.check_readable(url)
             total = None if total is None or size is None else total + size
             continue
@@ -165,15 +211,21 @@ def check_output(url: str, force: bool, inputs: Sequence[str]) -> None:
 
     Raises: StorageError when it exists and *force* is not given, or when it is one of the *inputs*.
     """
-    _entry(WRITERS, scheme_of(url), url, "write")
-    if scheme_of(url) in ("", "file", "-"):
-        local.check_writable(url, force, [i for i in inputs if scheme_of(i) in ("", "file", "-")])
+    scheme = scheme_of(url)
+    _entry(WRITERS, scheme, url, "write")
+    if scheme in LOCAL or scheme == "-":
+        local.check_writable(url, force, [i for i in inputs if is_file(i) or i == "-"])
+    elif scheme != "pipe":
+        if url in inputs:
+            raise StorageError("this output is also an input", url=url)
+        if not force:
+            from tartools.storage import smart, stores
+
+            (stores if scheme in REMOTE else smart).check_absent(url)
 
 
 def _entry(table: dict[str, Opener], scheme: str, url: str, verb: str) -> Opener:
     if scheme in table:
         return table[scheme]
-    if scheme in PLANNED:
-        raise StorageError(f"cannot {verb} {scheme}: URLs yet; use pipe:COMMAND or GOPEN_{scheme.upper()}", url=url)
-    known = ", ".join(f"{name}:" for name in (*table, *PLANNED) if name not in ("", "-"))
-    raise StorageError(f"unknown scheme {scheme}: (there are plain paths, {known})", url=url)
+    known = ", ".join(f"{name}:" for name in table if name not in ("", "-"))
+    raise StorageError(f"cannot {verb} {scheme}: URLs (there are plain paths, {known})", url=url)

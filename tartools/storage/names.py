@@ -9,6 +9,10 @@ from tartools.errors import UsageError
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@")
 PIPE, FILE = "pipe:", "file:"
+LOCAL = ("", "file")
+LISTED = ("s3", "gs", "ais", "aws", "gcp")  # whose names are letters, and whose wildcards expand
+REMOTE = (*LISTED, "http", "https")
+SMART = ("azure", "sftp", "scp", "ssh", "hdfs", "webhdfs", "ftp", "ftps")  # that we leave to smart_open
 
 
 def scheme_of(url: str) -> str:

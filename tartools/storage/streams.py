@@ -8,9 +8,10 @@ import os
 from typing import Protocol
 
 from tartools.errors import StorageError
-from tartools.streams import Sink
+from tartools.streams import Input, Sink
 
 PIPE_SIZE = 1 << 20  # bytes; Linux's limit for users without privileges
+BUFFER = 128 << 10  # bytes that a file over a stream holds
 
 
 class Output(Protocol):
@@ -89,3 +90,26 @@ def enlarge(fd: int) -> None:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         except OSError:
             pass  # no pipe, or the user's share of pipe memory is used up
+
+
+def stream_file(stream: Input) -> io.BufferedReader:
+    """Return *stream* as a file, which closes it."""
+    return io.BufferedReader(_StreamFile(stream), BUFFER)
+
+
+class _StreamFile(io.RawIOBase):
+    """A stream as a raw file."""
+
+    def __init__(self, stream: Input) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        return self._stream.readinto(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
