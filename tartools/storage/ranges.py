@@ -320,7 +320,8 @@ class RangedInput:
 
     def _check(self, reply: Reply, piece: _Piece, position: int) -> None:
         """Check a later answer against the first. Raises: Passing, StorageError."""
-        if reply.version != self._version or reply.size not in (None, self._size):
+        other = self._version and reply.version != self._version  # without one, nothing of this was read yet
+        if other or reply.size not in (None, self._size):
             raise StorageError("this was replaced while it was being read", url=self._source.url, offset=position)
         if not self._version and position > piece.start:
             raise StorageError(
