@@ -20,7 +20,7 @@ from tartools.storage.stores import Object, Reply
 from tartools.storage.tries import Passing, Tries, setting
 
 RANGE = 8 << 20  # bytes
-READ, READ_AHEAD = 256 << 10, 1 << 20  # bytes a read: of the reader's own connection, and of those ahead
+FIRST_READ, READ = 64 << 10, 1 << 20  # bytes a read, which double: who wants little does not wait for much
 AHEAD, MOST_AHEAD = 8, 16  # ranges
 BUDGET = 256 << 20  # bytes that all open objects of this process may hold ahead
 WORTH = 256 << 10  # bytes; a try that brought so much was not in vain
@@ -92,6 +92,7 @@ class RangedInput:
         self._size = size
         self._version = version  # None: nobody has answered yet
         self._ranged = True
+        self._read = FIRST_READ
         self._ahead = setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD)
         self._window = 1  # ranges that are asked for at once
         self._slow = 0  # ranges in a row that the network kept the reader waiting for
@@ -153,7 +154,7 @@ class RangedInput:
         """Return the next bytes of the range that the reader receives itself; none at its end."""
         if self._own is None:
             piece = self._new_piece(0)
-            self._own = piece, self._bytes_of(piece, READ)
+            self._own = piece, self._bytes_of(piece)
         piece, flow = self._own
         if piece.error is not None:
             raise piece.error
@@ -230,7 +231,7 @@ class RangedInput:
         """Receive *piece* in a thread."""
         begin = time.monotonic()
         try:
-            for data in self._bytes_of(piece, READ_AHEAD):
+            for data in self._bytes_of(piece):
                 piece.chunks.append(memoryview(data))
                 if self._hungry:
                     with self._changed:
@@ -253,13 +254,13 @@ class RangedInput:
         self._next, self._length = end, 2 * self._length
         return piece
 
-    def _bytes_of(self, piece: _Piece, most: int) -> Iterator[bytes]:
-        """Yield the bytes of *piece*, up to *most* at a time, trying again where it was cut."""
+    def _bytes_of(self, piece: _Piece) -> Iterator[bytes]:
+        """Yield the bytes of *piece*, up to 1 MiB at a time, trying again where it was cut."""
         tries = Tries(self._source.url)
         while not self._stopped:
             before = piece.received
             try:
-                for data in self._one_try(piece, most):
+                for data in self._one_try(piece):
                     piece.received += len(data)
                     yield data
                 return
@@ -270,7 +271,7 @@ class RangedInput:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, pause)
 
-    def _one_try(self, piece: _Piece, most: int) -> Iterator[bytes]:
+    def _one_try(self, piece: _Piece) -> Iterator[bytes]:
         """Yield what is missing of *piece*, of one answer. Raises: Passing, StorageError."""
         position = piece.start + piece.received
         reply = self._source.get(position, piece.end, self._version or "")
@@ -281,8 +282,9 @@ class RangedInput:
                 self._check(reply, piece, position)
             surplus = position - reply.start  # of a server that began at 0
             while not self._stopped:
-                missing = most if piece.end is None else piece.end - position
-                data = reply.body.read(min(most, missing, surplus or most) or 1)
+                missing = READ if piece.end is None else piece.end - position
+                data = reply.body.read(min(self._read, missing, surplus or READ) or 1)
+                self._read = min(2 * self._read, READ)
                 if not data:
                     break
                 if not missing:

@@ -1,6 +1,6 @@
 """Bytes of a tar stream to members, in batches: the hot loop of the toolbox.
 
-Where the speed is: reads of 256 KiB go one behind the other into a buffer of 1 MiB that is never reused, members
+Where the speed is: one read fills what is left of a buffer of 1 MiB, which is never reused, members
 are offsets into it, and only the tail of a full buffer is copied. One dictionary look-up checks a header and
 that it is a plain file; everything else (extended headers, links, the end, damage) takes the slow path.
 """
@@ -20,8 +20,8 @@ from tartools.tar.heading import BadChecksumError, GlobalHeader, Heading, Missin
 from tartools.tar.parts import END, Ahead, Mark, Part, Special
 from tartools.tar.writer import write_all
 
+READ = 1 << 20  # bytes a read: fewer, longer ones are faster, be it from a pipe or through a library
 BUFFER = 1 << 20  # bytes; a member that fits is a view, one that does not is a range or gets a buffer of its own
-READ = 1 << 18  # bytes a read: what was read is still in the processor's cache when it is parsed
 LARGE = 16 << 20  # bytes; a larger member of a pipe goes to scratch, not to memory
 ZEROS = bytes(BLOCK)
 
