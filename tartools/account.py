@@ -40,6 +40,7 @@ class Account:
         self.shards_done = 0
         self.shards: int | None = None  # in all
         self.expected: int | None = None  # bytes_in in all, where they are known
+        self.listed: int | None = None  # files and objects, by a command that lists; bytes_in is what they have
 
     def warn(self, text: str) -> None:
         """Say *text*, which changes nothing about what is written."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from tartools.errors import TarFormatError, TruncatedError, UsageError
+from tartools.storage.names import split_query
 from tartools.streams import Sink, Stream
 
 READ = 1 << 18  # compressed bytes a read
@@ -165,7 +166,7 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
 
     Raises: UsageError if the name says otherwise.
     """
-    suffix = "" if url.startswith("pipe:") else split_suffix(url)[1].lower()
+    suffix = "" if url.startswith("pipe:") else split_suffix(split_query(url)[0])[1].lower()
     if gzip and suffix not in ("", *CODECS[0].suffixes):
         raise UsageError(f"-z writes gzip, and this name ends in {suffix}", url=url)
     return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)

@@ -181,6 +181,8 @@ def test_a_name_that_begins_like_bzip2_is_a_name() -> None:
         ("a.tar.lz4", False, "lz4"),
         ("a.gz", False, None),
         ("s3://b/a.tar.zst", False, "zstd"),
+        ("https://h/a.tgz?signature=a.tar", False, "gzip"),
+        ("ais://b/a.tar.lz4?provider=aws", False, "lz4"),
         ("pipe:gzip > a.tgz", False, None),
         ("pipe:cat > a.tar", True, "gzip"),
     ],

@@ -197,7 +197,7 @@ def test_the_libraries_are_those_of_the_project() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {re.split(r"[<>=;]", line)[0] for line in project["dependencies"]}
+    needed = {re.split(r"[\[<>=;]", line)[0] for line in project["dependencies"]}
     table = README.partition("## What it is built on")[2]
     assert {row.split()[0].lower() for row in re.findall(r"^\| (\S.*?) \|", table, re.MULTILINE)} - {
         "library"

@@ -33,12 +33,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("=cli", "stages", "=shards", "show", "=sample", "=values", "storage", "=compression", "tar"),
         *("=numbering", "=sortkeys", "=plan", "=sources"),
     ),
-    "compression": (),
+    "compression": ("=storage.names",),
     "demo": ("commands", "=cli"),
     "errors": (),
     "streams": (),
     "externalsort": ("=storage.scratch", "tar"),
-    "library": ("=shards", "=storage", "=storage.interrupts", "=sample"),
+    "library": ("=shards", "=storage", "=storage.files", "=storage.interrupts", "=sample"),
     "manual": ("commands", "=cli"),
     "numbering": ("=compression",),
     "plan": ("=sample", "=sources", "=values", "storage"),
@@ -65,7 +65,10 @@ LEAVES = ("=errors", "=account", "=streams")
 OPENERS = {"open", "os.open", "io.open", "os.fdopen", "io.FileIO", "FileIO", "subprocess.Popen", "Popen"}
 PATH_OPENERS = {"read_text", "write_text", "read_bytes", "write_bytes"}
 LIMIT_OF_FILES, LIMIT_OF_FUNCTIONS = 350, 60  # lines
-HEAVY = ("webdataset", "smart_open", "numpy", "rich", "PIL", "pydantic", "boto3", "simpleeval")
+HEAVY = (
+    *("webdataset", "smart_open", "numpy", "rich", "PIL", "pydantic", "simpleeval"),
+    *("boto3", "botocore", "requests", "urllib3", "google.auth"),  # what only remote URLs need
+)
 
 
 def module_name(path: Path) -> str:

@@ -78,7 +78,7 @@ def tarsplit(
     urls = storage.expand(*source.named)
     there = storage.between(names.prefix, names.suffix)
     old = {number: name for name in there if (number := names.number(name)) is not None}
-    for name in old.values():
+    for name in (*old.values(), names.name(start)):  # not everything can be listed
         storage.check_output(name, force, urls)
     reading = shards.Reading(source.lax, source.skip_special)
     counts = shards.even_counts(urls, even, reading) if even else lambda _: samples

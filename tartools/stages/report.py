@@ -97,6 +97,8 @@ def _display(bar: bool) -> Progress:
 
 
 def _counts(account: Account, seconds: float) -> str:
+    if account.listed is not None:
+        return _listed(account)
     shards = f", {account.shards_done} of {account.shards} shards" if (account.shards or 0) > 1 else ""
     known = f" of {in_units(account.expected)}" if account.expected is not None else ""
     rate = in_units(account.bytes_in / max(seconds, 1e-6))
@@ -104,7 +106,10 @@ def _counts(account: Account, seconds: float) -> str:
 
 
 def summary(name: str, account: Account, seconds: float) -> None:
-    """Print the account of a run that took *seconds*: samples in and where they went, bytes, rate."""
+    """Print the account of a run that took *seconds*: samples in and where they went, bytes, rate; what was listed."""
+    if account.listed is not None:
+        say(name, _listed(account))
+        return
     if account.directories:
         say(name, f"{account.directories} directory entries are no samples")
     parts = [f"{account.samples_in} samples in, {account.samples_out} out"]
@@ -115,6 +120,12 @@ def summary(name: str, account: Account, seconds: float) -> None:
             parts.append(f"{count} {what}")
     size = account.bytes_out or account.bytes_in
     say(name, f"{', '.join(parts)}, {in_units(size)}, {in_units(size / max(seconds, 1e-6))}/s")
+
+
+def _listed(account: Account) -> str:
+    shards = f"{account.shards_done:,} shard{'s' * (account.shards_done != 1)}"
+    others = f" among {account.listed:,} objects" if account.listed != account.shards_done else ""
+    return f"{shards}{others}, {in_units(account.bytes_in)}"
 
 
 def in_units(size: float) -> str:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tartools.errors import StorageError, UsageError
 from tartools.storage import local
 from tartools.storage.expand import expand
 from tartools.storage.interrupts import signals_wait
-from tartools.storage.names import LISTED, LOCAL, REMOTE, SMART, scheme_of
+from tartools.storage.names import LISTED, LOCAL, REMOTE, SMART, gopen, scheme_of, split_query
 from tartools.storage.streams import Output
 from tartools.streams import Input, Sink
+
+if TYPE_CHECKING:
+    from tartools.storage.stores import Listed
 
 __all__ = [
     "Output",
@@ -27,6 +30,7 @@ __all__ = [
     "expand",
     "is_file",
     "is_repeatable",
+    "ls",
     "open_read",
     "open_write",
     "remove",
@@ -108,8 +112,7 @@ def open_read(url: str) -> Input:
     is opened when it is read.
     """
     scheme = scheme_of(url)
-    template = os.environ.get(f"GOPEN_{scheme.upper()}") if scheme not in ("", "-", "pipe") else None
-    if template:
+    if template := gopen(scheme):
         from tartools.storage import command
 
         return command.CommandInput(command.fill(template, url), url)
@@ -165,7 +168,7 @@ def between(prefix: str, suffix: str) -> list[str]:
         return []
     from tartools.storage import listing
 
-    found = listing.listed(prefix, flat="/" not in suffix)
+    found = listing.listed(prefix + split_query(prefix + suffix)[1], flat="/" not in suffix)
     shortest = len(prefix) + len(suffix)
     return [
         entry.url
@@ -174,6 +177,13 @@ def between(prefix: str, suffix: str) -> list[str]:
         and len(entry.url) > shortest
         and "/" not in entry.url[len(prefix) : len(entry.url) - len(suffix)]
     ]
+
+
+def ls(place: str) -> Iterator[Listed]:
+    """Yield what there is at *place*; see `listing.ls`."""
+    from tartools.storage import listing
+
+    return listing.ls(place)
 
 
 def remove(url: str) -> None:
@@ -187,7 +197,7 @@ def check_inputs(urls: Sequence[str]) -> int | None:
     """Look at every input that can be looked at without reading it; return their bytes in all, None if unknown.
 
     Raises: StorageError for a local file that does not exist or can't be read; UsageError for a URL that holds a
-    password, for stdin named twice, or stdin that is a terminal.
+    password or names no object, for stdin named twice, or stdin that is a terminal.
     """
     if urls.count("-") > 1:
         raise UsageError("stdin can be read only once")
@@ -201,8 +211,12 @@ def check_inputs(urls: Sequence[str]) -> int | None:
         total = None
         if scheme == "-" and os.isatty(0):
             raise UsageError("stdin is a terminal: name a shard, or pipe one in (see --help)")
-        if scheme not in READERS and not os.environ.get(f"GOPEN_{scheme.upper()}"):
+        if not gopen(scheme):
             _entry(READERS, scheme, url, "read")
+            if scheme in REMOTE:
+                from tartools.storage import stores
+
+                stores.object_of(url)
     return total
 
 

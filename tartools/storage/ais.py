@@ -22,6 +22,7 @@ import urllib3
 
 from tartools.errors import StorageError, UsageError
 from tartools.storage import requesting
+from tartools.storage.names import split_query
 from tartools.storage.requesting import Absent, document, elsewhere, finish, message, payload, ranged
 from tartools.storage.stores import Listed, NoPermission, Page, Reply
 from tartools.storage.tries import Passing
@@ -29,7 +30,6 @@ from tartools.storage.uploads import Upload
 
 STARTS_ANYWHERE = False
 WORKERS = 4  # parts that are sent at once
-_PROVIDER = re.compile(r"\?provider=(ais|aws|gcp|azure|oci|ht)$")
 _TRUE = ("1", "t", "true", "y", "yes", "on")
 
 
@@ -57,12 +57,10 @@ class _Place(NamedTuple):
 
 
 def _split(url: str) -> _Place:
-    scheme, _, rest = url.partition("://")
+    whole, ending = split_query(url)
+    scheme, _, rest = whole.partition("://")
     bucket, _, name = rest.partition("/")
-    found = _PROVIDER.search(name) if scheme.lower() == "ais" else None
-    if found:
-        return _Place(scheme, bucket, name[: found.start()], found[0], found[1])
-    return _Place(scheme, bucket, name, "", scheme.lower())
+    return _Place(scheme, bucket, name, ending, ending.partition("=")[2] or scheme.lower())
 
 
 def _trusted() -> bool | str | None:
@@ -112,10 +110,13 @@ def _refused(response: requests.Response, url: str, what: str = "read", pinned: 
         text = text or message(response, url).decode("utf-8", "replace")
     except (Passing, StorageError):
         pass
+    finish(response)
     if response.status_code == 404:
         named = re.search(r'\w+://[^/"\s]+(/?)', text)  # "PROVIDER://BUCKET" does not exist, or PROVIDER://BUCKET/NAME
         if named and not named[1]:
             return StorageError(f"there is no bucket {_split(url).bucket}", url=url)
+    if response.status_code == 401:
+        return StorageError("the token is missing, or not accepted: set AIS_AUTHN_TOKEN", url=url)
     if response.status_code in (409, 423) and what == "read":  # it is just being fetched, or written
         return Passing(f"the object is locked ({response.status_code})")
     return requesting.refused(response, url, what, pinned=pinned)

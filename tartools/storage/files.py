@@ -15,7 +15,7 @@ from tartools import storage
 from tartools.errors import StorageError
 from tartools.storage.interrupts import signals_wait
 from tartools.storage.local import path_of
-from tartools.storage.names import LOCAL, REMOTE, scheme_of
+from tartools.storage.names import LOCAL, REMOTE, gopen, scheme_of
 from tartools.storage.ranges import RangedInput
 from tartools.storage.scratch import scratch_file
 from tartools.storage.stores import Object, object_of
@@ -39,7 +39,7 @@ def reading(url: str) -> io.BufferedReader:
             return open(path_of(url), "rb")
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=url) from error
-    if scheme not in REMOTE or os.environ.get(f"GOPEN_{scheme.upper()}"):
+    if scheme not in REMOTE or gopen(scheme):
         return stream_file(storage.open_read(url))
     source = object_of(url)
     known = persist(lambda: source.get(0, 1, ""), url)

@@ -186,7 +186,7 @@ class _Resumable:
 
     def _recognise(self, data: bytearray) -> None:
         """Do nothing if the object is what an earlier try, which had no answer, has written; else raise."""
-        if whole(self._made.get(0, None, "").body, self.url) != data:
+        if whole(self._made.get(0, len(data) + 1, "").body, self.url) != data:
             raise StorageError("this exists already; --force replaces it", url=self.url)
 
     def begin(self) -> None:
@@ -239,6 +239,7 @@ class _Resumable:
             self._doubtful = False
             return None
         if response.status_code in (404, 410):
+            finish(response)
             raise StorageError("the server has dropped this upload", url=self.url)
         if response.status_code != 308:
             raise _refused(response, self.url, "write")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from tartools.errors import UsageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@")
+_PROVIDER = re.compile(r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z")
 PIPE, FILE = "pipe:", "file:"
 LOCAL = ("", "file")
 LISTED = ("s3", "gs", "ais", "aws", "gcp")  # whose names are letters, and whose wildcards expand
@@ -33,3 +35,23 @@ def scheme_of(url: str) -> str:
     if _PASSWORD.match(url):
         raise UsageError(f"a {found[1]} URL with a password in it is refused; see tartools(7) for credentials")
     return found[1].lower()
+
+
+def gopen(scheme: str) -> str | None:
+    """Return the command that reads the URLs of *scheme* instead of us, if the environment names one."""
+    return os.environ.get(f"GOPEN_{scheme.upper()}") if scheme not in ("", "-", "pipe") else None
+
+
+def split_query(url: str) -> tuple[str, str]:
+    """Return *url* without what is no part of a name, and that: a query, or the provider of an ais: bucket.
+
+    >>> split_query("ais://b/?.tar?provider=aws"), split_query("s3://b/a?x"), split_query("https://h/a.tar?x=1")
+    (('ais://b/?.tar', '?provider=aws'), ('s3://b/a?x', ''), ('https://h/a.tar', '?x=1'))
+    """
+    scheme = scheme_of(url)
+    at = len(url)
+    if scheme in ("http", "https"):
+        at = len(url.partition("?")[0])
+    elif scheme == "ais" and (found := _PROVIDER.search(url)):
+        at = found.start()
+    return url[:at], url[at:]

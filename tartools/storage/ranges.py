@@ -288,7 +288,7 @@ class RangedInput:
                 if not data:
                     break
                 if not missing:
-                    raise Passing("the server sent more than it said")
+                    raise StorageError("the server sent more than it said", url=self._source.url, offset=position)
                 if surplus:
                     surplus -= len(data)
                 else:

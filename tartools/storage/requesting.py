@@ -114,6 +114,10 @@ def ask(
         )
     except (requests.RequestException, exceptions.HTTPError, OSError, UnicodeError) as error:
         raise trouble(error, url, connect) from None
+    except ValueError:  # of urllib; others are those of google.auth, which follows nothing
+        if not follow:
+            raise
+        raise StorageError("the server sends us to what is no URL", url=url) from None
 
 
 def send(

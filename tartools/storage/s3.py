@@ -6,10 +6,11 @@ Credentials, region and endpoint are boto3's business: `AWS_PROFILE`, `AWS_ENDPO
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.request import getproxies
@@ -20,7 +21,7 @@ from botocore import exceptions
 from botocore.config import Config
 from urllib3 import exceptions as http
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import StorageError, UsageError, concealed
 from tartools.storage.stores import Listed, NoPermission, Page, Reply
 from tartools.storage.tries import Passing, timeouts
 from tartools.storage.uploads import Upload
@@ -82,10 +83,10 @@ def _asking(url: str, what: str = "read", pinned: bool = False) -> Iterator[None
     except exceptions.EndpointConnectionError:
         raise Passing("cannot connect to the server") from None
     except exceptions.SSLError:
-        raise StorageError(
-            "the certificate of the server is not trusted (AWS_CA_BUNDLE names others)", url=url
-        ) from None
+        raise StorageError("the server's certificate is not trusted (AWS_CA_BUNDLE names others)", url=url) from None
     except (exceptions.HTTPClientError, exceptions.IncompleteReadError, http.HTTPError, OSError) as error:
+        if "timed out" in str(getattr(error, "kwargs", {}).get("error", "")):  # urllib3 sends under this timeout
+            raise Passing(f"no byte was taken for {timeouts().connect:g} seconds") from None
         silent = isinstance(error, http.ReadTimeoutError | TimeoutError)
         raise Passing(f"no byte came for {timeouts().idle:g} seconds" if silent else "the connection was cut") from None
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
@@ -93,32 +94,36 @@ def _asking(url: str, what: str = "read", pinned: bool = False) -> Iterator[None
         raise StorageError(f"no AWS credentials: {type(error).fmt.format(**error.kwargs)}; {advice}", url=url) from None
     except exceptions.ParamValidationError:
         raise StorageError("S3 has no such name of a bucket or an object", url=url) from None
-    except exceptions.BotoCoreError as error:
-        raise StorageError(f"boto3 cannot do this: {error}", url=url) from None
+    except (exceptions.BotoCoreError, ValueError) as error:  # the latter for AWS_ENDPOINT_URL
+        raise StorageError(f"boto3 cannot do this: {concealed(str(error))}", url=url) from None
+
+
+def _code(error: exceptions.ClientError) -> str:
+    return error.response.get("Error", {}).get("Code") or ""
 
 
 def _refused(error: exceptions.ClientError, url: str, what: str, pinned: bool) -> Exception:
     """Return what an answer that is an error means (S3 API reference, Error responses)."""
-    code = error.response.get("Error", {}).get("Code", "")
+    code = _code(error)
     answer = error.response.get("ResponseMetadata", {})
     status = answer.get("HTTPStatusCode", 0)
-    bucket = split(url)[0]
     if _is_busy(status) or code.startswith(_PASSING):
         return _busy(f"{status} {code}", answer.get("HTTPHeaders", {}).get("retry-after", ""))
     if code in _CREDENTIALS:
         return StorageError(f"the credentials are not accepted ({code})", url=url)
     if code == "NoSuchBucket":
-        return StorageError(f"there is no bucket {bucket}", url=url)
+        return StorageError(f"there is no bucket {split(url)[0]}", url=url)
     if code in ("NoSuchKey", "404", "NotFound"):
-        return StorageError(
-            "this was deleted while it was being read" if pinned else "there is no such object", url=url
-        )
+        gone = "this was deleted while it was being read"
+        return StorageError(gone if pinned else "there is no such object", url=url)
+    if code == "NoSuchUpload":
+        return StorageError("the server has dropped this upload", url=url)
     if code in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
         if what == "write":
             return StorageError("this exists already; --force replaces it", url=url)
         return StorageError("this was replaced while it was being read", url=url)
     if status in (401, 403):
-        return NoPermission(f"no permission to {what} this ({code})", url=url)
+        return NoPermission(f"no permission to {what} this ({code or status})", url=url)
     message = error.response.get("Error", {}).get("Message", "")
     return StorageError(f"the server refuses: {status} {code} {message}".rstrip(), url=url)
 
@@ -129,7 +134,7 @@ def _is_busy(status: int) -> bool:
 
 def _busy(what: str, after: str) -> Passing:
     """Return what an answer that asks for patience means; *after* is its Retry-After, which S3 has in seconds."""
-    return Passing(f"the server is busy ({what})", float(after) if after.isdigit() else None)
+    return Passing(f"the server is busy ({what.rstrip()})", float(after) if after.isdigit() else None)
 
 
 def split(url: str) -> tuple[str, str]:
@@ -162,21 +167,20 @@ class _Body:
             self._body.close()
 
 
-class _Empty:
-    """No bytes."""
+def _reply(status: int, body: Any, url: str, place: str | None, length: int | None, etag: str | None) -> Reply:
+    """Return the answer with *body*; *place* is its Content-Range, if it is a part (RFC 9110, 14.4).
 
-    def read(self, most: int, /) -> bytes:
-        return b""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def _reply(body: Any, url: str, place: str | None, length: int | None, etag: str | None) -> Reply:
-    """Return the answer with *body*; *place* is its Content-Range, if it is a part (RFC 9110, 14.4)."""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", place or "")
-    start, total = (int(found[1]), found[2]) if found else (0, "*")
-    size = int(total) if total.isdigit() else None if found else length
+    Raises: StorageError for a part of which nobody says where it is from.
+    """
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", place or "")
+    if status == 206 and not found:
+        body.close()
+        raise StorageError("the server sent a part without saying which", url=url)
+    if not found:
+        return Reply(_Body(body, url), 0, length, length, etag or "")
+    start, end = int(found[1]), int(found[2]) + 1
+    size = None if found[3] == "*" else int(found[3])
+    length = end - start if length is None else length
     return Reply(_Body(body, url), start, length, size, etag or "")
 
 
@@ -203,9 +207,8 @@ class S3Object:
                 if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != 416:
                     raise
                 return self._behind_the_end(error, start)
-        return _reply(
-            answer["Body"], self.url, answer.get("ContentRange"), answer.get("ContentLength"), answer.get("ETag")
-        )
+        status, known = answer["ResponseMetadata"]["HTTPStatusCode"], ("ContentRange", "ContentLength", "ETag")
+        return _reply(status, answer["Body"], self.url, *map(answer.get, known))
 
     def _get_signed(self, headers: dict[str, str]) -> Reply | None:
         """Ask by a signed URL, which is a quarter of the work that boto3 has; None if boto3 is to ask.
@@ -218,7 +221,9 @@ class S3Object:
             if not self._signed:
                 self._signed = _client().generate_presigned_url("get_object", Params=self.place, ExpiresIn=LIFE)
             try:
-                answer = _pool_of(os.getpid()).request("GET", self._signed, headers=headers, preload_content=False)
+                answer = _pool_of(os.getpid()).request(
+                    "GET", self._signed, headers=headers, preload_content=False, decode_content=False
+                )
             except http.SSLError:
                 self._signed = None
                 return None
@@ -230,6 +235,7 @@ class S3Object:
             return None
         length = answer.headers.get("Content-Length", "")
         return _reply(
+            answer.status,
             answer,
             self.url,
             answer.headers.get("Content-Range"),
@@ -243,7 +249,7 @@ class S3Object:
         size = headers.get("content-range", "").rpartition("/")[2]
         if not size.isdigit():
             size = error.response.get("Error", {}).get("ActualObjectSize", "0")
-        return Reply(_Empty(), start, 0, int(size), headers.get("etag", ""))
+        return Reply(io.BytesIO(), start, 0, int(size), headers.get("etag", ""))
 
     def head(self) -> Listed | None:
         """Return size and time; None if it is not there. Not by HEAD, whose errors do not say what is wrong."""
@@ -252,7 +258,7 @@ class S3Object:
                 answer = _client().get_object(**self.place, Range="bytes=0-0")
             except exceptions.ClientError as error:
                 answer = error.response.get("ResponseMetadata", {})
-                if error.response.get("Error", {}).get("Code") == "NoSuchKey":
+                if _code(error) == "NoSuchKey":
                     return None
                 if answer.get("HTTPStatusCode") != 416:
                     raise
@@ -275,15 +281,16 @@ class _Multipart:
 
     def __init__(self, made: S3Object, force: bool) -> None:
         self.url = made.url
+        self._made = made
         self._place = made.place
         self._unless: dict[str, str] = {} if force else {"IfNoneMatch": "*"}
         self._upload: dict[str, str] = {}
         self._tags: dict[int, str] = {}
+        self._doubtful = False  # what makes the object appear was sent, and nobody knows what came of it
 
     def put(self, data: bytearray) -> None:
         """Make the object of *data*."""
-        with _asking(self.url, "write"):
-            _client().put_object(**self._place, **self._unless, Body=data)
+        self._finish(0, data, lambda: _client().put_object(**self._place, **self._unless, Body=data))
 
     def begin(self) -> None:
         """Begin an upload in parts."""
@@ -293,19 +300,30 @@ class _Multipart:
     def part(self, number: int, offset: int, data: bytearray) -> None:
         """Send one part."""
         with _asking(self.url, "write"):
-            self._tags[number] = _client().upload_part(**self._place, **self._upload, PartNumber=number, Body=data)[
-                "ETag"
-            ]
+            sent = _client().upload_part(**self._place, **self._upload, PartNumber=number, Body=data)
+        self._tags[number] = sent["ETag"]
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
         """Send the last part, and let the object appear."""
         if number not in self._tags:
             self.part(number, offset, data)
         parts = [{"PartNumber": n, "ETag": tag} for n, tag in sorted(self._tags.items())]
+        options = self._place | self._upload | self._unless
+        make = functools.partial(_client().complete_multipart_upload, **options, MultipartUpload={"Parts": parts})
+        self._finish(offset, data, make)
+
+    def _finish(self, offset: int, data: bytearray, make: Callable[[], object]) -> None:
+        """Make the object, in which *data* is last, unless an earlier try has done it, of which no answer came."""
+        again, self._doubtful = self._doubtful, True
         with _asking(self.url, "write"):
-            _client().complete_multipart_upload(
-                **self._place, **self._upload, **self._unless, MultipartUpload={"Parts": parts}
-            )
+            try:
+                make()
+            except exceptions.ClientError as error:
+                if not again or _code(error) not in ("NoSuchUpload", "PreconditionFailed") or not self._made.head():
+                    raise
+                there = self._made.get(offset, offset + len(data) + 1, "")
+                if there.size != offset + len(data) or there.body.read(len(data)) != data:
+                    raise
 
     def abort(self) -> None:
         """Drop the parts."""

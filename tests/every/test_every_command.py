@@ -20,11 +20,15 @@ from tests.conftest import BIN, ROOT, Run, clean_environment, has_end, make_samp
 
 
 class Case(NamedTuple):
-    """How to run a command on one input, which is named behind the *arguments* or is stdin."""
+    """How to run a command on one input, which is named behind the *arguments* or is stdin.
+
+    It *reads* what is in there: a tar, or a plan; not so a command that only looks at names, which "" stands for.
+    """
 
     arguments: tuple[str, ...]
     writes_tar: bool = False
     content: bytes = make_tar(make_samples(5))
+    reads: str = "tar"
 
 
 COMMANDS = {
@@ -36,10 +40,13 @@ COMMANDS = {
     "tarshow": Case(()),
     "tar2tsv": Case(("-f", "cls")),
     "tarfirst": Case(("-f", "cls")),
-    "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n"),
+    "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n", reads="plan"),
+    "tarls": Case((), reads=""),
 }
-READERS = [name for name in COMMANDS if name != "tarcreate"]  # of tar
+OPENERS = [name for name, case in COMMANDS.items() if case.reads]
+READERS = [name for name, case in COMMANDS.items() if case.reads == "tar"]
 each = pytest.mark.parametrize("name", COMMANDS)
+each_opener = pytest.mark.parametrize("name", OPENERS)
 each_reader = pytest.mark.parametrize("name", READERS)
 
 
@@ -80,7 +87,7 @@ def given(tmp_path: Path) -> Callable[[str], str]:
     """Return a function that makes the good input of a command, and returns its name."""
 
     def given(name: str) -> str:
-        path = tmp_path / ("in.tsv" if name == "tarcreate" else "in.tar")
+        path = tmp_path / ("in.tsv" if COMMANDS[name].reads == "plan" else "in.tar")
         path.write_bytes(COMMANDS[name].content)
         return path.name
 
@@ -101,7 +108,7 @@ def test_the_table_is_complete() -> None:
     assert sorted(re.findall(r"^(\w+) =", scripts[1], re.MULTILINE)) == sorted(COMMANDS)
 
 
-@each
+@each_opener
 def test_a_good_input_by_name_and_from_stdin(name: str, run: Run, given: Callable[[str], str], tmp_path: Path) -> None:
     case = COMMANDS[name]
     by_name = run(name, *case.arguments, given(name))
@@ -135,14 +142,14 @@ def test_no_archive(name: str, content: bytes, main: Main) -> None:
     assert os.listdir() == ["bad.tar"]
 
 
-@each
+@each_opener
 @pytest.mark.parametrize("content", [b"", b"__key__\tcls\na\n" * 90], ids=["empty", "garbage"])
 def test_bad_stdin(name: str, content: bytes, run: Run) -> None:
     line = failed(run(name, *COMMANDS[name].arguments, stdin=content), name)
     assert line.startswith(f"{name}: stdin: ")
 
 
-@each
+@each_opener
 def test_a_directory(name: str, main: Main, shell: Run) -> None:
     Path("d").mkdir()
     assert "directory" in failed(main(name, *COMMANDS[name].arguments, "d"), name)
@@ -179,7 +186,7 @@ sys.exit(command.main(sys.argv[2:]))
 """
 
 
-@each
+@each_opener
 def test_no_permission(name: str, tmp_path: Path, given: Callable[[str], str]) -> None:
     path = tmp_path / given(name)
     path.chmod(0)
@@ -233,10 +240,14 @@ def test_an_output_that_takes_nothing(name: str, run: Run, given: Callable[[str]
     assert line == f"{name}: /dev/full: No space left on device\n"
 
 
+@each_opener
+def test_a_closed_stdin_that_is_read(name: str, shell: Run) -> None:
+    failed(shell(f"{name} {' '.join(COMMANDS[name].arguments)} <&-"), name)
+
+
 @each
 def test_a_closed_stdin(name: str, shell: Run, given: Callable[[str], str]) -> None:
     arguments = " ".join(COMMANDS[name].arguments)
-    failed(shell(f"{name} {arguments} <&-"), name)
     done = shell(f"{name} {arguments} {given(name)} <&-")
     assert (done.status, done.stderr) == (0, "")
     assert done.stdout
@@ -320,7 +331,7 @@ def test_an_option_twice(name: str, arguments: list[str], main: Main, given: Cal
     assert os.listdir() == [given(name)]
 
 
-@each
+@each_opener
 def test_verbose_ends_with_the_account(name: str, main: Main, given: Callable[[str], str]) -> None:
     done = main(name, "-v", *COMMANDS[name].arguments, given(name))
     assert done.status == 0

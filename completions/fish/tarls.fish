@@ -1,0 +1,12 @@
+# Made by python -m tartools.manual.
+complete -c tarls -s T -l files-from -r -F -d 'Read more URLs from FILE, one a line.'
+complete -c tarls -s 0 -l null -d 'Names end with NUL, not newline, those in -T files too.'
+complete -c tarls -l all -d 'List every object, whatever its name.'
+complete -c tarls -s l -l long -d 'Write size and time before each name.'
+complete -c tarls -l json -d 'Write one JSON object a line.'
+complete -c tarls -l brace -d 'Write names that count up as one: a-{00..12}.tar.'
+complete -c tarls -l progress -d 'Show progress even if nobody seems to watch.'
+complete -c tarls -s q -l quiet -d 'Show neither progress nor warnings.'
+complete -c tarls -s v -l verbose -d 'End with one line of account on stderr.'
+complete -c tarls -l version -d 'Show the version and exit.'
+complete -c tarls -s h -l help -d 'Show this help and exit.'
