@@ -116,7 +116,7 @@ def _refused(response: requests.Response, url: str, what: str = "read", pinned: 
         if named and not named[1]:
             return StorageError(f"there is no bucket {_split(url).bucket}", url=url)
     if response.status_code == 401:
-        return StorageError("the token is missing, or not accepted: set AIS_AUTHN_TOKEN", url=url)
+        return StorageError("the server wants credentials that it accepts: set AIS_AUTHN_TOKEN", url=url)
     if response.status_code in (409, 423) and what == "read":  # it is just being fetched, or written
         return Passing(f"the object is locked ({response.status_code})")
     return requesting.refused(response, url, what, pinned=pinned)

@@ -6,7 +6,9 @@ drops those that are. No destructor completes anything.
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,7 +18,7 @@ from tartools.storage.tries import Passing, Tries
 PART = 16 << 20  # bytes
 GROWTH = 5000  # parts, after which they are twice as large: 250 GB in the 10,000 parts that stores allow
 MOST = 10_000  # parts
-PATIENCE = 15.0  # seconds for giving up in good order
+PATIENCE = 15.0  # seconds for giving up in good order, half of them for requests under way to end
 
 
 class Target(Protocol):
@@ -67,6 +69,7 @@ class Upload:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._owner = os.getpid()  # a fork of this process that ends leaves the upload alone
         self._changed = threading.Condition()
         self._part = bytearray()
         self._number = 1  # of the part that is being filled
@@ -109,6 +112,8 @@ class Upload:
 
     def abort(self) -> None:
         """Stop sending, and drop what was sent. Takes up to 15 seconds, if the store does not answer."""
+        if os.getpid() != self._owner:
+            return
         with self._changed:
             if self._over:
                 return
@@ -117,13 +122,19 @@ class Upload:
             running = list(self._running)
         self._part = bytearray()
         ending = threading.Thread(target=self._end, args=(running,), daemon=True)
-        ending.start()
-        ending.join(PATIENCE)
+        try:
+            ending.start()
+        except RuntimeError:  # since Python 3.12 there are no new threads when the interpreter ends
+            self._end(running)
+        else:
+            ending.join(PATIENCE)
 
     def _end(self, running: list[threading.Thread]) -> None:
         """Drop the upload, once the requests under way have ended: what comes behind an abort may be kept for ever."""
+        until = time.monotonic() + PATIENCE / 2
         for thread in running:
-            thread.join()
+            if thread.is_alive():  # a signal may have come before it was started
+                thread.join(max(until - time.monotonic(), 0) if self._begun else None)
         if self._begun:
             self._drop()
 
@@ -167,7 +178,7 @@ class Upload:
     def _try(self, work: Callable[[], None]) -> None:
         try:
             tries = Tries(self._target.url)
-            while True:
+            while not self._over:
                 try:
                     work()
                     break
