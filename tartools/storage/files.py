@@ -80,9 +80,11 @@ class _RangedFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._position
+        return self.seek(0, os.SEEK_CUR)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if self.closed:
+            raise ValueError("this file is closed")
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise OSError(22, "before the begin of the object")
@@ -120,11 +122,13 @@ class WritableFile(io.BufferedIOBase):
 
     def __init__(self, url: str, *, force: bool = False) -> None:
         storage.check_output(url, force, ())
+        self._url = url
         with signals_wait():
             self._output: Output = storage.open_write(url, force)
             self._finalizer = weakref.finalize(self, self._output.abort)
         self._held = bytearray()
         self._position = 0
+        self._forgotten = False
 
     def writable(self) -> bool:
         """Tell that it can be written."""
@@ -149,7 +153,12 @@ class WritableFile(io.BufferedIOBase):
         return view.nbytes
 
     def close(self) -> None:
-        """Write what is left, and let the object appear. Does nothing the second time."""
+        """Write what is left, and let the object appear. Does nothing the second time, and after `abort`.
+
+        Raises: StorageError, also after what wraps this file was forgotten.
+        """
+        if self._forgotten:
+            raise StorageError("not written: what wraps this file was forgotten before it was closed", url=self._url)
         if self._finalizer.alive:
             try:
                 self._pass_on()
@@ -178,6 +187,11 @@ class WritableFile(io.BufferedIOBase):
             self.close()
         else:
             self.abort()
+
+    def _dealloc_warn(self, wrapper: object) -> None:
+        """Give up: a TextIOWrapper that is forgotten closes what it wraps. It calls this before, by this name."""
+        self._forgotten = True
+        self.abort()
 
     def __del__(self) -> None:
         """Give up: a file that was forgotten is not complete."""

@@ -124,7 +124,7 @@ class Upload:
         ending = threading.Thread(target=self._end, args=(running,), daemon=True)
         try:
             ending.start()
-        except RuntimeError:  # since Python 3.12 there are no new threads when the interpreter ends
+        except RuntimeError:  # Python 3.12.1 starts no threads when the interpreter ends
             self._end(running)
         else:
             ending.join(PATIENCE)

@@ -144,6 +144,57 @@ def test_a_body_that_says_nothing_of_its_length(inside: Inside) -> None:
         assert re.fullmatch(r"tarcat: \S+a\.tgz: at byte \d+: [^\n]+\n", done.stderr), (cut, done)
 
 
+@each
+def test_one_shard_of_several_is_cut(scheme: str, inside: Inside, tmp_path: Path) -> None:
+    parts = [make_tar(make_samples(4, start=10 * n)) for n in range(3)]
+    for number, part in enumerate(parts):
+        inside.server.objects[f"{number}.tar"] = part
+        (tmp_path / f"{number}.tar").write_bytes(part)
+    urls = [inside.server.url(scheme, f"{n}.tar") for n in range(3)]
+    here = inside.run("tarcat", *(f"{n}.tar" for n in range(3)))
+    assert here.status == 0
+    for command in (["tarcat"], ["tarpcat", "-p", "2"], ["tarsort"]):
+        inside.server.faults = [Fault(f"{n}.tar", start=1000, cut=100) for n in range(3)]
+        assert inside.run(*command, *urls) == here
+        assert [fault.played for fault in inside.server.faults] == [1, 1, 1]
+        inside.server.faults = [Fault("1.tar", start=1000, cut=0, times=None)]
+        done = inside.run(*command, "-o", "out.tar", *urls)
+        assert done[:2] == (1, b"") and failed_at(done.stderr, urls[1], command[0]) == 1000
+        assert not (tmp_path / "out.tar").exists()
+
+
+@each
+def test_a_value_of_a_new_sample_is_cut(scheme: str, inside: Inside, tmp_path: Path) -> None:
+    url = inside.server.url(scheme, "1.jpg")
+    inside.server.objects["1.jpg"] = bytes(range(256)) * 8
+    (tmp_path / "plan.tsv").write_text(f"__key__\t@jpg\na\t{url}\n")
+    inside.server.faults = [Fault("1.jpg", start=1000, cut=300)]
+    done = inside.run("tarcreate", "plan.tsv")
+    assert (done.status, done.stderr) == (0, "")
+    assert members_of(done.stdout) == [("a.jpg", inside.server.objects["1.jpg"])]
+    inside.server.faults = [Fault("1.jpg", start=1000, cut=0, times=None)]
+    done = inside.run("tarcreate", "plan.tsv")
+    assert done.status == 1 and not has_end(done.stdout)
+    assert f"{url}: at byte 1000: the connection was cut (3 tries)" in done.stderr and done.stderr.count("\n") == 1
+
+
+@each
+def test_a_file_that_is_cut(scheme: str, inside: Inside) -> None:
+    url = inside.server.url(scheme, OBJECT)
+    inside.server.faults = [Fault(OBJECT, start=0, cut=0, skip=1), Fault(OBJECT, start=3500, cut=700)]
+    with tartools.open(url) as file:
+        assert file.read(2000) == WHOLE[:2000]
+        file.seek(3500)
+        assert file.read() == WHOLE[3500:]
+        inside.server.faults = [Fault(OBJECT, start=5000, cut=0, times=None)]
+        file.seek(5000)
+        with pytest.raises(StorageError, match=r"at byte 5000: the connection was cut \(3 tries\)"):
+            file.read(1)
+        inside.server.faults = []
+        file.seek(-500, 2)
+        assert file.read() == WHOLE[-500:]
+
+
 # ---- as processes, by ranges of 8 MiB ----
 
 LARGE = make_tar([(f"{n:02d}.bin", random.Random(n).randbytes(MIB)) for n in range(18)])  # three ranges
@@ -192,56 +243,3 @@ def test_every_command_says_what_was_cut(name: str, scheme: str, faulty: FaultSe
     assert done.status == 1 and not has_end(done.stdout)
     assert failed_at(done.stderr, url, name, tries=2) == 1100
     assert list(tmp_path.iterdir()) == []
-
-
-@each
-def test_one_shard_of_several_is_cut(scheme: str, faulty: FaultServer, run: Run, tmp_path: Path) -> None:
-    parts = [make_tar(make_samples(4, start=10 * n)) for n in range(3)]
-    faulty.objects.update({f"{n}.tar": part for n, part in enumerate(parts)})
-    urls = [faulty.url(scheme, f"{n}.tar") for n in range(3)]
-    env = faulty.env | {"TARTOOLS_TRIES": "2"}
-    for number, part in enumerate(parts):
-        (tmp_path / f"{number}.tar").write_bytes(part)
-    here = run("tarcat", *(f"{n}.tar" for n in range(3)))
-    faulty.faults = [Fault(f"{n}.tar", cut=1100) for n in range(3)]
-    assert run("tarpcat", "-p", "2", *urls, env=env) == here
-    faulty.faults = [Fault(f"{n}.tar", cut=1100) for n in range(3)]
-    assert run("tarsort", *urls, env=env) == here
-    faulty.faults = [Fault("1.tar", start=0, cut=1100, times=None), Fault("1.tar", start=1100, cut=0, times=None)]
-    for name, arguments in (("tarpcat", ("-p", "2", "-o", "out.tar")), ("tarsort", ("-o", "out.tar"))):
-        done = run(name, *arguments, *urls, env=env)
-        assert done[:2] == (1, b"") and failed_at(done.stderr, urls[1], name, tries=2) == 1100
-    assert not (tmp_path / "out.tar").exists()
-
-
-@each
-def test_a_value_of_a_new_sample_is_cut(scheme: str, faulty: FaultServer, run: Run) -> None:
-    faulty.objects["1.jpg"] = bytes(range(256)) * 8
-    table = f"__key__\t@jpg\na\t{faulty.url(scheme, '1.jpg')}\n".encode()
-    faulty.faults = [Fault("1.jpg", cut=300, reset=True)]
-    env = faulty.env | {"TARTOOLS_TRIES": "2"}
-    done = run("tarcreate", stdin=table, env=env)
-    assert (done.status, done.stderr) == (0, "")
-    assert members_of(done.stdout) == [("a.jpg", faulty.objects["1.jpg"])]
-    faulty.faults = [Fault("1.jpg", start=0, cut=300, times=None), Fault("1.jpg", start=300, cut=0, times=None)]
-    done = run("tarcreate", stdin=table, env=env)
-    assert done.status == 1 and not has_end(done.stdout)
-    assert f"{faulty.url(scheme, '1.jpg')}: at byte 300: the connection was cut (2 tries)" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@each
-def test_a_file_that_is_cut(scheme: str, inside: Inside) -> None:
-    url = inside.server.url(scheme, OBJECT)
-    inside.server.faults = [Fault(OBJECT, start=0, cut=0, skip=1), Fault(OBJECT, start=3500, cut=700)]
-    with tartools.open(url) as file:
-        assert file.read(2000) == WHOLE[:2000]
-        file.seek(3500)
-        assert file.read() == WHOLE[3500:]
-        inside.server.faults = [Fault(OBJECT, start=5000, cut=0, times=None)]
-        file.seek(5000)
-        with pytest.raises(StorageError, match=r"at byte 5000: the connection was cut \(3 tries\)"):
-            file.read(1)
-        inside.server.faults = []
-        file.seek(-500, 2)
-        assert file.read() == WHOLE[-500:]

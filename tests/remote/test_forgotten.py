@@ -58,7 +58,7 @@ def here(
 def run_program(server: FaultServer, scheme: str, ending: str) -> subprocess.CompletedProcess[str]:
     """Run `PROGRAM` with *ending* behind it; it writes the objects `shard` and `file`."""
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM + ending, server.url(scheme, "shard"), server.url(scheme, "file")],
+        [sys.executable, "-c", PROGRAM + ending, server.url(scheme, "shard"), server.url(scheme, "file")],
         env=clean_environment() | server.env,
         capture_output=True,
         text=True,
@@ -117,14 +117,19 @@ def test_what_is_forgotten_in_a_circle(begin: Begin, scheme: str, here: FaultSer
 @schemes
 @kinds
 def test_an_exception_in_the_block(begin: Begin, scheme: str, here: FaultServer) -> None:
-    here.objects["out"] = b"old"
-    with pytest.raises(StorageError, match="exists already"):
-        begin(here.url(scheme, "out"))
-    del here.objects["out"]
     for error in (ValueError, KeyboardInterrupt, GeneratorExit):
         with pytest.raises(error), begin(here.url(scheme, "out")):
             raise error
         assert nothing(here)
+
+
+@schemes
+@kinds
+def test_what_exists(begin: Begin, scheme: str, here: FaultServer) -> None:
+    here.objects["out"] = b"old"
+    with pytest.raises(StorageError, match="this exists already; --force replaces it"), begin(here.url(scheme, "out")):
+        pass
+    assert (here.objects, here.pending) == ({"out": b"old"}, 0)
 
 
 @schemes

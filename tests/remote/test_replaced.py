@@ -97,6 +97,20 @@ def test_deleted_between_two_ranges(inside: Inside) -> None:
             refused(inside.copy(scheme), url, "this was deleted while it was being read")
 
 
+def test_every_range_but_the_first_is_pinned(inside: Inside) -> None:
+    """The server is told which version is wanted, also by boto3, which is asked where a signed URL is refused."""
+    version = inside.server.bucket.version(OBJECT)
+    for scheme in ("s3", "http", "gs"):
+        inside.server.requests.clear()
+        inside.server.faults = [Fault(OBJECT, start=3000, status=403)] if scheme == "s3" else []
+        assert inside.copy(scheme) == (0, OLD, "")
+        wanted = [r.query.get("generation") or r.headers.get("if-match") for r in inside.server.requests]
+        number = len(STARTS) - 1 + (scheme == "s3")
+        assert wanted == [None] + [str(version.generation) if scheme == "gs" else f'"{version.etag}"'] * number
+        if scheme == "s3":
+            assert len({"x-amz-content-sha256" in request.headers for request in inside.server.requests[1:]}) == 2
+
+
 def test_replaced_while_it_is_open(inside: Inside) -> None:
     for scheme in SCHEMES:
         inside.server.objects[OBJECT] = OLD
@@ -166,6 +180,10 @@ def test_a_date_is_a_version_if_it_is_old(inside: Inside) -> None:
     assert inside.copy("http") == (0, OLD, "")
     conditions = [request.headers.get("if-unmodified-since") for request in inside.server.requests]
     assert conditions == [None] + [old] * (len(STARTS) - 1)
+    cutting = without_version("http", Last_Modified=old)
+    cutting.start, cutting.cut, cutting.times = 4000, 321, 1
+    inside.server.faults.insert(0, cutting)
+    assert inside.copy("http") == (0, OLD, "")
     inside.server.requests.clear()
     inside.server.faults = [without_version("http", Last_Modified=recent)]
     assert inside.copy("http") == (0, OLD, "")

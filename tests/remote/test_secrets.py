@@ -194,7 +194,7 @@ def test_a_password_in_a_url(arguments: Callable[[str], list[str]], inside: Insi
 def test_a_password_in_the_url_of_a_file() -> None:
     for mode in ("rb", "wb"):
         with pytest.raises(UsageError, match="password") as failure:
-            tartools.open(f"gs://me:{SECRET}@b/x", mode)  # type: ignore[call-overload]
+            tartools.open(f"gs://me:{SECRET}@b/x", mode)
         assert SECRET not in str(failure.value)
 
 

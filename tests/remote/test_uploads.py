@@ -381,7 +381,7 @@ def test_a_signal_while_a_thread_is_started(place: str, monkeypatch: pytest.Monk
 
 
 def test_an_abort_when_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Since Python 3.12 there are no new threads then."""
+    """Python 3.12.1 starts no threads then."""
     target = Memory(1)
     upload = Upload(target)
     upload.write(text(2 * PART))
