@@ -16,6 +16,7 @@ from tartools.account import Account
 from tartools.sample import Sample
 from tartools.storage.names import scheme_of
 from tartools.storage.scratch import scratch_file
+from tartools.storage.streams import check_whole
 from tartools.streams import Stream
 from tartools.tar import Member
 
@@ -76,6 +77,7 @@ def made(part: Part) -> Member:
         if file is not None and (size := os.fstat(file.fileno()).st_size) > RANGE:
             return Member(part.path, file, 0, 0, size, tar.encode_header(part.path, size))
         source = _read_all(stream)
+        check_whole(stream, part.url)
     size = os.fstat(source.fileno()).st_size if isinstance(source, io.FileIO) else len(source)
     return Member(part.path, source, 0, 0, size, tar.encode_header(part.path, size))
 

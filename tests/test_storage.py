@@ -115,6 +115,12 @@ def test_stdin_is_read_once(patterns: list[str], lists: list[str]) -> None:
         storage.expand(patterns, lists)
 
 
+def test_a_list_whose_url_has_a_password_is_refused(run: Run) -> None:
+    done = run("tarcat", "-T", "https://user:geheim@host/names.txt")
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
+    assert "geheim" not in done.stderr
+
+
 def test_lists_from_stdin(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(TAR)
     assert run("tarcat", "-T", "-", stdin=b"a.tar\n").stdout == TAR
@@ -148,7 +154,7 @@ def test_file_urls_are_read_and_written(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("url", "scheme"),
-    [("a", ""), ("-", "-"), ("S3://b/k", "s3"), ("pipe:x://y", "pipe"), ("a:b", ""), ("file:a", "file"), ("./-", "")],
+    [("a", ""), ("-", "-"), ("s3://b/k", "s3"), ("pipe:x://y", "pipe"), ("a:b", ""), ("file:a", "file"), ("./-", "")],
 )
 def test_schemes(url: str, scheme: str) -> None:
     assert scheme_of(url) == scheme

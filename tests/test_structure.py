@@ -40,7 +40,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "externalsort": ("=storage.scratch", "tar"),
     "library": ("=shards", "=storage", "=storage.files", "=storage.interrupts", "=sample"),
     "manual": ("commands", "=cli"),
-    "numbering": ("=compression",),
+    "numbering": ("=compression", "=storage.names"),
     "plan": ("=sample", "=sources", "=values", "storage"),
     "sample": ("tar",),
     "shards": ("=sample", "tar", "=compression", "storage"),
@@ -65,10 +65,11 @@ LEAVES = ("=errors", "=account", "=streams")
 OPENERS = {"open", "os.open", "io.open", "os.fdopen", "io.FileIO", "FileIO", "subprocess.Popen", "Popen"}
 PATH_OPENERS = {"read_text", "write_text", "read_bytes", "write_bytes"}
 LIMIT_OF_FILES, LIMIT_OF_FUNCTIONS = 350, 60  # lines
-HEAVY = (
-    *("webdataset", "smart_open", "numpy", "rich", "PIL", "pydantic", "simpleeval"),
-    *("boto3", "botocore", "requests", "urllib3", "google.auth"),  # what only remote URLs need
+REMOTE = (
+    *("boto3", "botocore", "requests", "urllib3", "google.auth", "smart_open"),
+    *(f"tartools.storage.{name}" for name in ("s3", "gs", "ais", "web", "requesting", "ranges", "uploads")),
 )
+HEAVY = ("webdataset", "numpy", "rich", "PIL", "pydantic", "simpleeval", *REMOTE)
 
 
 def module_name(path: Path) -> str:
@@ -184,6 +185,41 @@ def test_a_trivial_run_imports_nothing_heavy(arguments: list[str], tmp_path: Pat
         f"status = tarcat.main({arguments!r})\n"
         f"sys.exit(' '.join(sorted(set(sys.modules) & {set(HEAVY)!r})) or status)"
     )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> None:
+    """All of them, one after the other, in one process; what they want to write goes to files."""
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
+    (tmp_path / "plan.tsv").write_text("__key__\tcls\na\t1\n")
+    runs = {
+        "tarcat": ["a.tar", "-o", "1.tar"],
+        "tarcreate": ["plan.tsv", "-o", "2.tar"],
+        "tarfirst": ["-f", "cls", "a.tar"],
+        "tarls": ["a.tar"],
+        "tarpcat": ["-p", "2", "a.tar", "-o", "3.tar"],
+        "tarproc": ["-c", "true", "a.tar", "-o", "4.tar"],
+        "tarshow": ["a.tar"],
+        "tarsort": ["a.tar", "-o", "5.tar"],
+        "tarsplit": ["-o", "6", "a.tar"],
+        "tar2tsv": ["-f", "cls", "a.tar", "-o", "7.tsv"],
+    }
+    assert sorted(runs) == sorted(COMMANDS)
+    program = f"""
+import importlib, sys
+for name, arguments in {runs!r}.items():
+    assert getattr(importlib.import_module(f"tartools.commands.{{name}}"), name).main(arguments) == 0, name
+    needless = sorted(set(sys.modules) & {set(REMOTE)!r})
+    assert not needless, f"{{name}} imports {{needless}}"
+"""
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,

@@ -94,7 +94,7 @@ def tarcreate(account: Account, wanted: Sources, output: cli.Output) -> None:
     name = found_plan(wanted)
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
-    with stream_file(storage.open_read(name)) as file:
+    with stream_file(storage.open_read(name), name) as file:
         write(planned(wanted, file, Plan(name, wanted.base, wanted.allow_pipe)), account, output)
 
 

@@ -6,7 +6,9 @@ are copied byte for byte. The name of each shard is printed once it is complete 
 
 OUTPUT is a prefix (train gives train-000000.tar, or .tgz with -z; train.tar.zst gives train-000000.tar.zst; dir/ gives
 dir/000000.tar), or a pattern with %06d or {shard:06d} in it. Shards of an earlier run are never mixed with new ones:
-if any shard that OUTPUT can name exists, nothing is done unless --force is given, which says what it left.
+if any shard that OUTPUT can name exists, nothing is done unless --force is given, which says what it left. (Web servers
+can't be listed: there, only the first shard and those that are read are looked at before.) In an http: URL a pattern is
+%06d, with the 0, or {shard}.
 
 Examples:
   tar -cf - --sort=name -C raw train | tarsplit -s 1e9 -o imagenet_train --maxshards 2
@@ -78,7 +80,8 @@ def tarsplit(
     urls = storage.expand(*source.named)
     there = storage.between(names.prefix, names.suffix)
     old = {number: name for name in there if (number := names.number(name)) is not None}
-    for name in (*old.values(), names.name(start)):  # not everything can be listed
+    read = [url for url in urls if names.number(url) is not None]
+    for name in (*old.values(), *read, names.name(start)):  # not everything can be listed
         storage.check_output(name, force, urls)
     reading = shards.Reading(source.lax, source.skip_special)
     counts = shards.even_counts(urls, even, reading) if even else lambda _: samples

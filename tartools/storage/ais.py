@@ -80,6 +80,8 @@ def _session() -> requests.Session:
 def _authorized(request: requests.PreparedRequest) -> requests.PreparedRequest:
     """Add the token to *request*."""
     token = os.environ.get("AIS_AUTHN_TOKEN", "").strip()
+    if not token.isprintable():
+        raise StorageError("AIS_AUTHN_TOKEN holds more than a token", url=request.url or "")
     if token:
         request.headers["Authorization"] = f"Bearer {token}"
     return request

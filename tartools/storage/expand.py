@@ -10,6 +10,7 @@ from tartools.storage.braces import unfolded
 from tartools.storage.local import path_of
 from tartools.storage.names import LISTED, LOCAL, scheme_of
 from tartools.storage.patterns import has_wildcards
+from tartools.storage.streams import stream_file
 
 
 def expand(patterns: Sequence[str], lists: Sequence[str] = (), separator: str = "\n") -> list[str]:
@@ -46,12 +47,11 @@ def named(patterns: Sequence[str], lists: Sequence[str], separator: str = "\n") 
 
 
 def read_list(name: str) -> str:
-    """Return the text of the file *name*, or of stdin for -."""
-    try:
-        with open(0 if name == "-" else path_of(name), "rb", closefd=name != "-") as file:
-            return file.read().decode("utf-8", "surrogateescape")
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=name) from error
+    """Return the text of *name*, or of stdin for -."""
+    from tartools import storage  # which is made of this, among others
+
+    with stream_file(storage.open_read(name), name) as file:
+        return file.read().decode("utf-8", "surrogateescape")
 
 
 def expand_each(patterns: Iterable[str]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from tartools.storage.names import LOCAL, REMOTE, gopen, scheme_of
 from tartools.storage.ranges import RangedInput
 from tartools.storage.scratch import scratch_file
 from tartools.storage.stores import Object, object_of
-from tartools.storage.streams import BUFFER, Output, stream_file
+from tartools.storage.streams import BUFFER, Output, check_whole, stream_file
 from tartools.storage.tries import persist
 from tartools.streams import Input
 
@@ -40,22 +40,23 @@ def reading(url: str) -> io.BufferedReader:
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=url) from error
     if scheme not in REMOTE or gopen(scheme):
-        return stream_file(storage.open_read(url))
+        return stream_file(storage.open_read(url), url)
     source = object_of(url)
     known = persist(lambda: source.get(0, 1, ""), url)
     known.body.close()
     if known.size == 0 or (known.length == 1 and known.size is not None and known.version):
         return io.BufferedReader(_RangedFile(source, known.size or 0, known.version), BUFFER)
-    return _copy(RangedInput(source))
+    return _copy(RangedInput(source), url)
 
 
-def _copy(stream: Input) -> io.BufferedReader:
+def _copy(stream: Input, url: str) -> io.BufferedReader:
     """Return a temporary file without a name that holds all of *stream*."""
     scratch = scratch_file()
     room = memoryview(bytearray(BUFFER))
     try:
         while count := stream.readinto(room):
             scratch.write(room[:count])
+        check_whole(stream, url)
     finally:
         stream.close()
     scratch.seek(0)
@@ -72,6 +73,7 @@ class _RangedFile(io.RawIOBase):
         self._position = 0
         self._input: RangedInput | None = None
         self._at = 0  # of _input
+        self._owner = os.getpid()
 
     def readable(self) -> bool:
         return True
@@ -94,10 +96,16 @@ class _RangedFile(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         if self._position >= self._size:
             return 0
+        if self._owner != os.getpid():  # the connection is that of the process we were forked from
+            self._input, self._owner = None, os.getpid()
         if self._input is None or self._at != self._position:
             self._stop()
             self._input = RangedInput(self._source, self._position, FIRST, self._size, self._version)
-        count = self._input.readinto(memoryview(buffer).cast("B"))
+        try:
+            count = self._input.readinto(memoryview(buffer).cast("B"))
+        except BaseException:
+            self._stop()  # whoever reads on begins anew here
+            raise
         self._position += count
         self._at = self._position
         return count
@@ -128,7 +136,7 @@ class WritableFile(io.BufferedIOBase):
             self._finalizer = weakref.finalize(self, self._output.abort)
         self._held = bytearray()
         self._position = 0
-        self._forgotten = False
+        self._forgotten = self._broken = False
 
     def writable(self) -> bool:
         """Tell that it can be written."""
@@ -143,12 +151,16 @@ class WritableFile(io.BufferedIOBase):
         if not self._finalizer.alive:
             raise ValueError("this file is closed")
         view = memoryview(data).cast("B")
-        if len(self._held) + view.nbytes > BUFFER:
-            self._pass_on()
-        if view.nbytes > BUFFER:
-            self._output.sink.write(view)
-        else:
-            self._held += view
+        try:
+            if len(self._held) + view.nbytes > BUFFER:
+                self._pass_on()
+            if view.nbytes > BUFFER:
+                self._output.sink.write(view)
+            else:
+                self._held += view
+        except BaseException:
+            self._broken = True  # part of it may have been written: what follows would make no whole
+            raise
         self._position += view.nbytes
         return view.nbytes
 
@@ -159,6 +171,9 @@ class WritableFile(io.BufferedIOBase):
         """
         if self._forgotten:
             raise StorageError("not written: what wraps this file was forgotten before it was closed", url=self._url)
+        if self._broken and self._finalizer.alive:
+            self.abort()
+            raise StorageError("an earlier write failed, so this is not whole", url=self._url)
         if self._finalizer.alive:
             try:
                 self._pass_on()
@@ -171,9 +186,11 @@ class WritableFile(io.BufferedIOBase):
 
     def abort(self) -> None:
         """Give up: nothing appears. Does nothing after `close`."""
-        self._finalizer()
-        self._held.clear()
-        super().close()
+        self._held = bytearray()
+        try:
+            self._finalizer()
+        finally:
+            super().close()
 
     def __enter__(self) -> WritableFile:
         """Return itself."""

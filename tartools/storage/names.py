@@ -18,7 +18,7 @@ SMART = ("azure", "sftp", "scp", "ssh", "hdfs", "webhdfs", "ftp", "ftps")  # tha
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme of *url* in lower case: "" for a plain path, "-" for stdin or stdout.
+    """Return the scheme of *url*, as it is: "" for a plain path, "-" for stdin or stdout.
 
     Raises: UsageError for a URL with a password in it, which would end up in process lists and logs.
 
@@ -34,7 +34,7 @@ def scheme_of(url: str) -> str:
         return ""
     if _PASSWORD.match(url):
         raise UsageError(f"a {found[1]} URL with a password in it is refused; see tartools(7) for credentials")
-    return found[1].lower()
+    return found[1]
 
 
 def gopen(scheme: str) -> str | None:

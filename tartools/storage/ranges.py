@@ -10,6 +10,7 @@ A server that ignores ranges gives one stream, checked as far as it says how lon
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 from collections import deque
@@ -49,6 +50,7 @@ class _Budget:
 
 
 _budget = _Budget(BUDGET)
+os.register_at_fork(after_in_child=lambda: _budget.__init__(BUDGET))  # type: ignore[misc]  # what it holds is not ours
 
 
 class _Piece:
@@ -66,7 +68,7 @@ class _Piece:
 
 
 class RangedInput:
-    """The bytes of a remote object from *start* on. What is wrong with it shows when it is read.
+    """The bytes of a remote object from *start* on; what is wrong with it shows when it is read.
 
     *first* bytes are asked for first, then twice as many, and so on up to 8 MiB. Who knows its *size* and *version*
     gets no other.
@@ -77,6 +79,7 @@ class RangedInput:
 
     file: io.FileIO | None = None
     start = 0
+    framed = True  # the end that the server tells is the end
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class RangedInput:
         self._ranged = True
         self._read = FIRST_READ
         self._ahead = setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD)
-        self._window = 1  # ranges that are asked for at once
+        self._owner, self._window = os.getpid(), 1  # process; ranges that are asked for at once
         self._slow = 0  # ranges in a row that the network kept the reader waiting for
         self._waited, self._since = 0.0, time.monotonic()  # seconds of waiting for the range that is read, since when
         self._own: tuple[_Piece, Iterator[bytes]] | None = None  # what the reader receives itself
@@ -108,6 +111,8 @@ class RangedInput:
 
         Raises: StorageError with the byte where the object could not be read on, or for an object that was replaced.
         """
+        if self._owner != os.getpid():
+            raise StorageError("this was opened by the process that this one was forked from", url=self._source.url)
         while not self._rest:
             if self._stopped:
                 raise StorageError("reading was stopped", url=self._source.url)
@@ -162,8 +167,9 @@ class RangedInput:
         self._receiving = True
         try:
             data = next(flow, b"")
-        except BaseException as error:
-            piece.error = error  # an iterator that failed would end the next time
+        except BaseException as error:  # an iterator that failed would end the next time
+            interrupted = StorageError("reading was interrupted", url=self._source.url)
+            piece.error = error if isinstance(error, Exception) else interrupted
             raise
         finally:
             self._receiving = False
@@ -224,8 +230,14 @@ class RangedInput:
             if not _budget.take(RANGE):
                 return  # the reader receives the next one itself, if it has nothing else
             piece = self._new_piece(RANGE)
+            thread = threading.Thread(target=self._run, args=(piece,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads are to be had
+                _budget.give(RANGE)
+                self._next, self._window = piece.start, 1
+                return
             self._pieces.append(piece)
-            threading.Thread(target=self._run, args=(piece,), daemon=True).start()
 
     def _run(self, piece: _Piece) -> None:
         """Receive *piece* in a thread."""
@@ -267,6 +279,7 @@ class RangedInput:
             except Passing as error:
                 if piece.received - before >= WORTH:
                     tries.restart()
+                self._read = FIRST_READ  # a reset takes with it what a read has so far
                 pause = tries.failed(error, piece.start + piece.received)
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, pause)
@@ -316,7 +329,7 @@ class RangedInput:
         if reply.start or (reply.length is not None and reply.size != reply.length):
             reply.body.close()
             reply = self._source.get(0, None, "")
-        self._ranged, piece.end = False, None
+        self._ranged, piece.end, self.framed = False, None, reply.framed
         self._size, self._version = reply.size, reply.version
         return reply
 

@@ -99,7 +99,7 @@ def ask(
     redirects without end.
     """
     times = timeouts()
-    connect = times.connect if body is None else times.idle  # urllib3 sends under the timeout for connecting
+    connect = times.idle if body else times.connect  # urllib3 sends under the timeout for connecting
     data: Any = body or (None if body is None else b"")  # requests would send an empty `Payload` in chunks
     try:
         return through.request(
@@ -322,7 +322,8 @@ def reply(response: requests.Response, url: str, start: int, version: str) -> Re
         size = None if found[3] == "*" else int(found[3])
         return Reply(Body(response, url), first, last - first + 1 if length is None else length, size, version)
     if response.status_code == 200:
-        return Reply(Body(response, url), 0, length, length, version)
+        framed = length is not None or "Transfer-Encoding" in response.headers  # RFC 9112, 6.3
+        return Reply(Body(response, url), 0, length, length, version, framed)
     response.close()
     if response.status_code == 416 or length == 0:
         found = re.fullmatch(r"bytes \*/(\d+)", about)

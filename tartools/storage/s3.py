@@ -10,7 +10,7 @@ import io
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.request import getproxies
@@ -29,8 +29,15 @@ from tartools.storage.uploads import Upload
 STARTS_ANYWHERE = True
 CONNECTIONS = 64
 LIFE = 3600  # seconds of a signature
-WORKERS = 4  # parts that are sent at once
-_PASSING = ("RequestTimeout", "RequestTimeTooSkewed", "SlowDown", "Throttling", "InternalError", "OperationAborted")
+_PASSING = (
+    "RequestTimeout",
+    "SlowDown",
+    "Throttling",
+    "InternalError",
+    "OperationAborted",
+    "ConditionalRequestConflict",
+)
+_ABSENT = ("NoSuchKey", "NotFound", "404")
 _CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired")
 _lock = threading.Lock()  # clients are for all threads; making one is not
 
@@ -55,7 +62,7 @@ def _sign_by_version_4(signature_version: object, **_: object) -> str | None:
     return "s3v4-query" if signature_version in ("v4-query", "s3v4-query", "s3-query") else None
 
 
-def _client() -> Any:
+def client() -> Any:
     """Return the client of this process: a fork must not share its connections."""
     with _lock:
         return _client_of(os.getpid())
@@ -70,7 +77,7 @@ def _pool_of(process: int) -> urllib3.PoolManager:
 
 
 @contextmanager
-def _asking(url: str, what: str = "read", pinned: bool = False) -> Iterator[None]:
+def asking(url: str, what: str = "read", pinned: bool = False) -> Iterator[None]:
     """Turn what goes wrong with a request about *url* into Passing or StorageError; *what* may be forbidden."""
     try:
         yield
@@ -82,7 +89,9 @@ def _asking(url: str, what: str = "read", pinned: bool = False) -> Iterator[None
         raise Passing(f"no byte came for {timeouts().idle:g} seconds") from None
     except exceptions.EndpointConnectionError:
         raise Passing("cannot connect to the server") from None
-    except exceptions.SSLError:
+    except exceptions.SSLError as error:
+        if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+            raise Passing("the connection was cut") from None
         raise StorageError("the server's certificate is not trusted (AWS_CA_BUNDLE names others)", url=url) from None
     except (exceptions.HTTPClientError, exceptions.IncompleteReadError, http.HTTPError, OSError) as error:
         if "timed out" in str(getattr(error, "kwargs", {}).get("error", "")):  # urllib3 sends under this timeout
@@ -94,38 +103,43 @@ def _asking(url: str, what: str = "read", pinned: bool = False) -> Iterator[None
         raise StorageError(f"no AWS credentials: {type(error).fmt.format(**error.kwargs)}; {advice}", url=url) from None
     except exceptions.ParamValidationError:
         raise StorageError("S3 has no such name of a bucket or an object", url=url) from None
-    except (exceptions.BotoCoreError, ValueError) as error:  # the latter for AWS_ENDPOINT_URL
+    except ValueError:
+        raise StorageError("the endpoint (AWS_ENDPOINT_URL) is no URL", url=url) from None
+    except exceptions.BotoCoreError as error:
         raise StorageError(f"boto3 cannot do this: {concealed(str(error))}", url=url) from None
 
 
-def _code(error: exceptions.ClientError) -> str:
+def code(error: exceptions.ClientError) -> str:
+    """Return the name that S3 gives to an error."""
     return error.response.get("Error", {}).get("Code") or ""
 
 
 def _refused(error: exceptions.ClientError, url: str, what: str, pinned: bool) -> Exception:
     """Return what an answer that is an error means (S3 API reference, Error responses)."""
-    code = _code(error)
+    name = code(error)
     answer = error.response.get("ResponseMetadata", {})
     status = answer.get("HTTPStatusCode", 0)
-    if _is_busy(status) or code.startswith(_PASSING):
-        return _busy(f"{status} {code}", answer.get("HTTPHeaders", {}).get("retry-after", ""))
-    if code in _CREDENTIALS:
-        return StorageError(f"the credentials are not accepted ({code})", url=url)
-    if code == "NoSuchBucket":
+    if _is_busy(status) or name.startswith(_PASSING):
+        return _busy(f"{status} {name}", answer.get("HTTPHeaders", {}).get("retry-after", ""))
+    if name in _CREDENTIALS:
+        return StorageError(f"the credentials are not accepted ({name})", url=url)
+    if name == "NoSuchBucket":
         return StorageError(f"there is no bucket {split(url)[0]}", url=url)
-    if code in ("NoSuchKey", "404", "NotFound"):
+    if name in _ABSENT:
         gone = "this was deleted while it was being read"
         return StorageError(gone if pinned else "there is no such object", url=url)
-    if code == "NoSuchUpload":
+    if name == "NoSuchUpload":
         return StorageError("the server has dropped this upload", url=url)
-    if code in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
+    if name == "RequestTimeTooSkewed":
+        return StorageError("the clock of this machine is wrong: the server refuses what it signs", url=url)
+    if name in ("PreconditionFailed", "412"):
         if what == "write":
             return StorageError("this exists already; --force replaces it", url=url)
         return StorageError("this was replaced while it was being read", url=url)
     if status in (401, 403):
-        return NoPermission(f"no permission to {what} this ({code or status})", url=url)
+        return NoPermission(f"no permission to {what} this ({name or status})", url=url)
     message = error.response.get("Error", {}).get("Message", "")
-    return StorageError(f"the server refuses: {status} {code} {message}".rstrip(), url=url)
+    return StorageError(f"the server refuses: {status} {name} {message}".rstrip(), url=url)
 
 
 def _is_busy(status: int) -> bool:
@@ -158,7 +172,7 @@ class _Body:
         self._url = url
 
     def read(self, most: int, /) -> bytes:
-        with _asking(self._url):
+        with asking(self._url):
             data: bytes = self._body.read(most)
             return data
 
@@ -200,9 +214,9 @@ class S3Object:
             return reply
         if version:
             conditions["IfMatch"] = version
-        with _asking(self.url, pinned=bool(version)):
+        with asking(self.url, pinned=bool(version)):
             try:
-                answer = _client().get_object(**self.place, **conditions)
+                answer = client().get_object(**self.place, **conditions)
             except exceptions.ClientError as error:
                 if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != 416:
                     raise
@@ -217,9 +231,9 @@ class S3Object:
         """
         if self._signed is None or getproxies():
             return None
-        with _asking(self.url):
+        with asking(self.url):
             if not self._signed:
-                self._signed = _client().generate_presigned_url("get_object", Params=self.place, ExpiresIn=LIFE)
+                self._signed = client().generate_presigned_url("get_object", Params=self.place, ExpiresIn=LIFE)
             try:
                 answer = _pool_of(os.getpid()).request(
                     "GET", self._signed, headers=headers, preload_content=False, decode_content=False
@@ -253,12 +267,12 @@ class S3Object:
 
     def head(self) -> Listed | None:
         """Return size and time; None if it is not there. Not by HEAD, whose errors do not say what is wrong."""
-        with _asking(self.url):
+        with asking(self.url):
             try:
-                answer = _client().get_object(**self.place, Range="bytes=0-0")
+                answer = client().get_object(**self.place, Range="bytes=0-0")
             except exceptions.ClientError as error:
                 answer = error.response.get("ResponseMetadata", {})
-                if _code(error) == "NoSuchKey":
+                if code(error) in _ABSENT:
                     return None
                 if answer.get("HTTPStatusCode") != 416:
                     raise
@@ -271,64 +285,9 @@ class S3Object:
 
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
-        return Upload(_Multipart(self, force))
+        from tartools.storage.s3upload import Multipart
 
-
-class _Multipart:
-    """An upload in parts: S3 API reference, CreateMultipartUpload and those that follow it."""
-
-    workers = WORKERS
-
-    def __init__(self, made: S3Object, force: bool) -> None:
-        self.url = made.url
-        self._made = made
-        self._place = made.place
-        self._unless: dict[str, str] = {} if force else {"IfNoneMatch": "*"}
-        self._upload: dict[str, str] = {}
-        self._tags: dict[int, str] = {}
-        self._doubtful = False  # what makes the object appear was sent, and nobody knows what came of it
-
-    def put(self, data: bytearray) -> None:
-        """Make the object of *data*."""
-        self._finish(0, data, lambda: _client().put_object(**self._place, **self._unless, Body=data))
-
-    def begin(self) -> None:
-        """Begin an upload in parts."""
-        with _asking(self.url, "write"):
-            self._upload = {"UploadId": _client().create_multipart_upload(**self._place)["UploadId"]}
-
-    def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send one part."""
-        with _asking(self.url, "write"):
-            sent = _client().upload_part(**self._place, **self._upload, PartNumber=number, Body=data)
-        self._tags[number] = sent["ETag"]
-
-    def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last part, and let the object appear."""
-        if number not in self._tags:
-            self.part(number, offset, data)
-        parts = [{"PartNumber": n, "ETag": tag} for n, tag in sorted(self._tags.items())]
-        options = self._place | self._upload | self._unless
-        make = functools.partial(_client().complete_multipart_upload, **options, MultipartUpload={"Parts": parts})
-        self._finish(offset, data, make)
-
-    def _finish(self, offset: int, data: bytearray, make: Callable[[], object]) -> None:
-        """Make the object, in which *data* is last, unless an earlier try has done it, of which no answer came."""
-        again, self._doubtful = self._doubtful, True
-        with _asking(self.url, "write"):
-            try:
-                make()
-            except exceptions.ClientError as error:
-                if not again or _code(error) not in ("NoSuchUpload", "PreconditionFailed") or not self._made.head():
-                    raise
-                there = self._made.get(offset, offset + len(data) + 1, "")
-                if there.size != offset + len(data) or there.body.read(len(data)) != data:
-                    raise
-
-    def abort(self) -> None:
-        """Drop the parts."""
-        with _asking(self.url, "write"):
-            _client().abort_multipart_upload(**self._place, **self._upload)
+        return Upload(Multipart(self, force))
 
 
 def page(prefix: str, token: str, after: str, flat: bool) -> Page:
@@ -341,8 +300,8 @@ def page(prefix: str, token: str, after: str, flat: bool) -> Page:
         options["ContinuationToken"] = token
     elif after:
         options["StartAfter"] = split(after)[1]
-    with _asking(prefix, "list"):
-        answer = _client().list_objects_v2(**options)
+    with asking(prefix, "list"):
+        answer = client().list_objects_v2(**options)
     entries = [
         Listed(f"s3://{bucket}/{found['Key']}", found["Size"], found["LastModified"].timestamp())
         for found in answer.get("Contents", ())

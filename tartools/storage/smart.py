@@ -19,6 +19,10 @@ from tartools.storage.scratch import scratch_file
 EXTRAS = {"azure": "azure", "sftp": "sftp", "scp": "sftp", "ssh": "sftp"}  # what has to be installed besides
 
 
+class Absent(StorageError):  # noqa: N818  # a StorageError, and read as a word
+    """There is no such thing."""
+
+
 @contextmanager
 def _asking(url: str) -> Iterator[None]:
     """Turn whatever the libraries below raise into StorageError: each has its own kind."""
@@ -31,11 +35,27 @@ def _asking(url: str) -> Iterator[None]:
         extra = EXTRAS.get(scheme)
         advice = f"pip install 'tartools[{extra}]'" if extra else "see the documentation of smart_open"
         raise StorageError(f"a library for {scheme}: URLs is missing: {advice}", url=url) from error
-    except FileNotFoundError as error:  # of a program: what is not there remotely has other names
-        raise StorageError(f"{error.filename or 'this'} is not there", url=url) from error
+    except FileNotFoundError as error:
+        raise Absent(f"{error.filename or 'this'} is not there", url=url) from None
     except Exception as error:
-        reason = str(error) if isinstance(error, OSError) and "://" not in str(error) else type(error).__name__
-        raise StorageError(f"smart_open cannot do this: {reason}", url=url) from error
+        kind = Absent if _is_absent(error) else StorageError
+        raise kind(f"smart_open cannot do this: {_reason(error)}", url=url) from None
+
+
+def _is_absent(error: Exception) -> bool:
+    """Tell whether *error* says, in the words of some library, that there is no such thing."""
+    status = getattr(error, "status_code", None)
+    return status == 404 or type(error).__name__ in ("ResourceNotFoundError", "NoSuchFile")
+
+
+def _reason(error: Exception) -> str:
+    """Return what *error* says, as far as it is no text that may quote a URL, with the signature in it."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if type(error) is OSError and "://" not in str(error):  # smart_open's own; those of requests are a kind of it
+        return str(error)
+    status = getattr(error, "status_code", None)  # of WebHDFS
+    return f"{type(error).__name__}, status {status}" if status else type(error).__name__
 
 
 def _open(url: str, mode: str) -> Any:
@@ -111,14 +131,17 @@ def open_write(url: str, force: bool) -> SmartOutput:
 
 
 def check_absent(url: str) -> None:
-    """Raise StorageError if *url* can be read, so that it is there."""
+    """Raise StorageError if *url* can be read, so that it is there, or if nobody can tell."""
     try:
         with _asking(url):
             stream = _open(url, "rb")
             stream.read(1)
             stream.close()
+    except Absent:
+        return
     except StorageError as error:
         if isinstance(error.__cause__, ImportError):
             raise
-        return
+        reason = error.message.removeprefix("smart_open cannot do this: ")
+        raise StorageError(f"cannot tell whether this exists ({reason}); --force writes it", url=url) from None
     raise StorageError("this exists already; --force replaces it", url=url)

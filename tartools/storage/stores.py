@@ -36,7 +36,7 @@ class Reply(NamedTuple):
 
     *length* is what the server says *body* has. *version* pins the object (an ETag, a generation) in the requests
     that follow; "" if the server gives none that is sure to change with every byte. *size* and *length* are None
-    where the server does not say.
+    where the server does not say. If it is not *framed*, *body* ends with the connection, whoever has closed that.
     """
 
     body: Body
@@ -44,6 +44,7 @@ class Reply(NamedTuple):
     length: int | None
     size: int | None
     version: str
+    framed: bool = True
 
 
 class Listed(NamedTuple):

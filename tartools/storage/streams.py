@@ -92,22 +92,35 @@ def enlarge(fd: int) -> None:
             pass  # no pipe, or the user's share of pipe memory is used up
 
 
-def stream_file(stream: Input) -> io.BufferedReader:
-    """Return *stream* as a file, which closes it."""
-    return io.BufferedReader(_StreamFile(stream), BUFFER)
+def check_whole(stream: Input, url: str) -> None:
+    """Raise StorageError if nobody can tell whether what was read of *stream* to its end is all of *url*.
+
+    An archive tells that itself. Of other data a server must say how long they are.
+    """
+    if not getattr(stream, "framed", True):
+        raise StorageError("the server does not say how long this is, so it may have been cut", url=url)
+
+
+def stream_file(stream: Input, url: str) -> io.BufferedReader:
+    """Return *stream*, the bytes of *url*, as a file, which closes it. It is checked as `check_whole` does."""
+    return io.BufferedReader(_StreamFile(stream, url), BUFFER)
 
 
 class _StreamFile(io.RawIOBase):
     """A stream as a raw file."""
 
-    def __init__(self, stream: Input) -> None:
+    def __init__(self, stream: Input, url: str) -> None:
         self._stream = stream
+        self._url = url
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        return self._stream.readinto(buffer)
+        count = self._stream.readinto(buffer)
+        if not count:
+            check_whole(self._stream, self._url)
+        return count
 
     def close(self) -> None:
         if not self.closed:

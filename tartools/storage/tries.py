@@ -14,6 +14,7 @@ from tartools.errors import StorageError, UsageError
 
 TRIES, IDLE, CONNECT = 5, 60.0, 10.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between tries; they double
+PATIENCE = 120.0  # seconds that a server may ask us to wait
 MOST_TRIES, MOST_SECONDS = 100, 3600.0
 
 Result = TypeVar("Result")
@@ -54,8 +55,9 @@ def _number(name: str, default: float, most: float, *, whole: bool = False) -> f
         number = float(int(text) if whole else text)
     except ValueError:
         number = 0
-    if not (1 if whole else 0.001) <= number <= most:
-        raise UsageError(f"{name} is a number from 1 to {most:g}, not {text!r}")
+    least = 1 if whole else 0.001
+    if not least <= number <= most:
+        raise UsageError(f"{name} is a number from {least} to {most:g}, not {text!r}")
     return number
 
 
@@ -83,7 +85,9 @@ class Tries:
 
         pause: float = min(FIRST_PAUSE * 2 ** (self._failed - 1), LONGEST_PAUSE)
         pause *= random.uniform(0.75, 1)  # so that a thousand jobs do not come back together
-        return min(max(pause, error.after or 0), MOST_SECONDS)
+        if (error.after or 0) > PATIENCE:
+            raise StorageError(f"{error.reason}, and asks us to come back in {error.after:.0f} seconds", url=self._url)
+        return max(pause, error.after or 0)
 
     def _give_up(self, error: Passing, offset: int | None) -> NoReturn:
         number = "1 try" if self._failed == 1 else f"{self._failed} tries"

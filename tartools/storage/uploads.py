@@ -139,12 +139,15 @@ class Upload:
             self._drop()
 
     def _drop(self) -> None:
-        for _ in range(2):
+        for pause in (0.5, 1.0, 2.0, 0.0):  # a server that is busy now may not be soon
             try:
                 self._target.abort()
-            except (Passing, StorageError):
-                continue
-            return
+            except Passing:
+                time.sleep(pause)
+            except StorageError:
+                return
+            else:
+                return
 
     def _hand_over(self) -> None:
         """Send the part that is full, once a worker is free, and begin the next one."""

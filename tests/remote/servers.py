@@ -160,10 +160,17 @@ class Quiet(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
+class PlainServer(ThreadingHTTPServer):
+    """A server whose clients may hang up without a word on stderr."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing."""
+
+
 @contextmanager
 def plain(files: str) -> Iterator[str]:
     """Run Python's http.server over the directory *files*: it ignores ranges; give its URL."""
-    with running(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=files))) as url:
+    with running(PlainServer(("127.0.0.1", 0), partial(Quiet, directory=files))) as url:
         yield url
 
 

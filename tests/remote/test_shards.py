@@ -56,6 +56,13 @@ def test_no_match_is_a_failure(pattern: str, shards: Site, run: Run) -> None:
     assert done.stderr.startswith(f"tarcat: {shards.url(pattern)}: ") and done.stderr.count("\n") == 1
 
 
+def test_a_list_may_be_remote(listed: Site, run: Run) -> None:
+    listed.put("a.tar", make_tar([("a.txt", b"1")]))
+    listed.put("names.txt", f"{listed.url('a.tar')}\n".encode())
+    done = run("tar2tsv", "--noheader", "-f", "txt", "-T", listed.url("names.txt"), env=listed.env)
+    assert done == (0, b"a\t1\n", "")
+
+
 def test_2500_shards(listed: Site, run: Run) -> None:
     for number in range(2500):
         listed.put(f"train-{number:06d}.tar", make_tar([(f"{number:04d}.x", b"")]))
