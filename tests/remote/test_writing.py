@@ -302,6 +302,13 @@ def test_only_the_web_server_itself_can_say_that_it_exists(inside: Inside) -> No
     refused(done, inside.server, "http", "this exists already; --force replaces it", OTHER)
 
 
+def test_a_web_server_that_heeds_no_conditions(inside: Inside) -> None:
+    """What came into being meanwhile is found by a last look."""
+    inside.server.faults = [Fault(method="HEAD", skip=1, replace=OTHER), Fault(method="PUT", no_match=True)]
+    done = write(inside, "http", SMALL)
+    refused(done, inside.server, "http", "this exists already; --force replaces it", OTHER)
+
+
 # ---- what every command that writes must do ----
 
 COMMANDS: dict[str, tuple[list[str], bytes]] = {
