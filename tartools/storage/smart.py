@@ -110,14 +110,28 @@ class SmartOutput:
         """Send everything. Raises: StorageError; part of it may then be there, if the store writes in place."""
         if not self._force:
             check_absent(self._url)
-        with open(os.dup(self.sink.fileno()), "rb") as file, _asking(self._url), _open(self._url, "wb") as target:
+        with open(os.dup(self.sink.fileno()), "rb") as file, _asking(self._url):
             file.seek(0)
-            shutil.copyfileobj(file, target, 1 << 20)
+            target = _open(self._url, "wb")
+            try:
+                shutil.copyfileobj(file, target, 1 << 20)
+                target.close()
+            except BaseException:
+                _drop(target)
+                raise
         self.sink.close()
 
     def abort(self) -> None:
         """Forget everything."""
         self.sink.close()
+
+
+def _drop(target: Any) -> None:
+    """Let go of *target*, of which not all was sent: else its destructor might send what it still holds."""
+    if hasattr(target, "lines"):  # of WebHDFS
+        target.lines = []
+    with suppress(Exception):
+        getattr(target, "terminate", target.close)()
 
 
 def open_read(url: str) -> SmartInput:
