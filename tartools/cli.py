@@ -219,6 +219,9 @@ class Command:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
                 signal.signal(number, _interrupt)
         status = self.main(sys.argv[1:])
+        for number in SIGNALS:
+            if signal.getsignal(number) == _interrupt:  # the interpreter, which ends now, would only complain
+                signal.signal(number, signal.SIG_DFL)
         _let_go_of_standard_streams()
         if status > SIGNALLED:  # a shell must see that it was the signal
             signal.signal(status - SIGNALLED, signal.SIG_DFL)

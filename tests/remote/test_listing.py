@@ -220,7 +220,7 @@ def test_threads_end_in_a_pause(shelve: Shelve) -> None:
     def before(token: str) -> None:
         if shelf.requests > 1:
             failed.set()
-            raise Passing("busy", after=3600)
+            raise Passing("busy", after=100)
 
     shelf.before = before
     with closing(listed("s3://b/")) as entries:
