@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from tartools import shards, storage
 from tartools.sample import Sample, Value, build
+from tartools.shardwriter import ShardWriter
 from tartools.storage.interrupts import signals_wait
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class TarWriter:
 
     def __init__(self, url: str, *, force: bool = False, gzip: bool = False) -> None:
         with signals_wait():
-            self._writer = shards.ShardWriter(url, force=force, gzip=gzip)
+            self._writer = ShardWriter(url, force=force, gzip=gzip)
             self._finalizer = weakref.finalize(self, self._writer.abort)
 
     def write(self, sample: Sample | Mapping[str, Value]) -> None:

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from tartools.account import Account
 from tartools.errors import SampleError, StorageError, concealed, printable
-from tartools.sample import checked_path, join_path, split_path
+from tartools.sample import checked_path, join_path
 from tartools.sources import Part, Planned, local
 from tartools.storage.local import path_of
 from tartools.storage.names import scheme_of
+from tartools.tar import split_path
 from tartools.values import PSEUDO
 
 TEXT = "text:"

@@ -1,35 +1,19 @@
 """Members to samples, by the WebDataset rule: a sample is adjacent members that share a path up to the first dot.
 
-Offers `group` (members to samples), `Sample`, and `encode` and `build` (values to samples).
+Offers `Sample`, `Batch` (samples as the reader finds them), and `encode` and `build` (values to samples).
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
+from typing import overload
 
 from tartools import tar
 from tartools.errors import SampleError
-from tartools.tar import Member, Source, Special, Writer, padded, write_all
-
-LARGE = 16 << 20  # bytes; the members of a larger sample go to scratch
-
-Split = tuple[bytes, bytes]
-
-
-def split_path(path: bytes) -> Split:
-    """Return (key, field) of a member's path: before and after the first dot of its base name.
-
-    Without a usable dot (none, first, or last) the field is empty and the key is all of the path.
-
-    >>> split_path(b"train/n01/a.seg.png"), split_path(b"v1.2/README"), split_path(b"d/.hid.jpg"), split_path(b"e.")
-    ((b'train/n01/a', b'seg.png'), (b'v1.2/README', b''), (b'd/.hid.jpg', b''), (b'e.', b''))
-    """
-    base = path.rfind(b"/") + 1
-    dot = path.find(b".", base)
-    if base < dot < len(path) - 1:
-        return path[:dot], path[dot + 1 :]
-    return path, b""
+from tartools.tar import Loose, Member, Run, Source, Writer, read_range, split_path
 
 
 def join_path(key: bytes, field: bytes) -> bytes:
@@ -59,9 +43,7 @@ class Sample:
     @classmethod
     def at(cls, key: bytes, source: Source, start: int, end: int, shard: str = "") -> Sample:
         """Return the sample whose members fill bytes *start* to *end* of *source*; they are parsed when asked for."""
-        sample = cls(key, (), shard)
-        sample._members, sample._span = None, (source, start, end)
-        return sample
+        return _sample(key, shard, None, source, start, end)
 
     @property
     def key(self) -> str:
@@ -71,13 +53,9 @@ class Sample:
     @property
     def members(self) -> tuple[Member, ...]:
         """The members, in the order of the archive."""
-        members = self._members
-        if members is None:
-            assert self._span is not None
-            members = tar.members_in(*self._span)
+        members = self._raw_members()
         if not isinstance(members, tuple):
-            members = tuple(map(Member._make, members))
-        self._members = members
+            members = self._members = tuple(map(Member._make, members))
         return members
 
     @property
@@ -102,27 +80,33 @@ class Sample:
 
         Raises: SampleError if two are equally good.
         """
-        found = [m for m in self.members if field_name(m) == field]
-        if not found and not verbatim:
-            found = [m for m in self.members if field_name(m).lower() == field.lower()]
-        if len(found) > 1:
-            raise SampleError(f"sample {self.key!r} has {len(found)} members for field {field!r}", url=self.shard)
-        return found[0] if found else None
+        found = self._find(field, verbatim)
+        return None if found is None else Member._make(found)
 
     def open(self, field: str) -> io.BufferedReader:
         """Return a seekable binary file over the payload of *field*, which is not held in memory if it is large."""
-        return self._found(field).open()
+        member = self.member(field)
+        if member is None:
+            raise KeyError(field)
+        return member.open()
 
     def __getitem__(self, field: str) -> bytes:
-        return self._found(field).read()
+        payload = self.get(field)
+        if payload is None:
+            raise KeyError(field)
+        return payload
 
-    def get(self, field: str, default: bytes | None = None) -> bytes | None:
-        """Return the payload of *field*, or *default*."""
-        member = self.member(field)
-        return default if member is None else member.read()
+    @overload
+    def get(self, field: str, default: bytes, *, verbatim: bool = ...) -> bytes: ...
+    @overload
+    def get(self, field: str, default: None = None, *, verbatim: bool = ...) -> bytes | None: ...
+    def get(self, field: str, default: bytes | None = None, *, verbatim: bool = False) -> bytes | None:
+        """Return the payload of *field*, or *default*; as `member`."""
+        found = self._find(field, verbatim)
+        return default if found is None else read_range(found[1], found[3], found[3] + found[4])
 
     def __contains__(self, field: object) -> bool:
-        return isinstance(field, str) and self.member(field) is not None
+        return isinstance(field, str) and self._find(field, False) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.fields)
@@ -159,17 +143,28 @@ class Sample:
 
     def write_to(self, writer: Writer) -> None:
         """Add the members to *writer*."""
-        if self._members is None:
-            assert self._span is not None
+        if self._span is not None:
             writer.add_range(*self._span)
         else:
-            writer.add(self._members)
+            writer.add(self._members or ())
 
-    def _found(self, field: str) -> Member:
-        member = self.member(field)
-        if member is None:
-            raise KeyError(field)
-        return member
+    def _raw_members(self) -> list[Member] | tuple[Member, ...]:
+        """Return the members, as plain tuples if nobody asked for more; found when they are asked for."""
+        if self._members is None:
+            assert self._span is not None
+            self._members = tar.members_in(*self._span)
+        return self._members
+
+    def _find(self, field: str, verbatim: bool) -> Member | None:
+        """Return the member of *field* as a plain tuple. As `member`."""
+        members = self._raw_members()
+        path = join_path(self.raw_key, field.encode("utf-8", "surrogateescape"))
+        found = [member for member in members if member[0] == path]
+        if not found and not verbatim:
+            found = [m for m in self.members if field_name(m).lower() == field.lower()]
+        if len(found) > 1:
+            raise SampleError(f"sample {self.key!r} has {len(found)} members for field {field!r}", url=self.shard)
+        return found[0] if found else None
 
 
 def field_name(member: Member) -> str:
@@ -201,68 +196,70 @@ def unpickled(key: bytes, raw: bytes, shard: str) -> Sample:
     return Sample.at(key, raw, 0, len(raw), shard)
 
 
-def group(
-    parts: Iterable[tar.Part],
-    shard: str,
-    scratch: Callable[[], io.FileIO],
-    special: Callable[[Special], None],
-) -> Iterator[Sample]:
-    """Yield the samples of one shard from what `tar.read_members` yields; call *special* with what is none.
+_bare = object.__new__
 
-    A sample is yielded when the header that ends it has been read and is sound.
 
-    Order: the archive's. Holds: one sample up to 16 MiB; a larger one goes to a file that *scratch* makes.
+class Batch:
+    """Adjacent samples as a reader finds them: a *run* of them in one buffer, or one that lies elsewhere.
+
+    *shard* is the URL that they were read from, or there is one for each. Samples are made when they are asked for.
+    Holds: the buffer.
     """
-    members: list[Member] = []
-    key = prefix = b""
-    length = 0  # of the prefix; 0: the next member begins a sample, whatever it is
-    counted = held = 0  # members whose size is known, and the bytes of those in memory
-    for part in parts:
-        if not isinstance(part, list):
-            if isinstance(part, Special):
-                special(part)
-            elif members and not (isinstance(part, tar.Ahead) and length and _belongs(part.path, prefix)):
-                yield Sample(key, members, shard)
-                members, length, counted, held = [], 0, 0, 0
-            continue
-        for member in part:
-            path = member[0]
-            if length and path.startswith(prefix) and path.find(b"/", length) < 0 and len(path) > length:
-                members.append(member)
-                continue
-            if members:
-                yield Sample(key, members, shard)
-                counted = held = 0
-            members = [member]
-            key, field = split_path(path)
-            prefix = key + b"."
-            length = len(prefix) if field else 0
-        held += sum(
-            member[3] - member[2] + member[4] for member in members[counted:] if not isinstance(member[1], io.FileIO)
-        )
-        counted = len(members)
-        if held > LARGE:
-            members, held = spilled(members, scratch()), 0
+
+    __slots__ = ("_lone", "_shards", "keys", "run", "shard")
+
+    def __init__(self, found: Run | Loose | Sample, shard: str | Sequence[str]) -> None:
+        self.shard = shard if isinstance(shard, str) else ""
+        self._shards = None if isinstance(shard, str) else shard
+        self.run = found if isinstance(found, Run) else None
+        if isinstance(found, Loose):
+            found = Sample(found.key, found.members, self.shard)
+        self._lone = found if isinstance(found, Sample) else None
+        self.keys = [found.raw_key] if isinstance(found, Sample) else found.keys
+
+    @classmethod
+    def of(cls, sample: Sample) -> Batch:
+        """Return *sample* alone."""
+        return cls(sample, sample.shard)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[Sample]:
+        if self.run is None:
+            return iter((self[0],))
+        source, keys, starts, members, firsts = self.run
+        shards = repeat(self.shard) if self._shards is None else self._shards
+        lists = repeat(None) if members is None else map(members.__getitem__, map(slice, firsts, [*firsts[1:], None]))
+        return map(_sample, keys, shards, lists, repeat(source), starts, islice(starts, 1, None))
+
+    def __getitem__(self, number: int) -> Sample:
+        if self.run is None:
+            assert self._lone is not None
+            return self._lone
+        source, keys, starts, _, _ = self.run
+        shard = self.shard if self._shards is None else self._shards[number]
+        return _sample(keys[number], shard, None, source, starts[number], starts[number + 1])
+
+    def fitting(self, first: int, room: int) -> int:
+        """Return how many samples, from number *first* on, take at most *room* bytes in an archive."""
+        if self.run is None:
+            return int(self[0].size <= room)
+        starts = self.run.starts
+        return bisect_right(starts, starts[first] + room, first) - 1 - first
+
+    def write_to(self, writer: Writer, first: int, last: int) -> None:
+        """Add samples number *first* to *last*, without that, to *writer*."""
+        if self.run is None:
+            self[0].write_to(writer)
+        else:
+            writer.add_range(self.run.source, self.run.starts[first], self.run.starts[last])
 
 
-def _belongs(path: bytes, prefix: bytes) -> bool:
-    """Tell whether *path* is a member of the sample whose key and a dot are *prefix*."""
-    return path.startswith(prefix) and path.find(b"/", len(prefix)) < 0 and len(path) > len(prefix)
-
-
-def spilled(members: list[Member], file: io.FileIO) -> list[Member]:
-    """Return *members* with those in memory as ranges of *file*, to which they are written."""
-    ranges: list[Member] = []
-    for member in map(Member._make, members):
-        if not isinstance(member.source, io.FileIO):
-            start = file.tell()
-            header = member.header
-            write_all(file, header)
-            write_all(file, memoryview(member.source)[member.data : member.data + member.size])
-            write_all(file, bytes(padded(member.size) - member.size))
-            member = Member(member.path, file, start, start + len(header), member.size)
-        ranges.append(member)
-    return ranges
+def _sample(key: bytes, shard: str, members: list[Member] | None, source: Source, start: int, end: int) -> Sample:
+    sample = _bare(Sample)
+    sample.raw_key, sample.shard, sample._members, sample._span = key, shard, members, (source, start, end)
+    return sample
 
 
 Value = object  # what a field may be given as: see `encode`

@@ -1,35 +1,37 @@
 """Many URLs to samples, and samples to shards.
 
-`read_samples` and `read_shard` read; `write_samples` writes one shard, `write_shards` many.
+`read_samples` and `read_shard` read; `write_samples` writes one shard, `write_shards` many. What only copies samples
+takes them as the reader finds them, a batch at a time: `read_batches`, `write_batches`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tartools import compression, storage, tar
 from tartools.account import Account
-from tartools.errors import SampleError, StorageError, UsageError, printable, shown
-from tartools.sample import Sample, group
+from tartools.errors import SampleError, UsageError, printable, shown
+from tartools.sample import Batch, Sample
+from tartools.shardwriter import ShardWriter, shard_writer
 from tartools.storage.interrupts import signals_wait
 from tartools.storage.scratch import scratch_file
 from tartools.streams import Input, Stream
-from tartools.tar import Special
+from tartools.tar import Loose, Run, Special
+
+Item = TypeVar("Item")
 
 
 class Reading(NamedTuple):
     """How shards are read: leniently (*lax*), leaving out special members in silence (*skip_special*).
 
-    With *ranges*, samples of plain local files are ranges of those files and hold no memory. Large members of other
-    inputs go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp).
+    Large members of what is no plain local file go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp).
     """
 
     lax: bool = False
     skip_special: bool = False
-    ranges: bool = False
     tmpdir: str | None = None
 
 
@@ -47,16 +49,30 @@ def read_samples(
     return one_by_one(read_each(urls, account or Account(), reading or Reading()))
 
 
-def one_by_one(sources: Iterable[Iterator[Sample]]) -> Iterator[Sample]:
-    """Yield the samples of each of *sources* in turn; closing this closes the one it is at."""
-    for samples in sources:
-        yield from samples
+def one_by_one(sources: Iterable[Iterator[Item]]) -> Iterator[Item]:
+    """Yield what is in each of *sources* in turn; closing this closes the one it is at."""
+    for source in sources:
+        yield from source
 
 
 def read_each(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Sample]]:
     """Return, as `read_samples`, an iterator of the samples of each shard, one shard at a time."""
     announce(urls, account)
     return (read_shard(url, account, reading) for url in urls)
+
+
+def read_batches(urls: Sequence[str], account: Account, reading: Reading, *, listed: bool = False) -> Iterator[Batch]:
+    """Return the samples of the shards *urls* in batches, as `read_samples`; see `shard_batches`."""
+    announce(urls, account)
+    return one_by_one(shard_batches(url, account, reading, listed=listed) for url in urls)
+
+
+def counted(batches: Iterable[Batch], account: Account) -> Iterator[Batch]:
+    """Yield *batches*, and count their samples as read."""
+    with closing_upstream(batches):
+        for batch in batches:
+            account.samples_in += len(batch)
+            yield batch
 
 
 def announce(urls: Sequence[str], account: Account) -> None:
@@ -70,22 +86,38 @@ def read_shard(url: str, account: Account, reading: Reading, stream: Input | Non
 
     As `read_samples`, for one shard. Closes the stream, at the end or when the iterator is dropped.
     """
+    with closing(shard_batches(url, account, reading, stream)) as batches:
+        for batch in batches:
+            for sample in batch:
+                account.samples_in += 1
+                yield sample
 
-    def special(found: Special) -> None:
-        if found.kind == "missing end":
-            account.warn(f"{shown(url)}: ends without an end-of-archive block, taken for whole because of --lax")
-        elif found.silent:
-            account.directories += 1
-        elif not reading.skip_special:
-            account.special(f"{shown(url)}: {printable(found.name)}", found.kind)
 
+def shard_batches(
+    url: str, account: Account, reading: Reading, stream: Input | None = None, *, listed: bool = True
+) -> Generator[Batch, None, None]:
+    """Yield the samples of one shard in batches, as `read_shard`; whoever takes them counts them.
+
+    With *listed*, members are found along with the samples, and otherwise when they are asked for.
+    """
     with closing(stream or ShardStream(url, account)) as opened:
         scratch = partial(scratch_file, reading.tmpdir)
-        members = tar.read_members(opened, url=url, scratch=scratch, ranges=reading.ranges, lax=reading.lax)
-        for sample in group(members, url, scratch, special):
-            account.samples_in += 1
-            yield sample
+        for part in tar.read_members(opened, url=url, scratch=scratch, lax=reading.lax, listed=listed):
+            if isinstance(part, (Run, Loose)):
+                yield Batch(part, url)
+            elif isinstance(part, Special):
+                _tell(part, url, account, reading)
     account.shards_done += 1
+
+
+def _tell(found: Special, url: str, account: Account, reading: Reading) -> None:
+    """Tell *account* of what is in the shard *url* and no part of a sample."""
+    if found.kind == "missing end":
+        account.warn(f"{shown(url)}: ends without an end-of-archive block, taken for whole because of --lax")
+    elif found.silent:
+        account.directories += 1
+    elif not reading.skip_special:
+        account.special(f"{shown(url)}: {printable(found.name)}", found.kind)
 
 
 class ShardStream:
@@ -110,8 +142,9 @@ class ShardStream:
         return self._input.cancel()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading. What is in memory stays there; where else it can be found is known no more."""
         self._input.close()
+        self.file = None
 
 
 class _Counted:
@@ -130,83 +163,6 @@ class _Counted:
     def skip(self, count: int, /) -> None:
         self._stream.skip(count)
         self._account.bytes_in += count
-
-
-class ShardWriter:
-    """Writes one shard to *url*: samples, then at `commit` the end of the archive; only then has it its name.
-
-    Refuses two samples of one key side by side, which a reader would take for one.
-
-    Raises: StorageError, UsageError.
-    """
-
-    def __init__(self, url: str, *, force: bool = False, gzip: bool = False) -> None:
-        codec = compression.codec_for(url, gzip)
-        self.url = url
-        compressor = codec.compressor() if codec else None
-        self._output = storage.open_write(url, force)
-        self._compressed = compression.CompressedSink(self._output.sink, compressor) if compressor else None
-        self._writer = tar.Writer(self._compressed or self._output.sink)
-        self._last = Sample(b"")
-        self._broken = False  # a write failed half way
-        self.samples = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes of the tar so far, before compression and without its end."""
-        return self._writer.size
-
-    def write(self, sample: Sample) -> None:
-        """Add *sample*. Raises: SampleError if its key is that of the sample before it."""
-        last, self._last = self._last, sample
-        if sample.raw_key == last.raw_key and self.samples and sample.grouped and last.grouped:
-            where = " and ".join(dict.fromkeys(shown(s.shard) for s in (last, sample) if s.shard))
-            help = f" (from {where}); tarcat --rekey gives new keys, tarsort joins them" if where else ""
-            raise SampleError(
-                f"two samples with the key {sample.key!r} side by side, which readers would take for one{help}"
-            )
-        self._broken = True
-        sample.write_to(self._writer)
-        self._broken = False
-        self.samples += 1
-
-    def commit(self) -> None:
-        """Write the end of the archive, and let the shard appear under its name.
-
-        Raises: StorageError, also if a `write` failed before: what follows it is no archive any more.
-        """
-        if self._broken:
-            raise StorageError("an earlier write failed, so this is no whole archive", url=self.url)
-        self._writer.end()
-        if self._compressed:
-            self._compressed.finish()
-        self._output.commit()
-
-    def abort(self) -> None:
-        """Give up: no end is written and no file appears. Whole samples that went to stdout stay there."""
-        try:
-            if self._output.streaming and not self._broken:
-                self._writer.flush()
-        finally:
-            self._output.abort()
-
-
-@contextmanager
-def shard_writer(url: str, *, force: bool = False, gzip: bool = False) -> Iterator[ShardWriter]:
-    """Give a `ShardWriter` that commits when the block ends normally, and aborts when it doesn't."""
-    writer: ShardWriter | None = None
-    try:
-        with signals_wait():
-            writer = ShardWriter(url, force=force, gzip=gzip)
-        yield writer
-        writer.commit()
-    except BaseException as error:
-        try:
-            if writer is not None:
-                writer.abort()
-        except Exception as second:
-            error.add_note(f"then, while giving up: {second}")
-        raise
 
 
 def write_samples(
@@ -229,6 +185,17 @@ def write_samples(
         account.bytes_out += writer.size
 
 
+def write_batches(
+    batches: Iterable[Batch], url: str, account: Account, *, force: bool = False, gzip: bool = False
+) -> None:
+    """Write all samples of *batches* to the shard *url*, as `write_samples` does."""
+    with closing_upstream(batches), shard_writer(url, force=force, gzip=gzip) as writer:
+        for batch in batches:
+            writer.write_batch(batch, 0, len(batch))
+            account.samples_out += len(batch)
+        account.bytes_out += writer.size
+
+
 @contextmanager
 def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
     """Close the stages that *samples* come from when the block ends, so that nothing of theirs is left running."""
@@ -241,7 +208,7 @@ def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
 
 
 def write_shards(
-    samples: Iterable[Sample],
+    batches: Iterable[Batch],
     name: Callable[[int], str],
     account: Account,
     *,
@@ -252,14 +219,14 @@ def write_shards(
     force: bool = False,
     gzip: bool = False,
 ) -> Iterator[tuple[int, str]]:
-    """Yield (number, URL) of each shard once it is complete and has its name.
+    """Yield (number, URL) of each shard of the samples of *batches* once it is complete and has its name.
 
     The k-th shard, number *start* + k, is called `name(start + k)`. It closes when it has `counts(k)` samples, and
     before a sample with which its tar, end included, would be larger than *size* bytes; a sample that alone is
     larger gets a shard of its own. After *most* shards no more samples are asked for. No shard is empty.
 
-    Order: input order. Holds: one sample.
-    Raises: what *samples* raises, StorageError, SampleError; shards already yielded stay, the one begun does not.
+    Order: input order. Holds: one batch.
+    Raises: what *batches* raises, StorageError, SampleError; shards already yielded stay, the one begun does not.
     """
     writer: ShardWriter | None = None
     done = 0
@@ -271,28 +238,49 @@ def write_shards(
         writer, done = None, done + 1
         return start + done - 1, full.url
 
-    with closing_upstream(samples):
+    with closing_upstream(batches):
         try:
-            for sample in samples if most != 0 else ():
-                if writer is not None and size and tar.archive_size(writer.size + sample.size) > size:
-                    yield complete(writer)
-                    if done == most:
-                        account.left_out += 1
-                        return
-                if writer is None:
-                    with signals_wait():
-                        writer = ShardWriter(name(start + done), force=force, gzip=gzip)
-                writer.write(sample)
-                account.samples_out += 1
-                if writer.samples == counts(done):
-                    yield complete(writer)
-                    if done == most:
-                        return
+            for batch in batches if most != 0 else ():
+                first = 0
+                while first < len(batch):
+                    share = _share(batch, first, writer, size, counts(done))
+                    if writer is not None and not share:
+                        yield complete(writer)
+                        if done == most:  # the sample that did not fit has been read
+                            account.samples_in += 1
+                            account.left_out += 1
+                            return
+                        continue
+                    if writer is None:
+                        with signals_wait():
+                            writer = ShardWriter(name(start + done), force=force, gzip=gzip)
+                    account.samples_in += share
+                    writer.write_batch(batch, first, first + share)
+                    account.samples_out += share
+                    first += share
+                    if writer.samples == counts(done):
+                        yield complete(writer)
+                        if done == most:
+                            return
             if writer is not None:
                 yield complete(writer)
         finally:
             if writer is not None:
                 writer.abort()
+
+
+def _share(batch: Batch, first: int, writer: ShardWriter | None, size: int | None, count: int | None) -> int:
+    """Return how many samples of *batch*, from number *first* on, go to the shard of *writer*, or to a new one.
+
+    0 if it has to be closed before the first of them.
+    """
+    share = len(batch) - first
+    if size:
+        room = tar.room_in(size) - (writer.size if writer else 0)
+        share = min(share, max(batch.fitting(first, room), 0 if writer else 1))
+    if count is not None:
+        share = min(share, count - (writer.samples if writer else 0))
+    return share
 
 
 def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> Callable[[int], int]:
@@ -304,7 +292,7 @@ def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> Callable[
         if not storage.is_repeatable(url):
             raise UsageError("--shards reads the inputs twice, which this one does not allow", url=url)
     counting = Account(lambda _: None)
-    total = sum(1 for _ in read_samples(urls, counting, Reading(reading.lax, reading.skip_special, ranges=True)))
+    total = sum(map(len, read_batches(urls, counting, reading)))
     if total < shards:
         raise SampleError(f"{total} samples are too few for {shards} shards")
     return lambda k: total // shards + (k < total % shards)

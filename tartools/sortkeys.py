@@ -51,24 +51,44 @@ def encoder(order: Order) -> Callable[[Sample, int], bytes]:
 
     That function raises SampleError if the sample has no such value or it is not of the kind.
     """
-    if order.kind == "shuffle":
-        shuffled = _shuffled(order.seed)
-        return lambda _, position: directed(shuffled(position), order)
+    encode_key = key_encoder(order)
+    if encode_key is not None:
+        return lambda sample, position: encode_key(sample.raw_key, position, sample.shard)
 
     def encode(sample: Sample, position: int) -> bytes:
         value = _value(sample, position, order)
         if value is None:
             return FIRST if order.missing == "first" else LAST
-        encoded = ENCODINGS[order.kind](value)
-        if encoded is None:
-            text = value[:60].decode("utf-8", "replace")
-            raise SampleError(
-                f"sample {sample.key!r}: cannot sort by {order.column.name} as {order.kind}, since here it is {text!r}",
-                url=sample.shard,
-            )
-        return VALUE + directed(encoded, order)
+        return _encoded(value, order, sample.raw_key, sample.shard)
 
     return encode
+
+
+def key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:
+    """Return what `encoder` does, as a function of key, position and shard; None if *order* looks at more of a sample.
+
+    That function raises SampleError if the key is not of the kind.
+    """
+    if order.kind == "shuffle":
+        shuffled = _shuffled(order.seed)
+        return lambda _key, position, _shard: directed(shuffled(position), order)
+    if not order.by_key:
+        return None
+    if order.kind == "text" and not order.reverse:
+        return lambda key, _position, _shard: VALUE + text_bytes(key)
+    return lambda key, _position, shard: _encoded(key, order, key, shard)
+
+
+def _encoded(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
+    """Return *value*, which the sample *key* sorts by. Raises: SampleError if it is not of the kind."""
+    encoded = ENCODINGS[order.kind](value)
+    if encoded is None:
+        text, name = value[:60].decode("utf-8", "replace"), key.decode("utf-8", "surrogateescape")
+        raise SampleError(
+            f"sample {name!r}: cannot sort by {order.column.name} as {order.kind}, since here it is {text!r}",
+            url=shard,
+        )
+    return VALUE + directed(encoded, order)
 
 
 def directed(encoded: bytes, order: Order) -> bytes:
@@ -76,15 +96,15 @@ def directed(encoded: bytes, order: Order) -> bytes:
     return encoded.translate(COMPLEMENT) if order.reverse else encoded
 
 
-def text_of(sort_key: bytes, order: Order) -> bytes:
-    """Return the text that the encoder made *sort_key* of."""
-    return directed(sort_key[1:], order)[:-2].replace(b"\0\xff", b"\0")
+def decoder(order: Order) -> Callable[[bytes], bytes]:
+    """Return the function that gives the text that the encoder made a sort key of."""
+    if order.reverse:
+        return lambda sort_key: directed(sort_key[1:], order)[:-2].replace(b"\0\xff", b"\0")
+    return lambda sort_key: sort_key[1:-2].replace(b"\0\xff", b"\0")
 
 
 def _value(sample: Sample, position: int, order: Order) -> bytes | None:
     """Return what *sample* sorts by; None if it has no such value and that is allowed."""
-    if order.by_key:
-        return sample.raw_key
     found = value_of(sample, order.column, position, verbatim=order.verbatim)
     if found is None and order.missing is None:
         raise SampleError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from tartools import sample as samples
 from tartools.errors import SampleError
-from tartools.sample import Sample, build, encode, group, join_path, split_path
+from tartools.sample import Batch, Sample, build, encode, join_path, split_path
 from tartools.storage.scratch import scratch_file
-from tartools.tar import Ahead, Special, new_member, read_members
+from tartools.tar import Loose, Part, Run, Special, groups, new_member, read_members, reader
 from tests.archives import END, Trickle, entry, file_stream, header
 from tests.conftest import make_tar
 
@@ -54,10 +55,17 @@ def test_the_key_rule(path: bytes, key: bytes, field: bytes) -> None:
 def grouped(*paths: bytes, step: int = 1 << 30) -> list[list[bytes]]:
     """Return how members of these *paths* group."""
     archive = b"".join(entry(path, b"x" * 10) for path in paths) + END
-    found = group(
-        read_members(Trickle(archive, step), url="a", scratch=scratch_file), "a", scratch_file, lambda _: None
-    )
-    return [[member.path for member in sample.members] for sample in found]
+    both = []
+    for listed in (False, True):
+        parts = read_members(Trickle(archive, step), url="a", scratch=scratch_file, listed=listed)
+        both.append([[member.path for member in sample.members] for sample in samples_of(parts)])
+    assert both[0] == both[1]
+    return both[0]
+
+
+def samples_of(parts: Iterable[Part]) -> list[Sample]:
+    """Return the samples that a reader found."""
+    return [sample for part in parts if isinstance(part, (Run, Loose)) for sample in Batch(part, "a")]
 
 
 GROUPS = {
@@ -98,27 +106,15 @@ def test_grouping_agrees_with_the_key_rule(paths: list[str]) -> None:
 
 def test_an_end_of_archive_ends_a_sample_and_a_link_does_not() -> None:
     archive = entry(b"a.x") + header(b"a.link", kind=b"2") + entry(b"a.y") + END + entry(b"a.z") + END
-    told: list[Special] = []
-    parts = read_members(Trickle(archive), url="a", scratch=scratch_file)
-    found = list(group(parts, "a", scratch_file, told.append))
-    assert [sample.fields for sample in found] == [("x", "y"), ("z",)]
-    assert [special.name for special in told] == ["a.link"]
-
-
-def test_a_sample_is_ready_when_the_next_header_is_known() -> None:
-    def parts() -> object:
-        yield [new_member(b"a.x", b"1")]
-        yield Ahead(b"a.y")  # of the same sample
-        yield [new_member(b"a.y", b"1")]
-        yield Ahead(b"b.x")
-        raise AssertionError("the payload of b.x is not needed for a")
-
-    sample = next(group(parts(), "a", scratch_file, lambda _: None))  # type: ignore[arg-type]
-    assert sample.fields == ("x", "y")
+    parts = list(read_members(Trickle(archive), url="a", scratch=scratch_file))
+    assert [sample.fields for sample in samples_of(parts)] == [("x", "y"), ("z",)]
+    assert [part.name for part in parts if isinstance(part, Special)] == ["a.link"]
 
 
 def test_a_sample_of_many_members_goes_to_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "LARGE", 5000)
+    monkeypatch.setattr(groups, "LARGE", 5000)
+    monkeypatch.setattr(reader, "BUFFER", 4096)
+    monkeypatch.setattr(reader, "CARRIED", 2000)
     content = [(f"a.f{n}", bytes([n]) * 1000) for n in range(20)]
     archive = make_tar([*content, ("b.x", b"2")])
     made: list[io.FileIO] = []
@@ -127,8 +123,7 @@ def test_a_sample_of_many_members_goes_to_scratch(monkeypatch: pytest.MonkeyPatc
         made.append(scratch_file())
         return made[-1]
 
-    parts = read_members(Trickle(archive, 3000), url="a", scratch=scratch)
-    first, second = group(parts, "a", scratch, lambda _: None)
+    first, second = samples_of(read_members(Trickle(archive, 3000), url="a", scratch=scratch))
     assert [(m.name, m.read()) for m in first.members] == content
     assert samples.raw_bytes((*first.members, *second.members)) == archive[: 21 * 1536 - 512]
     assert made

@@ -48,6 +48,11 @@ def order(urls: Sequence[str], choice: Choice) -> list[str]:
     return shuffle.shuffled(urls, choice.seed) if choice.shuffle else list(urls)
 
 
+def everything(choice: Choice, wanted: cli.Fields) -> bool:
+    """Tell whether all samples are to be passed on as they come."""
+    return choice._replace(seed=0) == Choice() and not (wanted.fields or wanted.exclude)
+
+
 def chosen(samples: Iterator[Sample], choice: Choice, wanted: cli.Fields, account: Account) -> Iterator[Sample]:
     """Return the stages that *choice* and *wanted* ask for, one behind the other."""
     if choice.skip or choice.part:

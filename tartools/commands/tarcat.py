@@ -29,6 +29,10 @@ def tarcat(account: Account, source: cli.Inputs, output: cli.Output, wanted: cli
     urls = _cat.order(storage.expand(*source.named), choice)
     storage.check_output(output.url, output.force, urls)
     reading = shards.Reading(source.lax, source.skip_special)
+    if _cat.everything(choice, wanted):
+        batches = shards.counted(shards.read_batches(urls, account, reading), account)
+        shards.write_batches(batches, output.url, account, force=output.force, gzip=output.gzip)
+        return
     if choice.interleave:
         samples = shuffle.interleaved(shards.read_each(urls, account, reading), choice.interleave)
     else:

@@ -81,16 +81,16 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     order = ordered(wanted)
     urls = storage.expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    reading = shards.Reading(source.lax, source.skip_special, ranges=True, tmpdir=wanted.tmpdir)
-    samples = sort.sorted_samples(
-        shards.read_samples(urls, account, reading),
+    reading = shards.Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir)
+    batches = sort.sorted_batches(
+        shards.counted(shards.read_batches(urls, account, reading, listed=True), account),
         order,
         account,
         reopen=reopened,
         memory=wanted.memory,
         tmpdir=wanted.tmpdir,
     )
-    shards.write_samples(samples, output.url, account, force=output.force, gzip=output.gzip)
+    shards.write_batches(batches, output.url, account, force=output.force, gzip=output.gzip)
 
 
 def ordered(wanted: Sorting) -> sortkeys.Order:

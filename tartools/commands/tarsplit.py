@@ -87,7 +87,7 @@ def tarsplit(
     counts = shards.even_counts(urls, even, reading) if even else lambda _: samples
     with storage.writing("-") as printed:
         for number, url in shards.write_shards(
-            shards.read_samples(urls, account, reading),
+            shards.read_batches(urls, account, reading),
             names.name,
             account,
             counts=counts,

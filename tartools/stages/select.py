@@ -9,8 +9,8 @@ from tartools import tar
 from tartools.account import Account
 from tartools.compression import split_suffix
 from tartools.errors import SampleError, UsageError
-from tartools.sample import Sample, checked_path, field_name, join_path, split_path
-from tartools.tar import Member
+from tartools.sample import Sample, checked_path, field_name, join_path
+from tartools.tar import Member, split_path
 
 
 class Word(NamedTuple):

@@ -7,9 +7,10 @@ Knows nothing of samples, URLs or files by name. `reader.read_members` parses, `
 
 from __future__ import annotations
 
-from tartools.tar.header import BLOCK, Member, Source, padded, read_range
-from tartools.tar.parts import END, Ahead, Mark, Part, Special
-from tartools.tar.reader import members_in, read_members
+from tartools.tar.header import BLOCK, Member, Source, located, padded, read_range
+from tartools.tar.members import members_in
+from tartools.tar.parts import END, Loose, Mark, Part, Run, Special, split_path
+from tartools.tar.reader import read_members
 from tartools.tar.writer import (
     Writer,
     archive_size,
@@ -18,22 +19,25 @@ from tartools.tar.writer import (
     new_member,
     renamed,
     rewritten,
+    room_in,
     write_all,
 )
 
 __all__ = [
     "BLOCK",
     "END",
-    "Ahead",
+    "Loose",
     "Mark",
     "Member",
     "Part",
+    "Run",
     "Source",
     "Special",
     "Writer",
     "archive_size",
     "copy_range",
     "encode_header",
+    "located",
     "members_in",
     "new_member",
     "padded",
@@ -41,5 +45,7 @@ __all__ = [
     "read_range",
     "renamed",
     "rewritten",
+    "room_in",
+    "split_path",
     "write_all",
 ]

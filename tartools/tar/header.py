@@ -9,6 +9,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from tartools.errors import StorageError, TarFormatError
+from tartools.streams import Stream
 
 BLOCK = 512
 RECORD = 20 * BLOCK  # archives end on a multiple of this, as GNU tar's do
@@ -22,6 +23,21 @@ GNU = b"ustar  \0"
 
 # name, size, checksum and type together, first byte of the prefix: all that the fast path looks at
 FAST = Struct("100s24x12s12x9s188xB")
+
+
+class Chunk(bytearray):
+    """A buffer that a reader fills: bytes of *stream*, of which the first is byte *base*. Its headers are checked.
+
+    As long as the stream is open and a plain file's, the same bytes are in that file.
+    """
+
+    __slots__ = ("base", "stream")
+
+    def __init__(self, size: int, stream: Stream, base: int) -> None:
+        super().__init__(size)
+        self.stream = stream
+        self.base = base
+
 
 Source = bytes | bytearray | io.FileIO
 adler32 = zlib.adler32
@@ -115,14 +131,26 @@ def read_range(source: Source, start: int, end: int) -> bytes:
     """
     if not isinstance(source, io.FileIO):
         return bytes(memoryview(source)[start:end])
-    parts = []
+    part = os.pread(source.fileno(), end - start, start)
+    if len(part) == end - start:
+        return part
+    parts = [part]
+    start += len(part)
     while start < end:
         part = os.pread(source.fileno(), end - start, start)
         if not part:
             raise StorageError("the file became shorter while it was read", url=str(source.name), offset=start)
         parts.append(part)
         start += len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)
+
+
+def located(source: Source, start: int, end: int) -> tuple[Source, int, int]:
+    """Return where bytes *start* to *end* of *source* lie in a plain file, if they do and it is open; else them."""
+    if isinstance(source, Chunk) and source.stream.file is not None:
+        shift = source.stream.start + source.base
+        return source.stream.file, start + shift, end + shift
+    return source, start, end
 
 
 def padded(size: int) -> int:

@@ -1,11 +1,11 @@
-"""The parts that the reader yields."""
+"""The parts that the reader yields, and the rule by which it groups members."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tartools.tar.header import Member
+from tartools.tar.header import Member, Source
 
 
 class Mark(Enum):
@@ -17,10 +17,26 @@ class Mark(Enum):
 END: Final = Mark.END
 
 
-class Ahead(NamedTuple):
-    """A regular member whose header is sound, and whose payload has not been read yet; it may be told of again."""
+class Run(NamedTuple):
+    """Adjacent groups of members, which lie one behind the other in *source*, as columns.
 
-    path: bytes
+    The members of group n share the key `keys[n]` and fill bytes `starts[n]` to `starts[n + 1]`: there is one start
+    more than there are keys. Where they were asked for, they are *members* from `firsts[n]` on, as plain tuples in
+    the shape of `Member`; otherwise `members_in` finds them.
+    """
+
+    source: Source
+    keys: list[bytes]
+    starts: list[int]
+    members: list[Member] | None
+    firsts: list[int]
+
+
+class Loose(NamedTuple):
+    """A group whose members do not lie one behind the other in one buffer."""
+
+    key: bytes
+    members: list[Member]
 
 
 class Special(NamedTuple):
@@ -31,7 +47,7 @@ class Special(NamedTuple):
     silent: bool
 
 
-Part = list[Member] | Special | Ahead | Mark
+Part = Run | Loose | Special | Mark
 
 # type flag -> kind, unsaid; POSIX.1-2017 and GNU tar manual, "Basic Tar Format"
 SPECIAL = {
@@ -47,3 +63,24 @@ SPECIAL = {
     b"V": ("volume label", True),
 }
 NO_PAYLOAD = b"123456"  # whatever their size field says
+
+
+def split_path(path: bytes) -> tuple[bytes, bytes]:
+    """Return (key, field) of a member's path: before and after the first dot of its base name.
+
+    Without a usable dot (none, first, or last) the field is empty and the key is all of the path. This is the rule
+    of WebDataset.
+
+    >>> split_path(b"train/n01/a.seg.png"), split_path(b"v1.2/README"), split_path(b"d/.hid.jpg"), split_path(b"e.")
+    ((b'train/n01/a', b'seg.png'), (b'v1.2/README', b''), (b'd/.hid.jpg', b''), (b'e.', b''))
+    """
+    base = path.rfind(b"/") + 1
+    dot = path.find(b".", base)
+    if base < dot < len(path) - 1:
+        return path[:dot], path[dot + 1 :]
+    return path, b""
+
+
+def belongs(path: bytes, stem: bytes) -> bool:
+    """Tell whether *path* is a member of the group whose key and a dot are *stem*."""
+    return path.startswith(stem) and path.find(b"/", len(stem)) < 0 and len(path) > len(stem)

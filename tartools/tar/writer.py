@@ -28,6 +28,7 @@ from tartools.tar.header import (
     Member,
     Source,
     byte_sum,
+    located,
     padded,
     parse_number,
     read_range,
@@ -101,10 +102,10 @@ class Writer:
         self._turn(None, 0)
         self._write_pending()
 
-    def _turn(self, source: Source | None, start: int) -> None:
-        """Close the piece being extended, and begin one at *start* of *source*."""
+    def _turn(self, origin: Source | None, begin: int) -> None:
+        """Close the piece being extended, and begin one at *begin* of *origin*."""
         old, first, end = self._source, self._start, self._end
-        self._source, self._start, self._end = source, start, start
+        self._source, self._start, self._end = origin, begin, begin
         if old is None or first == end:
             return
         self._closed += end - first
@@ -114,10 +115,11 @@ class Writer:
                 self._write_pending()
             return
         self._write_pending()
-        if isinstance(old, io.FileIO):
-            copy_range(old, first, end, self.sink)
+        source, start, stop = located(old, first, end) if isinstance(self.sink, io.FileIO) else (old, first, end)
+        if isinstance(source, io.FileIO):
+            copy_range(source, start, stop, self.sink)
         else:
-            self.sink.write(memoryview(old)[first:end])
+            self.sink.write(memoryview(source)[start:stop])
 
     def _write_pending(self) -> None:
         if self._pending:
@@ -135,6 +137,15 @@ def archive_size(size: int) -> int:
     (10240, 10240, 20480)
     """
     return size + 2 * BLOCK + -(size + 2 * BLOCK) % RECORD
+
+
+def room_in(size: int) -> int:
+    """Return the bytes of members that an archive of at most *size* bytes has room for; negative if there is none.
+
+    >>> room_in(20479), room_in(20480)
+    (9216, 19456)
+    """
+    return size // RECORD * RECORD - 2 * BLOCK
 
 
 def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import tarfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,23 @@ from hypothesis import strategies as st
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.storage.scratch import scratch_file
 from tartools.tar import END as ENDED
-from tartools.tar import Ahead, Member, Special, extended, header, members_in, read_members, reader
+from tartools.tar import (
+    Loose,
+    Mark,
+    Member,
+    Run,
+    Special,
+    extended,
+    groups,
+    header,
+    located,
+    members_in,
+    read_members,
+    read_range,
+    reader,
+    split_path,
+)
+from tartools.tar import members as found_again
 from tests.archives import (
     BLOCK,
     END,
@@ -50,30 +67,47 @@ def parse(
     stream: reader.Stream,
     made: list[io.FileIO] | None = None,
     *,
-    ranges: bool = False,
     lax: bool = False,
-) -> list[Member | Special | reader.Mark]:
-    """Return all that is in *stream*."""
+    listed: bool = True,
+) -> list[Member | Special | Mark]:
+    """Return all that is in *stream*; the members that are *listed* are those that are found later."""
 
     def scratch() -> io.FileIO:
         assert made is not None, "no scratch file should be needed"
         made.append(scratch_file())
         return made[-1]
 
-    found: list[Member | Special | reader.Mark] = []
-    for part in read_members(stream, url="a.tar", scratch=scratch, ranges=ranges, lax=lax):
-        if isinstance(part, list):
-            found += map(Member._make, part)
-        elif not isinstance(part, Ahead):
+    found: list[Member | Special | Mark] = []
+    for part in read_members(stream, url="a.tar", scratch=scratch, lax=lax, listed=listed):
+        if isinstance(part, Run):
+            found += members_of_run(part)
+        elif isinstance(part, Loose):
+            found += map(Member._make, part.members)
+        else:
             found.append(part)
     return found
 
 
-def parse_bytes(content: bytes, step: int = 1 << 30, *, lax: bool = False) -> list[Member | Special | reader.Mark]:
+def members_of_run(run: Run) -> list[Member]:
+    """Return the members of *run*, which are grouped as it says, be they listed or found later."""
+    source, keys, starts, listed, firsts = run
+    assert len(starts) == len(keys) + 1
+    found = [members_in(source, *span) for span in pairwise(starts)]
+    for key, group in zip(keys, found, strict=True):
+        assert {split_path(member[0])[0] for member in group} == {key}
+    later = [Member._make(member) for group in found for member in group]
+    if listed is None:
+        return later
+    assert [(m[0], m[4]) for m in listed] == [(m.path, m.size) for m in later]
+    assert firsts == [sum(map(len, found[:n])) for n in range(len(keys))]
+    return list(map(Member._make, listed))
+
+
+def parse_bytes(content: bytes, step: int = 1 << 30, *, lax: bool = False) -> list[Member | Special | Mark]:
     return parse(Trickle(content, step), lax=lax)
 
 
-def contents(found: list[Member | Special | reader.Mark]) -> list[Found]:
+def contents(found: list[Member | Special | Mark]) -> list[Found]:
     return [(member.path, member.read()) for member in found if isinstance(member, Member)]
 
 
@@ -200,7 +234,7 @@ def test_members_without_data(kind: str, flags: tuple[bytes, bool]) -> None:
     letter, silent = flags
     found = parse_bytes(entry(b"a.x", b"1") + block(b"b", 700, letter, link=b"a.x") + entry(b"c.x", b"2") + END)
     assert contents(found) == [(b"a.x", b"1"), (b"c.x", b"2")]
-    assert found[1] == Special("b", kind, silent)
+    assert [part for part in found if isinstance(part, Special)] == [Special("b", kind, silent)]
 
 
 @pytest.mark.parametrize("letter", [b"D", b"M", b"V"])
@@ -235,7 +269,7 @@ def test_old_gnu_sparse_maps_are_passed_over(maps: int, step: int) -> None:
     content = entry(b"a.x", b"1") + sparse_header(maps > 0) + blocks + bytes(3 * BLOCK) + entry(b"b.x", b"2") + END
     found = parse_bytes(content, step)
     assert contents(found) == [(b"a.x", b"1"), (b"b.x", b"2")]
-    assert found[1] == Special("s", "sparse file", False)
+    assert [part for part in found if isinstance(part, Special)] == [Special("s", "sparse file", False)]
 
 
 def test_a_sparse_map_without_end_is_refused() -> None:
@@ -288,9 +322,9 @@ def test_a_global_header_between_extended_header_and_member() -> None:
 def test_global_records_apply_to_large_members_of_files(tmp_path: Path, scratch: list[io.FileIO]) -> None:
     payload = b"p" * (3 << 20)
     content = pax((b"mtime", b"1.5"), kind=b"g") + entry(b"a.x", payload) + END
-    for ranges in (False, True):
+    for listed in (False, True):
         with file_stream(tmp_path / "a.tar", content) as stream:
-            member = parse(stream, ranges=ranges)[0]
+            member = parse(stream, listed=listed)[0]
             assert isinstance(member, Member)
             assert b"mtime=1.5" in member.header
             assert member.read() == payload
@@ -326,6 +360,7 @@ def test_an_archive_without_members() -> None:
 
 
 A = entry(b"a.x", b"payload")  # two blocks
+B = entry(b"b.x", b"payload")
 TRUNCATED = {
     "nothing": (b"", 0, "empty"),
     "in the first header": (A[:100], 100, "a header: 412 bytes"),
@@ -381,15 +416,17 @@ def test_garbage_behind_the_end(tail: bytes, at: int) -> None:
 def test_what_precedes_a_failure_is_given_first() -> None:
     found: list[object] = []
     with pytest.raises(TarFormatError):
-        found.extend(read_members(Trickle(A + A + b"\1" * BLOCK), url="a.tar", scratch=scratch_file))
-    assert [len(part) for part in found if isinstance(part, list)] == [2]
+        found.extend(read_members(Trickle(A + B + A + b"\1" * BLOCK), url="a.tar", scratch=scratch_file))
+    assert [part.keys for part in found if isinstance(part, Run)] == [[b"a", b"b"]]  # what the last would be, who knows
 
 
-def test_a_payload_is_told_of_before_it_is_waited_for() -> None:
+def test_a_group_is_given_before_the_next_payload_is_waited_for() -> None:
     """So that `-c 1` needs the second sample's header and nothing behind it."""
-    stream = Trickle(A + block(b"b.x", 700), 100)
+    stream = Trickle(A + entry(b"a.y") + block(b"b.x", 700), 100)
     parts = read_members(stream, url="a.tar", scratch=scratch_file)
-    assert next(part for part in parts if isinstance(part, Ahead) and part.path == b"b.x")
+    run = next(parts)
+    assert isinstance(run, Run)
+    assert [member.path for member in members_of_run(run)] == [b"a.x", b"a.y"]
     assert stream.position == len(stream.content)
 
 
@@ -459,6 +496,7 @@ def test_every_boundary_from_a_pipe(
     monkeypatch.setattr(reader, "BUFFER", buffer)
     monkeypatch.setattr(reader, "READ", 700)
     monkeypatch.setattr(reader, "LARGE", 4000)
+    monkeypatch.setattr(groups, "LARGE", 4000)
     found = parse(Trickle(archive_of_all_kinds(), step), scratch)
     assert contents(found) == EXPECTED
     assert [f.kind for f in found if isinstance(f, Special)] == ["directory", "symbolic link", "sparse file"]
@@ -467,27 +505,30 @@ def test_every_boundary_from_a_pipe(
 
 @pytest.mark.parametrize("buffer", [512, 1024, 1536, 4096, 10000])
 @pytest.mark.parametrize("step", [7, 511, 513, 4096])
-@pytest.mark.parametrize("ranges", [False, True])
+@pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("start", [0, 100])
 def test_every_boundary_from_a_file(
-    *, buffer: int, step: int, ranges: bool, start: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    *, buffer: int, step: int, listed: bool, start: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = [m for m in parse_bytes(archive_of_all_kinds()) if isinstance(m, Member)]
     monkeypatch.setattr(reader, "BUFFER", buffer)
     monkeypatch.setattr(reader, "READ", 700)
     with file_stream(tmp_path / "a.tar", b"j" * start + archive_of_all_kinds(), start, step) as stream:
-        found = parse(stream, ranges=ranges)
+        found = parse(stream, listed=listed)
         members = [m for m in found if isinstance(m, Member)]
         assert contents(found) == EXPECTED
-        if ranges:
-            assert all(m.source is stream.file for m in members)
+        for member in members:
+            file, begin, end = located(member.source, member.start, member.data + member.size)
+            assert file is stream.file
+            if member.head is None:
+                assert read_range(file, begin, end) == member.header + member.read()
         assert raw(members) == raw(whole)
 
 
 @pytest.mark.parametrize("cut", [1, 300, 700, 3000])
-@pytest.mark.parametrize("ranges", [False, True])
+@pytest.mark.parametrize("listed", [False, True])
 def test_a_large_member_that_is_cut(
-    cut: int, ranges: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: list[io.FileIO]
+    cut: int, listed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: list[io.FileIO]
 ) -> None:
     monkeypatch.setattr(reader, "BUFFER", 1024)
     monkeypatch.setattr(reader, "LARGE", 1024)
@@ -495,7 +536,7 @@ def test_a_large_member_that_is_cut(
     with file_stream(tmp_path / "a.tar", b"j" * 10 + content, 10) as stream:
         for source in (stream, Trickle(content, 300)):
             with pytest.raises(TruncatedError, match=f"'b.x': {cut} bytes") as raised:
-                parse(source, scratch, ranges=ranges)
+                parse(source, scratch, listed=listed)
             assert raised.value.offset == len(content)
 
 
@@ -546,15 +587,17 @@ def test_members_of_a_window_are_found_again(tmp_path: Path, monkeypatch: pytest
     content = pax((b"path", LONG)) + entry(b"cut", b"1" * 700) + entry(b"b.x", b"2" * 3000) + entry(b"c.x")
     expected = [(LONG, b"1" * 700), (b"b.x", b"2" * 3000), (b"c.x", b"")]
     whole = b"j" * 512 + content + b"j" * 512
-    assert [(m.path, m.read()) for m in members_in(whole, 512, 512 + len(content))] == expected
+    found = map(Member._make, members_in(whole, 512, 512 + len(content)))
+    assert [(m.path, m.read()) for m in found] == expected
     with file_stream(tmp_path / "a.tar", whole) as stream:
         assert stream.file is not None
-        for buffer in (1 << 20, 1024):
-            monkeypatch.setattr(reader, "BUFFER", buffer)
-            found = members_in(stream.file, 512, 512 + len(content))
-            assert [(m.path, m.read()) for m in found] == expected
-            assert isinstance(found[0].source, io.FileIO) == (buffer == 1024)
-    assert members_in(b"", 0, 0) == ()
+        for memory, window in ((1 << 20, 1), (1024, 1), (1024, 512), (1024, 1 << 14)):
+            monkeypatch.setattr(found_again, "IN_MEMORY", memory)
+            monkeypatch.setattr(found_again, "WINDOW", window)
+            members = list(map(Member._make, members_in(stream.file, 512, 512 + len(content))))
+            assert [(m.path, m.read()) for m in members] == expected
+            assert all(isinstance(m.source, io.FileIO) == (memory == 1024) for m in members)
+    assert members_in(b"", 0, 0) == []
 
 
 @pytest.mark.parametrize("content", [A[:-512], A + END, b"\1" * 1024, block(b"l", kind=b"2")])
@@ -590,7 +633,7 @@ def test_what_is_no_number(field: bytes) -> None:
 def test_payloads_open_as_seekable_files(tmp_path: Path) -> None:
     payload = bytes(range(256)) * 40
     with file_stream(tmp_path / "a.tar", entry(b"a.x", payload) + END) as stream:
-        for member in (parse(stream, ranges=True)[0], one(entry(b"a.x", payload))):
+        for member in (parse(stream)[0], one(entry(b"a.x", payload))):
             assert isinstance(member, Member)
             file = member.open()
             assert file.read(10) == payload[:10]

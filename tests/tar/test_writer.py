@@ -15,15 +15,30 @@ from tartools import tar
 from tartools.errors import SampleError, StorageError
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import FileSink
-from tartools.tar import Member, Writer, encode_header, extended, new_member, read_members, renamed, rewritten, writer
+from tartools.tar import (
+    Loose,
+    Member,
+    Run,
+    Writer,
+    encode_header,
+    extended,
+    new_member,
+    read_members,
+    renamed,
+    rewritten,
+    writer,
+)
 from tests.archives import BLOCK, END, GNU, V7, Trickle, base256, data, entry, header, long, pax
 from tests.conftest import has_end, make_samples, make_tar
 
 
 def members(content: bytes) -> list[Member]:
     """Return the members of the archive *content*."""
-    parts = read_members(Trickle(content), url="a.tar", scratch=scratch_file)
-    return [Member._make(member) for part in parts if isinstance(part, list) for member in part]
+    found: list[Member] = []
+    for part in read_members(Trickle(content), url="a.tar", scratch=scratch_file):
+        if isinstance(part, (Run, Loose)):
+            found += map(Member._make, part.members or ())
+    return found
 
 
 def written(found: list[Member], *, end: bool = True) -> bytes:
