@@ -1,0 +1,184 @@
+"""The archives that are benchmarked with: the same on every run, made when they are first asked for, and kept.
+
+    python -m tests.bench.data FOLDER SCALE NAME
+
+A process of its own makes them: what the benchmark's own process has once held would count as memory of all commands
+that it starts. Nothing of tartools is used, so that both can't be wrong together.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from tests.archives import BLOCK, END, entry
+
+EDITION = 1  # one more whenever other bytes are made
+RECORD = (
+    20 * BLOCK
+)  # a multiple of this is what archives are as long as (POSIX.1-2017, pax, "ustar Interchange Format")
+
+Samples = Iterable[bytes]  # each all members of one sample
+
+
+class DataSet(NamedTuple):
+    """How one is made: `write(path, samples)` makes a file, or a folder of them; *samples* is how many, in each."""
+
+    path: str
+    samples: int
+    members: int  # of each sample
+    write: Callable[[Path, int], None]
+
+
+def photos(number: int) -> Iterator[bytes]:
+    """Yield samples of jpg (90 to 130 KB that don't compress), cls and json, in the order of their keys."""
+    dice = random.Random("photos")
+    for n in range(number):
+        key, label = b"train/%06d" % n, dice.randrange(1000)
+        about = {"id": n, "label": label, "width": dice.randrange(200, 800), "height": 500}
+        picture = dice.randbytes(dice.randrange(90_000, 130_000))
+        yield b"".join(
+            (
+                entry(key + b".jpg", picture),
+                entry(key + b".cls", b"%d" % label),
+                entry(key + b".json", json.dumps(about).encode()),
+            )
+        )
+
+
+def vocabulary(dice: random.Random) -> list[str]:
+    return ["".join(dice.choices("etaoinshrdlu", k=dice.randrange(2, 9))) for _ in range(4000)]
+
+
+def texts(number: int) -> Iterator[bytes]:
+    """Yield samples of txt (about 900 bytes of words) and cls, in no order."""
+    dice = random.Random("texts")
+    words, order = vocabulary(dice), list(range(number))
+    dice.shuffle(order)
+    for n in order:
+        text = " ".join(dice.choices(words, k=150)).encode()[:900]
+        yield entry(b"%09d.txt" % n, text) + entry(b"%09d.cls" % n, b"%d" % dice.randrange(1000))
+
+
+def lines(number: int) -> Iterator[bytes]:
+    """Yield samples of one txt, 1 KiB in two blocks, and its header, in no order."""
+    dice = random.Random("lines")
+    book, order = " ".join(dice.choices(vocabulary(dice), k=200_000)).encode(), list(range(number))
+    dice.shuffle(order)
+    for n in order:
+        start = dice.randrange(len(book) - 2 * BLOCK)
+        yield entry(b"%09d.txt" % n, book[start : start + dice.randrange(BLOCK + 1, 2 * BLOCK)])
+
+
+def write(file: IO[bytes] | gzip.GzipFile, samples: Samples) -> None:
+    """Write the archive of *samples*."""
+    size = 0
+    for sample in samples:
+        size += file.write(sample)
+    file.write(END + bytes(-(size + len(END)) % RECORD))
+
+
+def plain(samples: Callable[[int], Samples]) -> Callable[[Path, int], None]:
+    """Return what makes one archive of as many *samples* as it is told."""
+
+    def make(path: Path, number: int) -> None:
+        with path.open("wb", buffering=1 << 20) as file:
+            write(file, samples(number))
+
+    return make
+
+
+def packed_photos(folder: Path, number: int) -> None:
+    """Make two shards as `gzip -6` makes them."""
+    folder.mkdir()
+    samples = photos(2 * number)
+    for shard in range(2):
+        with gzipped(folder / f"{shard}.tgz") as file:
+            write(file, islice(samples, number))
+
+
+def packed_texts(path: Path, number: int) -> None:
+    """Make one shard as `gzip -6` makes it."""
+    with gzipped(path) as file:
+        write(file, texts(number))
+
+
+def gzipped(path: Path) -> gzip.GzipFile:
+    return gzip.GzipFile(str(path), "wb", compresslevel=6, mtime=0)
+
+
+def four_texts(folder: Path, number: int) -> None:
+    """Make four shards as `bzip2 -9` makes them."""
+    folder.mkdir()
+    samples = texts(4 * number)
+    for shard in range(4):
+        with bz2.open(folder / f"{shard}.tar.bz2", "wb") as file:
+            write(file, islice(samples, number))
+
+
+def crumbs(folder: Path, number: int) -> None:
+    """Make *number* shards of one small sample, and their names: `list` has all of them, `first` one."""
+    folder.mkdir()
+    for n, sample in enumerate(texts(number)):
+        with (folder / f"{n:06d}.tar").open("wb") as file:
+            write(file, [sample])
+    (folder / "list").write_text("".join(f"{n:06d}.tar\n" for n in range(number)))
+    (folder / "first").write_text(f"{0:06d}.tar\n")
+
+
+# In command lines, $NAME is the path and $NAME_COUNT the number of samples, in each shard where there are several.
+SETS = {
+    "A": DataSet("A.tar", 8_000, 3, plain(photos)),
+    "B": DataSet("B.tar", 300_000, 2, plain(texts)),
+    "P": DataSet("P.tar", 500, 3, plain(photos)),
+    "ONE": DataSet("one.tar", 1, 2, plain(texts)),
+    "GA": DataSet("A-gz", 800, 3, packed_photos),
+    "GB": DataSet("B.tgz", 300_000, 2, packed_texts),
+    "BZ": DataSet("B-bz2", 20_000, 2, four_texts),
+    "TINY": DataSet("tiny", 10_000, 2, crumbs),
+    "M1": DataSet("1m.tar", 1_000_000, 1, plain(lines)),
+    "M5": DataSet("5m.tar", 5_000_000, 1, plain(lines)),
+}
+
+
+def samples_in(name: str, scale: float) -> int:
+    """Return how many samples the data set *name* has, or each shard of it."""
+    return 1 if name == "ONE" else max(2, round(SETS[name].samples * scale))
+
+
+def home(folder: Path, scale: float) -> Path:
+    """Return where, below *folder*, data sets of this edition and *scale* are."""
+    return folder / f"{EDITION}-{scale:g}"
+
+
+def make(folder: Path, scale: float, name: str) -> None:
+    """Make the data set *name*, which appears when it is complete, and is on the disk."""
+    made, place = SETS[name], home(folder, scale)
+    place.mkdir(parents=True, exist_ok=True)
+    temporary = place / f".{made.path}.{os.getpid()}"
+    try:
+        made.write(temporary, samples_in(name, scale))
+        os.sync()  # else the first rounds would run beside the writing
+        temporary.rename(place / made.path)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        temporary.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        make(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3])
+    except OSError as error:  # no space, no permission
+        sys.exit(f"{sys.argv[3]}: {error}")

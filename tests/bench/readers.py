@@ -1,0 +1,67 @@
+"""What a Python program does to all samples of an archive, with one library or another.
+
+    python -P tests/bench/readers.py NAME FILE
+
+Prints the number of samples and of the bytes in their field cls.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def tartools(path: str) -> tuple[int, int]:
+    """Read with this package."""
+    import tartools
+
+    samples = size = 0
+    for sample in tartools.read(path):
+        samples += 1
+        size += len(sample["cls"])
+    return samples, size
+
+
+def tarfile(path: str) -> tuple[int, int]:
+    """Read with Python's tarfile, which knows no samples: those that have the field are counted."""
+    import tarfile
+
+    samples = size = 0
+    with tarfile.open(path, "r|") as archive:
+        for info in archive:
+            archive.members.clear()  # type: ignore[attr-defined]  # it keeps all of them otherwise
+            if info.name.endswith(".cls"):
+                file = archive.extractfile(info)
+                assert file is not None
+                samples += 1
+                size += len(file.read())
+    return samples, size
+
+
+def webdataset(path: str) -> tuple[int, int]:
+    """Read with webdataset, without decoders."""
+    import webdataset  # type: ignore[import-untyped]
+
+    samples = size = 0
+    for sample in webdataset.WebDataset(path, shardshuffle=False):
+        samples += 1
+        size += len(sample["cls"])
+    return samples, size
+
+
+def files(path: str) -> tuple[int, int]:
+    """Open and read the small files that *path* lists: what there is to do for anybody who opens many shards."""
+    number = size = 0
+    for name in Path(path).read_text().splitlines():
+        file = os.open(name, os.O_RDONLY)
+        os.fstat(file)
+        size += len(os.read(file, 1 << 20))
+        os.close(file)
+        number += 1
+    return number, size
+
+
+if __name__ == "__main__":
+    reader = {"tartools": tartools, "tarfile": tarfile, "webdataset": webdataset, "files": files}[sys.argv[1]]
+    print(*reader(sys.argv[2]))  # noqa: T201

@@ -1,0 +1,184 @@
+"""The benchmarks run: tiny archives, one round. How long anything takes is nobody's business here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench.data import SETS, home, samples_in
+from tests.bench.measure import Measured, Round
+from tests.bench.works import WORKS
+from tests.conftest import BIN, ROOT, Result, clean_environment
+
+SCALE = 0.001
+
+Bench = Callable[..., Result]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """Return the words that begin a run: its archives and outputs are below `tmp_path`."""
+    (tmp_path / "out").mkdir()
+    places = ["--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    return [sys.executable, "-m", "tests.bench", "-n", "1", "--scale", str(SCALE), *places]
+
+
+@pytest.fixture
+def bench(command: list[str], tmp_path: Path) -> Bench:
+    """Return a function that runs the benchmarks, and sees that they leave no output."""
+
+    def bench(*arguments: str, env: dict[str, str] | None = None) -> Result:
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=ROOT,
+            env=clean_environment() | (env or {}),
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert list((tmp_path / "out").iterdir()) == []
+        return Result(done.returncode, done.stdout, done.stderr.decode())
+
+    return bench
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Return where data set B is, or will be."""
+    return home(tmp_path / "data", SCALE) / SETS["B"].path
+
+
+def writing_end(fifo: Path, process: subprocess.Popen[bytes]) -> int:
+    """Return *fifo* open for writing, as soon as somebody reads it. Raises: OSError if *process* has ended instead."""
+    while True:
+        ended = process.poll() is not None
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads it
+            if ended:
+                raise
+        time.sleep(0.01)
+
+
+def works_of(result: Result) -> dict[str, Any]:
+    return {each["work"]: each for each in json.loads(result.stdout)["works"]}
+
+
+def test_all_figures_of_a_work_are_told(bench: Bench, texts: Path) -> None:
+    done = bench("--json", "tsv-B", "read-B")
+    assert done.status == 0, done.stderr
+    works = works_of(done)
+    assert [line["name"] for line in works["tsv-B"]["lines"]] == ["tar2tsv", "tar tf"]
+    for line in works["tsv-B"]["lines"] + works["read-B"]["lines"]:
+        (turn,) = line["rounds"]
+        assert min(turn["wall"], turn["cpu"], turn["memory"]) > 0
+        assert (turn["size"] > 0) == (">" in line["line"])
+    assert works["tsv-B"]["ratios"]["tar tf"] > 0
+    # the archive is the one that is told, and is kept
+    with tarfile.open(texts) as archive:
+        names = archive.getnames()
+    keys = [f"{n:09d}" for n in range(samples_in("B", SCALE))]
+    assert sorted(names) == sorted(f"{key}.{field}" for key in keys for field in ("txt", "cls"))
+    assert names != sorted(names)
+    assert [path.name for path in texts.parent.iterdir()] == [texts.name]
+    assert "making" in done.stderr and "making" not in bench("tsv-B").stderr
+
+
+def test_the_table_tells_what_is_reached(bench: Bench) -> None:
+    done = bench("start")
+    assert done.status == 0, done.stderr
+    heading, beside, limit = done.stdout.decode().splitlines()
+    assert heading.split()[:3] == ["work", "ours", "s"]
+    assert beside.startswith("start  tarcat  ") and " python " in beside
+    assert " at most " in limit and limit.rpartition("0.1 s")[2].strip() in ("yes", "NO")
+
+
+def test_markdown_tells_of_the_machine(bench: Bench) -> None:
+    done = bench("--markdown", "cat-B")
+    assert done.status == 0, done.stderr
+    about, _, heading, _, *rows = done.stdout.decode().splitlines()
+    assert "webdataset" in about and about.endswith("Medians of 1 rounds.")
+    assert all(row.startswith("| ") and row.replace("\\|", "").count("|") == heading.count("|") for row in rows)
+
+
+def test_a_command_that_fails_is_no_figure(bench: Bench, texts: Path) -> None:
+    assert bench("tsv-B").status == 0
+    os.truncate(texts, 10_000)
+    done = bench("--json", "tsv-B", "start")
+    assert done.status == 1
+    assert f"tsv-B: tar2tsv: status 1: tar2tsv: {texts}: at byte " in done.stderr
+    works = works_of(done)
+    assert works["tsv-B"]["failure"] and not any(line["rounds"] for line in works["tsv-B"]["lines"])
+    assert works["start"]["failure"] == "" and all(line["rounds"] for line in works["start"]["lines"])
+
+
+def test_a_command_that_does_too_little_is_no_figure(bench: Bench, texts: Path) -> None:
+    assert bench("tsv-B", "start").status == 0
+    shutil.copy(texts.with_name(SETS["ONE"].path), texts)
+    done = bench("tsv-B")
+    assert (done.status, "tsv-B: its check: status 1" in done.stderr) == (1, True)
+    assert "FAILED" in done.stdout.decode()
+
+
+def test_a_peer_that_is_not_there_is_told(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for program in ("bash", "cat", "cmp", "gzip", "python3"):
+        path = shutil.which(program)
+        assert path is not None
+        (tmp_path / "bin" / program).symlink_to(path)
+    done = bench("gunzip-B", env={"PATH": f"{BIN}{os.pathsep}{tmp_path / 'bin'}"})
+    assert done.status == 0, done.stderr
+    assert done.stdout.decode().endswith("not installed; Debian has it in pigz\n")
+
+
+def test_a_run_that_is_stopped_leaves_no_output(command: list[str], bench: Bench, texts: Path, tmp_path: Path) -> None:
+    assert bench("tsv-B").status == 0
+    texts.unlink()
+    os.mkfifo(texts)
+    with subprocess.Popen([*command, "tsv-B"], cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE) as process:
+        file = writing_end(texts, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+        with pytest.raises(BrokenPipeError):
+            os.write(file, b"x")  # nobody reads it any more
+        os.close(file)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_archives_that_cannot_be_made_are_a_failure(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("in the way")
+    done = bench("start")
+    assert done.status == 1 and "start: the data set ONE: status 1: " in done.stderr
+
+
+def test_ratios_are_of_rounds_and_of_samples() -> None:
+    split = Measured(WORKS["split-A"], 1.0)
+    split.rounds = {"tarsplit": [Round(4, 1, 1), Round(9, 1, 1), Round(2, 1, 1)], "cp": [Round(1, 1, 1)] * 2}
+    assert split.ratio(split.work.peers[0]) == 6.5
+    sort = Measured(WORKS["sort-5m"], 0.1)
+    sort.rounds = {"5 M samples": [Round(30, 1, 1)], "1 M samples": [Round(3, 1, 1)]}
+    assert sort.ratio(sort.work.peers[0]) == 2
+
+
+def test_what_works_ask_for_is_there() -> None:
+    for work in WORKS.values():
+        names = [line.name for line in work.lines]
+        assert len(set(names)) == len(names), work.name
+        assert {goal.beside for goal in work.goals} <= {"", *names[1:]}, work.name
+        assert work.sets, work.name
+
+
+def test_a_work_that_is_not_there_is_a_usage_error(bench: Bench) -> None:
+    done = bench("cat-Z")
+    assert done.status == 2 and "cat-A" in done.stderr

@@ -1,0 +1,286 @@
+"""What is timed: a table of works, each a line of ours, those of its peers, and the ratio to reach beside one of them.
+
+Lines are run by `bash -c`, after `set -o pipefail`. They find:
+
+ - `$NAME`, `$NAME_COUNT`: an archive (or a folder of them) and its number of samples, for all names in `data.SETS`
+ - `$OUT`: an empty folder for what they write, in memory if there is room
+ - `$READERS`: the script `readers.py`
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tests.bench.data import SETS
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line, with what is done and run beside it.
+
+    *before* is run first, and not timed. The time of *less*, a start-up, is taken off. *rounds* is for slow ones: not
+    more than these, and no warm-up. *of* is the data set whose samples the time is for, if it is told for each.
+    """
+
+    name: str
+    line: str
+    before: str = ""
+    less: str = ""
+    rounds: int = 0
+    of: str = ""
+
+
+class Goal(NamedTuple):
+    """What to reach: *figure* of ours is at most so many times that of the peer *beside*; "" for seconds, MB."""
+
+    most: float
+    beside: str = ""
+    figure: str = "wall"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One work. *check* is a line that fails unless ours did it; it is run after the warm-up, and finds its output."""
+
+    name: str
+    ours: Line
+    peers: tuple[Line, ...]
+    goals: tuple[Goal, ...]
+    check: str
+    by_name: bool = False  # not run unless asked for: it takes minutes, and GB
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Ours first."""
+        return (self.ours, *self.peers)
+
+    @property
+    def sets(self) -> list[str]:
+        """The names of the data sets that its lines name."""
+        text = " ".join(f"{each.line} {each.before} {each.less}" for each in self.lines)
+        return [name for name in SETS if re.search(rf"\${name}\b", text)]
+
+
+def cat_cat(name: str) -> Line:
+    return Line("cat | cat", f'cat "${name}" | cat >/dev/null')
+
+
+def bsdtar(name: str) -> Line:
+    return Line("bsdtar", f'bsdtar -cf - @"${name}" | cat >/dev/null')
+
+
+def cp(name: str) -> Line:
+    return Line("cp", f'cp "${name}" "$OUT/copy"')
+
+
+def gzip(level: str, name: str, rounds: int) -> Line:
+    return Line(f"gzip {level}", f'gzip {level} -c "${name}" >"$OUT/x.gz"', rounds=rounds)
+
+
+PAYLOADS = 'cmp <(tar -xOf "${0}") <(for shard in "$OUT"/*; do tar -xOf "$shard"; done)'
+NAMES = 'tar -tf "{0}" | LC_ALL=C sort'
+SAME_SIZE = 'test "$(stat -c %s "$OUT"/x*)" = "$(stat -c %s "${0}")"'
+
+
+def pipes() -> list[Work]:
+    """Archives to a pipe, as they are and unpacked."""
+    return [
+        Work(
+            "cat-A",
+            Line("tarcat", 'tarcat "$A" | cat >/dev/null'),
+            (cat_cat("A"), bsdtar("A")),
+            (Goal(0.4, "cat | cat"),),
+            'tarcat "$A" | cmp - "$A"',
+        ),
+        Work(
+            "cat-B",
+            Line("tarcat", 'tarcat "$B" | cat >/dev/null'),
+            (bsdtar("B"), cat_cat("B")),
+            (Goal(0.6, "bsdtar"),),
+            'tarcat "$B" | cmp - "$B"',
+        ),
+        Work(
+            "gunzip-A",
+            Line("tarcat", 'tarcat "$GA"/*.tgz | cat >/dev/null'),
+            (Line("pigz", 'pigz -dc "$GA"/*.tgz | cat >/dev/null'),),
+            (Goal(1.0, "pigz"),),
+            'cmp <(tarcat "$GA"/*.tgz | tar -xOf -) <(gzip -dc "$GA"/*.tgz | tar -ixOf -)',
+        ),
+        Work(
+            "gunzip-B",
+            Line("tarcat", 'tarcat "$GB" | cat >/dev/null'),
+            (Line("pigz", 'pigz -dc "$GB" | cat >/dev/null'),),
+            (Goal(1.0, "pigz"),),
+            'cmp <(tarcat "$GB") <(gzip -dc "$GB")',
+        ),
+        Work(
+            "pcat-bz2",
+            Line("tarpcat -p 2", 'tarpcat -p 2 "$BZ"/*.bz2 | cat >/dev/null'),
+            (Line("tarcat", 'tarcat "$BZ"/*.bz2 | cat >/dev/null', rounds=3),),
+            (Goal(0.6, "tarcat"),),
+            'test "$(tarpcat -p 2 "$BZ"/*.bz2 | tar -tf - | wc -l)" = $((2 * 4 * BZ_COUNT))',
+        ),
+    ]
+
+
+def outputs() -> list[Work]:
+    """Archives cut, ordered and compressed, and a table of one."""
+    in_order = (
+        'tar -tf "$OUT/x.tar" | cut -d. -f1 | LC_ALL=C sort -c && '
+        f"cmp <({NAMES.format('$B')}) <({NAMES.format('$OUT/x.tar')}) && {SAME_SIZE.format('B')}"
+    )
+    shuffled = (
+        f"cmp <({NAMES.format('$A')}) <({NAMES.format('$OUT/x.tar')}) && {SAME_SIZE.format('A')} && "
+        'test "$(tar -tf "$OUT/x.tar" | cksum)" != "$(tar -tf "$A" | cksum)"'
+    )
+    return [
+        Work(
+            "split-A",
+            Line("tarsplit", 'tarsplit -s 100e6 -o "$OUT/x" "$A"'),
+            (cp("A"),),
+            (Goal(2, "cp"),),
+            PAYLOADS.format("A"),
+        ),
+        Work(
+            "split-B",
+            Line("tarsplit", 'tarsplit -n 10000 -o "$OUT/x" "$B"'),
+            (cp("B"),),
+            (Goal(4, "cp"),),
+            PAYLOADS.format("B"),
+        ),
+        Work(
+            "sort-A",
+            Line("tarsort", 'tarsort "$A" -o "$OUT/x.tar"'),
+            (cp("A"),),
+            (Goal(2, "cp"), Goal(100, figure="memory")),
+            'cmp "$OUT/x.tar" "$A"',
+        ),
+        Work(
+            "shuffle-A",
+            Line("tarsort -S shuffle", 'tarsort -S shuffle "$A" -o "$OUT/x.tar"'),
+            (cp("A"),),
+            (Goal(2, "cp"), Goal(100, figure="memory")),
+            shuffled,
+        ),
+        Work(
+            "sort-B",
+            Line("tarsort", 'tarsort "$B" -o "$OUT/x.tar"'),
+            (Line("bsdtar", 'bsdtar -cf - @"$B" >"$OUT/x.tar"'),),
+            (Goal(1.6, "bsdtar"),),
+            in_order,
+        ),
+        Work(
+            "tsv-B",
+            Line("tar2tsv", 'tar2tsv -f cls "$B" >"$OUT/x.tsv"'),
+            (Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"'),),
+            (Goal(2.5, "tar tf"),),
+            'test "$(wc -l <"$OUT/x.tsv")" = $((B_COUNT + 1))',
+        ),
+        *packing("A", 1),
+        *packing("B", 2),
+    ]
+
+
+def packing(name: str, rounds: int) -> tuple[Work, Work]:
+    """Compress the data set *name*, beside *rounds* of gzip."""
+    fast = Goal(0.33, "gzip -6")
+    return (
+        Work(
+            f"gzip-{name}",
+            Line("tarcat -z", f'tarcat -z "${name}" >"$OUT/x.tgz"'),
+            (gzip("-6", name, rounds), gzip("-1", name, rounds)),
+            (fast, Goal(1.05, "gzip -1", "size")),
+            f'gzip -dc "$OUT/x.tgz" | cmp - "${name}"',
+        ),
+        Work(
+            f"zstd-{name}",
+            Line("tarcat -o x.tar.zst", f'tarcat "${name}" -o "$OUT/x.tar.zst"'),
+            (gzip("-6", name, rounds),),
+            (fast, Goal(1.05, "gzip -6", "size")),
+            f'tarcat "$OUT/x.tar.zst" | cmp - "${name}"',
+        ),
+    )
+
+
+def runs() -> list[Work]:
+    """Commands on samples, small shards, and a start."""
+    return [
+        Work(
+            "proc-true",
+            Line("tarproc -p 2", 'tarproc -p 2 -c true "$P" >"$OUT/x.tar"'),
+            (Line("xargs -P2", 'seq "$P_COUNT" | xargs -P2 -n1 bash -c true'),),
+            (Goal(1.0, "xargs -P2"),),
+            'cmp "$OUT/x.tar" "$P"',
+        ),
+        Work(
+            "proc-cp",
+            Line("tarproc -p 2", 'tarproc -p 2 -c "cp sample.jpg sample.out" "$P" >"$OUT/x.tar"'),
+            (
+                Line(
+                    "xargs -P2",
+                    """seq "$P_COUNT" | xargs -P2 -n1 bash -c 'cp "$OUT/a" "$OUT/b$0"'""",
+                    before='head -c 110000 "$P" >"$OUT/a"',
+                ),
+            ),
+            (Goal(1.6, "xargs -P2"),),
+            'test "$(tar -tf "$OUT/x.tar" | wc -l)" = $((4 * P_COUNT))',
+        ),
+        Work(
+            "start",
+            Line("tarcat", 'tarcat "$ONE" >/dev/null'),
+            (Line("python", "python -c pass"),),
+            (Goal(0.1),),
+            'tarcat "$ONE" | cmp - "$ONE"',
+        ),
+        Work(
+            "tiny-shards",
+            Line(
+                "tarcat -T",
+                'cd "$TINY" && tarcat -T list -o "$OUT/x.tar"',
+                less='cd "$TINY" && tarcat -T first -o "$OUT/x.tar"',
+            ),
+            (
+                Line(
+                    "open, read, close",
+                    'cd "$TINY" && python -P "$READERS" files list',
+                    less='cd "$TINY" && python -P "$READERS" files first',
+                ),
+            ),
+            (Goal(3, "open, read, close"),),
+            'test "$(tar -tf "$OUT/x.tar" | wc -l)" = $((2 * TINY_COUNT))',
+        ),
+    ]
+
+
+def reading(name: str, rounds: int) -> Work:
+    """Go through the samples of the data set *name* in Python, and look at one field."""
+
+    def line(library: str) -> str:
+        return f'python -P "$READERS" {library} "${name}"'
+
+    return Work(
+        f"read-{name}",
+        Line("tartools.read", line("tartools"), of=name),
+        tuple(Line(each, line(each), rounds=rounds, of=name) for each in ("webdataset", "tarfile")),
+        (Goal(0.2, "webdataset"),) if name == "B" else (),
+        f"""test "$({line("tartools")})" = "${name}_COUNT $(tar -xOf "${name}" --wildcards '*.cls' | wc -c)\"""",
+    )
+
+
+def scaling() -> list[Work]:
+    """A million samples and five: the time of each should stay what it is."""
+    works = []
+    for name, options in (("sort", ""), ("shuffle", " -S shuffle")):
+        line = {of: f'tarsort{options} "${of}" -o "$OUT/x.tar"' for of in ("M1", "M5")}
+        few = Line("1 M samples", line["M1"], of="M1")
+        many = Line("5 M samples", line["M5"], of="M5")
+        works.append(Work(f"{name}-1m", few, (), (), SAME_SIZE.format("M1"), by_name=True))
+        works.append(
+            Work(f"{name}-5m", many, (few,), (Goal(1.5, few.name),), SAME_SIZE.format("M5"), by_name=True),
+        )
+    return works
+
+
+WORKS = {work.name: work for work in (*pipes(), *outputs(), *runs(), reading("A", 0), reading("B", 1), *scaling())}
