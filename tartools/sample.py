@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice, repeat
 from typing import overload
 
@@ -157,14 +158,21 @@ class Sample:
 
     def _find(self, field: str, verbatim: bool) -> Member | None:
         """Return the member of *field* as a plain tuple. As `member`."""
-        members = self._raw_members()
-        path = join_path(self.raw_key, field.encode("utf-8", "surrogateescape"))
-        found = [member for member in members if member[0] == path]
+        path = self.raw_key + _behind_key(field)
+        found = [member for member in self._members or self._raw_members() if member[0] == path]
+        if len(found) == 1:
+            return found[0]
         if not found and not verbatim:
             found = [m for m in self.members if field_name(m).lower() == field.lower()]
         if len(found) > 1:
             raise SampleError(f"sample {self.key!r} has {len(found)} members for field {field!r}", url=self.shard)
         return found[0] if found else None
+
+
+@lru_cache(1000)
+def _behind_key(field: str) -> bytes:
+    """Return what paths of members called *field* have behind their key."""
+    return join_path(b"", field.encode("utf-8", "surrogateescape"))
 
 
 def field_name(member: Member) -> str:

@@ -27,11 +27,15 @@ Item = TypeVar("Item")
 class Reading(NamedTuple):
     """How shards are read: leniently (*lax*), leaving out special members in silence (*skip_special*).
 
+    With *ranges*, samples of plain local files are ranges of those files and hold no memory; *listed* says whether
+    their members are found along with them, and not only when they are asked for.
     Large members of what is no plain local file go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp).
     """
 
     lax: bool = False
     skip_special: bool = False
+    ranges: bool = False
+    listed: bool = True
     tmpdir: str | None = None
 
 
@@ -61,10 +65,10 @@ def read_each(urls: Sequence[str], account: Account, reading: Reading) -> Iterat
     return (read_shard(url, account, reading) for url in urls)
 
 
-def read_batches(urls: Sequence[str], account: Account, reading: Reading, *, listed: bool = False) -> Iterator[Batch]:
-    """Return the samples of the shards *urls* in batches, as `read_samples`; see `shard_batches`."""
+def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Batch]:
+    """Return the samples of the shards *urls* in batches, as `read_samples`; whoever takes them counts them."""
     announce(urls, account)
-    return one_by_one(shard_batches(url, account, reading, listed=listed) for url in urls)
+    return one_by_one(shard_batches(url, account, reading) for url in urls)
 
 
 def counted(batches: Iterable[Batch], account: Account) -> Iterator[Batch]:
@@ -94,15 +98,13 @@ def read_shard(url: str, account: Account, reading: Reading, stream: Input | Non
 
 
 def shard_batches(
-    url: str, account: Account, reading: Reading, stream: Input | None = None, *, listed: bool = True
+    url: str, account: Account, reading: Reading, stream: Input | None = None
 ) -> Generator[Batch, None, None]:
-    """Yield the samples of one shard in batches, as `read_shard`; whoever takes them counts them.
-
-    With *listed*, members are found along with the samples, and otherwise when they are asked for.
-    """
+    """Yield the samples of one shard in batches, as `read_shard`; whoever takes them counts them."""
     with closing(stream or ShardStream(url, account)) as opened:
         scratch = partial(scratch_file, reading.tmpdir)
-        for part in tar.read_members(opened, url=url, scratch=scratch, lax=reading.lax, listed=listed):
+        lax, ranges, listed = reading.lax, reading.ranges, reading.listed
+        for part in tar.read_members(opened, url=url, scratch=scratch, ranges=ranges, listed=listed, lax=lax):
             if isinstance(part, (Run, Loose)):
                 yield Batch(part, url)
             elif isinstance(part, Special):
@@ -292,7 +294,7 @@ def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> Callable[
         if not storage.is_repeatable(url):
             raise UsageError("--shards reads the inputs twice, which this one does not allow", url=url)
     counting = Account(lambda _: None)
-    total = sum(map(len, read_batches(urls, counting, reading)))
+    total = sum(map(len, read_batches(urls, counting, reading._replace(ranges=True, listed=False))))
     if total < shards:
         raise SampleError(f"{total} samples are too few for {shards} shards")
     return lambda k: total // shards + (k < total % shards)

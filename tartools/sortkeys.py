@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.sample import Sample
-from tartools.values import Column, value_of
+from tartools.values import Column, getter
 
 Kind = Literal["text", "int", "float", "version", "shuffle"]
 End = Literal["first", "last"]
@@ -55,11 +55,19 @@ def encoder(order: Order) -> Callable[[Sample, int], bytes]:
     if encode_key is not None:
         return lambda sample, position: encode_key(sample.raw_key, position, sample.shard)
 
+    text = getter(order.column, verbatim=order.verbatim)
+
     def encode(sample: Sample, position: int) -> bytes:
-        value = _value(sample, position, order)
-        if value is None:
-            return FIRST if order.missing == "first" else LAST
-        return _encoded(value, order, sample.raw_key, sample.shard)
+        value = text(sample, position)
+        if value is not None:
+            return _encoded(value.encode("utf-8", "surrogateescape"), order, sample.raw_key, sample.shard)
+        if order.missing is None:
+            raise SampleError(
+                f"sample {sample.key!r} has no {order.column.name} to sort by (its fields: "
+                f"{' '.join(sample.fields)}); --missing first or --missing last says where such samples go",
+                url=sample.shard,
+            )
+        return FIRST if order.missing == "first" else LAST
 
     return encode
 
@@ -101,18 +109,6 @@ def decoder(order: Order) -> Callable[[bytes], bytes]:
     if order.reverse:
         return lambda sort_key: directed(sort_key[1:], order)[:-2].replace(b"\0\xff", b"\0")
     return lambda sort_key: sort_key[1:-2].replace(b"\0\xff", b"\0")
-
-
-def _value(sample: Sample, position: int, order: Order) -> bytes | None:
-    """Return what *sample* sorts by; None if it has no such value and that is allowed."""
-    found = value_of(sample, order.column, position, verbatim=order.verbatim)
-    if found is None and order.missing is None:
-        raise SampleError(
-            f"sample {sample.key!r} has no {order.column.name} to sort by (its fields: {' '.join(sample.fields)}); "
-            "--missing first or --missing last says where such samples go",
-            url=sample.shard,
-        )
-    return None if found is None else found.encode("utf-8", "surrogateescape")
 
 
 def text_bytes(value: bytes) -> bytes:

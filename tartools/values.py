@@ -7,6 +7,7 @@ A column is a field (`cls`), a place in a field that holds JSON (`meta.json:size
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
@@ -43,18 +44,30 @@ def parse_column(text: str) -> Column:
     return Column(new if equals else rest, choices, steps)
 
 
-def value_of(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = False) -> str | None:
-    """Return the value of *column* for *sample*, the *index*-th of the run, as text; None if it has none.
+def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int], str | None]:
+    """Return the function that gives the value of *column* for a sample, the n-th of the run, as text; None for none.
 
     A field is UTF-8 without one final newline, and as it is if *verbatim*. A JSON string is its text, another
-    JSON value is written as JSON.
-
-    Raises: as `lookup`.
+    JSON value is written as JSON. The function raises as `lookup` does.
     """
-    found = lookup(sample, column, index, verbatim=verbatim)
-    if found is None or isinstance(found[0], str):
-        return found and found[0]
-    return json.dumps(found[0], ensure_ascii=False)
+    name = column.choices[0]
+    if column.choices == ("__key__",):
+        return lambda sample, _: sample.key
+    if len(column.choices) == 1 and not column.path and name not in PSEUDO:
+
+        def plain(sample: Sample, _index: int) -> str | None:
+            payload = sample.get(name, verbatim=verbatim)
+            return None if payload is None else text_of(sample, name, payload, verbatim)
+
+        return plain
+
+    def value(sample: Sample, index: int) -> str | None:
+        found = lookup(sample, column, index, verbatim=verbatim)
+        if found is None or isinstance(found[0], str):
+            return found and found[0]
+        return json.dumps(found[0], ensure_ascii=False)
+
+    return value
 
 
 def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = False) -> tuple[Any] | None:
@@ -69,18 +82,21 @@ def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = F
         if name in PSEUDO:
             value = pseudo(sample, name, index)
             return (int(value) if name in NUMBERS else value,)
-        member = sample.member(name, verbatim=verbatim)
-        if member is not None:
-            try:
-                text = member.read().decode()
-            except UnicodeDecodeError as error:
-                raise SampleError(
-                    f"sample {sample.key!r}, field {name!r}: not UTF-8 text (byte {error.start})", url=sample.shard
-                ) from None
-            if column.path:
-                return _inside(sample, name, text, column.path)
-            return (text if verbatim else text.removesuffix("\n"),)
+        payload = sample.get(name, verbatim=verbatim)
+        if payload is not None:
+            text = text_of(sample, name, payload, verbatim or bool(column.path))
+            return _inside(sample, name, text, column.path) if column.path else (text,)
     return None
+
+
+def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
+    """Return *payload*, that of *field* of *sample*, as text: UTF-8 without one final newline, unless *verbatim*."""
+    try:
+        return payload.decode() if verbatim else payload.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise SampleError(
+            f"sample {sample.key!r}, field {field!r}: not UTF-8 text (byte {error.start})", url=sample.shard
+        ) from None
 
 
 def pseudo(sample: Sample, name: str, index: int) -> str:

@@ -30,6 +30,7 @@ def tarcat(account: Account, source: cli.Inputs, output: cli.Output, wanted: cli
     storage.check_output(output.url, output.force, urls)
     reading = shards.Reading(source.lax, source.skip_special)
     if _cat.everything(choice, wanted):
+        reading = reading._replace(ranges=True, listed=False)
         batches = shards.counted(shards.read_batches(urls, account, reading), account)
         shards.write_batches(batches, output.url, account, force=output.force, gzip=output.gzip)
         return

@@ -81,9 +81,11 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     order = ordered(wanted)
     urls = storage.expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    reading = shards.Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir)
+    reading = shards.Reading(
+        source.lax, source.skip_special, ranges=sortkeys.key_encoder(order) is not None, tmpdir=wanted.tmpdir
+    )
     batches = sort.sorted_batches(
-        shards.counted(shards.read_batches(urls, account, reading, listed=True), account),
+        shards.counted(shards.read_batches(urls, account, reading), account),
         order,
         account,
         reopen=reopened,

@@ -16,10 +16,10 @@ from tartools.account import Account
 from tartools.errors import SampleError, UsageError
 from tartools.sample import Sample
 from tartools.streams import Sink
-from tartools.values import Column, lookup, parse_column, value_of
+from tartools.values import Column, getter, lookup, parse_column
 
 CHUNK = 1 << 16  # bytes that are collected before they are written
-ABSENT = object()  # the value of a column for a sample that has none; None is JSON's null
+ABSENT = object()  # the value of a column of JSON for a sample that has none; None is JSON's null
 
 _SPECIAL = re.compile(r"[\t\n\r\\]")
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
@@ -99,16 +99,19 @@ def lines(
         return
     unseen = set(names)
     seen: dict[str, None] = {}
+    getters = [json_getter(each, verbatim) if form == "jsonl" else getter(each, verbatim=verbatim) for each in columns]
+    nothing = ABSENT if form == "jsonl" else None  # of JSON, None is a value
     for index, sample in enumerate(samples):
-        values = row_of(sample, columns, index, form=form, verbatim=verbatim)
-        absent = [name for name, value in zip(names, values, strict=True) if value is ABSENT]
-        if absent and missing is None:
-            raise _lacks(sample, absent[0])
-        if unseen:
+        values = [get(sample, index) for get in getters]
+        if unseen or nothing in values:
+            absent = [name for name, value in zip(names, values, strict=True) if value is nothing]
+            if absent and missing is None:
+                raise _lacks(sample, absent[0])
             unseen.intersection_update(absent)
-            seen.update(dict.fromkeys(sample.fields))
+            seen.update(dict.fromkeys(sample.fields) if unseen else ())
+            values = [missing if value is nothing else value for value in values]
         try:
-            line = make([missing if value is ABSENT else value for value in values]).encode()
+            line = make(values).encode()
         except UnicodeEncodeError:
             raise _unwritable(sample, names, values) from None
         account.samples_out += 1
@@ -120,13 +123,14 @@ def lines(
         raise SampleError(f"no sample had a value for {lost}; the fields were: {' '.join(seen)}")
 
 
-def row_of(sample: Sample, columns: Sequence[Column], index: int, *, form: str, verbatim: bool) -> list[object]:
-    """Return the values of *columns* for *sample*, the *index*-th: ABSENT for what it lacks, else text or JSON."""
-    if form == "jsonl":
-        found = [lookup(sample, column, index, verbatim=verbatim) for column in columns]
-        return [ABSENT if value is None else value[0] for value in found]
-    texts = [value_of(sample, column, index, verbatim=verbatim) for column in columns]
-    return [ABSENT if text is None else text for text in texts]
+def json_getter(column: Column, verbatim: bool) -> Callable[[Sample, int], object]:
+    """Return the function that gives the value of *column* for a sample as JSON has it; ABSENT for none."""
+
+    def value(sample: Sample, index: int) -> object:
+        found = lookup(sample, column, index, verbatim=verbatim)
+        return ABSENT if found is None else found[0]
+
+    return value
 
 
 def _lacks(sample: Sample, name: str) -> SampleError:
@@ -157,7 +161,15 @@ def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], 
         import csv
 
         return csv.writer(_Echo()).writerow
-    return lambda values: "\t".join(escape(str(value)) for value in values) + "\n"
+    tabs = len(names) - 1
+
+    def line(values: Sequence[object]) -> str:
+        text = "\t".join(values)  # type: ignore[arg-type]  # getters give text
+        if text.count("\t") == tabs and not ("\n" in text or "\\" in text or "\r" in text):
+            return text + "\n"
+        return "\t".join(escape(str(value)) for value in values) + "\n"
+
+    return line
 
 
 class _Echo:

@@ -45,7 +45,8 @@ class FileInput:
         regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self.file = file if regular else None
         self.start = os.lseek(file.fileno(), 0, os.SEEK_CUR) if regular else 0
-        enlarge(file.fileno())
+        if not regular:
+            enlarge(file.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 
-from tartools.tar.header import BLOCK, Chunk, Member
+from tartools.tar.header import BLOCK, Member, Source
 from tartools.tar.members import members_in, spilled
 from tartools.tar.parts import Loose, Part, Run, Special, belongs, split_path
 
@@ -16,11 +16,13 @@ NO_STEM = bytes(BLOCK)  # with which no path begins
 class Groups:
     """Groups in one stream. The reader's hot loop adds those that are plain to the columns itself.
 
-    *buffer* is what offsets are of. With *listed*, the members are written down, not only where groups begin.
+    *source* is what they lie in, *shift* bytes further on than in the reader's buffer, of which positions are.
+    With *listed*, the members are written down, not only where groups begin.
     """
 
-    def __init__(self, buffer: Chunk, scratch: Callable[[], io.FileIO], listed: bool) -> None:
-        self.buffer = buffer
+    def __init__(self, scratch: Callable[[], io.FileIO], listed: bool) -> None:
+        self.source: Source = b""
+        self.shift = 0
         self._scratch = scratch
         self.parts: list[Part] = []  # complete, and not yet taken
         self.keys: list[bytes] = []  # columns of a run: of groups that are complete and lie one behind the other
@@ -29,7 +31,7 @@ class Groups:
         self.members: list[Member] | None = [] if listed else None  # of these, and of the open one in this run
         self.key: bytes | None = None  # of the group that is open; None if there is none
         self.stem = NO_STEM  # with which the paths of its members begin
-        self.begin = 0  # where it begins, in the buffer
+        self.begin = 0  # where it begins, in the source
         self.first = 0  # in members
         self.loose: list[Member] = []  # its members before that, elsewhere
         self.held = 0  # bytes of these in memory
@@ -46,7 +48,7 @@ class Groups:
             self.complete(position)
             self.key, field = split_path(path)
             self.stem = self.key + b"." if field else NO_STEM
-            self.begin = position
+            self.begin = position + self.shift
             self.first = len(self.members or ())
 
     def complete(self, position: int) -> None:
@@ -67,23 +69,23 @@ class Groups:
         """End the run of groups, which goes up to the open one, or to *position* if there is none."""
         if not self.keys:
             return
-        end, members = position if self.key is None else self.begin, self.members
+        end, members = position + self.shift if self.key is None else self.begin, self.members
         if members is not None:
             first = len(members) if self.key is None else self.first
             members, self.members, self.first = members[:first], members[first:], 0
-        self.parts.append(Run(self.buffer, self.keys, [*self.starts, end], members, self.firsts))
+        self.parts.append(Run(self.source, self.keys, [*self.starts, end], members, self.firsts))
         self.keys, self.starts, self.firsts = [], [], []
 
     def loosen(self, position: int) -> None:
         """Have the open group go on without its part before *position*, since it will not lie in one piece."""
         self.cut(position)
         if self.key is not None:
-            members = members_in(self.buffer, self.begin, position)
-            for member in members:
-                self.keep(member, member[3] - member[2] + member[4])
+            held = not isinstance(self.source, io.FileIO)
+            for member in members_in(self.source, self.begin, position + self.shift, ranges=True):
+                self.keep(member, held * (member[3] - member[2] + member[4]))
             if self.members:
                 self.members.clear()
-        self.begin, self.first = position, 0
+        self.begin, self.first = position + self.shift, 0
 
     def keep(self, member: Member, held: int) -> None:
         """Add *member*, with *held* bytes in memory, to those of the open group that lie elsewhere."""

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 
 from tartools.errors import TarFormatError
+from tartools.streams import Stream
 from tartools.tar.header import BLOCK, FAST, SIZES, Chunk, Member, Source, located, padded, read_range
 from tartools.tar.heading import Heading, Missing, read_heading
 from tartools.tar.writer import write_all
@@ -15,15 +16,15 @@ WINDOW = 1 << 14  # bytes of a file that are looked at for a header
 PLAIN = b"0\0"  # type flags
 
 
-def members_in(source: Source, start: int, end: int) -> list[Member]:
+def members_in(source: Source, start: int, end: int, *, ranges: bool = False) -> list[Member]:
     """Return the members that fill bytes *start* to *end* of *source*, which have been read as members before.
 
     They are plain tuples in the shape of `Member`. Members of a file are read into memory with it up to 1 MiB in
-    all, above that they are ranges.
+    all, above that, and with *ranges*, they are ranges.
     Raises: TarFormatError if the bytes have changed meanwhile; StorageError if a file has become shorter.
     """
     if isinstance(source, io.FileIO):
-        if end - start > IN_MEMORY:
+        if ranges or end - start > IN_MEMORY:
             return _ranges(source, start, end)
         source, start, end = read_range(source, start, end), 0, end - start
     members: list[Member] = []
@@ -89,3 +90,19 @@ def spilled(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Mem
         write_all(file, bytes(padded(size) - size))
         ranges.append(Member(path, file, first, first + len(header), size))
     return ranges
+
+
+def spool(stream: Stream, held: memoryview, need: int, file: io.FileIO | None) -> int:
+    """Copy *need* bytes, which are *held* and then those of *stream*, to *file* if there is one.
+
+    Returns how many are missing. Holds: 1 MiB.
+    """
+    part, room = held, memoryview(bytearray(IN_MEMORY))
+    while True:
+        if file is not None:
+            write_all(file, part)
+        need -= len(part)
+        count = stream.readinto(room[: min(need, IN_MEMORY)]) if need else 0
+        if not count:
+            return need
+        part = room[:count]

@@ -16,37 +16,45 @@ from tartools.errors import TarFormatError, TruncatedError
 from tartools.streams import Stream
 from tartools.tar.extended import Records
 from tartools.tar.groups import NO_STEM, Groups
-from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, SIZES, Chunk, Member, adler32, regular_name
+from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, Chunk, Member, adler32, regular_name
 from tartools.tar.heading import BadChecksumError, GlobalHeader, Heading, Missing, read_heading
+from tartools.tar.members import spool
 from tartools.tar.parts import END, Part, Special, belongs
-from tartools.tar.writer import write_all
 
 READ = 1 << 20  # bytes a read: fewer, longer ones are faster, be it from a pipe or through a library
 BUFFER = 1 << 20  # bytes; a member that fits is a view, one that does not is a range or gets a buffer of its own
 CARRIED = 1 << 18  # bytes of a group that are copied to the next buffer, so that it stays in one piece
-NEXT = 1 << 16  # bytes of a file that are read after a range of it: the next may follow
+SKIPPED = 1 << 16  # bytes; where a file has more that nobody asked for, they are not read
+NEXT = 1 << 13  # bytes that are read behind these: more of the kind may follow
 LARGE = 16 << 20  # bytes; a larger member or group of a pipe goes to scratch, not to memory
 ZEROS = bytes(BLOCK)
 NAME_BYTES = 100  # in a header block
 
 
 def read_members(
-    stream: Stream, *, url: str, scratch: Callable[[], io.FileIO], lax: bool = False, listed: bool = True
+    stream: Stream,
+    *,
+    url: str,
+    scratch: Callable[[], io.FileIO],
+    ranges: bool = False,
+    listed: bool = True,
+    lax: bool = False,
 ) -> Iterator[Part]:
     """Yield what is in *stream*, in order: groups of regular members, others one by one, END at each end of archive.
 
     A group is adjacent members that share the key that `split_path` gives; links and the like among them do not end
     it, an end of archive does. It is yielded when the header that ends it has been read and is sound, whose payload
     nobody waits for. Archives that follow one another are read on. What precedes a failure is yielded before it is
-    raised, but for the group in which it lies. Whoever needs no members of most groups says so by *listed*, and gets
-    runs without them.
+    raised, but for the group in which it lies. With *ranges*, and a *stream* that is a regular file, groups are ranges
+    of that file, and large payloads are not read. Whoever needs no members of most groups says so by *listed*, and
+    gets runs without them.
 
     Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (of a regular file: above
     1 MiB) are ranges, of the input or of a file that *scratch* makes; so are those of groups above 16 MiB.
     Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input that ends between
     two members without an end of archive is accepted: a `Special` of kind "missing end" tells.
     """
-    reader = _Reader(stream, url, scratch, listed)
+    reader = _Reader(stream, url, scratch, ranges, listed)
     while True:
         failure = reader.parse()
         yield from reader.groups.taken(reader.position)
@@ -67,12 +75,13 @@ def _is_folder(name: bytes) -> bool:
 class _Reader:
     """The state of one stream: a buffer, how far it is filled and parsed, the group that is open, and what is found."""
 
-    def __init__(self, stream: Stream, url: str, scratch: Callable[[], io.FileIO], listed: bool) -> None:
+    def __init__(self, stream: Stream, url: str, scratch: Callable[[], io.FileIO], ranges: bool, listed: bool) -> None:
         self.stream = stream
         self.url = url
         self.scratch = scratch
         self.limit = BUFFER if stream.file is not None else LARGE
-        self.buffer = Chunk(BUFFER, stream, 0)
+        self.size = 0 if stream.file is None else os.fstat(stream.file.fileno()).st_size - stream.start
+        self.ranges = ranges and stream.file is not None
         self.position = 0  # parsed up to here, in the buffer
         self.filled = 0
         self.need = BLOCK  # bytes from position on without which parsing cannot go on
@@ -80,12 +89,16 @@ class _Reader:
         self.large: Heading | None = None  # whose payload is those bytes, which are too many for a buffer
         self.ended = False  # the last thing parsed was an end of archive
         self.globals: Records = {}
-        self.groups = Groups(self.buffer, scratch, listed)
+        self.reach = READ  # bytes that are read next
+        self.groups = Groups(scratch, listed)
+        # no more than the file has, since large buffers cost time
+        self._begin_buffer(Chunk(BUFFER if stream.file is None else min(BUFFER, self.size + BLOCK), stream, 0))
 
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915  # in one piece, because calls cost
         """Parse what the buffer holds, up to damage, which is returned, or to where more bytes are needed."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
         unpack, expected, sizes = FAST.unpack_from, EXPECTED_SUMS, SIZES
+        source, shift, there = groups.source, groups.shift, self._there()
         with memoryview(buffer) as view:
             while position + BLOCK <= filled:
                 plain, loose = not self.globals, bool(groups.loose)
@@ -99,13 +112,13 @@ class _Reader:
                     size = sizes[size_field]
                     data = position + BLOCK
                     end = data + ((size + 511) & -512)
-                    if end > filled or size < 0 or (not size and _is_folder(name)):
+                    if end > there or size < 0 or (not size and _is_folder(name)):
                         break
                     if name.startswith(short) and name[length] and name.find(b"/", length) < 0 and not prefix:
                         if members is not None:  # it belongs to the group
                             nul = name.find(0)
                             path = name[:nul] if nul >= 0 else name
-                            members.append((path, buffer, position, data, size, None))  # type: ignore[arg-type]
+                            members.append((path, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
                         position = end
                         continue
                     nul = name.find(0)
@@ -117,7 +130,7 @@ class _Reader:
                             keys.append(key)
                             starts.append(begin)
                             firsts.append(first)
-                        begin = position
+                        begin = position + shift
                         base = path.rfind(b"/") + 1  # from here on as in `split_path`, but for the call
                         dot = path.find(b".", base)
                         if base < dot < len(path) - 1:
@@ -128,7 +141,7 @@ class _Reader:
                         if members is not None:
                             first = len(members)
                     if members is not None:
-                        members.append((path, buffer, position, data, size, None))  # type: ignore[arg-type]
+                        members.append((path, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
                     position = end
                 self.ended = self.ended and position == self.position
                 self.position, groups.key, groups.stem, groups.begin, groups.first = position, key, stem, begin, first
@@ -152,19 +165,40 @@ class _Reader:
             self._pass_over(self.large)
             self.large = None
             return True
-        if self.filled == len(self.buffer) or self.position + self.need > len(self.buffer):
-            groups, old = self.groups, self.buffer
+        if self.position > self.filled:  # a payload is left where it is
+            skipped = self.position - self.filled
+            self.stream.skip(skipped)
+            self.filled = self.position
+            self.reach = NEXT if skipped > SKIPPED else self.reach
+        if self.filled >= len(self.buffer) or self.position + self.need > len(self.buffer):
+            self._shift()
+        count = self.stream.readinto(memoryview(self.buffer)[self.filled : self.filled + self.reach])
+        self.filled += count
+        self.reach = min(READ, 2 * self.reach)
+        return count > 0
+
+    def _shift(self) -> None:
+        """Make room in the buffer behind what is left of it, and of the group that is open: mostly in another one."""
+        groups, old = self.groups, self.buffer
+        begin = self.position
+        if not self.ranges and groups.key is not None:
             if self.position - groups.begin > CARRIED:
                 groups.loosen(self.position)
-            begin = self.position if groups.key is None else groups.begin
-            self.position -= begin
-            tail = self.filled - begin
+            begin = groups.begin
+        left = memoryview(old)[begin : self.filled]
+        self.position -= begin
+        self.filled = len(left)
+        if self.ranges and self.position + self.need <= len(old):  # nobody has a view of it
+            old[: len(left)] = left
+            old.base += begin
+            self._begin_buffer(old)
+        else:
             self._begin_buffer(Chunk(max(BUFFER, self.position + self.need), self.stream, old.base + begin))
-            self.buffer[:tail] = memoryview(old)[begin : self.filled]
-            self.filled = tail
-        count = self.stream.readinto(memoryview(self.buffer)[self.filled : self.filled + READ])
-        self.filled += count
-        return count > 0
+            self.buffer[: len(left)] = left
+
+    def _there(self) -> int:
+        """Return the offset in the buffer up to which payloads are there, in it or in the file."""
+        return self.size - self.buffer.base if self.ranges else self.filled
 
     def sound_end(self, lax: bool) -> bool:
         """Tell, at the end of the stream, whether it ended with an end of archive.
@@ -204,7 +238,7 @@ class _Reader:
         if isinstance(heading, GlobalHeader):  # in force up to the end of the archive
             self.globals = heading.governing
             self._go_past(heading.end)
-        elif heading.end > self.filled:
+        elif heading.end > self._there():
             self._wait_for(heading)
             return False
         else:
@@ -220,27 +254,30 @@ class _Reader:
         """Take the regular member of *heading*, all of which is in the buffer."""
         groups, start = self.groups, self.position
         groups.admit(heading.path, start)
-        member = Member(heading.path, self.buffer, start, heading.data, heading.size, heading.head)
+        shift = groups.shift
+        member = Member(heading.path, groups.source, start + shift, heading.data + shift, heading.size, heading.head)
         if heading.head is not None:  # what is to be written is not what is here
             self._go_past(heading.end)
-            groups.keep(member, heading.size)
+            groups.keep(member, 0 if self.ranges else heading.size)
         elif groups.members is not None:
             groups.members.append(member)
         self.position = heading.end
 
     def _end_block(self) -> None:
-        """Take the zero block at `position`; only the first of a row tells."""
+        """Take the zero block at `position`, and those behind it; only the first of a row tells."""
         if not self.ended:
             self.groups.complete(self.position)
             self.groups.cut(self.position)
             self.groups.parts.append(END)
             self.ended, self.globals = True, {}
-        self.position += BLOCK
+        record = bytes(memoryview(self.buffer)[self.position : min(self.position + RECORD, self.filled)])
+        zeros = len(record) if record == bytes(len(record)) else len(record) - len(record.lstrip(b"\0"))
+        self.position += zeros // BLOCK * BLOCK
 
     def _go_past(self, end: int, special: Special | None = None) -> None:
         """Move on to *end*, past what is no part of a group; it may be *special*."""
         self.groups.tell(special, self.position)
-        self.position = self.groups.begin = end
+        self.position, self.groups.begin = end, end + self.groups.shift
 
     def _wait_for(self, heading: Heading) -> None:
         """Take note of how much of a member is missing, and what to do if that is too much for a buffer."""
@@ -282,32 +319,24 @@ class _Reader:
             first = start + self.stream.start
         else:
             source, first = self.scratch() if regular else None, 0
-            self._spool(need, source)
+            missing = spool(self.stream, memoryview(self.buffer)[self.position : self.filled], need, source)
+            if missing:
+                raise self._cut(missing)
         if regular and source is not None:
             data = first + large.data - self.position
             self.groups.keep(Member(large.path, source, first, data, large.size, large.head), 0)
         self._begin_buffer(Chunk(BUFFER if source is None else min(BUFFER, NEXT), self.stream, start + need))
+        self.groups.begin = self.groups.shift
         self.position = self.filled = 0
         self.ended = False
 
     def _begin_buffer(self, buffer: Chunk) -> None:
-        self.buffer = self.groups.buffer = buffer
-        self.groups.begin = 0
-
-    def _spool(self, need: int, file: io.FileIO | None) -> None:
-        """Copy *need* bytes of the stream to *file*, if there is one."""
-        part = memoryview(self.buffer)[self.position : self.filled]
-        room = memoryview(bytearray(BUFFER))
-        while True:
-            if file is not None:
-                write_all(file, part)
-            need -= len(part)
-            if not need:
-                return
-            count = self.stream.readinto(room[: min(need, BUFFER)])
-            if not count:
-                raise self._cut(need)
-            part = room[:count]
+        """Parse *buffer* from now on. What is open in the one before begins where that begins in it."""
+        groups, self.buffer = self.groups, buffer
+        if self.ranges and self.stream.file is not None:
+            groups.source, groups.shift = self.stream.file, self.stream.start + buffer.base
+        else:
+            groups.source, groups.begin = buffer, 0
 
     def _cut(self, missing: int) -> TruncatedError:
         total = self.buffer.base + self.position + self.need - missing
