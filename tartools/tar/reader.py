@@ -116,13 +116,11 @@ class _Reader:
                         break
                     if name.startswith(short) and name[length] and name.find(b"/", length) < 0 and not prefix:
                         if members is not None:  # it belongs to the group
-                            nul = name.find(0)
-                            path = name[:nul] if nul >= 0 else name
+                            path = name.partition(b"\0")[0]
                             members.append((path, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
                         position = end
                         continue
-                    nul = name.find(0)
-                    path = regular_name(bytes(view[position:data])) if prefix else name[:nul] if nul >= 0 else name
+                    path = regular_name(bytes(view[position:data])) if prefix else name.partition(b"\0")[0]
                     if not (path.startswith(stem) and belongs(path, stem)):
                         if loose:
                             break
