@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from array import array
 from collections.abc import Iterable, Iterator
 from heapq import merge
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from tartools.storage.scratch import scratch_file
@@ -12,7 +14,8 @@ from tartools.tar import read_range
 
 OVERHEAD = 64  # bytes that a record takes beyond its own: a bytes object, a place in a list, a share of sorting
 FAN_IN = 64  # runs that are merged at once
-READ = 1 << 16  # bytes of each run in memory
+RECORDS = 1000  # in a block of a run
+NUMBER = 8  # bytes
 WRITE = 1 << 20  # bytes that are collected before they are written to a run
 
 
@@ -50,7 +53,7 @@ def fewer(runs: list[Run], file: io.FileIO) -> list[Run]:
 
 
 class Run(NamedTuple):
-    """Sorted records in a scratch file, each behind its length."""
+    """Sorted records in a scratch file, in blocks: how many they are, the length of each, and then they themselves."""
 
     file: io.FileIO
     start: int
@@ -60,28 +63,26 @@ class Run(NamedTuple):
 def write_run(records: Iterable[bytes], file: io.FileIO) -> Run:
     """Write sorted *records* at the end of *file*, and return where they are. Holds: 1 MiB."""
     start = file.tell()
+    waiting = iter(records)
     pending = bytearray()
-    for record in records:
-        pending += len(record).to_bytes(4, "big")
-        pending += record
-        if len(pending) >= WRITE:
-            file.write(pending)
-            pending = bytearray()
+    while block := list(islice(waiting, RECORDS)):
+        for part in [block] if sum(map(len, block)) <= WRITE else [[record] for record in block]:
+            pending += array("Q", (len(part), *map(len, part))).tobytes()
+            pending += b"".join(part)
+            if len(pending) >= WRITE:
+                file.write(pending)
+                pending = bytearray()
     file.write(pending)
     return Run(file, start, file.tell())
 
 
 def read_run(run: Run) -> Iterator[bytes]:
-    """Yield the records of *run*. Holds: 64 KiB, or one record if it is longer."""
+    """Yield the records of *run*. Holds: a block, of 1 MiB or one record."""
     file, start, end = run
-    block, at = b"", 0
     while start < end:
-        part = read_range(file, start, min(end, start + READ))
-        start += len(part)
-        block, at = block[at:] + part, 0
-        while len(block) >= at + 4:
-            after = at + 4 + int.from_bytes(block[at : at + 4], "big")
-            if after > len(block):
-                break
-            yield block[at + 4 : after]
-            at = after
+        count = array("Q", read_range(file, start, start + NUMBER))[0]
+        lengths = array("Q", read_range(file, start + NUMBER, start + NUMBER * (1 + count)))
+        start += NUMBER * (1 + count)
+        block = read_range(file, start, start + sum(lengths))
+        start += len(block)
+        yield from map(block.__getitem__, map(slice, accumulate(lengths, initial=0), accumulate(lengths)))
