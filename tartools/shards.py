@@ -136,7 +136,7 @@ class ShardStream:
             self._input.close()
             raise
         self.file, self.start = stream.file, stream.start
-        self.readinto = stream.readinto
+        self.readinto: Callable[[memoryview], int] = stream.readinto
         self.skip = stream.skip
 
     def cancel(self) -> bool:
@@ -146,7 +146,11 @@ class ShardStream:
     def close(self) -> None:
         """Stop reading. What is in memory stays there; where else it can be found is known no more."""
         self._input.close()
-        self.file = None
+        self.file, self.readinto = None, _closed  # samples keep this stream, but not what a decompressor holds
+
+
+def _closed(_: memoryview) -> int:
+    raise ValueError("this stream is closed")
 
 
 class _Counted:
