@@ -135,9 +135,18 @@ class ShardStream:
         except BaseException:
             self._input.close()
             raise
+        self._stream: Stream | None = stream
         self.file, self.start = stream.file, stream.start
-        self.readinto: Callable[[memoryview], int] = stream.readinto
-        self.skip = stream.skip
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end."""
+        assert self._stream is not None
+        return self._stream.readinto(view)
+
+    def skip(self, count: int, /) -> None:
+        """Pass *count* bytes by."""
+        assert self._stream is not None
+        self._stream.skip(count)
 
     def cancel(self) -> bool:
         """Make another thread's `readinto` return soon; tell whether that is possible."""
@@ -146,11 +155,7 @@ class ShardStream:
     def close(self) -> None:
         """Stop reading. What is in memory stays there; where else it can be found is known no more."""
         self._input.close()
-        self.file, self.readinto = None, _closed  # samples keep this stream, but not what a decompressor holds
-
-
-def _closed(_: memoryview) -> int:
-    raise ValueError("this stream is closed")
+        self.file = self._stream = None  # samples keep this, but not what a decompressor holds
 
 
 class _Counted:
