@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.test_damage import WHOLE
 from tests.remote import servers
 from tests.remote.faults import FaultServer
+from tests.remote.inside import OBJECT, Inside
 from tests.remote.memory import Bucket
 from tests.remote.servers import NGINX, Proxy
 from tests.remote.sites import GsSite, MemorySite, S3Site, Site, WebSite, environment
@@ -121,3 +123,12 @@ def plain(request: pytest.FixtureRequest) -> Site:
 def listed(request: pytest.FixtureRequest) -> Site:
     """Return an empty place on each of the servers whose wildcards expand."""
     return make_site(request, request.param)
+
+
+@pytest.fixture
+def inside(
+    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Inside:
+    """Return commands in this process, and a server that has the object `WHOLE`."""
+    faulty.objects[OBJECT] = WHOLE
+    return Inside(faulty, tmp_path, monkeypatch, capfdbinary)

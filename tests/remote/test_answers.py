@@ -10,7 +10,6 @@ import itertools
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,15 +21,6 @@ from tests.remote.inside import OBJECT, RANGE, Copied, Inside
 
 STARTS = range(0, len(WHOLE), RANGE)
 each = pytest.mark.parametrize("scheme", SCHEMES)
-
-
-@pytest.fixture
-def inside(
-    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Inside:
-    """Return commands in this process, and a server that has `WHOLE`."""
-    faulty.objects[OBJECT] = WHOLE
-    return Inside(faulty, tmp_path, monkeypatch, capfdbinary)
 
 
 def refused(done: Copied, url: str, reason: str) -> None:

@@ -27,15 +27,6 @@ STARTS = range(0, len(WHOLE), RANGE)
 each = pytest.mark.parametrize("scheme", SCHEMES)
 
 
-@pytest.fixture
-def inside(
-    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Inside:
-    """Return commands in this process, and a server that has `WHOLE`."""
-    faulty.objects[OBJECT] = WHOLE
-    return Inside(faulty, tmp_path, monkeypatch, capfdbinary)
-
-
 def cuts() -> Iterator[int]:
     """Yield the bytes to cut at: before, in, between and behind all parts of `WHOLE`, and around ranges."""
     borders = {at + by for at in STARTS for by in (-1, 0, 1)}

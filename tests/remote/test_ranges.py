@@ -8,7 +8,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -217,15 +216,6 @@ def test_who_stops_asks_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- settings ----
-
-
-@pytest.fixture
-def inside(
-    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Inside:
-    """Return commands in this process, and a server that has `WHOLE`."""
-    faulty.objects[OBJECT] = WHOLE
-    return Inside(faulty, tmp_path, monkeypatch, capfdbinary)
 
 
 BAD = {

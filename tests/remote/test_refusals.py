@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Run
-from tests.faults.test_damage import WHOLE
 from tests.remote.conftest import make_site
 from tests.remote.faults import SCHEMES, Fault, FaultServer
 from tests.remote.inside import OBJECT, Inside
@@ -32,15 +31,6 @@ REFUSED = [
     ("http", 404, "", MISSING),
     ("http", 410, "", MISSING),
 ]
-
-
-@pytest.fixture
-def inside(
-    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Inside:
-    """Return commands in this process, and a server that has an object."""
-    faulty.objects[OBJECT] = WHOLE
-    return Inside(faulty, tmp_path, monkeypatch, capfdbinary)
 
 
 def test_what_a_server_refuses(inside: Inside) -> None:
