@@ -65,6 +65,7 @@ def open(url: str, mode: str = "rb", *, force: bool = False) -> io.BufferedReade
     Reading: buffered; files, and objects of stores and servers that have ranges, seek, and only what is read is
     fetched. A server without ranges has all of it copied to a temporary file first. `pipe:` and stdin do not seek.
     Writing: no seeking; *url* appears at `close`, or when the `with` block ends normally. Anything else leaves nothing.
+    Around it, a wrapper like `io.TextIOWrapper` needs this file's own `with`, since its own closes in any case.
 
     Holds: 9 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it is written.
     Raises: StorageError, with URL and byte; ValueError for another *mode*.
@@ -91,6 +92,7 @@ class TarWriter:
     """
 
     def __init__(self, url: str, *, force: bool = False, gzip: bool = False) -> None:
+        storage.check_output(url, force, ())  # a store says it only at the end otherwise
         with signals_wait():
             self._writer = ShardWriter(url, force=force, gzip=gzip)
             self._finalizer = weakref.finalize(self, self._writer.abort)

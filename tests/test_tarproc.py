@@ -445,15 +445,173 @@ def test_a_directory_that_resists(run: Run, work: Path) -> None:
     assert "sample 'a': cannot collect" in gone.stderr
 
 
+# one shell for many samples
+
+
+def test_one_shell_runs_many_samples(run: Run, ten: bytes) -> None:
+    """Guard the tests below: they would say nothing if each sample had a shell of its own."""
+    done = run("tarproc", "-c", "cut -d ' ' -f 4 /proc/$BASHPID/stat > sample.cls", stdin=ten)
+    assert done.status == 0
+    assert len({payload for name, payload in members_of(done.stdout) if name.endswith("cls")}) == 1
+
+
+SEEN = "pwd | sed 's:.*/::'; umask; echo \"[$mine]\"; trap; jobs; set -o | grep -w on; ulimit -f; echo $- $# $0 $?"
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        "mine=1; export mine; TAR_KEY=other; unset TAR_INDEX; PATH=/; set -- a b",
+        "cd /; umask 777; ulimit -f 100",
+        "trap 'echo trapped >&2' EXIT TERM; trap '' INT HUP",
+        "set -euf -o pipefail; shopt -s extglob; alias ls=false; echo() { false; }; cd() { false; }",
+        "exec 3> sample.three 7< /dev/null; exec > /dev/null; exec < /dev/zero",
+        "(sleep 300 &); { sleep 300; } & set -m",
+        "readonly REPLY=1 TAR_SHARD; declare -r TAR_KEY; enable -n read echo; hash -p /bin/false true",
+    ],
+)
+def test_nothing_reaches_the_next_sample(run: Run, tmp_path: Path, leaves: str) -> None:
+    data = make_tar([("a.txt", b""), ("b.txt", b"")])
+    command = (
+        f"if [ $TAR_INDEX = 0 ]; then {leaves}; exit 0; fi; "
+        f"{{ {SEEN}; echo $TAR_KEY $TAR_INDEX $TAR_SHARD; ls /proc/self/fd; true; }} > {tmp_path}/seen"
+    )
+    assert run("tarproc", "-c", command, stdin=data).status == 0
+    after = (tmp_path / "seen").read_text()
+    assert run("tarproc", "-c", command.replace(leaves, "true"), stdin=data).status == 0
+    assert (tmp_path / "seen").read_text() == after
+    assert after.startswith("000001\n0022\n[]\n")
+    assert "\nhBc 0 bash 0\nb 1 -\n" in after
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'echo "$-" $# "$0" $LINENO "$BASH_EXECUTION_STRING"',
+        "no-such-program",
+        "echo $LINENO\n\nno-such-program",
+        "ls -l /proc/self/fd | awk '{print $9, substr($11, 1, 5)}'",
+        "declare -p OLDPWD SHLVL TAR_KEY",
+        "shopt -s expand_aliases\nalias q='echo aliased'\nq",
+        "cat <<E\nhi $TAR_KEY",
+        "echo end\\",
+        "echo 'unclosed",
+        "if true; then",
+        "true ) ; ( true",
+        "grep -E 'Sig(Blk|Ign|Cgt)' /proc/self/status",
+        "kill -KILL $BASHPID",
+        "kill -INT $BASHPID",
+        "kill -PIPE $BASHPID; true",
+        "kill -35 $BASHPID",
+        "exit 137",
+        "exit 300",
+        "set -e; false; true",
+        "trap 'echo bye' EXIT; exit 3",
+        "trap; umask; ulimit -n; tty; return 3",
+        "sleep 300 & exit 2",
+        "[ $$ = $BASHPID ]",
+    ],
+)
+def test_a_command_sees_what_it_would_in_a_new_shell(run: Run, command: str) -> None:
+    """Compare with the shells that are started for each sample, as they are where BASH_ENV is set."""
+    data = make_tar([("a.txt", b"1")])
+    one, other = (run("tarproc", "-c", command, stdin=data, env=env) for env in ({}, {"BASH_ENV": "/dev/null"}))
+    assert one == other
+
+
+@pytest.mark.parametrize("env", [{"OLDPWD": "/usr"}, {"OLDPWD": "/no such"}, {"TAR_KEY": "x", "REPLY": "y"}])
+def test_the_environment_is_that_of_a_new_shell(run: Run, env: dict[str, str]) -> None:
+    test_a_command_sees_what_it_would_in_a_new_shell(
+        lambda *arguments, **options: run(*arguments, **options | {"env": env | options["env"]}),
+        "env | grep -v '^\\(_\\|BASH_ENV\\|PWD\\)=' | sort; echo $OLDPWD $REPLY",
+    )
+
+
+@pytest.mark.parametrize("number", ["KILL", "TERM", "INT", "SEGV"])
+def test_a_sample_that_kills_the_long_lived_shell(run: Run, tmp_path: Path, ten: bytes, number: str) -> None:
+    command = (
+        "read -r _ _ _ parent _ < /proc/$BASHPID/stat; "
+        f"if [ $TAR_INDEX = 4 ]; then sleep 300 & echo $! $BASHPID > {tmp_path}/pids; kill -{number} $parent; wait; fi"
+    )
+    done = run("tarproc", "-e", "skip", "-c", command, stdin=ten)
+    assert keys(done.stdout) == [k for k in keys(ten) if k != "000004"]
+    assert f"sample '000004': was ended by SIG{number}" in done.stderr
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    until(lambda: not any(map(alive, pids)), "the end of what it left")
+
+
+def test_keys_of_any_bytes(run: Run, tmp_path: Path) -> None:
+    odd = [
+        "=a",
+        "=",
+        "a=b",
+        "new\nline\n",
+        " blank ",
+        "\\n\\",
+        "-n",
+        "'\"",
+        "\x01\x7f",
+        "é",
+        "$(echo x)",
+        5000 * "long/" + "k",
+    ]
+    data = make_tar([(f"{key}.txt", b"") for key in odd], tarfile.PAX_FORMAT)
+    (tmp_path / "=in\n.tar").write_bytes(data)
+    command = 'printf \'%s|\' "$TAR_KEY" "$TAR_INDEX" "$TAR_SHARD" > sample.txt'
+    done = run("tarproc", "-p", 2, "-c", command, "=in\n.tar", "=in\n.tar")
+    assert done.status == 0, done.stderr
+    expected = [f"{key}|{n}|=in\n.tar|".encode() for n, key in enumerate(odd + odd)]
+    assert [payload for _, payload in members_of(done.stdout)] == expected
+
+
+def test_undecodable_keys_and_shards_in_one_shell(run: Run, tmp_path: Path) -> None:
+    raw = bytearray(make_tar([("Z.x", b"")]))
+    raw[0], raw[148:156] = 0xFF, b"%06o\0 " % (int(bytes(raw[148:154]), 8) - ord("Z") + 0xFF)
+    name = os.fsdecode(b"\xfe.tar")
+    (tmp_path / name).write_bytes(raw)
+    (tmp_path / "b.tar").write_bytes(make_tar([("b.x", b"")]))
+    done = run("tarproc", "-c", 'printf %s "$TAR_KEY$TAR_SHARD" > sample.x', name, "b.tar", name)
+    assert [payload for _, payload in members_of(done.stdout)] == [b"\xff\xfe.tar", b"bb.tar", b"\xff\xfe.tar"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash", "sh"])
+def test_other_shells_do_the_same(run: Run, tmp_path: Path, shell: str, ten: bytes) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    command = f'echo "$TAR_KEY $0" > sample.cls; sleep 300 & echo $! >> {tmp_path}/pids; test $TAR_INDEX != 3'
+    done = run("tarproc", "-p", 2, "-e", "skip", "--shell", shell, "-c", command, stdin=ten)
+    assert "sample '000003': ended with status 1; it is left out" in done.stderr
+    found = [payload.decode() for name, payload in members_of(done.stdout) if name.endswith("cls")]
+    assert found == [f"{key} {shell}\n" for key in keys(ten) if key != "000003"]
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 10
+    until(lambda: not any(map(alive, pids)), "the end of what runs on")
+
+
+def test_a_long_command(run: Run, ten: bytes) -> None:
+    """Bash remarks what a job is; a pipe that nobody reads would hold it up."""
+    done = run("tarproc", "-c", f": {30000 * 'x '}", stdin=ten, timeout=60)
+    assert (done.status, done.stdout) == (0, ten)
+    failed = run("tarproc", "-e", "skip", "-c", f": {2000 * 'x '}; exit 137", stdin=ten, timeout=60)
+    assert failed.stderr.count("ended with status 137") == 10
+
+
+def test_a_stopped_command_has_failed(run: Run, ten: bytes, tmp_path: Path) -> None:
+    command = f"test $TAR_INDEX != 4 || {{ sleep 300 & echo $! $BASHPID > {tmp_path}/pids; kill -STOP $BASHPID; }}"
+    done = run("tarproc", "-e", "skip", "-c", command, stdin=ten)
+    assert keys(done.stdout) == [k for k in keys(ten) if k != "000004"]
+    assert "sample '000004': was stopped by SIGSTOP, and killed" in done.stderr
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    until(lambda: not any(map(alive, pids)), "the end of what was stopped")
+
+
 # the end
 
 
-def start(work: Path, tmp_path: Path, data: bytes, *arguments: object) -> subprocess.Popen[bytes]:
+def start(work: Path, tmp_path: Path, data: bytes, *arguments: object, shell: str = "$$") -> subprocess.Popen[bytes]:
     """Start tarproc with two commands that don't end and have children; wait until they run."""
-    command = (
-        f"sleep 300 & echo $$ $! > {tmp_path}/new.$TAR_INDEX; mv {tmp_path}/new.$TAR_INDEX {tmp_path}/pids.$TAR_INDEX"
-    )
-    command += "; wait"
+    new, pids = f"{tmp_path}/new.$TAR_INDEX", f"{tmp_path}/pids.$TAR_INDEX"
+    command = f"shell={shell}; sleep 300 & echo $shell $! > {new}; mv {new} {pids}; wait"
     (tmp_path / "in.tar").write_bytes(data)
     process = subprocess.Popen(
         [BIN / "tarproc", "-p", "2", "--tmpdir", work, "-c", command, *map(str, arguments), "in.tar"],
@@ -472,10 +630,11 @@ def pids_in(tmp_path: Path) -> list[int]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("extra", [(), ("-o", "out.tar", "--add-log", "log", "-e", "ignore")])
+@pytest.mark.parametrize("shell", ["$$", "$BASHPID; cd /"])  # a new shell, or one that goes on
 def test_signals_leave_nothing(
-    work: Path, tmp_path: Path, ten: bytes, number: signal.Signals, extra: tuple[str, ...]
+    work: Path, tmp_path: Path, ten: bytes, number: signal.Signals, extra: tuple[str, ...], shell: str
 ) -> None:
-    process = start(work, tmp_path, ten, *extra)
+    process = start(work, tmp_path, ten, *extra, shell=shell)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=DEADLINE)
     assert (process.returncode, stdout, stderr) == (-number, b"", b"")

@@ -88,13 +88,15 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     if work.first is not None:
         samples = select.count(samples, work.first)
     written = Account() if place.subdirs else account  # with -S, samples out are inputs that gave any
-    with shell.Shells(arguments, tmpdir=place.tmpdir, timeout=work.timeout, keep=place.keep) as shells:
+    with shell.Shells(
+        arguments, tmpdir=place.tmpdir, timeout=work.timeout, keep=place.keep, logged=rules.log is not None
+    ) as shells:
         if place.keep:
             account.say(f"the directories are kept in {os.fsdecode(shells.folder)}")
-        tasks = command.laid_out(samples, shells.folder, rules)
+        tasks = command.laid_out(samples, shells.folder, rules, shells.log)
         workers, run = cli.workers(work.parallel), runner(shells, work)
         with closing(ordered.mapped(tasks, run, workers, shells.stop, unordered=work.unordered)) as finished:
-            results = command.collected(finished, rules, account)
+            results = command.collected(finished, rules, account, shells.discard)
             shards.write_samples(results, output.url, written, force=output.force, gzip=output.gzip)
     if written is not account:
         account.written, account.bytes_out = written.samples_out, written.bytes_out
@@ -111,7 +113,7 @@ def runner(shells: shell.Shells, work: Work) -> Callable[[command.Task], str]:
     def run(task: command.Task) -> str:
         if failed and task.number > min(failed):
             return "was not run"
-        failure = task.failure or shells.run(task.folder, task.environment, task.log)
+        failure = task.failure or shells.run(task.folder, task.environment)
         if failure and stops:
             failed.append(task.number)
         return failure

@@ -10,16 +10,16 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
 from tartools import tar
 from tartools.account import Account
 from tartools.errors import CommandError, StorageError
-from tartools.sample import Sample, join_path, split_path
+from tartools.sample import Sample, join_path
 from tartools.storage import scratch
-from tartools.tar import Member, Source, Writer, copy_range, read_range
+from tartools.tar import Member, Source, Writer, copy_range, split_path
 
 SMALL = 1 << 20  # bytes; a file up to this size is read into memory, a larger one stays a file
 HELD = 16 << 20  # bytes of one result in memory
@@ -77,8 +77,12 @@ class _FailedError(Exception):
     """Why a sample has failed."""
 
 
-def laid_out(samples: Iterable[Sample], folder: bytes, rules: Rules) -> Iterator[Task]:
+def laid_out(
+    samples: Iterable[Sample], folder: bytes, rules: Rules, log: Callable[[bytes], bytes | None]
+) -> Iterator[Task]:
     """Yield for each of *samples* a directory of its own below *folder*, with its members as files.
+
+    *log* tells of a directory where what is printed in it will be.
 
     Order: that of *samples*. Holds: no payload once it is written. Raises: StorageError if the disk is full.
     """
@@ -97,34 +101,36 @@ def laid_out(samples: Iterable[Sample], folder: bytes, rules: Rules) -> Iterator
                 f"cannot lay out sample {sample.key!r}: {error.strerror} (--tmpdir puts the files elsewhere)",
                 url=os.fsdecode(folder),
             ) from error
-        bare = tuple(m._replace(source=b"", start=0, data=0, head=m.header) for m in sample.members)
-        log = place + b".log" if rules.log else None
-        yield Task(place, number, sample.raw_key, sample.shard, bare, failure, log, raw)
+        bare = tuple(Member(m.path, b"", 0, 0, m.size, m.header) for m in sample.members)
+        yield Task(place, number, sample.raw_key, sample.shard, bare, failure, log(place), raw)
 
 
-def collected(finished: Iterable[tuple[Task, str]], rules: Rules, account: Account) -> Iterator[Sample]:
+def collected(
+    finished: Iterable[tuple[Task, str]], rules: Rules, account: Account, discard: Callable[[bytes], None]
+) -> Iterator[Sample]:
     """Yield the samples that the commands of *finished* tasks left; the text beside a task tells how it failed.
 
     A sample of which nothing is left is left out. One that failed ends the run, or is dropped, or is yielded as it
     came, as `rules.errors` says. With `rules.subdirs`, `account.samples_out` counts the inputs that gave any sample.
 
-    Order: that of *finished*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next
-    is asked for. Raises: CommandError naming shard and sample.
+    Order: that of *finished*. Holds: one result, up to 16 MiB in memory; its directory is emptied when the next
+    is asked for, and given to *discard*. Raises: CommandError naming shard and sample.
     """
     for task, failure in finished:
+        catch = _Catch(task, rules.base, account)
         try:
             results: list[Sample] = []
             try:
                 if failure:
                     raise _FailedError(failure)
-                results = _collect(task, rules, account)
+                results = _collect(catch, task, rules)
                 account.left_out += not results
             except _FailedError as error:
                 results = _after_failure(task, str(error), rules.errors, account)
             account.samples_out += bool(results) and rules.subdirs
             yield from results
         finally:
-            _clear(task, rules.keep)
+            _clear(task, rules.keep, catch.files, discard)
 
 
 def _keep_raw(sample: Sample, path: bytes) -> None:
@@ -148,8 +154,14 @@ def _lay_out(sample: Sample, folder: bytes, base: bytes) -> None:
 
 def _write(folder: bytes, name: bytes, member: Member) -> None:
     """Write the payload of *member* to the new file *name* in *folder*."""
+    _, source, _, data, size, _ = member
+    path = folder + b"/" + name
     try:
-        sink = scratch.create_file(folder + b"/" + name)
+        if isinstance(source, io.FileIO):
+            with scratch.create_file(path) as sink:
+                copy_range(source, data, data + size, sink)
+        else:
+            scratch.write_file(path, memoryview(source)[data : data + size])
     except ValueError:
         raise _FailedError(f"a field that holds a NUL can't be a file: {_text(name)!r}") from None
     except OSError as error:
@@ -158,12 +170,6 @@ def _write(folder: bytes, name: bytes, member: Member) -> None:
         if error.errno == errno.EEXIST:
             raise _FailedError(f"two of its members need the one file name {_text(name)!r}") from None
         raise _FailedError(f"the file system can't hold the name {_text(name)[:60]!r}...: {error.strerror}") from None
-    with sink:
-        _, source, _, data, size, _ = member
-        if isinstance(source, io.FileIO):
-            copy_range(source, data, data + size, sink)
-        else:
-            sink.write(memoryview(source)[data : data + size])
 
 
 def _after_failure(task: Task, why: str, errors: Errors, account: Account) -> list[Sample]:
@@ -185,16 +191,23 @@ def _after_failure(task: Task, why: str, errors: Errors, account: Account) -> li
     return [Sample.at(task.key, file, 0, os.fstat(file.fileno()).st_size, task.shard)]
 
 
-def _clear(task: Task, keep: bool) -> None:
-    """Remove what *task* has on disk; if we are to *keep* what people look at, then only the rest."""
-    for path in (task.raw,) if keep else (task.raw, task.folder, task.log):
-        if path:
-            scratch.remove(path)
+def _clear(task: Task, keep: bool, files: Iterable[bytes], discard: Callable[[bytes], None]) -> None:
+    """Remove what *task* has on disk; if we are to *keep* what people look at, then only the rest.
+
+    *files* are in its directory. What cannot be removed so simply is left to *discard*.
+    """
+    if task.raw:
+        scratch.remove(task.raw)
+    if keep:
+        return
+    if task.log:
+        scratch.remove(task.log)
+    scratch.remove_files(files)
+    discard(task.folder)
 
 
-def _collect(task: Task, rules: Rules, account: Account) -> list[Sample]:
+def _collect(catch: _Catch, task: Task, rules: Rules) -> list[Sample]:
     """Return the samples that the command of *task* left. Raises: _FailedError."""
-    catch = _Catch(task, rules.base, account)
     try:
         if not rules.subdirs:
             results = [catch.sample(task.folder, task.key)]
@@ -221,13 +234,15 @@ class _Catch:
         self._opened = 0  # large files
         self._common: io.FileIO | None = None  # for what is beyond both
         self._end = 0  # of it
+        self.files: list[bytes] = []  # in the directory of the sample that was taken last
 
     def sample(self, folder: bytes, default: bytes) -> Sample | None:
         """Return the sample in *folder*, whose key is *default* unless a file there says other; None for none."""
         paths = self._fields(folder)
+        told = paths.pop(KEY, None)
         if not paths:
             return None
-        key = self._key(folder, default)
+        key = self._key(told, default) if told else default
         if b"" in paths and len(paths) > 1:
             raise _FailedError(
                 f"{_text(self._base)!r} and {_text(join_path(self._base, max(paths)))!r} "
@@ -247,21 +262,28 @@ class _Catch:
         return sample.with_members([*sample.members, self._member(sample.raw_key, field, self._task.log, new=True)])
 
     def _fields(self, folder: bytes) -> dict[bytes, bytes]:
-        """Return field -> path of the files in *folder* that are members. All else is scratch."""
-        prefix = self._base + b"."
+        """Return field -> path of the files in *folder* that are members, and the key. All else is scratch."""
+        base, prefix = self._base, self._base + b"."
         paths = {}
+        self.files = files = []
         with os.scandir(folder) as entries:
             for entry in entries:
-                field = entry.name.removeprefix(prefix) if entry.name.startswith(prefix) else b""
-                bare = entry.name == self._base and b"" in self._old
-                if (field or bare) and field != KEY and (path := self._inside(entry.path)):
+                name = entry.name
+                field = name[len(prefix) :] if name.startswith(prefix) else b""
+                bare = name == base and b"" in self._old
+                path: bytes | None = entry.path
+                if entry.is_file(follow_symlinks=False):
+                    files.append(entry.path)
+                elif (field or bare) and field != KEY:
+                    path = self._inside(entry.path)
+                if (field or bare) and path:
                     paths[field] = path
         return paths
 
     def _inside(self, path: bytes) -> bytes | None:
-        """Return where the regular file *path* is; None if it is none, or a link that leads out of the directory."""
+        """Return which regular file *path* leads to, in the directory of the task; None if to none."""
         if not os.path.islink(path):
-            return path if os.path.isfile(path) else None
+            return None
         real = os.path.realpath(path)
         if real.startswith(self._task.folder + b"/") and os.path.isfile(real):
             return real
@@ -271,17 +293,15 @@ class _Catch:
         )
         return None
 
-    def _key(self, folder: bytes, default: bytes) -> bytes:
-        """Return the key that the file for it in *folder* gives, *default* if there is none."""
-        path = folder + b"/" + self._base + b"." + KEY
-        if not os.path.lexists(path):
-            return default
-        inside = self._inside(path)
-        file = scratch.open_file(inside) if inside else None
+    def _key(self, path: bytes, default: bytes) -> bytes:
+        """Return the key that the file *path* gives; *default* is what it would be without."""
+        inside = self._inside(path) if os.path.islink(path) else path
+        file = scratch.read_file(inside, LONGEST_KEY) if inside else None
         if file is None:
             raise _FailedError(f"{_text(os.path.basename(path))!r} is no file")
-        with file:
-            text = read_range(file, 0, min(LONGEST_KEY, os.fstat(file.fileno()).st_size))
+        if isinstance(file, io.FileIO):
+            raise _FailedError(f"its new key has more than {LONGEST_KEY} bytes")
+        text = file
         for key in (text, text.removesuffix(b"\n")):
             if key in (default, self._task.key):  # as it came, whatever that is
                 return key
@@ -291,8 +311,6 @@ class _Catch:
                 f"it cannot have the new key {_text(key)[:200]!r}: not empty, not absolute, no '..', no dot in its "
                 "last part"
             )
-        if len(key) == LONGEST_KEY:
-            raise _FailedError(f"its new key has more than {LONGEST_KEY} bytes")
         return key
 
     def _member(self, key: bytes, field: bytes, file: bytes, *, new: bool = False) -> Member:
@@ -308,14 +326,13 @@ class _Catch:
 
     def _taken(self, path: bytes) -> tuple[Source, int, int]:
         """Return the file *path* as (source, offset, size)."""
-        file = scratch.open_file(path)
+        file = scratch.read_file(path, min(SMALL, HELD - self._held))
         if file is None:
             raise _FailedError(f"{_text(os.path.basename(path))!r} is no file any more")
+        if isinstance(file, bytes):
+            self._held += len(file)
+            return file, 0, len(file)
         size = os.fstat(file.fileno()).st_size
-        if size <= SMALL and self._held + size <= HELD:
-            self._held += size
-            with file:
-                return read_range(file, 0, size), 0, size
         if size > SMALL and self._opened < OPENED:
             self._opened += 1
             return file, 0, size

@@ -153,7 +153,8 @@ def describe(status: int) -> str:
     """Return how a command ended, in words."""
     if status >= 0:
         return f"ended with status {status}"
-    return f"was ended by {signal.Signals(-status).name}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"was ended by {known.get(-status, f'signal {-status}')}"
 
 
 def run(template: str, word: str) -> None:

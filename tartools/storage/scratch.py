@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from tartools.errors import StorageError
@@ -54,6 +55,42 @@ def create_file(path: bytes) -> FileSink:
     return FileSink(fd, f"temporary file in {os.fsdecode(os.path.dirname(path))}")
 
 
+def write_file(path: bytes, data: bytes | memoryview) -> None:
+    """Make the new file *path* of *data*.
+
+    Raises: FileExistsError if something has this name already, be it a link; OSError.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+
+
+def read_file(path: bytes, most: int) -> bytes | io.FileIO | None:
+    """Return what the regular file *path* holds, or if that is more than *most* bytes the open file.
+
+    None if it is something else. Never follows it if it is a link. Raises: OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            return None
+        if about.st_size > most:
+            file, fd = SharedFile(fd, "r"), -1
+            return file
+        data = os.read(fd, about.st_size)
+        while len(data) < about.st_size and (more := os.read(fd, about.st_size - len(data))):
+            data += more
+        return data
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
 def open_file(path: bytes) -> io.FileIO | None:
     """Return the regular file *path* for reading; None if it is something else. Never follows it if it is a link.
 
@@ -64,6 +101,13 @@ def open_file(path: bytes) -> io.FileIO | None:
         return file
     file.close()
     return None
+
+
+def remove_files(paths: Iterable[bytes]) -> None:
+    """Remove files; those that can't be removed stay."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def remove(path: bytes) -> None:

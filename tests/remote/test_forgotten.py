@@ -95,6 +95,14 @@ Begin = Callable[[str], tartools.TarWriter]
 
 
 @schemes
+def test_a_shard_that_exists_is_refused_when_it_is_opened(scheme: str, here: FaultServer) -> None:
+    here.objects["out"] = b"there"
+    with pytest.raises(StorageError, match="exists already"):
+        tartools.TarWriter(here.url(scheme, "out"))
+    assert (here.objects, here.pending) == ({"out": b"there"}, 0)
+
+
+@schemes
 @kinds
 def test_what_is_forgotten(begin: Begin, scheme: str, here: FaultServer) -> None:
     writer = begin(here.url(scheme, "out"))
