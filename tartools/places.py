@@ -10,19 +10,22 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
+from time import perf_counter
 from typing import NamedTuple
 
 from tartools import tar
 from tartools.errors import StorageError
 from tartools.sample import Batch, Sample
 from tartools.storage.scratch import scratch_file
-from tartools.tar import Member, Source, located
+from tartools.tar import Member, Source, located, read_range
 
 Reopen = Callable[[str], io.FileIO]
+Extent = tuple[io.FileIO, int, int]  # a file, and where something begins and ends in it
 
 PARTS = 64  # that are joined without being copied to one place
 OPEN_FILES = 128  # at once; macOS allows 256
 SMALL = 1 << 20  # bytes; the members of a smaller sample are read into memory, of a larger one they are ranges
+COLD = 20e-6  # seconds for a piece of a file that was not in memory; from there it comes in two
 HELD = 16 << 20  # bytes of one joined sample in memory
 
 POSITION = 8  # bytes, big-endian, behind the sort key; then the key of the sample, then its place
@@ -87,6 +90,7 @@ class Places:
         self._seen: io.FileIO | None = None
         self._scratch: io.FileIO | None = None
         self._copies: tar.Writer | None = None
+        self._cold = False  # files have to be read from disk
 
     def spot(self, batch: Batch) -> tuple[int, int] | None:
         """Return (shard, shift) of *batch* if all of it is in one plain file, *shift* bytes further on; else None."""
@@ -111,6 +115,19 @@ class Places:
     def file(self, entry: Entry) -> tuple[io.FileIO, str]:
         """Return the file in which the sample of *entry* lies, and the URL that it was read from."""
         return self._copied() if entry.flags & COPIED else self._file(entry.shard), self._urls[entry.shard]
+
+    def read(self, extents: list[Extent]) -> bytes:
+        """Return what is in *extents*, joined.
+
+        Once they have had to be read from disk, all are asked for before the first is waited for.
+        """
+        if self._cold and hasattr(os, "posix_fadvise"):
+            for file, start, end in extents:
+                os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_WILLNEED)
+        begun = perf_counter()
+        found = b"".join([read_range(*extent) for extent in extents])
+        self._cold = self._cold or perf_counter() - begun > COLD * len(extents)
+        return found
 
     def sample(self, entry: Entry) -> Sample:
         """Return the sample of *entry* as a range of the file where it lies."""

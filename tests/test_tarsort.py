@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tartools import places
+from tartools.commands.tarsort import tarsort
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
 
 Members = list[tuple[str, bytes]]
@@ -313,3 +315,21 @@ def test_any_archive_is_sorted_and_complete(run: Run, found: list[tuple[str, str
     assert again.stdout == done.stdout
     mixed = run("tarsort", "-S", "shuffle", stdin=done.stdout)
     assert sorted(members_of(mixed.stdout)) == sorted(members)
+
+
+def test_pieces_that_come_from_disk_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [(f"k{n * 7919 % 3001:04d}.txt", bytes([n % 251]) * (n % 1500)) for n in range(3001)]
+    source, out = tmp_path / "in.tar", tmp_path / "out.tar"
+    source.write_bytes(make_tar(samples))
+    asked: list[tuple[int, int]] = []
+    advise = os.posix_fadvise
+
+    def spy(fd: int, start: int, count: int, advice: int) -> None:
+        asked.append((start, count))
+        advise(fd, start, count, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", spy)
+    monkeypatch.setattr(places, "COLD", -1)  # whatever comes is too slow
+    assert tarsort.main([str(source), "-o", str(out)]) == 0
+    assert members_of(out.read_bytes()) == sorted(samples)
+    assert 0 < len(asked) < len(samples)  # the first MiB shows that it is

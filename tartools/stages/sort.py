@@ -16,10 +16,10 @@ from itertools import islice
 from tartools.account import Account
 from tartools.errors import SampleError, shown
 from tartools.externalsort import external_sort
-from tartools.places import IMPLIED, LONE, PLACE, PLACED, POSITION, Entry, Owned, Places, Reopen, equal_entries
+from tartools.places import IMPLIED, LONE, PLACE, PLACED, POSITION, Entry, Extent, Owned, Places, Reopen, equal_entries
 from tartools.sample import Batch, Sample, field_name
 from tartools.sortkeys import FIRST, LAST, Order, decoder, encoder, key_encoder
-from tartools.tar import Member, Run, read_range
+from tartools.tar import Member, Run
 
 MEMORY = 256 << 20  # bytes
 SMALL = 1 << 20  # bytes of samples that are gathered
@@ -148,7 +148,7 @@ def gathered(found: Iterable[list[Entry]], order: Order, account: Account, place
     Holds: 1 MiB, and a joined sample as far as it is small.
     """
     keys: list[bytes] = []
-    pieces: list[bytes] = []
+    extents: list[Extent] = []
     starts: list[int] = [0]
     urls: list[str] = []
     known = (-1, -1)
@@ -156,19 +156,19 @@ def gathered(found: Iterable[list[Entry]], order: Order, account: Account, place
         _, key, start, end, shard, flags = entry = parts[0]
         small = len(parts) == 1 and end - start <= GATHERED
         if keys and (not small or starts[-1] >= SMALL or key == keys[-1]):  # of two with one key, the writer is asked
-            yield Batch(Run(b"".join(pieces), keys, starts, None, []), urls)
-            keys, pieces, starts, urls = [], [], [0], []
+            yield Batch(Run(places.read(extents), keys, starts, None, []), urls)
+            keys, extents, starts, urls = [], [], [0], []
         if not small:
             yield Batch.of(places.sample(entry) if len(parts) == 1 else joined(parts, order, account, places))
             continue
         if known != (shard, flags):
             known, (file, url) = (shard, flags), places.file(entry)
         keys.append(key)
-        pieces.append(read_range(file, start, end))
+        extents.append((file, start, end))
         starts.append(starts[-1] + end - start)
         urls.append(url)
     if keys:
-        yield Batch(Run(b"".join(pieces), keys, starts, None, []), urls)
+        yield Batch(Run(places.read(extents), keys, starts, None, []), urls)
 
 
 def together(equal: list[Entry], order: Order, account: Account) -> list[list[Entry]]:
