@@ -32,7 +32,7 @@ for session in $sessions; do kill -s KILL -- "-$session"; done
 for process in /proc/[0-9]*; do  # other groups of these sessions, and what was not written down yet, if there is /proc
     read -r line < "$process/stat" || continue  # number (name) state parent group session
     set -- "$1" "$2" ${line##*\) }
-    case $sessions in *" $6 "*) kill -s KILL "${process#/proc/}" ;; esac
+    case $sessions in *" $6 "*) kill -s KILL -- "-$5" ;; esac
     case $(readlink "$process/cwd") in "$1"/*) kill -s KILL "${process#/proc/}" ;; esac
 done
 test "$2" && exec rm -f "$1/running"
