@@ -15,6 +15,7 @@ from tartools.storage.names import split_query
 from tartools.streams import Sink, Stream
 
 READ = 1 << 18  # compressed bytes a read
+STEP = 1 << 17  # bytes that a decompressor gives at most at a time; some are slower the more they may give
 
 
 class Decompressor(Protocol):
@@ -183,6 +184,11 @@ def decompressed(stream: Stream, url: str) -> Stream:
     return stream if codec is None else _Decompressed(stream, codec, url)
 
 
+def is_compressed(stream: Stream) -> bool:
+    """Tell whether *stream*, which `decompressed` returned, has turned out to be compressed."""
+    return isinstance(stream._known if isinstance(stream, _Unknown) else stream, _Decompressed)
+
+
 def read_head(stream: Stream) -> bytes:
     """Return the first bytes of *stream*, as many as the longest magic number has."""
     head = bytearray(MAGIC)
@@ -237,7 +243,10 @@ class _Pushed:
 
 
 class _Decompressed:
-    """A stream decompressed, over any number of compressed streams one behind the other."""
+    """A stream decompressed, over any number of compressed streams one behind the other.
+
+    What it gives before it fails does not depend on how much its reader has room for.
+    """
 
     file: io.FileIO | None = None
     start = 0
@@ -250,8 +259,20 @@ class _Decompressed:
         self._room = memoryview(bytearray(READ))
         self._input = b""  # read and not yet given to the decompressor
         self._offset = 0  # in the compressed file, of the end of _input
+        self._output = memoryview(b"")  # decompressed and not yet given to the reader
 
     def readinto(self, view: memoryview, /) -> int:
+        output = self._output or self._decompress()
+        count = min(len(view), len(output))
+        view[:count] = output[:count]
+        self._output = output[count:]
+        return count
+
+    def skip(self, count: int, /) -> None:
+        raise AssertionError("only files are skipped in")
+
+    def _decompress(self) -> memoryview:
+        """Return what comes next; nothing at the end."""
         while self._decompressor is not None:
             decompressor = self._decompressor
             if decompressor.eof:
@@ -264,16 +285,12 @@ class _Decompressed:
                 )
             data, self._input = self._input, b""
             try:
-                output = decompressor.decompress(data, len(view))
+                output = decompressor.decompress(data, STEP)
             except Exception as error:  # each library has its own
                 raise self._damaged(len(data), error) from error
             if output:
-                view[: len(output)] = output
-                return len(output)
-        return 0
-
-    def skip(self, count: int, /) -> None:
-        raise AssertionError("only files are skipped in")
+                return memoryview(output)
+        return memoryview(b"")
 
     def _read(self) -> int:
         count = self._stream.readinto(self._room)

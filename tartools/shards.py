@@ -16,6 +16,7 @@ from tartools.account import Account
 from tartools.errors import SampleError, UsageError, printable, shown
 from tartools.sample import Batch, Sample
 from tartools.shardwriter import ShardWriter, shard_writer
+from tartools.storage.forked import Forked
 from tartools.storage.interrupts import signals_wait
 from tartools.storage.scratch import scratch_file
 from tartools.streams import Input, Stream
@@ -30,6 +31,7 @@ class Reading(NamedTuple):
     With *ranges*, samples of plain local files are ranges of those files and hold no memory; *listed* says whether
     their members are found along with them, and not only when they are asked for.
     Large members of what is no plain local file go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp).
+    With *forks*, a child process decompresses: for commands only.
     """
 
     lax: bool = False
@@ -37,6 +39,7 @@ class Reading(NamedTuple):
     ranges: bool = False
     listed: bool = True
     tmpdir: str | None = None
+    forks: bool = False
 
 
 def read_samples(
@@ -101,7 +104,7 @@ def shard_batches(
     url: str, account: Account, reading: Reading, stream: Input | None = None
 ) -> Generator[Batch, None, None]:
     """Yield the samples of one shard in batches, as `read_shard`; whoever takes them counts them."""
-    with closing(stream or ShardStream(url, account)) as opened:
+    with closing(stream or ShardStream(url, account, reading.forks)) as opened:
         scratch = partial(scratch_file, reading.tmpdir)
         lax, ranges, listed = reading.lax, reading.ranges, reading.listed
         for part in tar.read_members(opened, url=url, scratch=scratch, ranges=ranges, listed=listed, lax=lax):
@@ -123,18 +126,26 @@ def _tell(found: Special, url: str, account: Account, reading: Reading) -> None:
 
 
 class ShardStream:
-    """The tar stream of the shard *url*: opened, counted by *account*, decompressed.
+    """The tar stream of the shard *url*: opened, counted by *account*, decompressed; with *forks*, in a child process.
+
+    *forked* is what reads it in a child or may come to do so, where there is such a thing.
 
     Raises: StorageError when it can't be opened.
     """
 
-    def __init__(self, url: str, account: Account) -> None:
+    def __init__(self, url: str, account: Account, forks: bool = False) -> None:
         self._input = storage.open_read(url)
+        self.forked: Forked | None = None
         try:
-            stream = compression.decompressed(_Counted(self._input, account), url)
+            counted = _Counted(self._input, account)
+            stream = compression.decompressed(counted, url)
         except BaseException:
             self._input.close()
             raise
+        fileno = getattr(self._input, "fileno", None)  # what is remote is no descriptor
+        if forks and stream.file is None and fileno is not None:
+            worth = partial(compression.is_compressed, stream)
+            stream = self.forked = Forked(stream, counted, fileno(), url, account, worth)
         self._stream: Stream | None = stream
         self.file, self.start = stream.file, stream.start
 
@@ -154,8 +165,10 @@ class ShardStream:
 
     def close(self) -> None:
         """Stop reading. What is in memory stays there; where else it can be found is known no more."""
+        if self.forked is not None:
+            self.forked.close()  # first, or a command that writes on would get no SIGPIPE
         self._input.close()
-        self.file = self._stream = None  # samples keep this, but not what a decompressor holds
+        self.file = self._stream = self.forked = None  # samples keep this, but not what a decompressor holds
 
 
 class _Counted:
@@ -165,10 +178,12 @@ class _Counted:
         self.file, self.start = stream.file, stream.start
         self._stream = stream
         self._account = account
+        self.ended = False
 
     def readinto(self, view: memoryview, /) -> int:
         count = self._stream.readinto(view)
         self._account.bytes_in += count
+        self.ended = not count
         return count
 
     def skip(self, count: int, /) -> None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import io
 import os
+import random
 from collections.abc import Callable
 
 import pytest
 
 from tartools import compression
-from tartools.compression import CODECS, Codec, CompressedSink, codec_for, codec_of, decompressed, split_suffix
+from tartools.compression import (
+    CODECS,
+    Codec,
+    CompressedSink,
+    codec_for,
+    codec_of,
+    decompressed,
+    is_compressed,
+    split_suffix,
+)
 from tartools.errors import TarFormatError, TruncatedError, UsageError
 from tests.archives import Trickle
 from tests.conftest import make_samples, make_tar
@@ -151,6 +161,30 @@ def test_frames_to_skip() -> None:
     skipped = b"\x5f\x2a\x4d\x18" + (300).to_bytes(4, "little") + bytes(300)
     data = compress(zstd, TAR)
     assert read(skipped + data[:0] + data + skipped) == TAR
+
+
+@each_codec
+def test_what_comes_before_a_failure_does_not_depend_on_the_room(codec: Codec) -> None:
+    whole = bytearray(compress(codec, random.Random(1).randbytes(400_000) + bytes(400_000)))
+    whole[200_000] ^= 0x55
+    found = set()
+    for room in (1000, 1 << 17, 1 << 20):
+        stream, got = decompressed(Trickle(bytes(whole)), "a.tgz"), b""
+        view = memoryview(bytearray(room))
+        with pytest.raises(TarFormatError) as raised:
+            while count := stream.readinto(view):
+                got += bytes(view[:count])
+        found.add((got, str(raised.value)))
+    assert len(found) == 1
+
+
+@each_codec
+def test_what_is_compressed_is_known_when_it_is_read(codec: Codec) -> None:
+    for content in (TAR, compress(codec, TAR)):
+        stream = decompressed(Trickle(content), "a.tgz")
+        assert not is_compressed(stream)
+        stream.readinto(memoryview(bytearray(1)))
+        assert is_compressed(stream) == (content != TAR)
 
 
 def test_a_plain_stream_stays_as_it_is() -> None:

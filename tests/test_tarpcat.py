@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Run, clean_environment, has_end, make_samples, make_tar, members_of
+from .conftest import BIN, Result, Run, clean_environment, has_end, make_samples, make_tar, members_of
 
 
 @pytest.fixture
@@ -133,3 +133,110 @@ def test_memory_is_what_the_budget_says(run: Run, tmp_path: Path) -> None:
         [sys.executable, "-c", measure, *line], cwd=tmp_path, env=clean_environment(), capture_output=True, check=True
     )
     assert int(done.stdout) < 100_000_000
+
+
+@pytest.mark.parametrize("options", [[], ["-p", "3", "-M", "100K"], ["--interleave", "3"]], ids=" ".join)
+def test_what_commands_give_is_read_ahead_too(run: Run, shards: list[str], options: list[str]) -> None:
+    done = run("tarpcat", *options, *(f"pipe:cat {name}" for name in shards))
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout == run("tarcat", *(options if "--interleave" in options else []), *shards).stdout
+
+
+LARGE = ["l0.tgz", "l1.tar.bz2", "l2.tar.xz", "l3.tar.zst", "l4.tar.lz4", "l5.tgz"]
+COUNTED = """
+import os, signal, sys
+from tartools.commands.tarpcat import tarpcat
+kill, *arguments = sys.argv[1:]
+fork, forks = os.fork, []
+def forked():
+    forks.append(fork())
+    if forks[-1] and len(forks) == int(kill):
+        os.kill(forks[-1], signal.SIGKILL)
+    return forks[-1]
+os.fork = forked
+status = tarpcat.main(arguments)
+for pid in forks:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        continue
+    sys.exit("a process is left")
+print(len(forks), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with compressed shards for each of which a process is worth it, and a plain and a small one."""
+    folder = tmp_path_factory.mktemp("large")
+    for k, name in enumerate([*LARGE, "plain.tar", "small.tgz"]):
+        count = 5 if name == "small.tgz" else 40
+        members = [(f"{k}-{n:03d}.bin", bytes(60_000) + os.urandom(20_000)) for n in range(count)]
+        pack: list[str | Path] = [BIN / "tarcat", "-o", name]
+        subprocess.run(pack, input=make_tar(members), cwd=folder, env=clean_environment(), check=True)
+    return folder
+
+
+def counted(folder: Path, *arguments: object, kill: int = 0) -> Result:
+    """Run tarpcat, and kill its *kill*-th child; the last line of stderr is their number."""
+    line: list[str | Path] = [sys.executable, "-c", COUNTED, *map(str, (kill, *arguments))]
+    done = subprocess.run(line, cwd=folder, env=clean_environment(), capture_output=True, timeout=120, check=False)
+    return Result(done.returncode, done.stdout, done.stderr.decode())
+
+
+def tarcat(folder: Path, *arguments: object) -> bytes:
+    line: list[str | Path] = [BIN / "tarcat", *map(str, arguments)]
+    return subprocess.run(line, cwd=folder, env=clean_environment(), capture_output=True, check=False).stdout
+
+
+@pytest.mark.parametrize("workers", [1, 2, 16])
+@pytest.mark.parametrize("memory", ["1", "1M", "256M"])
+def test_each_compressed_shard_has_a_process(large: Path, workers: int, memory: str) -> None:
+    names = [*LARGE[:3], "plain.tar", "small.tgz", *LARGE[3:]]
+    done = counted(large, "-p", workers, "-M", memory, *names)
+    assert (done.status, done.stderr) == (0, f"{len(LARGE)}\n")
+    assert done.stdout == tarcat(large, *names)
+
+
+@pytest.mark.parametrize(
+    "options", [["--interleave", "4"], ["-c", "99"], ["--shuffle", "10"], ["--slice", "50:200:3"]], ids=" ".join
+)
+def test_processes_and_options(large: Path, options: list[str]) -> None:
+    done = counted(large, "-p", 3, "-M", "2M", *options, "plain.tar", *LARGE)
+    assert done.status == 0 and done.stdout == tarcat(large, *options, "plain.tar", *LARGE)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_unordered_from_processes(large: Path, workers: int) -> None:
+    names = ["plain.tar", *LARGE, "small.tgz"]
+    done = counted(large, "--unordered", "-p", workers, *names)
+    assert (done.status, done.stderr) == (0, f"{len(LARGE)}\n") and has_end(done.stdout)
+    assert sorted(members_of(done.stdout)) == sorted(members_of(tarcat(large, *names)))
+    assert counted(large, "--unordered", "-c", 30, *names).status == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("trouble", ["cut", "damaged", "killed"])
+def test_one_bad_shard_among_processes(large: Path, trouble: str, workers: int, options: list[str]) -> None:
+    data = (large / LARGE[2]).read_bytes()
+    middle = len(data) // 2
+    bad = {"cut": data[:middle], "damaged": data[:middle] + b"damaged" + data[middle + 7 :], "killed": data}[trouble]
+    (large / "bad").write_bytes(bad)
+    names = [*LARGE[:2], "bad", *LARGE[3:]]
+    done = counted(large, "-p", workers, *options, *names, kill=3 if trouble == "killed" else 0)
+    assert done.status == 1 and done.stderr.startswith("tarpcat: bad: ") and done.stderr.count("\n") == 2
+    assert not has_end(done.stdout)
+    if trouble == "killed":
+        assert "SIGKILL" in done.stderr
+    elif not options:
+        assert done.stdout == tarcat(large, *names)
+
+
+def test_what_processes_spill_is_gone_at_the_end(large: Path, tmp_path: Path) -> None:
+    assert counted(large, "-M", 1, "--tmpdir", tmp_path, *LARGE).status == 0
+    assert counted(large, "-M", 1, "--tmpdir", tmp_path, "-c", 60, *LARGE).status == 0
+    assert os.listdir(tmp_path) == []
+    done = counted(large, "-M", 1, "--tmpdir", tmp_path / "nosuch", *LARGE)
+    assert done.status == 1 and "nosuch" in done.stderr

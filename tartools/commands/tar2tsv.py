@@ -68,7 +68,7 @@ def tar2tsv(
     columns = table.parse_columns(layout.fields or (), key=not layout.nokey)
     urls = storage.expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special))
+    samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special, forks=True))
     lines = table.lines(
         samples,
         columns,

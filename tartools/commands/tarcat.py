@@ -28,7 +28,7 @@ def tarcat(account: Account, source: cli.Inputs, output: cli.Output, wanted: cli
     """Run the command."""
     urls = _cat.order(storage.expand(*source.named), choice)
     storage.check_output(output.url, output.force, urls)
-    reading = shards.Reading(source.lax, source.skip_special)
+    reading = shards.Reading(source.lax, source.skip_special, forks=True)
     if _cat.everything(choice, wanted):
         reading = reading._replace(ranges=True, listed=False)
         batches = shards.counted(shards.read_batches(urls, account, reading), account)

@@ -23,7 +23,7 @@ from tartools import cli, shards, storage
 from tartools.account import Account
 from tartools.commands import _cat
 from tartools.errors import UsageError
-from tartools.stages import parallel, shuffle
+from tartools.stages import parallel, processes, shuffle
 
 Unordered = Annotated[bool, typer.Option("--unordered", help="Write samples as they come, in no certain order.")]
 
@@ -48,20 +48,26 @@ def tarpcat(
     shards.announce(urls, account)
     reading = shards.Reading(source.lax, source.skip_special)
     most = cli.workers(workers)
+    way = processes if account.expected is not None else parallel  # processes for files, threads for what is awaited
 
     def opened(url: str) -> shards.ShardStream:
-        return shards.ShardStream(url, account)
+        return shards.ShardStream(url, account, forks=way is processes)
 
     with ExitStack() as readers:  # whatever happens, they end here
         if unordered:
-            samples = parallel.as_they_come(
+            samples = way.as_they_come(
                 urls, opened, lambda url, own, stream: shards.read_shard(url, own, reading, stream), most, account
             )
             readers.enter_context(shards.closing_upstream(samples))
         else:
-            ahead = parallel.read_ahead(urls, opened, most, memory, tmpdir)
+            ahead = way.read_ahead(urls, opened, most, memory, tmpdir)
             readers.enter_context(shards.closing_upstream(ahead))
             streams = zip(urls, ahead, strict=True)
+            if _cat.everything(choice, wanted):
+                batches = (shards.shard_batches(url, account, reading, stream) for url, stream in streams)
+                counted = shards.counted(shards.one_by_one(batches), account)
+                shards.write_batches(counted, output.url, account, force=output.force, gzip=output.gzip)
+                return
             each = (shards.read_shard(url, account, reading, stream) for url, stream in streams)
             samples = shuffle.interleaved(each, choice.interleave) if choice.interleave else shards.one_by_one(each)
         samples = _cat.chosen(samples, choice, wanted, account)

@@ -82,7 +82,11 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     urls = storage.expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     reading = shards.Reading(
-        source.lax, source.skip_special, ranges=sortkeys.key_encoder(order) is not None, tmpdir=wanted.tmpdir
+        source.lax,
+        source.skip_special,
+        ranges=sortkeys.key_encoder(order) is not None,  # values are read, keys are known
+        tmpdir=wanted.tmpdir,
+        forks=True,
     )
     batches = sort.sorted_batches(
         shards.counted(shards.read_batches(urls, account, reading), account),

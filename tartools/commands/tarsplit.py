@@ -83,7 +83,7 @@ def tarsplit(
     read = [url for url in urls if names.number(url) is not None]
     for name in (*old.values(), *read, names.name(start)):  # not everything can be listed
         storage.check_output(name, force, urls)
-    reading = shards.Reading(source.lax, source.skip_special, ranges=True, listed=False)
+    reading = shards.Reading(source.lax, source.skip_special, ranges=True, listed=False, forks=True)
     counts = shards.even_counts(urls, even, reading) if even else lambda _: samples
     with storage.writing("-") as printed:
         for number, url in shards.write_shards(

@@ -192,6 +192,10 @@ class CommandInput:
             raise StorageError(f"the command {describe(status)}", url=self._url)
         return count
 
+    def fileno(self) -> int:
+        """Return the descriptor that all of it is read from, be it in a fork of this process."""
+        return self._output.fileno()
+
     def skip(self, count: int, /) -> None:
         """Never asked for: there is no file."""
         raise AssertionError("only files are skipped in")

@@ -57,6 +57,10 @@ class FileInput:
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=self._url) from error
 
+    def fileno(self) -> int:
+        """Return the descriptor that all of it is read from, be it in a fork of this process."""
+        return self._file.fileno()
+
     def skip(self, count: int, /) -> None:
         """Move *count* bytes on."""
         os.lseek(self._file.fileno(), count, os.SEEK_CUR)
