@@ -16,13 +16,27 @@ from itertools import islice
 from tartools.account import Account
 from tartools.errors import SampleError, shown
 from tartools.externalsort import external_sort
-from tartools.places import IMPLIED, LONE, PLACE, PLACED, POSITION, Entry, Extent, Owned, Places, Reopen, equal_entries
+from tartools.places import (
+    IMPLIED,
+    LONE,
+    OPEN_FILES,
+    PLACE,
+    PLACED,
+    POSITION,
+    Entry,
+    Extent,
+    Owned,
+    Places,
+    Reopen,
+    equal_entries,
+)
 from tartools.sample import Batch, Sample, field_name
 from tartools.sortkeys import FIRST, LAST, Order, decoder, encoder, key_encoder
 from tartools.tar import Member, Run
 
 MEMORY = 256 << 20  # bytes
 SMALL = 1 << 20  # bytes of samples that are gathered
+FILES = OPEN_FILES // 2  # that samples are gathered from, so that they are open only once
 GATHERED = 1 << 16  # bytes; smaller samples are written together, larger ones from the file where they lie
 
 
@@ -151,18 +165,20 @@ def gathered(found: Iterable[list[Entry]], order: Order, account: Account, place
     extents: list[Extent] = []
     starts: list[int] = [0]
     urls: list[str] = []
-    known = (-1, -1)
+    known, turns = (-1, -1), 0  # the file at hand, and how often it is another one
     for parts in found:
         _, key, start, end, shard, flags = entry = parts[0]
         small = len(parts) == 1 and end - start <= GATHERED
-        if keys and (not small or starts[-1] >= SMALL or key == keys[-1]):  # of two with one key, the writer is asked
+        full = starts[-1] >= SMALL or turns == FILES
+        if keys and (full or not small or key == keys[-1]):  # of two with one key, the writer is asked
             yield Batch(Run(places.read(extents), keys, starts, None, []), urls)
-            keys, extents, starts, urls = [], [], [0], []
+            keys, extents, starts, urls, turns = [], [], [0], [], 0
         if not small:
             yield Batch.of(places.sample(entry) if len(parts) == 1 else joined(parts, order, account, places))
             continue
         if known != (shard, flags):
             known, (file, url) = (shard, flags), places.file(entry)
+            turns += 1
         keys.append(key)
         extents.append((file, start, end))
         starts.append(starts[-1] + end - start)
