@@ -75,10 +75,13 @@ class ShardWriter:
             self._compressed.finish()
         self._output.commit()
 
-    def abort(self) -> None:
-        """Give up: no end is written and no file appears. Whole samples that went to stdout stay there."""
+    def abort(self, *, flush: bool = True) -> None:
+        """Give up: no end is written and no file appears. Whole samples that went to stdout stay there.
+
+        Those that wait to go there still do if we are to *flush*; they may have to wait for a reader.
+        """
         try:
-            if self._output.streaming and not self._broken:
+            if flush and self._output.streaming and not self._broken:
                 self._writer.flush()
         finally:
             self._output.abort()
@@ -96,7 +99,7 @@ def shard_writer(url: str, *, force: bool = False, gzip: bool = False) -> Iterat
     except BaseException as error:
         try:
             if writer is not None:
-                writer.abort()
+                writer.abort(flush=isinstance(error, Exception))  # who is told by a signal to end waits for nobody
         except Exception as second:
             error.add_note(f"then, while giving up: {second}")
         raise

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -294,3 +298,33 @@ tarcat()
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (-15, b"")
     assert not (tmp_path / "w/out").exists() and not list((tmp_path / "w").glob(".*"))
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes have no known size here")
+def test_a_signal_ends_a_command_whose_reader_sleeps() -> None:
+    """A full pipe to stdout, samples that wait to go there, and an input that does not come: nothing is waited for."""
+    first, second = bytes((1 << 20) - 512), b"2" * 3000
+    content = make_tar([("a.x", first), ("b.x", second), ("c.x", b"3")])[: (1 << 20) + 512 + 3072 + 512]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tartools", "tarcat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=clean_environment(),
+    ) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(content)
+            process.stdin.flush()
+            while waiting_in(process.stdin) or waiting_in(process.stdout) < 1 << 20:
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.terminate()
+            assert process.wait(60) == -signal.SIGTERM
+        finally:
+            process.kill()
+
+
+def waiting_in(pipe: IO[bytes]) -> int:
+    """Return the bytes that wait in *pipe*."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4)))
+    return int(count)
