@@ -45,24 +45,16 @@ class Entry(NamedTuple):
     flags: int
 
 
-def equal_entries(records: Iterable[bytes], text_of: Callable[[bytes], bytes]) -> Iterator[list[Entry]]:
-    """Yield what sorted *records* say: those of one sort key together. *text_of* gives the key that one implies."""
+def unpacked(records: Iterable[bytes], text_of: Callable[[bytes], bytes]) -> Iterator[Entry]:
+    """Yield what *records* say. *text_of* gives the key that a sort key implies."""
     unpack, make, size = PLACE.unpack_from, Entry._make, PLACE.size
-    equal: list[Entry] = []
-    before = b""
     for packed in records:
         behind = len(packed) - size
         start, end, shard, length, flags = unpack(packed, behind)
         behind -= length
         sort_key = packed[: behind - POSITION]
         key = text_of(sort_key) if flags & IMPLIED else packed[behind : behind + length]
-        if equal and sort_key != before:
-            yield equal
-            equal = []
-        before = sort_key
-        equal.append(make((sort_key, key, start, end, shard, flags)))
-    if equal:
-        yield equal
+        yield make((sort_key, key, start, end, shard, flags))
 
 
 class Owned(NamedTuple):

@@ -30,7 +30,7 @@ class Sample:
 
     *raw_key* is the key as it stands in the archive, *shard* the URL that the sample was read from.
 
-    Holds: views into the input's buffers, of up to 1 MiB each; `own` frees them.
+    Holds: views into the input's buffers, of up to 1 MiB each, or the input's file; `own` frees the buffers.
     """
 
     __slots__ = ("_members", "_span", "raw_key", "shard")
@@ -171,8 +171,11 @@ class Sample:
 
 @lru_cache(1000)
 def _behind_key(field: str) -> bytes:
-    """Return what paths of members called *field* have behind their key."""
-    return join_path(b"", field.encode("utf-8", "surrogateescape"))
+    """Return what paths of members called *field* have behind their key; for what is no name, what no path has."""
+    try:
+        return join_path(b"", field.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return b"\0"
 
 
 def field_name(member: Member) -> str:

@@ -134,7 +134,7 @@ class ShardStream:
     """
 
     def __init__(self, url: str, account: Account, forks: bool = False) -> None:
-        self._input = storage.open_read(url)
+        self._input: Input | None = storage.open_read(url)
         self.forked: Forked | None = None
         try:
             counted = _Counted(self._input, account)
@@ -161,14 +161,15 @@ class ShardStream:
 
     def cancel(self) -> bool:
         """Make another thread's `readinto` return soon; tell whether that is possible."""
-        return self._input.cancel()
+        return self._input is None or self._input.cancel()
 
     def close(self) -> None:
         """Stop reading. What is in memory stays there; where else it can be found is known no more."""
         if self.forked is not None:
             self.forked.close()  # first, or a command that writes on would get no SIGPIPE
-        self._input.close()
-        self.file = self._stream = self.forked = None  # samples keep this, but not what a decompressor holds
+        if self._input is not None:
+            self._input.close()
+        self.file = self._input = self._stream = self.forked = None  # samples keep this, and nothing more
 
 
 class _Counted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
 import multiprocessing
@@ -259,3 +260,21 @@ writer.close()
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert members_of((tmp_path / "out.tar").read_bytes()) == make_samples(3000)
+
+
+def test_kept_samples_keep_no_files_open(tmp_path: Path) -> None:
+    names = []
+    for number in range(200):
+        names.append(str(tmp_path / f"{number:03d}.tar"))
+        Path(names[-1]).write_bytes(make_tar([(f"{number}.txt", b"%d" % number)]))
+    before = len(os.listdir("/dev/fd"))
+    kept = list(tartools.read(names))
+    assert len(os.listdir("/dev/fd")) == before
+    assert [sample["txt"] for sample in kept] == [b"%d" % number for number in range(200)]
+    assert [dict(sample) for sample in pickle.loads(pickle.dumps(kept))] == [dict(sample) for sample in kept]
+    assert copy.deepcopy(kept[7].members[0]).read() == b"7"
+
+
+def test_names_that_no_field_has(shard: Path) -> None:
+    sample = next(tartools.read(str(shard)))
+    assert "\ud800" not in sample and sample.get("\ud800") is None

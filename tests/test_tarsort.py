@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tartools import places
 from tartools.commands.tarsort import tarsort
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+from tests.properties.test_conservation import peak_memory
 
 Members = list[tuple[str, bytes]]
 
@@ -333,3 +334,12 @@ def test_pieces_that_come_from_disk_are_the_same(tmp_path: Path, monkeypatch: py
     assert tarsort.main([str(source), "-o", str(out)]) == 0
     assert members_of(out.read_bytes()) == sorted(samples)
     assert 0 < len(asked) < len(samples)  # the first MiB shows that it is
+
+
+@pytest.mark.parametrize("options", [[], ["-u", "first"]])
+def test_many_samples_of_one_value_take_no_memory(options: list[str], run: Run, tmp_path: Path) -> None:
+    archive = make_tar([(f"{n:06d}.cls", b"7") for n in range(60_000)])
+    (tmp_path / "a.tar").write_bytes(archive)
+    line = ["tarsort", "-s", "cls", "-M", "64K", "a.tar", "-o", "b.tar", *options]
+    assert peak_memory(line, "", tmp_path) < 45e6  # a list of them all takes 16 MB more
+    assert ((tmp_path / "b.tar").read_bytes() == archive) is not bool(options)

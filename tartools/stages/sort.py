@@ -28,7 +28,7 @@ from tartools.places import (
     Owned,
     Places,
     Reopen,
-    equal_entries,
+    unpacked,
 )
 from tartools.sample import Batch, Sample, field_name
 from tartools.sortkeys import FIRST, LAST, Order, decoder, encoder, key_encoder
@@ -40,29 +40,6 @@ FILES = OPEN_FILES // 2  # that samples are gathered from, so that they are open
 GATHERED = 1 << 16  # bytes; smaller samples are written together, larger ones from the file where they lie
 
 
-def sorted_samples(
-    samples: Iterable[Sample],
-    order: Order,
-    account: Account,
-    *,
-    reopen: Reopen,
-    memory: int = MEMORY,
-    tmpdir: str | None = None,
-) -> Iterator[Sample]:
-    """Yield *samples* in *order*, which is stable: equal ones stay in the order of the input, in reverse too.
-
-    By `__key__`, the members of one key become one sample wherever they were. All of *samples* are read before
-    the first is yielded. Those that are ranges of plain files stay there, and *reopen* gives the file of a shard's
-    URL again; others are copied to a file without a name in *tmpdir*.
-
-    Holds: records of *memory* bytes, more go to files without a name in *tmpdir*; 128 open files.
-    Raises: SampleError for a value that is missing or not of its kind, and for a joined sample with a field twice;
-    StorageError if a file has changed meanwhile; what *samples* raises.
-    """
-    batches = sorted_batches(map(Batch.of, samples), order, account, reopen=reopen, memory=memory, tmpdir=tmpdir)
-    return (sample for batch in batches for sample in batch)
-
-
 def sorted_batches(
     batches: Iterable[Batch],
     order: Order,
@@ -72,12 +49,21 @@ def sorted_batches(
     memory: int = MEMORY,
     tmpdir: str | None = None,
 ) -> Iterator[Batch]:
-    """Yield the samples of *batches* in *order*, as `sorted_samples`; samples with one key begin a batch each."""
+    """Yield the samples of *batches* in *order*, stable: equal ones stay in the order of the input, reversed too.
+
+    By `__key__`, the members of one key become one sample wherever they were. All of *batches* are read before
+    the first is yielded. Samples that are ranges of plain files stay there, and *reopen* gives the file of a shard's
+    URL again; others are copied to a file without a name in *tmpdir*. Two samples with one key are never in one batch.
+
+    Holds: records of *memory* bytes, more go to files without a name in *tmpdir*; 128 open files; two batches of 1 MiB.
+    Raises: SampleError for a value that is missing or not of its kind, and for a joined sample with a field twice;
+    StorageError if a file has changed meanwhile; what *batches* raises.
+    """
     places = Places(reopen, tmpdir)
     records = external_sort(indexed(batches, order, places), memory, tmpdir)
     arranged = keys_joined if order.by_key else values_sorted
     last = None
-    for batch in gathered(arranged(equal_entries(records, decoder(order)), order, account), order, account, places):
+    for batch in gathered(arranged(unpacked(records, decoder(order)), order, account), order, account, places):
         if last is not None:
             yield last
         last = batch
@@ -97,7 +83,13 @@ def indexed(batches: Iterable[Batch], order: Order, places: Places) -> Iterator[
     for batch in batches:
         run, spot = batch.run, places.spot(batch)
         members = run.members if run is not None else None
-        if run is None or members is None or spot is None or encode_key is None or has_twins(members):
+        if (
+            run is None
+            or members is None
+            or spot is None
+            or encode_key is None
+            or (order.by_key and has_twins(members))
+        ):
             for sample in batch:
                 yield record(sample, position, encode(sample, position), order, places)
                 position += 1
@@ -131,29 +123,42 @@ def record(sample: Sample, position: int, sort_key: bytes, order: Order, places:
     return sort_key + position.to_bytes(POSITION, "big") + key + PLACE.pack(start, end, shard, len(key), flags)
 
 
-def values_sorted(found: Iterable[list[Entry]], order: Order, account: Account) -> Iterator[list[Entry]]:
-    """Yield each entry of *found*, alone; of those with equal sort keys one, if *order* is unique.
+def values_sorted(entries: Iterable[Entry], order: Order, account: Account) -> Iterator[list[Entry]]:
+    """Yield each of sorted *entries*, alone; of those with equal sort keys one, if *order* is unique.
 
-    Those without a value equal nothing.
+    Those without a value equal nothing. Holds: one entry.
     """
-    for equal in found:
-        if order.unique is None or equal[0].sort_key in (FIRST, LAST):
-            yield from ([entry] for entry in equal)
-        else:
-            account.left_out += len(equal) - 1
-            yield [equal[-1 if order.unique == "last" else 0]]
+    if order.unique is None:
+        yield from ([entry] for entry in entries)
+        return
+    kept: Entry | None = None
+    for entry in entries:
+        if kept is not None and entry.sort_key == kept.sort_key and entry.sort_key not in (FIRST, LAST):
+            account.left_out += 1
+            kept = entry if order.unique == "last" else kept
+            continue
+        if kept is not None:
+            yield [kept]
+        kept = entry
+    if kept is not None:
+        yield [kept]
 
 
-def keys_joined(found: Iterable[list[Entry]], order: Order, account: Account) -> Iterator[list[Entry]]:
-    """Yield those of *found*, which are sorted by key, that are one sample: of each key one, where its first one was.
+def keys_joined(entries: Iterable[Entry], order: Order, account: Account) -> Iterator[list[Entry]]:
+    """Yield those of *entries*, sorted by key, that are one sample: of each key one, where its first one was.
 
     Holds: the entries of equal sort keys.
     """
-    for equal in found:
-        if len(equal) == 1:
-            yield equal
-        else:
-            yield from together(equal, order, account)
+    equal: list[Entry] = []
+    before = b""
+    for entry in entries:
+        if equal and entry[0] != before:
+            yield from [equal] if len(equal) == 1 else together(equal, order, account)
+            equal = []
+        before = entry[0]
+        equal.append(entry)
+    if equal:
+        yield from together(equal, order, account)
 
 
 def gathered(found: Iterable[list[Entry]], order: Order, account: Account, places: Places) -> Iterator[Batch]:

@@ -9,8 +9,9 @@ from tartools.tar.header import BLOCK, Member, Source
 from tartools.tar.members import members_in, spilled
 from tartools.tar.parts import Loose, Part, Run, Special, belongs, split_path
 
-LARGE = 16 << 20  # bytes; a larger group is ranges of files, not memory
-NO_STEM = bytes(BLOCK)  # with which no path begins
+LARGE = 16 << 20  # bytes; larger members and groups are ranges of files, not memory
+NAME_BYTES = 100  # in a header block
+NO_STEM = bytes(BLOCK)  # with which no name in a header begins
 
 
 class Groups:
@@ -42,9 +43,18 @@ class Groups:
         parts, self.parts = self.parts, []
         return parts
 
+    @property
+    def plain_stem(self) -> bool:
+        """Tell whether the stem can be compared with the name field of a header."""
+        return len(self.stem) < NAME_BYTES and b"\0" not in self.stem
+
+    def takes(self, path: bytes) -> bool:
+        """Tell whether the member *path* belongs to the group that is open."""
+        return self.stem is not NO_STEM and belongs(path, self.stem)
+
     def admit(self, path: bytes, position: int) -> None:
         """Have the member *path* at *position* begin a group, unless it belongs to the one that is open."""
-        if not belongs(path, self.stem):
+        if not self.takes(path):
             self.complete(position)
             self.key, field = split_path(path)
             self.stem = self.key + b"." if field else NO_STEM

@@ -39,6 +39,9 @@ class Chunk(bytearray):
         self.stream = stream
         self.base = base
 
+    def __reduce_ex__(self, _protocol: object) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(self),)  # elsewhere there is no stream
+
 
 Source = bytes | bytearray | io.FileIO
 adler32 = zlib.adler32
@@ -104,7 +107,7 @@ class PayloadReader(io.RawIOBase):
         """Payloads can be sought in."""
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: memoryview) -> int:
         """Fill *buffer* from the current position; 0 at the end."""
         _, source, _, data, size, _ = self._member
         count = max(0, min(len(buffer), size - self._position))

@@ -12,7 +12,7 @@ from tartools.tar.heading import Heading, Missing, read_heading
 from tartools.tar.writer import write_all
 
 IN_MEMORY = 1 << 20  # bytes; the members of a smaller part of a file are read into memory
-WINDOW = 1 << 14  # bytes of a file that are looked at for a header
+WINDOW = BLOCK  # bytes of a file that are looked at first for a header
 PLAIN = b"0\0"  # type flags
 
 
@@ -42,7 +42,7 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
                 position = data + ((size + 511) & -512)
                 continue
         with memoryview(source)[:end] as view:
-            heading = _sound(read_heading(view, position, {}), position, end)
+            heading = _sound(read_heading(view, position, {}), end)
         members.append(Member(heading.path, source, position, heading.data, heading.size))
         position = heading.end
     return members
@@ -59,17 +59,17 @@ def _ranges(file: io.FileIO, start: int, end: int) -> list[Member]:
             if not isinstance(heading, Missing) or len(held) == end - start:
                 break
             window = max(2 * window, heading.end)
-        found = _sound(heading, start, end - start)
+        found = _sound(heading, end - start)
         members.append(Member(found.path, file, start, start + found.data, found.size))
         start += found.end
     return members
 
 
-def _sound(heading: object, start: int, end: int) -> Heading:
+def _sound(heading: object, end: int) -> Heading:
     """Return *heading* if it is that of a member that ends by *end*."""
     if isinstance(heading, Heading) and heading.special is None and heading.head is None and heading.end <= end:
         return heading
-    raise TarFormatError("what was a sample before is none any more", offset=start)
+    raise TarFormatError("what was a sample before is none any more")
 
 
 def spilled(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Member]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.streams import Stream
 from tartools.tar.extended import Records
-from tartools.tar.groups import NO_STEM, Groups
+from tartools.tar.groups import LARGE, NAME_BYTES, NO_STEM, Groups
 from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, Chunk, Member, adler32, regular_name
 from tartools.tar.heading import BadChecksumError, GlobalHeader, Heading, Missing, read_heading
 from tartools.tar.members import spool
@@ -26,9 +26,7 @@ BUFFER = 1 << 20  # bytes; a member that fits is a view, one that does not is a 
 CARRIED = 1 << 18  # bytes of a group that are copied to the next buffer, so that it stays in one piece
 SKIPPED = 1 << 16  # bytes; where a file has more that nobody asked for, they are not read
 NEXT = 1 << 13  # bytes that are read behind these: more of the kind may follow
-LARGE = 16 << 20  # bytes; a larger member or group of a pipe goes to scratch, not to memory
 ZEROS = bytes(BLOCK)
-NAME_BYTES = 100  # in a header block
 
 
 def read_members(
@@ -63,13 +61,9 @@ def read_members(
         if not reader.refill():
             break
     if not reader.sound_end(lax):
-        yield from reader.groups.taken(reader.position)
         yield Special(url, "missing end", False)
+        yield from reader.groups.taken(reader.position)
         yield END
-
-
-def _is_folder(name: bytes) -> bool:
-    return name.rstrip(b"\0").endswith(b"/")
 
 
 class _Reader:
@@ -80,7 +74,7 @@ class _Reader:
         self.url = url
         self.scratch = scratch
         self.limit = BUFFER if stream.file is not None else LARGE
-        self.size = 0 if stream.file is None else os.fstat(stream.file.fileno()).st_size - stream.start
+        self.size = 0 if stream.file is None else max(0, os.fstat(stream.file.fileno()).st_size - stream.start)
         self.ranges = ranges and stream.file is not None
         self.position = 0  # parsed up to here, in the buffer
         self.filled = 0
@@ -104,7 +98,7 @@ class _Reader:
                 plain, loose = not self.globals, bool(groups.loose)
                 keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members
                 key, stem, begin, first = groups.key, groups.stem, groups.begin, groups.first
-                short, length = (stem, len(stem)) if len(stem) < NAME_BYTES else (NO_STEM, 0)
+                short, length = (stem, len(stem)) if groups.plain_stem else (NO_STEM, 0)
                 while position + BLOCK <= filled:
                     name, size_field, check, prefix = unpack(buffer, position)
                     if adler32(view[position : position + BLOCK]) & 0xFFFF != expected[check] or not plain:
@@ -112,7 +106,7 @@ class _Reader:
                     size = sizes[size_field]
                     data = position + BLOCK
                     end = data + ((size + 511) & -512)
-                    if end > there or size < 0 or (not size and _is_folder(name)):
+                    if end > there or size < 0 or (not size and (prefix or b"/" in name)):
                         break
                     if name.startswith(short) and name[length] and name.find(b"/", length) < 0 and not prefix:
                         if members is not None:  # it belongs to the group
@@ -196,7 +190,7 @@ class _Reader:
 
     def _there(self) -> int:
         """Return the offset in the buffer up to which payloads are there, in it or in the file."""
-        return self.size - self.buffer.base if self.ranges else self.filled
+        return max(self.filled, self.size - self.buffer.base) if self.ranges else self.filled
 
     def sound_end(self, lax: bool) -> bool:
         """Tell, at the end of the stream, whether it ended with an end of archive.
@@ -283,7 +277,7 @@ class _Reader:
         self.need = heading.end - self.position
         self.waiting = f"the payload of {heading.name!r}"
         special = heading.special
-        if special is None and not belongs(heading.path, self.groups.stem):
+        if special is None and not self.groups.takes(heading.path):
             self.groups.complete(self.position)
         if self.need > (BUFFER if special else self.limit):
             self.large = heading
