@@ -107,7 +107,7 @@ class PayloadReader(io.RawIOBase):
         """Payloads can be sought in."""
         return True
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Fill *buffer* from the current position; 0 at the end."""
         _, source, _, data, size, _ = self._member
         count = max(0, min(len(buffer), size - self._position))
