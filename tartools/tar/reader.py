@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 
-from tartools.errors import TarFormatError, TruncatedError
+from tartools.errors import StorageError, TarFormatError, TruncatedError
 from tartools.streams import Stream
 from tartools.tar.extended import Records
 from tartools.tar.groups import LARGE, NAME_BYTES, NO_STEM, Groups
@@ -195,8 +195,13 @@ class _Reader:
     def sound_end(self, lax: bool) -> bool:
         """Tell, at the end of the stream, whether it ended with an end of archive.
 
-        Raises: TruncatedError if it did not and *lax* does not allow that, or if it ended inside something.
+        Raises: TruncatedError if it did not and *lax* does not allow that, or if it ended inside something;
+        TarFormatError for what is behind the end; StorageError for a file that is shorter than what was passed over.
         """
+        if self.ranges and self.stream.file is not None:
+            size = os.fstat(self.stream.file.fileno()).st_size - self.stream.start
+            if size < min(self.buffer.base + self.filled, self.size):
+                raise StorageError("the file became shorter while it was read", url=self.url, offset=max(0, size))
         rest = bytes(memoryview(self.buffer)[self.position : self.filled])
         if self.ended and not rest.strip(b"\0"):
             return True
