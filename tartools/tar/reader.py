@@ -199,9 +199,9 @@ class _Reader:
         TarFormatError for what is behind the end; StorageError for a file that is shorter than what was passed over.
         """
         if self.ranges and self.stream.file is not None:
-            size = os.fstat(self.stream.file.fileno()).st_size - self.stream.start
+            size = max(0, os.fstat(self.stream.file.fileno()).st_size - self.stream.start)
             if size < min(self.buffer.base + self.filled, self.size):
-                raise StorageError("the file became shorter while it was read", url=self.url, offset=max(0, size))
+                raise StorageError("the file became shorter while it was read", url=self.url, offset=size)
         rest = bytes(memoryview(self.buffer)[self.position : self.filled])
         if self.ended and not rest.strip(b"\0"):
             return True
