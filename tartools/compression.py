@@ -97,8 +97,9 @@ def _zstd_writer() -> Compressor:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
     except ImportError:
         from backports import zstd
-    # with a checksum, as zstd(1) does: damage is found
-    return zstd.ZstdCompressor(options={zstd.CompressionParameter.checksum_flag: 1})  # type: ignore[no-any-return,unused-ignore]
+    # with a checksum, as zstd(1) does: damage is found; level 1 is twice as fast as 3, and smaller than any gzip
+    parameter = zstd.CompressionParameter
+    return zstd.ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})  # type: ignore[no-any-return,unused-ignore]
 
 
 def _lz4_reader() -> Decompressor:
