@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tartools import compression, storage, tar
 from tartools.account import Account
 from tartools.errors import SampleError, UsageError, printable, shown
 from tartools.sample import Batch, Sample
 from tartools.shardwriter import ShardWriter, shard_writer
-from tartools.storage.forked import Forked
 from tartools.storage.interrupts import signals_wait
 from tartools.storage.scratch import scratch_file
 from tartools.streams import Input, Stream
 from tartools.tar import Loose, Run, Special
+
+if TYPE_CHECKING:
+    from tartools.storage.forked import Forked
 
 Item = TypeVar("Item")
 
@@ -144,6 +146,8 @@ class ShardStream:
             raise
         fileno = getattr(self._input, "fileno", None)  # what is remote is no descriptor
         if forks and stream.file is None and fileno is not None:
+            from tartools.storage.forked import Forked  # most inputs are plain files
+
             worth = partial(compression.is_compressed, stream)
             stream = self.forked = Forked(stream, counted, fileno(), url, account, worth)
         self._stream: Stream | None = stream

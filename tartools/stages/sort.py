@@ -10,7 +10,7 @@ its order, then the position of the sample in the input, so that the order is st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from tartools.account import Account
@@ -106,14 +106,14 @@ def indexed(batches: Iterable[Batch], order: Order, places: Places) -> Iterator[
             position += 1
 
 
-def has_twins(members: list[Member]) -> bool:
-    """Tell whether two of *members*, plain tuples, have one path."""
+def has_twins(members: Sequence[Member]) -> bool:
+    """Tell whether two of *members*, which may be plain tuples, have one path."""
     return len({member[0] for member in members}) < len(members)
 
 
 def record(sample: Sample, position: int, sort_key: bytes, order: Order, places: Places) -> bytes:
     """Return the record of *sample*, which is given a place. Raises: SampleError."""
-    if order.by_key and has_twins(list(sample.members)):
+    if order.by_key and has_twins(sample.members):
         owned = [Owned(0, sample.shard, member) for member in sample.members]
         sample = sample.with_members(each.member for each in each_once(sample.key, owned, order))
     start, end, shard, flags = places.put(sample)
