@@ -103,18 +103,39 @@ def read_shard(url: str, account: Account, reading: Reading, stream: Input | Non
 
 
 def shard_batches(
-    url: str, account: Account, reading: Reading, stream: Input | None = None
+    url: str,
+    account: Account,
+    reading: Reading,
+    stream: Input | None = None,
+    *,
+    begin: int = 0,
+    until: int | None = None,
 ) -> Generator[Batch, None, None]:
-    """Yield the samples of one shard in batches, as `read_shard`; whoever takes them counts them."""
+    """Yield the samples of one shard in batches, as `read_shard`; whoever takes them counts them.
+
+    Of a plain file, those from byte *begin* on, and up to *until*, where one has to begin.
+    """
     with closing(stream or ShardStream(url, account, reading.forks)) as opened:
         scratch = partial(scratch_file, reading.tmpdir)
-        lax, ranges, listed = reading.lax, reading.ranges, reading.listed
-        for part in tar.read_members(opened, url=url, scratch=scratch, ranges=ranges, listed=listed, lax=lax):
+        if begin:
+            opened.skip(begin)
+            account.bytes_in -= begin
+        for part in tar.read_members(
+            opened,
+            url=url,
+            scratch=scratch,
+            ranges=reading.ranges,
+            listed=reading.listed,
+            lax=reading.lax,
+            begin=begin,
+            until=until,
+        ):
             if isinstance(part, (Run, Loose)):
                 yield Batch(part, url)
             elif isinstance(part, Special):
                 _tell(part, url, account, reading)
-    account.shards_done += 1
+    if until is None:
+        account.shards_done += 1
 
 
 def _tell(found: Special, url: str, account: Account, reading: Reading) -> None:

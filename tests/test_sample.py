@@ -16,7 +16,7 @@ from tartools import sample as samples
 from tartools.errors import SampleError
 from tartools.sample import Batch, Sample, build, encode, join_path, split_path
 from tartools.storage.scratch import scratch_file
-from tartools.tar import Loose, Part, Run, Special, groups, new_member, read_members, reader
+from tartools.tar import Loose, Part, Run, Special, groups, new_member, read_members, window
 from tests.archives import END, Trickle, entry, file_stream, header
 from tests.conftest import make_tar
 
@@ -113,8 +113,8 @@ def test_an_end_of_archive_ends_a_sample_and_a_link_does_not() -> None:
 
 def test_a_sample_of_many_members_goes_to_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "LARGE", 5000)
-    monkeypatch.setattr(reader, "BUFFER", 4096)
-    monkeypatch.setattr(reader, "CARRIED", 2000)
+    monkeypatch.setattr(window, "BUFFER", 4096)
+    monkeypatch.setattr(window, "CARRIED", 2000)
     content = [(f"a.f{n}", bytes([n]) * 1000) for n in range(20)]
     archive = make_tar([*content, ("b.x", b"2")])
     made: list[io.FileIO] = []

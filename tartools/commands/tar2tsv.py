@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from tartools import cli, shards, storage
+from tartools import cli, pieces, shards, storage
 from tartools.account import Account
 from tartools.errors import UsageError
 from tartools.stages import table
@@ -66,18 +66,13 @@ def tar2tsv(
     if layout.csv and layout.jsonl:
         raise UsageError("--csv and --jsonl exclude each other")
     columns = table.parse_columns(layout.fields or (), key=not layout.nokey)
+    form = "csv" if layout.csv else "jsonl" if layout.jsonl else "tsv"
+    shape = table.Layout(columns, form, not layout.noheader, layout.missing, layout.verbatim)
     urls = storage.expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special, forks=True))
-    lines = table.lines(
-        samples,
-        columns,
-        account,
-        form="csv" if layout.csv else "jsonl" if layout.jsonl else "tsv",
-        header=not layout.noheader,
-        missing=layout.missing,
-        verbatim=layout.verbatim,
-        most=first,
-    )
-    with shards.closing_upstream(samples), storage.writing(output.url, output.force) as sink:
-        table.write_lines(lines, sink)
+    reading = shards.Reading(source.lax, source.skip_special, forks=True)
+    one_by_one = first is not None or table.INDEX in (name for column in columns for name in column.choices)
+    most = 1 if one_by_one else min(cli.workers(0), pieces.WORKERS)
+    rows = pieces.in_pieces(urls, account, reading, lambda samples: table.rows(samples, shape, account, first), most)
+    with shards.closing_upstream(rows), storage.writing(output.url, output.force) as sink:
+        table.write_lines(table.lines(rows, shape), sink)

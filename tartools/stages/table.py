@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
 from tartools.account import Account
@@ -18,6 +18,7 @@ from tartools.sample import Sample
 from tartools.streams import Sink
 from tartools.values import Column, getter, lookup, parse_column
 
+INDEX = "__index__"  # the value for which samples have to be counted from the first on
 CHUNK = 1 << 16  # bytes that are collected before they are written
 ABSENT = object()  # the value of a column of JSON for a sample that has none; None is JSON's null
 
@@ -72,34 +73,48 @@ def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
     return columns
 
 
-def lines(
-    samples: Iterable[Sample],
-    columns: Sequence[Column],
-    account: Account,
-    *,
-    form: str = "tsv",
-    header: bool = True,
-    missing: str | None = None,
-    verbatim: bool = False,
-    most: int | None = None,
-) -> Iterator[bytes]:
-    """Yield the lines of a table of *samples*, a row a sample, in order; *form* is tsv, csv or jsonl.
+class Layout(NamedTuple):
+    """What a table looks like: its columns, its *form* (tsv, csv or jsonl), and what stands for a *missing* value."""
 
-    A value that a sample lacks is *missing*. Values are text, in jsonl those inside JSON fields keep their type.
-    After *most* rows no further sample is asked for.
+    columns: Sequence[Column]
+    form: str = "tsv"
+    header: bool = True
+    missing: str | None = None
+    verbatim: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """What the columns are called."""
+        return [column.name for column in self.columns]
+
+
+class Seen(NamedTuple):
+    """What samples had: the columns of which none had a value, and as long as there are some, the fields of all."""
+
+    unseen: list[str]
+    fields: list[str]
+
+
+Rows = Generator[bytes, None, Seen]
+
+
+def rows(samples: Iterable[Sample], layout: Layout, account: Account, most: int | None = None) -> Rows:
+    """Yield a line for each of *samples*, in order; return what was seen.
+
+    A value that a sample lacks is the *missing* of *layout*. Values are text, in jsonl those inside JSON fields keep
+    their type. After *most* rows no further sample is asked for, and nothing counts as unseen.
 
     Holds: one sample. Raises: SampleError naming sample and column for a value that is missing (*missing* being
-    None) or no UTF-8, and at the end for a column for which no sample had a value.
+    None) or no UTF-8.
     """
-    names = [column.name for column in columns]
-    make = line_maker(form, names)
-    if header and form != "jsonl":
-        yield make(names).encode("utf-8", "replace")
-    if most == 0:
-        return
+    names, form, missing, verbatim = layout.names, layout.form, layout.missing, layout.verbatim
     unseen = set(names)
     seen: dict[str, None] = {}
-    getters = [json_getter(each, verbatim) if form == "jsonl" else getter(each, verbatim=verbatim) for each in columns]
+    if most == 0:
+        return Seen([], [])
+    make = line_maker(form, names)
+    of = json_getter if form == "jsonl" else getter
+    getters = [of(column, verbatim=verbatim) for column in layout.columns]
     nothing = ABSENT if form == "jsonl" else None  # of JSON, None is a value
     for index, sample in enumerate(samples):
         values = [get(sample, index) for get in getters]
@@ -117,13 +132,30 @@ def lines(
         account.samples_out += 1
         yield line
         if index + 1 == most:  # then nobody can tell what no sample has
-            return
+            return Seen([], [])
+    return Seen([name for name in names if name in unseen], list(seen))
+
+
+def lines(rows: Generator[bytes, None, Iterable[tuple[list[str], list[str]]]], layout: Layout) -> Iterator[bytes]:
+    """Yield the table of *rows*, in parts; they return what was seen, a `Seen` for each piece.
+
+    Raises: SampleError, at the end, for a column for which no sample had a value.
+    """
+    names = layout.names
+    if layout.header and layout.form != "jsonl":
+        yield line_maker(layout.form, names)(names).encode("utf-8", "replace")
+    unseen = set(names)
+    seen: dict[str, None] = {}
+    for part_unseen, fields in (yield from rows):
+        if unseen:
+            unseen &= set(part_unseen)
+            seen |= dict.fromkeys(fields)
     if unseen and seen:
         lost = " ".join(name for name in names if name in unseen)
         raise SampleError(f"no sample had a value for {lost}; the fields were: {' '.join(seen)}")
 
 
-def json_getter(column: Column, verbatim: bool) -> Callable[[Sample, int], object]:
+def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], object]:
     """Return the function that gives the value of *column* for a sample as JSON has it; ABSENT for none."""
 
     def value(sample: Sample, index: int) -> object:

@@ -193,6 +193,17 @@ def remove(url: str) -> None:
     local.remove(url)
 
 
+def plain_size(url: str) -> int | None:
+    """Return the bytes of *url* if it is a local file that can be read as often as one likes; else None."""
+    scheme = scheme_of(url)
+    if scheme not in LOCAL or gopen(scheme):
+        return None
+    try:
+        return local.check_readable(url)
+    except StorageError:
+        return None  # whoever reads it will say why
+
+
 def check_inputs(urls: Sequence[str]) -> int | None:
     """Look at every input that can be looked at without reading it; return their bytes in all, None if unknown.
 

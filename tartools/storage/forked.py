@@ -4,14 +4,12 @@ A fork of this process reads on where this one stopped: it inherits the stream a
 pipe. How it ended, and how much of the source it read, it tells in memory that both share. This is for commands only:
 nothing may fork in a process that is not ours.
 
-The child runs none of our cleaning up, holds no descriptor but the two that it needs, and has no say in signals: it
-ends when its work does, when we kill it, or when nobody is left to read what it writes.
+It ends when its work does, when we kill it, or when nobody is left to read what it writes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import select
@@ -19,14 +17,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tartools import errors
 from tartools.account import Account
 from tartools.errors import StorageError, TarToolsError
 from tartools.storage.backlog import ROOM, copy_ahead
-from tartools.storage.interrupts import ENDING, signals_wait
-from tartools.storage.streams import SharedFile, enlarge
+from tartools.storage.children import Child, can_fork, write_all
 from tartools.streams import Stream
 
 if TYPE_CHECKING:
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 
 ENOUGH = 4 << 20  # bytes that are read without a child: one does not pay for less
 WORTH = 512 << 10  # bytes of a file that is read ahead by a child, for the same reason
-MOST = 16  # children at a time
 SHARED = 1 << 20  # bytes of shared memory, of which hardly any are touched
 HEAD = 64  # bytes of it are words of eight, then comes what a failure says
 READ, SOURCE_ENDED, SAID, LENGTH, AWAITED = range(5)  # the words
@@ -52,15 +48,13 @@ class Forked:
     """*stream*, which is read in a child process once 4 MiB of it have come and it is *worth* that.
 
     *source* is what *stream* reads, all of it from the descriptor *fd*, and *account* counts its bytes, those that the
-    child reads too. There is no child beside threads, for nobody knows what locks they hold, beside sixteen others, and
-    where none can be had.
+    child reads too. Where no child can be had, there is none.
 
     Holds: a pipe of 1 MiB.
     """
 
     file: io.FileIO | None = None
     start = 0
-    _children = 0  # that run
 
     def __init__(
         self, stream: Stream, source: Source, fd: int, url: str, account: Account, worth: Callable[[], bool]
@@ -72,9 +66,7 @@ class Forked:
         self._account = account
         self._worth = worth
         self._until = ENOUGH  # bytes until there is to be a child
-        self._lock = threading.Lock()
-        self._pid = self._status = 0  # of the child, if it has not been reaped; and then its status
-        self._pipe: SharedFile | None = None
+        self._child: Child | None = None
         self._shared: mmap.mmap | None = None
         self._seen = 0  # bytes of the source that the child read and the account knows of
         self._stopped = False
@@ -82,7 +74,7 @@ class Forked:
     @property
     def running(self) -> bool:
         """Tell whether there is a child that has not ended."""
-        return self._pid != 0
+        return self._child is not None and self._child.running
 
     def ahead(self, hold: int | None = None, folder: str | None = None) -> bool:
         """Begin to read ahead, if it is worth that; tell whether a child does.
@@ -97,7 +89,7 @@ class Forked:
 
     def fileno(self) -> int:
         """Return a descriptor that can be read when `readinto` would not wait."""
-        return self._fd if self._pipe is None else self._pipe.fileno()
+        return self._fd if self._child is None else self._child.pipe.fileno()
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end.
@@ -105,15 +97,15 @@ class Forked:
         Raises: what *stream* raises, after the bytes before; StorageError if the child was killed. Any other exception
         in the child is a RuntimeError with its traceback.
         """
-        if self._pipe is None:
+        if self._child is None:
             if self._until > 0 or not self._fork():
                 count = self._stream.readinto(view)
                 self._until -= count
                 return count
-            assert self._pipe is not None
+            assert self._child is not None
         shared = self._words()
         shared[AWAITED] = 1
-        count = self._pipe.readinto(view) or 0
+        count = self._child.pipe.readinto(view) or 0
         self._account.bytes_in += shared[READ] - self._seen
         self._seen = shared[READ]
         if not count:
@@ -127,13 +119,12 @@ class Forked:
     def cancel(self) -> bool:
         """Kill the child, which ends a `readinto` of another thread; tell whether there is one."""
         self._stopped = True
-        return self._reap(kill=True)
+        return self._child is not None and self._child.end(kill=True)
 
     def close(self) -> None:
         """Kill the child and forget what it wrote."""
-        self._reap(kill=True)
-        if self._pipe is not None:
-            self._pipe.close()
+        if self._child is not None:
+            self._child.close()
 
     def _words(self) -> memoryview:
         assert self._shared is not None
@@ -142,49 +133,22 @@ class Forked:
     def _fork(self, hold: int | None = None, folder: str | None = None) -> bool:
         """Have a child read on, if it is worth that and can be; tell whether it does."""
         self._until = sys.maxsize  # asked once
-        possible = hasattr(os, "fork") and threading.active_count() == 1 and Forked._children < MOST
-        if not (possible and self._worth()):
+        if not (can_fork() and self._worth()):
             return False
         import mmap
 
         try:
             self._shared = mmap.mmap(-1, SHARED)
-            ours, theirs = os.pipe()
-        except OSError:  # there is too little memory, or too much is open
+            self._child = Child(lambda pipe: self._read_on(pipe, hold, folder), (self._fd,))
+        except OSError:  # there is too little memory, too much is open, there are too many processes
             return False
-        pipe = SharedFile(ours)
-        enlarge(theirs)
-        try:
-            with signals_wait():
-                self._pid = os.fork()
-                if not self._pid:
-                    self._be_the_child(theirs, hold, folder)
-                self._pipe = pipe
-                Forked._children += 1
-        except OSError:  # there are too many processes
-            pipe.close()
-            return False
-        finally:
-            os.close(theirs)
         return True
-
-    def _reap(self, *, kill: bool) -> bool:
-        """Wait for the child, which is about to end unless we *kill* it; tell whether there was one."""
-        with self._lock, signals_wait():
-            if not self._pid:
-                return False
-            with contextlib.suppress(ChildProcessError, ProcessLookupError):  # SIGCHLD was ignored when we began
-                if kill:
-                    os.kill(self._pid, signal.SIGKILL)
-                self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-            self._pid = 0
-            Forked._children -= 1
-            return True
 
     def _finish(self) -> None:
         """Raise what there is to raise when the pipe has ended."""
-        self._reap(kill=False)
-        words = self._words()
+        assert self._child is not None
+        self._child.end()
+        status, words = self._child.status, self._words()
         if self._stopped:
             raise StorageError("reading was stopped", url=self._url)
         if words[SOURCE_ENDED]:
@@ -195,37 +159,28 @@ class Forked:
         if words[SAID] != END:
             from tartools.storage.command import describe  # not before: subprocess costs 5 ms
 
-            why = " (there may be too little memory)" if self._status == -signal.SIGKILL else ""
-            raise StorageError(f"the process that reads this {describe(self._status)}{why}", url=self._url)
+            why = " (there may be too little memory)" if status == -signal.SIGKILL else ""
+            raise StorageError(f"the process that reads this {describe(status)}{why}", url=self._url)
 
     # ---- what follows runs in the child ----
 
-    def _be_the_child(self, pipe: int, hold: int | None, folder: str | None) -> NoReturn:
+    def _read_on(self, pipe: int, hold: int | None, folder: str | None) -> None:
+        """Write the rest of the stream to *pipe*, and tell how that ended."""
+        words = self._words()
+        said, failure = END, b""
         try:
-            words = self._words()
-            said, failure = END, b""
-            try:
-                self._read_on(pipe, words, hold, folder)
-            except BrokenPipeError:
-                os._exit(0)
-            except BaseException as error:
-                said, failure = FAILURE, _dumped(error)
-                assert self._shared is not None
-                self._shared[HEAD : HEAD + len(failure)] = failure
-            words[LENGTH] = len(failure)
-            words[SOURCE_ENDED] = self._source.ended
-            words[SAID] = said  # last: now all of it is true
-            os._exit(0)
-        finally:
-            os._exit(1)
+            self._copy(pipe, words, hold, folder)
+        except BrokenPipeError:
+            raise
+        except BaseException as error:
+            said, failure = FAILURE, _dumped(error)
+            assert self._shared is not None
+            self._shared[HEAD : HEAD + len(failure)] = failure
+        words[LENGTH] = len(failure)
+        words[SOURCE_ENDED] = self._source.ended
+        words[SAID] = said  # last: now all of it is true
 
-    def _read_on(self, pipe: int, words: memoryview, hold: int | None, folder: str | None) -> None:
-        """Write the rest of the stream to *pipe*."""
-        for number in ENDING:
-            signal.signal(number, signal.SIG_IGN)
-        gc.disable()
-        gc.freeze()  # what we inherited stays shared
-        _close_all_but(pipe, self._fd)
+    def _copy(self, pipe: int, words: memoryview, hold: int | None, folder: str | None) -> None:
         if self._source.file is None:
             _end_with_reader(pipe)
         begin = self._account.bytes_in
@@ -236,24 +191,11 @@ class Forked:
             return count
 
         if hold is None:
-            _copy(read, pipe)
+            room = memoryview(bytearray(ROOM))
+            while count := read(room):
+                write_all(pipe, room[:count])
         else:
             copy_ahead(read, pipe, hold, folder, lambda: bool(words[AWAITED]))
-
-
-def _close_all_but(*wanted: int) -> None:
-    """Close all descriptors but *wanted*; the standard streams lead nowhere then."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for fd in {0, 1, 2} - set(wanted):
-        os.dup2(nowhere, fd)
-    try:
-        inherited = [int(name) for name in os.listdir("/dev/fd")]
-    except OSError:
-        inherited = list(range(os.sysconf("SC_OPEN_MAX")))
-    for fd in inherited:
-        if fd > 2 and fd not in wanted:
-            with contextlib.suppress(OSError):
-                os.close(fd)
 
 
 def _end_with_reader(pipe: int) -> None:
@@ -267,15 +209,6 @@ def _end_with_reader(pipe: int) -> None:
 
     with contextlib.suppress(RuntimeError):  # no thread is to be had: then it ends at its next write
         threading.Thread(target=watch, daemon=True).start()
-
-
-def _copy(read: Callable[[memoryview], int], pipe: int) -> None:
-    """Write to *pipe* what *read* gives."""
-    room = memoryview(bytearray(ROOM))
-    while count := read(room):
-        part = room[:count]
-        while part:
-            part = part[os.write(pipe, part) :]
 
 
 # ---- failures as text ----

@@ -7,6 +7,7 @@ Knows nothing of samples, URLs or files by name. `reader.read_members` parses, `
 
 from __future__ import annotations
 
+from tartools.tar.cut import Cut, find_cut
 from tartools.tar.header import BLOCK, Member, Source, located, padded, read_range
 from tartools.tar.members import members_in
 from tartools.tar.parts import END, Loose, Mark, Part, Run, Special, split_path
@@ -26,6 +27,7 @@ from tartools.tar.writer import (
 __all__ = [
     "BLOCK",
     "END",
+    "Cut",
     "Loose",
     "Mark",
     "Member",
@@ -37,6 +39,7 @@ __all__ = [
     "archive_size",
     "copy_range",
     "encode_header",
+    "find_cut",
     "located",
     "members_in",
     "new_member",

@@ -14,18 +14,12 @@ from collections.abc import Callable, Iterator
 
 from tartools.errors import StorageError, TarFormatError, TruncatedError
 from tartools.streams import Stream
-from tartools.tar.extended import Records
-from tartools.tar.groups import LARGE, NAME_BYTES, NO_STEM, Groups
-from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, Chunk, Member, adler32, regular_name
+from tartools.tar.groups import NAME_BYTES, NO_STEM
+from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, Member, adler32, regular_name
 from tartools.tar.heading import BadChecksumError, GlobalHeader, Heading, Missing, read_heading
-from tartools.tar.members import spool
 from tartools.tar.parts import END, Part, Special, belongs
+from tartools.tar.window import Window
 
-READ = 1 << 20  # bytes a read: fewer, longer ones are faster, be it from a pipe or through a library
-BUFFER = 1 << 20  # bytes; a member that fits is a view, one that does not is a range or gets a buffer of its own
-CARRIED = 1 << 18  # bytes of a group that are copied to the next buffer, so that it stays in one piece
-SKIPPED = 1 << 16  # bytes; where a file has more that nobody asked for, they are not read
-NEXT = 1 << 13  # bytes that are read behind these: more of the kind may follow
 ZEROS = bytes(BLOCK)
 
 
@@ -37,6 +31,8 @@ def read_members(
     ranges: bool = False,
     listed: bool = True,
     lax: bool = False,
+    begin: int = 0,
+    until: int | None = None,
 ) -> Iterator[Part]:
     """Yield what is in *stream*, in order: groups of regular members, others one by one, END at each end of archive.
 
@@ -47,12 +43,15 @@ def read_members(
     of that file, and large payloads are not read. Whoever needs no members of most groups says so by *listed*, and
     gets runs without them.
 
+    A *stream* that is a regular file, and stands at byte *begin* of it, is read from there on, and with *until* up to
+    there, where it has to be between two members that no global header governs: what is behind can be read alone then.
+
     Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (of a regular file: above
     1 MiB) are ranges, of the input or of a file that *scratch* makes; so are those of groups above 16 MiB.
     Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input that ends between
     two members without an end of archive is accepted: a `Special` of kind "missing end" tells.
     """
-    reader = _Reader(stream, url, scratch, ranges, listed)
+    reader = _Reader(stream, url, scratch, ranges, listed, begin, until)
     while True:
         failure = reader.parse()
         yield from reader.groups.taken(reader.position)
@@ -60,39 +59,23 @@ def read_members(
             raise failure
         if not reader.refill():
             break
-    if not reader.sound_end(lax):
+    if until is not None:
+        reader.end_piece(until)
+        yield from reader.groups.taken(reader.position)
+    elif not reader.sound_end(lax):
         yield Special(url, "missing end", False)
         yield from reader.groups.taken(reader.position)
         yield END
 
 
-class _Reader:
-    """The state of one stream: a buffer, how far it is filled and parsed, the group that is open, and what is found."""
-
-    def __init__(self, stream: Stream, url: str, scratch: Callable[[], io.FileIO], ranges: bool, listed: bool) -> None:
-        self.stream = stream
-        self.url = url
-        self.scratch = scratch
-        self.limit = BUFFER if stream.file is not None else LARGE
-        self.size = 0 if stream.file is None else max(0, os.fstat(stream.file.fileno()).st_size - stream.start)
-        self.ranges = ranges and stream.file is not None
-        self.position = 0  # parsed up to here, in the buffer
-        self.filled = 0
-        self.need = BLOCK  # bytes from position on without which parsing cannot go on
-        self.waiting = "a header"  # for them
-        self.large: Heading | None = None  # whose payload is those bytes, which are too many for a buffer
-        self.ended = False  # the last thing parsed was an end of archive
-        self.globals: Records = {}
-        self.reach = READ  # bytes that are read next
-        self.groups = Groups(scratch, listed)
-        # no more than the file has, since large buffers cost time
-        self._begin_buffer(Chunk(BUFFER if stream.file is None else min(BUFFER, self.size + BLOCK), stream, 0))
+class _Reader(Window):
+    """What parses the window of a stream."""
 
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915  # in one piece, because calls cost
         """Parse what the buffer holds, up to damage, which is returned, or to where more bytes are needed."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
         unpack, expected, sizes = FAST.unpack_from, EXPECTED_SUMS, SIZES
-        source, shift, there = groups.source, groups.shift, self._there()
+        source, shift, there = groups.source, groups.shift, self.there()
         with memoryview(buffer) as view:
             while position + BLOCK <= filled:
                 plain, loose = not self.globals, bool(groups.loose)
@@ -148,50 +131,6 @@ class _Reader:
         self.need, self.waiting = BLOCK, "a header"
         return None
 
-    def refill(self) -> bool:
-        """Read on, so that `parse` can; tell whether there was anything to read.
-
-        A member that is too large for a buffer becomes a range instead.
-        """
-        if self.large is not None:
-            self._pass_over(self.large)
-            self.large = None
-            return True
-        if self.position > self.filled:  # a payload is left where it is
-            skipped = self.position - self.filled
-            self.stream.skip(skipped)
-            self.filled = self.position
-            self.reach = NEXT if skipped > SKIPPED else self.reach
-        if self.filled >= len(self.buffer) or self.position + self.need > len(self.buffer):
-            self._shift()
-        count = self.stream.readinto(memoryview(self.buffer)[self.filled : self.filled + self.reach])
-        self.filled += count
-        self.reach = min(READ, 2 * self.reach)
-        return count > 0
-
-    def _shift(self) -> None:
-        """Make room in the buffer behind what is left of it, and of the group that is open: mostly in another one."""
-        groups, old = self.groups, self.buffer
-        begin = self.position
-        if not self.ranges and groups.key is not None:
-            if self.position - groups.begin > CARRIED:
-                groups.loosen(self.position)
-            begin = groups.begin
-        left = memoryview(old)[begin : self.filled]
-        self.position -= begin
-        self.filled = len(left)
-        if self.ranges and self.position + self.need <= len(old):  # nobody has a view of it
-            old[: len(left)] = left
-            old.base += begin
-            self._begin_buffer(old)
-        else:
-            self._begin_buffer(Chunk(max(BUFFER, self.position + self.need), self.stream, old.base + begin))
-            self.buffer[: len(left)] = left
-
-    def _there(self) -> int:
-        """Return the offset in the buffer up to which payloads are there, in it or in the file."""
-        return max(self.filled, self.size - self.buffer.base) if self.ranges else self.filled
-
     def sound_end(self, lax: bool) -> bool:
         """Tell, at the end of the stream, whether it ended with an end of archive.
 
@@ -220,7 +159,13 @@ class _Reader:
                 url=self.url,
                 offset=here,
             )
-        raise self._cut(self.need - len(rest))
+        raise self.cut(self.need - len(rest))
+
+    def end_piece(self, until: int) -> None:
+        """Complete what is open at byte *until*, where reading was to end. Raises: TarFormatError if it can't."""
+        if self.globals or self.position != self.filled or self.buffer.base + self.filled != until:
+            raise TarFormatError("here the archive can't be cut", url=self.url, offset=until)
+        self.groups.complete(self.position)
 
     def _parse_slowly(self) -> bool:
         """Parse what is at `position`, whatever it is; tell whether all of it was there."""
@@ -235,7 +180,7 @@ class _Reader:
         if isinstance(heading, GlobalHeader):  # in force up to the end of the archive
             self.globals = heading.governing
             self._go_past(heading.end)
-        elif heading.end > self._there():
+        elif heading.end > self.there():
             self._wait_for(heading)
             return False
         else:
@@ -284,7 +229,7 @@ class _Reader:
         special = heading.special
         if special is None and not self.groups.takes(heading.path):
             self.groups.complete(self.position)
-        if self.need > (BUFFER if special else self.limit):
+        if not self.fits(special is not None):
             self.large = heading
             if special:
                 self._go_past(self.position, special)
@@ -296,50 +241,6 @@ class _Reader:
         if isinstance(error, BadChecksumError):
             message = _TRAILING if self.ended else message if offset else "this is not a tar archive"
         return TarFormatError(message, url=self.url, offset=offset)
-
-    def _pass_over(self, large: Heading) -> None:
-        """Pass `need` bytes by without holding them: a member becomes a range, a special is forgotten.
-
-        Raises: TruncatedError if the stream has fewer.
-        """
-        need, held, start = self.need, self.filled - self.position, self.buffer.base + self.position
-        regular = large.special is None
-        if regular:
-            self.groups.admit(large.path, self.position)
-        self.groups.loosen(self.position)
-        source = self.stream.file
-        if source is not None:
-            missing = start + self.stream.start + need - os.fstat(source.fileno()).st_size
-            if missing > 0:
-                raise self._cut(missing)
-            self.stream.skip(need - held)
-            first = start + self.stream.start
-        else:
-            source, first = self.scratch() if regular else None, 0
-            missing = spool(self.stream, memoryview(self.buffer)[self.position : self.filled], need, source)
-            if missing:
-                raise self._cut(missing)
-        if regular and source is not None:
-            data = first + large.data - self.position
-            self.groups.keep(Member(large.path, source, first, data, large.size, large.head), 0)
-        self._begin_buffer(Chunk(BUFFER if source is None else min(BUFFER, NEXT), self.stream, start + need))
-        self.groups.begin = self.groups.shift
-        self.position = self.filled = 0
-        self.ended = False
-
-    def _begin_buffer(self, buffer: Chunk) -> None:
-        """Parse *buffer* from now on. What is open in the one before begins where that begins in it."""
-        groups, self.buffer = self.groups, buffer
-        if self.ranges and self.stream.file is not None:
-            groups.source, groups.shift = self.stream.file, self.stream.start + buffer.base
-        else:
-            groups.source, groups.begin = buffer, 0
-
-    def _cut(self, missing: int) -> TruncatedError:
-        total = self.buffer.base + self.position + self.need - missing
-        return TruncatedError(
-            f"the input ends inside {self.waiting}: {missing} bytes are missing", url=self.url, offset=total
-        )
 
 
 _TRAILING = "what follows the end of the archive is neither zeros nor an archive"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.storage.scratch import scratch_file
+from tartools.streams import Stream
 from tartools.tar import END as ENDED
 from tartools.tar import (
     Loose,
@@ -29,8 +30,8 @@ from tartools.tar import (
     members_in,
     read_members,
     read_range,
-    reader,
     split_path,
+    window,
 )
 from tartools.tar import members as found_again
 from tests.archives import (
@@ -64,7 +65,7 @@ def scratch_files(tmp_path: Path) -> Iterator[list[io.FileIO]]:
 
 
 def parse(
-    stream: reader.Stream,
+    stream: Stream,
     made: list[io.FileIO] | None = None,
     *,
     lax: bool = False,
@@ -525,9 +526,9 @@ EXPECTED = [
 def test_every_boundary_from_a_pipe(
     buffer: int, step: int, monkeypatch: pytest.MonkeyPatch, scratch: list[io.FileIO]
 ) -> None:
-    monkeypatch.setattr(reader, "BUFFER", buffer)
-    monkeypatch.setattr(reader, "READ", 700)
-    monkeypatch.setattr(reader, "LARGE", 4000)
+    monkeypatch.setattr(window, "BUFFER", buffer)
+    monkeypatch.setattr(window, "READ", 700)
+    monkeypatch.setattr(window, "LARGE", 4000)
     monkeypatch.setattr(groups, "LARGE", 4000)
     found = parse(Trickle(archive_of_all_kinds(), step), scratch)
     assert contents(found) == EXPECTED
@@ -543,10 +544,10 @@ def test_every_boundary_from_a_file(
     *, buffer: int, step: int, ranges: bool, listed: bool, start: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = [m for m in parse_bytes(archive_of_all_kinds()) if isinstance(m, Member)]
-    monkeypatch.setattr(reader, "BUFFER", buffer)
-    monkeypatch.setattr(reader, "READ", 700)
-    monkeypatch.setattr(reader, "SKIPPED", 600)
-    monkeypatch.setattr(reader, "NEXT", 300)
+    monkeypatch.setattr(window, "BUFFER", buffer)
+    monkeypatch.setattr(window, "READ", 700)
+    monkeypatch.setattr(window, "SKIPPED", 600)
+    monkeypatch.setattr(window, "NEXT", 300)
     with file_stream(tmp_path / "a.tar", b"j" * start + archive_of_all_kinds(), start, step) as stream:
         found = parse(stream, ranges=ranges, listed=listed)
         members = [m for m in found if isinstance(m, Member)]
@@ -565,8 +566,8 @@ def test_every_boundary_from_a_file(
 def test_a_large_member_that_is_cut(
     cut: int, ranges: bool, listed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: list[io.FileIO]
 ) -> None:
-    monkeypatch.setattr(reader, "BUFFER", 1024)
-    monkeypatch.setattr(reader, "LARGE", 1024)
+    monkeypatch.setattr(window, "BUFFER", 1024)
+    monkeypatch.setattr(window, "LARGE", 1024)
     content = (A + entry(b"b.x", b"4" * 5120))[:-cut]
     with file_stream(tmp_path / "a.tar", b"j" * 10 + content, 10) as stream:
         for source in (stream, Trickle(content, 300)):
@@ -590,8 +591,8 @@ def test_random_archives_read_as_tarfile_reads_them(
     archive = make_tar([(f"{stem}{n}.x", payload) for n, payload in enumerate(payloads)], format)
     made: list[io.FileIO] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "BUFFER", buffer)
-        patch.setattr(reader, "LARGE", 2048)
+        patch.setattr(window, "BUFFER", buffer)
+        patch.setattr(window, "LARGE", 2048)
         found = contents(parse(Trickle(archive, step), made))
     for file in made:
         file.close()
@@ -599,7 +600,7 @@ def test_random_archives_read_as_tarfile_reads_them(
 
 
 def test_members_held_while_reading_on_stay_intact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "BUFFER", 4096)
+    monkeypatch.setattr(window, "BUFFER", 4096)
     samples = make_samples(200)
     found = parse(Trickle(make_tar(samples), 1000))
     assert contents(found) == [(name.encode(), payload) for name, payload in samples]

@@ -1,0 +1,212 @@
+"""Shards in pieces that several processes read at once, for what makes something small of every sample.
+
+A large plain file is cut where a group of members seems to begin; whoever reads the piece before finds out whether it
+does. Each piece is read by a forked process, which hands over what it made when its piece was all as it should be.
+If it was not, be it damage, a link, or a cut in the wrong place, all from the begin of that piece on is read again in
+this process: so what is written and said is the same as if there had been no pieces.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import IO, NamedTuple, TypeVar
+
+from tartools import shards, storage, tar
+from tartools.account import Account
+from tartools.errors import StorageError
+from tartools.sample import Sample
+from tartools.shards import Reading, ShardStream
+from tartools.storage.children import Child, can_fork, write_all
+
+PIECE = 32 << 20  # bytes
+HELD = 64 << 20  # bytes that a process makes of its piece
+PART = 1 << 20  # bytes that are taken at a time
+WORKERS = 4  # more would wait for the one that takes what they make
+COUNTS = ("samples_in", "samples_out", "left_out", "joined", "dropped", "bytes_in", "directories", "shards_done")
+
+Told = TypeVar("Told")
+Work = Callable[[Iterator[Sample]], Generator[bytes, None, Told]]
+
+
+class Piece(NamedTuple):
+    """Bytes *begin* up to *cut* of the shard *url*, number *number* of all; *file* says which file it was."""
+
+    number: int
+    url: str
+    begin: int = 0
+    cut: tar.Cut | None = None
+    file: tuple[int, int] | None = None
+
+
+class Unit(NamedTuple):
+    """What one process reads: a piece, or several small shards. Only if it is *apart* may that be another process."""
+
+    pieces: list[Piece]
+    apart: bool
+
+
+class _OddError(Exception):
+    """A piece is not what it should be, or what is made of it is too much."""
+
+
+def in_pieces(
+    urls: Sequence[str], account: Account, reading: Reading, work: Work[Told], most: int
+) -> Generator[bytes, None, list[Told]]:
+    """Yield what *work* yields for the samples of *urls*, in order, in parts of any size; return what it returned.
+
+    *work* is called with the samples of each piece, and up to *most* processes do so at a time; what it returns is to
+    be what JSON can say, and becomes that. It counts what it does in *account*, which counts for all.
+
+    Holds: 1 MiB, and each process up to 64 MiB of what it made.
+    Raises: what `shards.read_samples` raises.
+    """
+    shards.announce(urls, account)
+    units = planned(urls, account.expected if most > 1 and can_fork() else 0)
+    ahead: deque[tuple[Unit, Child | None]] = deque()
+    told: list[Told] = []
+    try:
+        while True:
+            while len(ahead) <= most and (unit := next(units, None)):
+                ahead.append((unit, _begun(unit, account, reading, work) if unit.apart else None))
+            if not ahead:
+                return told
+            unit, child = ahead.popleft()
+            if child is not None:
+                with closing(child), io.BufferedReader(child.pipe, PART) as file:
+                    made = json.loads(file.readline() or b"null")
+                    if made is not None:
+                        yield from _body(file, made["bytes"], unit.pieces[0].url)
+                        for name, count in made["counts"].items():
+                            setattr(account, name, getattr(account, name) + count)
+                        told.append(made["told"])
+                        continue
+            pieces = unit.pieces
+            if unit.apart:  # from here on, no pieces
+                _close(ahead)
+                units = iter(())
+                rest = pieces[-1].number + 1
+                pieces = [pieces[0]._replace(cut=None), *pieces[1:]]
+                pieces += [Piece(number, url) for number, url in enumerate(urls[rest:], rest)]
+            told.append((yield from work(_samples(pieces, account, reading))))
+    finally:
+        _close(ahead)
+
+
+def _body(file: IO[bytes], size: int, url: str) -> Iterator[bytes]:
+    """Yield *size* bytes of *file*, in parts."""
+    while size:
+        part = file.read(min(size, PART))
+        if not part:
+            raise StorageError("the process that reads this was killed (there may be too little memory)", url=url)
+        size -= len(part)
+        yield part
+
+
+def _close(ahead: deque[tuple[Unit, Child | None]]) -> None:
+    """Kill what is *ahead*, which nobody waits for."""
+    while ahead:
+        _, child = ahead.pop()
+        if child is not None:
+            child.close()
+
+
+def planned(urls: Sequence[str], size: int | None) -> Iterator[Unit]:
+    """Yield the units of *urls*, in order; of all together, which have *size* bytes, if that is not worth several."""
+    if size is not None and size < 2 * PIECE:
+        yield Unit([Piece(number, url) for number, url in enumerate(urls)], False)
+        return
+    small: list[Piece] = []
+    held = 0
+    for number, url in enumerate(urls):
+        size = storage.plain_size(url)
+        if size is not None and size <= PIECE:
+            small.append(Piece(number, url))
+            held += size
+        if small and (held >= PIECE or small[-1].number != number):
+            yield Unit(small, True)
+            small, held = [], 0
+        if size is None:
+            yield Unit([Piece(number, url)], False)
+        elif size > PIECE:
+            yield from cut_up(number, url)
+    if small:
+        yield Unit(small, True)
+
+
+def cut_up(number: int, url: str) -> Iterator[Unit]:
+    """Yield the pieces of the large file *url*, each alone; all of it as one if it is compressed."""
+    with closing(ShardStream(url, Account())) as stream:
+        file = stream.file
+        if file is None:
+            yield Unit([Piece(number, url)], False)
+            return
+        known = identity(file.fileno())
+        begin, size = 0, os.fstat(file.fileno()).st_size
+        while begin + 2 * PIECE < size and (cut := tar.find_cut(file, begin + PIECE)):
+            yield Unit([Piece(number, url, begin, cut, known)], True)
+            begin = cut.place
+        yield Unit([Piece(number, url, begin, None, known)], True)
+
+
+def identity(fd: int) -> tuple[int, int]:
+    """Return what tells the open file *fd* from all others."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def _samples(pieces: Iterable[Piece], account: Account, reading: Reading) -> Iterator[Sample]:
+    """Yield the samples of *pieces*. Raises: _OddError for a cut where the sample before it goes on."""
+    for _, url, begin, cut, file in pieces:
+        stream = ShardStream(url, account, reading.forks)
+        last = b""
+        if file is not None and (stream.file is None or identity(stream.file.fileno()) != file):
+            stream.close()
+            raise StorageError("this file was replaced while it was read", url=url)
+        until = cut and cut.place
+        with closing(shards.shard_batches(url, account, reading, stream, begin=begin, until=until)) as batches:
+            for batch in batches:
+                for sample in batch:
+                    account.samples_in += 1
+                    yield sample
+                last = batch.keys[-1]
+        if cut is not None and last in (b"", cut.key):
+            raise _OddError
+
+
+def _begun(unit: Unit, account: Account, reading: Reading, work: Work[Told]) -> Child | None:
+    """Return the process that does *work* on *unit*; None if none can be had."""
+    if not can_fork():
+        return None
+
+    def make(pipe: int) -> None:
+        said: list[str] = []
+        account.say = said.append
+        before = {name: getattr(account, name) for name in COUNTS}
+        parts: list[bytes] = []
+        size = 0
+        making = work(_samples(unit.pieces, account, reading._replace(forks=False)))
+        while True:
+            try:
+                parts.append(next(making))
+            except StopIteration as end:
+                told = end.value
+                break
+            size += len(parts[-1])
+            if size > HELD:
+                raise _OddError
+        if said:
+            raise _OddError
+        counts = {name: getattr(account, name) - count for name, count in before.items()}
+        header = json.dumps({"told": told, "counts": counts, "bytes": size}).encode()
+        write_all(pipe, memoryview(header + b"\n"))
+        write_all(pipe, memoryview(b"".join(parts)))
+
+    try:
+        return Child(make)
+    except OSError:
+        return None
