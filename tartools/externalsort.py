@@ -63,17 +63,32 @@ class Run(NamedTuple):
 def write_run(records: Iterable[bytes], file: io.FileIO) -> Run:
     """Write sorted *records* at the end of *file*, and return where they are. Holds: 1 MiB."""
     start = file.tell()
-    waiting = iter(records)
     pending = bytearray()
-    while block := list(islice(waiting, RECORDS)):
-        for part in [block] if sum(map(len, block)) <= WRITE else [[record] for record in block]:
-            pending += array("Q", (len(part), *map(len, part))).tobytes()
-            pending += b"".join(part)
-            if len(pending) >= WRITE:
-                file.write(pending)
-                pending = bytearray()
+    for block in blocks(records):
+        pending += block
+        if len(pending) >= WRITE:
+            file.write(pending)
+            pending = bytearray()
     file.write(pending)
     return Run(file, start, file.tell())
+
+
+def blocks(records: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield *records* in blocks of up to 1,000 and 1 MiB, or one; each says how many, their lengths, and them."""
+    waiting = iter(records)
+    while found := list(islice(waiting, RECORDS)):
+        for part in [found] if sum(map(len, found)) <= WRITE else [[record] for record in found]:
+            yield array("Q", (len(part), *map(len, part))).tobytes() + b"".join(part)
+
+
+def records_in(block: bytes) -> Iterator[bytes]:
+    """Return the records of *block*, one of `blocks`."""
+    count = NUMBER + NUMBER * array("Q", block[:NUMBER])[0]
+    return _split(block[count:], array("Q", block[NUMBER:count]))
+
+
+def _split(joined: bytes, lengths: Iterable[int]) -> Iterator[bytes]:
+    return map(joined.__getitem__, map(slice, accumulate(lengths, initial=0), accumulate(lengths)))
 
 
 def read_run(run: Run) -> Iterator[bytes]:
@@ -85,4 +100,4 @@ def read_run(run: Run) -> Iterator[bytes]:
         start += NUMBER * (1 + count)
         block = read_range(file, start, start + sum(lengths))
         start += len(block)
-        yield from map(block.__getitem__, map(slice, accumulate(lengths, initial=0), accumulate(lengths)))
+        yield from _split(block, lengths)

@@ -19,7 +19,7 @@ from typing import IO, NamedTuple, TypeVar
 from tartools import shards, storage, tar
 from tartools.account import Account
 from tartools.errors import StorageError
-from tartools.sample import Sample
+from tartools.sample import Batch
 from tartools.shards import Reading, ShardStream
 from tartools.storage.children import Child, can_fork, write_all
 
@@ -30,7 +30,16 @@ WORKERS = 4  # more would wait for the one that takes what they make
 COUNTS = ("samples_in", "samples_out", "left_out", "joined", "dropped", "bytes_in", "directories", "shards_done")
 
 Told = TypeVar("Told")
-Work = Callable[[Iterator[Sample]], Generator[bytes, None, Told]]
+
+
+class Turn(NamedTuple):
+    """Which unit of the input is worked on, from 0 on, and whether that is *apart*, in a process of its own."""
+
+    number: int
+    apart: bool
+
+
+Work = Callable[[Iterator[Batch], Turn], Generator[bytes, None, Told]]
 
 
 class Piece(NamedTuple):
@@ -57,10 +66,11 @@ class _OddError(Exception):
 def in_pieces(
     urls: Sequence[str], account: Account, reading: Reading, work: Work[Told], most: int
 ) -> Generator[bytes, None, list[Told]]:
-    """Yield what *work* yields for the samples of *urls*, in order, in parts of any size; return what it returned.
+    """Yield what *work* yields for the samples of *urls*, in order, in the same parts; return what it returned.
 
-    *work* is called with the samples of each piece, and up to *most* processes do so at a time; what it returns is to
-    be what JSON can say, and becomes that. It counts what it does in *account*, which counts for all.
+    *work* is called with the samples of each unit of the input, and up to *most* processes do so at a time. Apart, what
+    it returns becomes what JSON makes of it, and what it raises has it called again, not apart. It counts the samples,
+    and what becomes of them, in *account*.
 
     Holds: 1 MiB, and each process up to 64 MiB of what it made.
     Raises: what `shards.read_samples` raises.
@@ -69,10 +79,12 @@ def in_pieces(
     units = planned(urls, account.expected if most > 1 and can_fork() else 0)
     ahead: deque[tuple[Unit, Child | None]] = deque()
     told: list[Told] = []
+    begun = 0
     try:
         while True:
             while len(ahead) <= most and (unit := next(units, None)):
-                ahead.append((unit, _begun(unit, account, reading, work) if unit.apart else None))
+                ahead.append((unit, _begun(unit, begun, account, reading, work) if unit.apart else None))
+                begun += 1
             if not ahead:
                 return told
             unit, child = ahead.popleft()
@@ -80,7 +92,7 @@ def in_pieces(
                 with closing(child), io.BufferedReader(child.pipe, PART) as file:
                     made = json.loads(file.readline() or b"null")
                     if made is not None:
-                        yield from _body(file, made["bytes"], unit.pieces[0].url)
+                        yield from _parts(file, made["parts"], unit.pieces[0].url)
                         for name, count in made["counts"].items():
                             setattr(account, name, getattr(account, name) + count)
                         told.append(made["told"])
@@ -92,18 +104,18 @@ def in_pieces(
                 rest = pieces[-1].number + 1
                 pieces = [pieces[0]._replace(cut=None), *pieces[1:]]
                 pieces += [Piece(number, url) for number, url in enumerate(urls[rest:], rest)]
-            told.append((yield from work(_samples(pieces, account, reading))))
+            turn = Turn(len(told), False)
+            told.append((yield from work(_batches(pieces, account, reading), turn)))
     finally:
         _close(ahead)
 
 
-def _body(file: IO[bytes], size: int, url: str) -> Iterator[bytes]:
-    """Yield *size* bytes of *file*, in parts."""
-    while size:
-        part = file.read(min(size, PART))
-        if not part:
+def _parts(file: IO[bytes], sizes: list[int], url: str) -> Iterator[bytes]:
+    """Yield parts of *sizes* of *file*."""
+    for size in sizes:
+        part = file.read(size)
+        if len(part) < size:
             raise StorageError("the process that reads this was killed (there may be too little memory)", url=url)
-        size -= len(part)
         yield part
 
 
@@ -159,7 +171,7 @@ def identity(fd: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _samples(pieces: Iterable[Piece], account: Account, reading: Reading) -> Iterator[Sample]:
+def _batches(pieces: Iterable[Piece], account: Account, reading: Reading) -> Iterator[Batch]:
     """Yield the samples of *pieces*. Raises: _OddError for a cut where the sample before it goes on."""
     for _, url, begin, cut, file in pieces:
         stream = ShardStream(url, account, reading.forks)
@@ -170,16 +182,14 @@ def _samples(pieces: Iterable[Piece], account: Account, reading: Reading) -> Ite
         until = cut and cut.place
         with closing(shards.shard_batches(url, account, reading, stream, begin=begin, until=until)) as batches:
             for batch in batches:
-                for sample in batch:
-                    account.samples_in += 1
-                    yield sample
+                yield batch
                 last = batch.keys[-1]
         if cut is not None and last in (b"", cut.key):
             raise _OddError
 
 
-def _begun(unit: Unit, account: Account, reading: Reading, work: Work[Told]) -> Child | None:
-    """Return the process that does *work* on *unit*; None if none can be had."""
+def _begun(unit: Unit, number: int, account: Account, reading: Reading, work: Work[Told]) -> Child | None:
+    """Return the process that does *work* on *unit*, of that *number*; None if none can be had."""
     if not can_fork():
         return None
 
@@ -189,7 +199,7 @@ def _begun(unit: Unit, account: Account, reading: Reading, work: Work[Told]) -> 
         before = {name: getattr(account, name) for name in COUNTS}
         parts: list[bytes] = []
         size = 0
-        making = work(_samples(unit.pieces, account, reading._replace(forks=False)))
+        making = work(_batches(unit.pieces, account, reading._replace(forks=False)), Turn(number, True))
         while True:
             try:
                 parts.append(next(making))
@@ -202,7 +212,7 @@ def _begun(unit: Unit, account: Account, reading: Reading, work: Work[Told]) -> 
         if said:
             raise _OddError
         counts = {name: getattr(account, name) - count for name, count in before.items()}
-        header = json.dumps({"told": told, "counts": counts, "bytes": size}).encode()
+        header = json.dumps({"told": told, "counts": counts, "parts": list(map(len, parts))}).encode()
         write_all(pipe, memoryview(header + b"\n"))
         write_all(pipe, memoryview(b"".join(parts)))
 

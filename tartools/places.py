@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from operator import sub
 from struct import Struct
 from time import perf_counter
 from typing import NamedTuple
@@ -17,10 +19,10 @@ from tartools import tar
 from tartools.errors import StorageError
 from tartools.sample import Batch, Sample
 from tartools.storage.scratch import scratch_file
-from tartools.tar import Member, Source, located, read_range
+from tartools.tar import Member, Run, Source, located, read_range
 
 Reopen = Callable[[str], io.FileIO]
-Extent = tuple[io.FileIO, int, int]  # a file, and where something begins and ends in it
+Files = list[tuple[int, tuple[int, ...]]]
 
 PARTS = 64  # that are joined without being copied to one place
 OPEN_FILES = 128  # at once; macOS allows 256
@@ -47,14 +49,14 @@ class Entry(NamedTuple):
 
 def unpacked(records: Iterable[bytes], text_of: Callable[[bytes], bytes]) -> Iterator[Entry]:
     """Yield what *records* say. *text_of* gives the key that a sort key implies."""
-    unpack, make, size = PLACE.unpack_from, Entry._make, PLACE.size
+    unpack, make, size = PLACE.unpack_from, tuple.__new__, PLACE.size  # half of what Entry(...) costs
     for packed in records:
         behind = len(packed) - size
         start, end, shard, length, flags = unpack(packed, behind)
         behind -= length
         sort_key = packed[: behind - POSITION]
         key = text_of(sort_key) if flags & IMPLIED else packed[behind : behind + length]
-        yield make((sort_key, key, start, end, shard, flags))
+        yield make(Entry, (sort_key, key, start, end, shard, flags))
 
 
 class Owned(NamedTuple):
@@ -68,14 +70,15 @@ class Owned(NamedTuple):
 class Places:
     """Where samples lie until they are written: in plain local files as they were read, or in one scratch file.
 
-    Files are known by the URL of their shard, opened again by *reopen*, at most 128 at a time.
+    Files are known by the URL of their shard, of which *urls* have numbers already, the same in forks of this process.
+    They are opened again by *reopen*, at most 128 at a time.
     """
 
-    def __init__(self, reopen: Reopen, tmpdir: str | None) -> None:
+    def __init__(self, reopen: Reopen, tmpdir: str | None, urls: Iterable[str] = ()) -> None:
         self._reopen = reopen
         self._tmpdir = tmpdir
-        self._urls: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self._urls: list[str] = list(dict.fromkeys(urls))
+        self._numbers = {url: number for number, url in enumerate(self._urls)}
         self._identities: dict[int, tuple[int, ...]] = {}
         self._open: dict[int, io.FileIO] = {}  # least recently used first
         self._stdin: dict[int, io.FileIO] = {}  # can't be opened again
@@ -108,18 +111,28 @@ class Places:
         """Return the file in which the sample of *entry* lies, and the URL that it was read from."""
         return self._copied() if entry.flags & COPIED else self._file(entry.shard), self._urls[entry.shard]
 
-    def read(self, extents: list[Extent]) -> bytes:
-        """Return what is in *extents*, joined.
+    def joined(self, entries: Sequence[Entry]) -> Batch:
+        """Return the samples of *entries*, joined in memory.
 
         Once they have had to be read from disk, all are asked for before the first is waited for.
         """
+        _, keys, starts, ends, shards, flags = zip(*entries, strict=True)
+        where = list(zip(shards, flags, strict=True))
+        files = {place: self.file(entry) for place, entry in dict(zip(where, entries, strict=True)).items()}
+        numbers = {place: file.fileno() for place, (file, _) in files.items()}
+        fds, sizes = [numbers[place] for place in where], list(map(sub, ends, starts))
         if self._cold and hasattr(os, "posix_fadvise"):
-            for file, start, end in extents:
-                os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_WILLNEED)
+            for fd, start, size in zip(fds, starts, sizes, strict=True):
+                os.posix_fadvise(fd, start, size, os.POSIX_FADV_WILLNEED)
         begun = perf_counter()
-        found = b"".join([read_range(*extent) for extent in extents])
-        self._cold = self._cold or perf_counter() - begun > COLD * len(extents)
-        return found
+        found = b"".join(map(os.pread, fds, sizes, starts))
+        self._cold = self._cold or perf_counter() - begun > COLD * len(entries)
+        if len(found) < sum(sizes):  # a read may give less
+            found = b"".join(
+                [read_range(files[place][0], *span) for place, *span in zip(where, starts, ends, strict=True)]
+            )
+        urls = [files[place][1] for place in where]
+        return Batch(Run(found, list(keys), list(accumulate(sizes, initial=0)), None, []), urls)
 
     def sample(self, entry: Entry) -> Sample:
         """Return the sample of *entry* as a range of the file where it lies."""
@@ -140,6 +153,22 @@ class Places:
             spans.append(self._copy(sample))
         whole = Sample.at(parts[0].key, self._copied(), spans[0][0], spans[-1][1])
         return [Owned(*owner, member) for owner, member in zip(owners, whole.members, strict=True)]
+
+    @property
+    def files(self) -> Files:
+        """The number of each shard with places, and the identity of its file."""
+        return list(self._identities.items())
+
+    @property
+    def copied(self) -> bool:
+        """Tell whether anything was copied."""
+        return self._copies is not None
+
+    def add_files(self, files: Files) -> None:
+        """Take note of the *files* of a fork. Raises: StorageError if one was not the same there."""
+        for shard, known in files:
+            if self._identities.setdefault(shard, tuple(known)) != tuple(known):
+                raise changed(self._urls[shard])
 
     def check(self) -> None:
         """Raise StorageError if one of the files is not the same any more."""

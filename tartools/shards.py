@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tartools import compression, storage, tar
 from tartools.account import Account
-from tartools.errors import SampleError, UsageError, printable, shown
+from tartools.errors import printable, shown
 from tartools.sample import Batch, Sample
 from tartools.shardwriter import ShardWriter, shard_writer
 from tartools.storage.interrupts import signals_wait
@@ -84,6 +84,14 @@ def counted(batches: Iterable[Batch], account: Account) -> Iterator[Batch]:
             yield batch
 
 
+def each(batches: Iterable[Batch], account: Account) -> Iterator[Sample]:
+    """Yield the samples of *batches*, and count them as read."""
+    for batch in batches:
+        for sample in batch:
+            account.samples_in += 1
+            yield sample
+
+
 def announce(urls: Sequence[str], account: Account) -> None:
     """Look at all of *urls* that can be looked at, and tell *account* what is to come. Raises: StorageError."""
     account.expected = storage.check_inputs(urls)
@@ -96,10 +104,7 @@ def read_shard(url: str, account: Account, reading: Reading, stream: Input | Non
     As `read_samples`, for one shard. Closes the stream, at the end or when the iterator is dropped.
     """
     with closing(shard_batches(url, account, reading, stream)) as batches:
-        for batch in batches:
-            for sample in batch:
-                account.samples_in += 1
-                yield sample
+        yield from each(batches, account)
 
 
 def shard_batches(
@@ -333,18 +338,3 @@ def _share(batch: Batch, first: int, writer: ShardWriter | None, size: int | Non
     if count is not None:
         share = min(share, count - (writer.samples if writer else 0))
     return share
-
-
-def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> Callable[[int], int]:
-    """Return how many samples each of *shards* shards gets, so that they differ by at most one; reads all inputs.
-
-    Raises: UsageError for an input that can't be read twice; SampleError if there are too few samples.
-    """
-    for url in urls:
-        if not storage.is_repeatable(url):
-            raise UsageError("--shards reads the inputs twice, which this one does not allow", url=url)
-    counting = Account(lambda _: None)
-    total = sum(map(len, read_batches(urls, counting, reading._replace(ranges=True, listed=False))))
-    if total < shards:
-        raise SampleError(f"{total} samples are too few for {shards} shards")
-    return lambda k: total // shards + (k < total % shards)

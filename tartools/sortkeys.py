@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.sample import Sample
-from tartools.values import Column, getter
+from tartools.values import INDEX, Column, getter
 
 Kind = Literal["text", "int", "float", "version", "shuffle"]
 End = Literal["first", "last"]
@@ -44,6 +44,11 @@ class Order(NamedTuple):
     def by_key(self) -> bool:
         """Tell whether this brings samples of one key together."""
         return self.kind != "shuffle" and self.column.choices[0] == "__key__"
+
+    @property
+    def by_position(self) -> bool:
+        """Tell whether this depends on how many samples come before one in the input."""
+        return self.kind == "shuffle" or INDEX in self.column.choices
 
 
 def encoder(order: Order) -> Callable[[Sample, int], bytes]:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from tartools.errors import SampleError, UsageError, shown
 from tartools.sample import Sample
 
-PSEUDO = ("__key__", "__shard__", "__index__", "__size__")
-NUMBERS = ("__index__", "__size__")
+INDEX = "__index__"  # for this samples have to be counted from the first of the input on
+PSEUDO = ("__key__", "__shard__", INDEX, "__size__")
+NUMBERS = (INDEX, "__size__")
 
 
 class Column(NamedTuple):
@@ -105,7 +106,7 @@ def pseudo(sample: Sample, name: str, index: int) -> str:
         return sample.key
     if name == "__shard__":
         return shown(sample.shard)
-    return str(index if name == "__index__" else sample.size)
+    return str(index if name == INDEX else sample.size)
 
 
 def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tuple[Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import random
@@ -23,11 +24,10 @@ SMALL = 16 << 10  # bytes of a piece, here
 Answer = tuple[int, str, bytes, int]  # status, stderr, output, children
 Case = tuple[Sequence[str], bytes]
 
-# Runs tar2tsv on each line of stdin, a JSON list of arguments, with pieces of so many bytes; one JSON line for each.
+# Runs each line of stdin, a command and its arguments as JSON, with pieces of so many bytes; one JSON line for each.
 PROGRAM = """
-import io, json, os, signal, sys
+import importlib, io, json, os, signal, sys
 from tartools import pieces
-from tartools.commands.tar2tsv import tar2tsv
 pieces.PIECE, pieces.HELD = int(sys.argv[1]), int(sys.argv[2])
 what = sys.argv[3]
 fork, forks = os.fork, []
@@ -43,7 +43,9 @@ os.fork = forked
 pieces.os.sched_getaffinity = lambda _: range(3)
 for line in sys.stdin:
     sys.stderr = io.StringIO()
-    status = tar2tsv.main(["-o", "out", "--force", *json.loads(line)])
+    name, *arguments = json.loads(line)
+    command = getattr(importlib.import_module("tartools.commands." + name), name)
+    status = command.main(["-o", "out", "--force", *arguments])
     left = 0
     for pid in forks:
         try:
@@ -61,7 +63,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Callable[..., list[Answer]]:
-    """Return a function that says what tar2tsv does with each list of arguments, with pieces of *size* bytes."""
+    """Return a function that says what each line, a command and its arguments, does, with pieces of *size* bytes."""
 
     def answers(lines: Sequence[Sequence[str]], size: int = SMALL, held: int = 1 << 26, what: str = "") -> list[Answer]:
         done = subprocess.run(
@@ -86,13 +88,15 @@ def answers(tmp_path: Path) -> Callable[..., list[Answer]]:
 
 @pytest.fixture
 def alike(answers: Callable[..., list[Answer]], tmp_path: Path) -> Callable[..., list[Answer]]:
-    """Return a function that checks that pieces change nothing for archives, and says what tar2tsv did with them."""
+    """Return a function that checks that pieces change nothing for archives, and says what a command did with them."""
 
-    def alike(archives: Sequence[bytes], *options: str, **settings: int | str) -> list[Answer]:
+    def alike(
+        archives: Sequence[bytes], *options: str, command: str = "tar2tsv", **settings: int | str
+    ) -> list[Answer]:
         lines = []
         for number, archive in enumerate(archives):
             (tmp_path / f"{number}.tar").write_bytes(archive)
-            lines.append([*options, f"{number}.tar"])
+            lines.append([command, *options, f"{number}.tar"])
         whole, cut = answers(lines, size=1 << 30), answers(lines, **settings)
         assert len(whole) == len(cut) == len(archives)
         for number, (one, other) in enumerate(zip(whole, cut, strict=True)):
@@ -132,7 +136,7 @@ def test_every_form(alike: Alike, options: Sequence[str]) -> None:
 def test_the_account_counts_all(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
     archive = b"".join(texts(200)) + END
     (tmp_path / "a.tar").write_bytes(archive)
-    [(status, said, _, children)] = answers([["-v", "a.tar", "a.tar"]])
+    [(status, said, _, children)] = answers([["tar2tsv", "-v", "a.tar", "a.tar"]])
     assert status == 0
     assert children > 4
     assert said.startswith(f"tar2tsv: 400 samples in, 400 out, {2 * len(archive) / 1e3:.1f} kB")
@@ -265,8 +269,16 @@ def test_many_shards(answers: Callable[..., list[Answer]], tmp_path: Path) -> No
     (tmp_path / "big.tar").write_bytes(b"".join(texts(200)) + END)
     names.insert(20, "big.tar")
     (tmp_path / "no.tar").write_bytes(b"x" * 512)
-    for lines in ([["-f", "cls", *names]], [["-f", "cls __shard__", *names, "no.tar", *names]]):
-        [whole], [cut] = answers(lines, size=1 << 30), answers(lines)
+    with gzip.open(tmp_path / "z.tgz", "wb") as file:
+        file.write(b"".join(texts(300)) + END)
+    for line in (
+        ["tar2tsv", "-f", "cls", *names],
+        ["tar2tsv", "-f", "cls __shard__", *names, "no.tar", *names],
+        ["tarsort", "-s", "cls", *names],
+        ["tarsort", "-u", "last", *names[:30], "z.tgz", *names],
+        ["tarsort", "-r", *names, "no.tar"],
+    ):
+        [whole], [cut] = answers([line], size=1 << 30), answers([line])
         assert whole[:3] == cut[:3]
         assert cut[3] > 20
 
@@ -310,6 +322,112 @@ def test_random_archives(alike: Alike) -> None:
         found = alike(archives, "-f", "cls", "--missing", "-", size=size)
         assert {status for status, *_ in found} == {0, 1}
         assert sum(children > 1 for *_, children in found) > 100
+    for options in ([], ["-u", "first"], ["-s", "cls", "--missing", "last"], ["-s", "__size__", "-r"]):
+        found = alike(archives, *options, command="tarsort", size=2000)
+        assert {status for status, *_ in found} == {0, 1}
+        assert sum(children > 1 for *_, children in found) > 100
+
+
+ORDERS = [
+    [],
+    ["-r"],
+    ["-S", "version"],
+    ["-s", "cls"],
+    ["-s", "cls", "-S", "int", "-r"],
+    ["-s", "__size__"],
+    ["-u", "last"],
+    ["-s", "cls", "-u", "first"],
+    ["-M", "64K"],
+]
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=" ".join)
+def test_sorting(alike: Alike, options: list[str]) -> None:
+    samples = texts(300, 300)
+    random.Random(8).shuffle(samples)
+    [(status, _, table, children)] = alike([b"".join(samples) + END], *options, command="tarsort")
+    assert status == 0
+    assert len(table) > len(samples) * 2048 or "-s cls -u" in " ".join(options)
+    assert children > 10
+
+
+@pytest.mark.parametrize("options", [["-S", "shuffle"], ["-s", "__index__", "-r"]], ids=" ".join)
+def test_sorting_by_place_has_one_process(alike: Alike, options: list[str]) -> None:
+    [(status, _, table, children)] = alike([b"".join(texts(100)) + END], *options, command="tarsort")
+    assert (status, children) == (0, 0)
+    assert len(table) > 200_000
+
+
+def test_equal_samples_stay_in_order(alike: Alike, answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
+    samples = [
+        entry(b"%d/%04d.cls" % (n % 3, n), b"%d" % (n % 2)) + entry(b"%d/%04d.z" % (n % 3, n), b"x" * 900)
+        for n in range(300)
+    ]
+    [(status, _, sorted_by_class, children)] = alike([b"".join(samples) + END], "-s", "cls", command="tarsort")
+    assert status == 0
+    assert children > 10
+    expected = b"".join(samples[::2] + samples[1::2])
+    assert sorted_by_class.startswith(expected)
+
+
+def test_samples_that_come_in_parts(alike: Alike) -> None:
+    parts = [entry(b"%04d.a" % n, b"x" * 900) for n in range(100)] + [entry(b"%04d.b" % n, b"y") for n in range(100)]
+    [(status, _, joined, children)] = alike([b"".join(parts) + END], command="tarsort")
+    assert status == 0
+    assert children > 5
+    assert joined.startswith(b"".join(part for pair in zip(parts[:100], parts[100:], strict=True) for part in pair))
+    for options in ([], ["-u", "first"], ["-u", "last"]):
+        alike(
+            [b"".join([*parts, *parts]) + END, b"".join([*parts[:60], parts[59], *parts[60:]]) + END],
+            *options,
+            command="tarsort",
+        )
+
+
+def test_samples_that_have_to_be_copied(alike: Alike) -> None:
+    samples = texts(100)
+    governed = [*samples[:50], pax((b"uname", b"me"), kind=b"g"), *samples[50:]]
+    apart = [
+        part
+        for n in range(100)
+        for part in (entry(b"%04d.a" % n, b"x" * 900), entry(b"d/", kind=b"5"), entry(b"%04d.b" % n, b"y"))
+    ]
+    for archive in (
+        b"".join(governed) + END,
+        b"".join(apart) + END,
+        entry(b"big.bin", b"x" * 3_000_000) + b"".join(samples) + END,
+    ):
+        [(status, _, table, _)] = alike([archive], command="tarsort")
+        assert status == 0
+        assert len(table) > 200_000
+
+
+def test_a_file_that_changes_while_it_is_sorted(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"".join(texts(200)) + END)
+    program = PROGRAM.replace(
+        "for line in sys.stdin:",
+        """
+found = pieces.tar.find_cut
+def touched(file, near):
+    if 60_000 < near < 80_000:
+        os.utime("a.tar", (1, 1))
+    return found(file, near)
+pieces.tar.find_cut = touched
+for line in sys.stdin:""",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(SMALL), "100000", ""],
+        input='["tarsort", "a.tar"]\n',
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=clean_environment(),
+        timeout=60,
+        check=True,
+    )
+    status, said, *_ = json.loads(done.stdout)
+    assert status == 1
+    assert "this input changed while it was sorted" in said
 
 
 def test_a_replaced_file_is_found_out(tmp_path: Path) -> None:
@@ -329,7 +447,7 @@ for line in sys.stdin:""",
     (tmp_path / "b.tar").write_bytes(b"".join(texts(220)) + END)
     done = subprocess.run(
         [sys.executable, "-c", program, str(SMALL), "100000", ""],
-        input='["-f", "cls", "a.tar"]\n',
+        input='["tar2tsv", "-f", "cls", "a.tar"]\n',
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -31,7 +31,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cli": ("=stages.report",),
     "commands": (
         *("=cli", "stages", "=shards", "show", "=sample", "=values", "storage", "=compression", "tar"),
-        *("=numbering", "=sortkeys", "=plan", "=sources", "=pieces"),
+        *("=numbering", "=sortkeys", "=plan", "=sources", "=pieces", "=places"),
     ),
     "compression": ("=storage.names",),
     "demo": ("commands", "=cli"),

@@ -18,6 +18,7 @@ Examples:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import typer
@@ -25,7 +26,9 @@ import typer
 from tartools import cli, pieces, shards, storage
 from tartools.account import Account
 from tartools.errors import UsageError
+from tartools.sample import Batch
 from tartools.stages import table
+from tartools.values import INDEX
 
 
 @cli.group
@@ -71,8 +74,12 @@ def tar2tsv(
     urls = storage.expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     reading = shards.Reading(source.lax, source.skip_special, forks=True)
-    one_by_one = first is not None or table.INDEX in (name for column in columns for name in column.choices)
+    one_by_one = first is not None or any(INDEX in column.choices for column in columns)
     most = 1 if one_by_one else min(cli.workers(0), pieces.WORKERS)
-    rows = pieces.in_pieces(urls, account, reading, lambda samples: table.rows(samples, shape, account, first), most)
-    with shards.closing_upstream(rows), storage.writing(output.url, output.force) as sink:
-        table.write_lines(table.lines(rows, shape), sink)
+
+    def rows(batches: Iterator[Batch], _turn: pieces.Turn) -> table.Rows:
+        return table.rows(shards.each(batches, account), shape, account, first)
+
+    parts = pieces.in_pieces(urls, account, reading, rows, most)
+    with shards.closing_upstream(parts), storage.writing(output.url, output.force) as sink:
+        table.write_lines(table.lines(parts, shape), sink)

@@ -28,13 +28,16 @@ Examples:
 from __future__ import annotations
 
 import io
+from collections.abc import Generator, Iterator
 from typing import Annotated, NamedTuple
 
 import typer
 
-from tartools import cli, shards, sortkeys, storage
+from tartools import cli, pieces, shards, sortkeys, storage
 from tartools.account import Account
 from tartools.errors import StorageError, UsageError
+from tartools.places import Files, Places
+from tartools.sample import Batch
 from tartools.stages import sort
 from tartools.values import NUMBERS, parse_column
 
@@ -88,14 +91,14 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
         tmpdir=wanted.tmpdir,
         forks=True,
     )
-    batches = sort.sorted_batches(
-        shards.counted(shards.read_batches(urls, account, reading), account),
-        order,
-        account,
-        reopen=reopened,
-        memory=wanted.memory,
-        tmpdir=wanted.tmpdir,
-    )
+    places = Places(reopened, wanted.tmpdir, urls)
+    most = 1 if order.by_position else min(cli.workers(0), pieces.WORKERS)
+
+    def work(batches: Iterator[Batch], turn: pieces.Turn) -> Generator[bytes, None, Files]:
+        return sort.indexed_in_turn(shards.counted(batches, account), order, places, *turn)
+
+    index = sort.index_of(pieces.in_pieces(urls, account, reading, work, most), places)
+    batches = sort.sorted_batches(index, order, account, places, memory=wanted.memory, tmpdir=wanted.tmpdir)
     shards.write_batches(batches, output.url, account, force=output.force, gzip=output.gzip)
 
 

@@ -20,13 +20,14 @@ Examples:
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
 from tartools import cli, compression, numbering, shards, storage
 from tartools.account import Account
-from tartools.errors import UsageError
+from tartools.errors import SampleError, UsageError
 
 DEFAULT_SIZE = 10**9  # bytes
 
@@ -84,7 +85,7 @@ def tarsplit(
     for name in (*old.values(), *read, names.name(start)):  # not everything can be listed
         storage.check_output(name, force, urls)
     reading = shards.Reading(source.lax, source.skip_special, ranges=True, listed=False, forks=True)
-    counts = shards.even_counts(urls, even, reading) if even else lambda _: samples
+    counts = even_counts(urls, even, reading) if even else lambda _: samples
     with storage.writing("-") as printed:
         for number, url in shards.write_shards(
             shards.read_batches(urls, account, reading),
@@ -105,3 +106,18 @@ def tarsplit(
             old.pop(number, None)
     if old:
         account.warn(f"left of an earlier run: {' '.join(old[number] for number in sorted(old))}")
+
+
+def even_counts(urls: Sequence[str], into: int, reading: shards.Reading) -> Callable[[int], int]:
+    """Return how many samples each of *into* shards gets, so that they differ by at most one; reads all inputs.
+
+    Raises: UsageError for an input that can't be read twice; SampleError if there are too few samples.
+    """
+    for url in urls:
+        if not storage.is_repeatable(url):
+            raise UsageError("--shards reads the inputs twice, which this one does not allow", url=url)
+    counting = Account(lambda _: None)
+    total = sum(map(len, shards.read_batches(urls, counting, reading._replace(ranges=True, listed=False))))
+    if total < into:
+        raise SampleError(f"{total} samples are too few for {into} shards")
+    return lambda k: total // into + (k < total % into)

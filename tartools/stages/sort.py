@@ -10,12 +10,13 @@ its order, then the position of the sample in the input, so that the order is st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 
 from tartools.account import Account
 from tartools.errors import SampleError, shown
-from tartools.externalsort import external_sort
+from tartools.externalsort import blocks, external_sort, records_in
 from tartools.places import (
     IMPLIED,
     LONE,
@@ -24,43 +25,41 @@ from tartools.places import (
     PLACED,
     POSITION,
     Entry,
-    Extent,
+    Files,
     Owned,
     Places,
-    Reopen,
     unpacked,
 )
 from tartools.sample import Batch, Sample, field_name
 from tartools.sortkeys import FIRST, LAST, Order, decoder, encoder, key_encoder
-from tartools.tar import Member, Run
+from tartools.tar import Member
 
 MEMORY = 256 << 20  # bytes
+TURN = 40  # bits of a position, below the part of the input that it lies in
 SMALL = 1 << 20  # bytes of samples that are gathered
 FILES = OPEN_FILES // 2  # that samples are gathered from, so that they are open only once
 GATHERED = 1 << 16  # bytes; smaller samples are written together, larger ones from the file where they lie
 
 
 def sorted_batches(
-    batches: Iterable[Batch],
+    index: Iterable[bytes],
     order: Order,
     account: Account,
+    places: Places,
     *,
-    reopen: Reopen,
     memory: int = MEMORY,
     tmpdir: str | None = None,
 ) -> Iterator[Batch]:
-    """Yield the samples of *batches* in *order*, stable: equal ones stay in the order of the input, reversed too.
+    """Yield the samples of *index*, which lie in *places*, in *order*: equal ones stay in the order of the input.
 
-    By `__key__`, the members of one key become one sample wherever they were. All of *batches* are read before
-    the first is yielded. Samples that are ranges of plain files stay there, and *reopen* gives the file of a shard's
-    URL again; others are copied to a file without a name in *tmpdir*. Two samples with one key are never in one batch.
+    By `__key__`, the members of one key become one sample wherever they were. All of *index* is taken before
+    the first is yielded. Two samples with one key are never in one batch.
 
     Holds: records of *memory* bytes, more go to files without a name in *tmpdir*; 128 open files; two batches of 1 MiB.
-    Raises: SampleError for a value that is missing or not of its kind, and for a joined sample with a field twice;
-    StorageError if a file has changed meanwhile; what *batches* raises.
+    Raises: SampleError for a joined sample with a field twice; StorageError if a file has changed meanwhile; what
+    *index* raises.
     """
-    places = Places(reopen, tmpdir)
-    records = external_sort(indexed(batches, order, places), memory, tmpdir)
+    records = external_sort(index, memory, tmpdir)
     arranged = keys_joined if order.by_key else values_sorted
     last = None
     for batch in gathered(arranged(unpacked(records, decoder(order)), order, account), order, account, places):
@@ -75,11 +74,14 @@ def sorted_batches(
     places.check()
 
 
-def indexed(batches: Iterable[Batch], order: Order, places: Places) -> Iterator[bytes]:
-    """Yield a record for each sample of *batches*, in their order, after it has been given its place."""
+def indexed(batches: Iterable[Batch], order: Order, places: Places, position: int = 0) -> Iterator[bytes]:
+    """Yield a record for each sample of *batches*, in their order, after it has been given its place.
+
+    Samples that are ranges of plain files stay there, others are copied. The first one has *position*.
+    Raises: SampleError for a value that is missing or not of its kind, and for a sample with a field twice.
+    """
     encode, encode_key = encoder(order), key_encoder(order)
     implied = IMPLIED if order.by_key and order.kind == "text" else 0
-    position = 0
     for batch in batches:
         run, spot = batch.run, places.spot(batch)
         members = run.members if run is not None else None
@@ -104,6 +106,34 @@ def indexed(batches: Iterable[Batch], order: Order, places: Places) -> Iterator[
                 place = PLACE.pack(start + shift, end + shift, shard, len(key), flags)
                 yield sort_key + position.to_bytes(POSITION, "big") + key + place
             position += 1
+
+
+def indexed_in_turn(
+    batches: Iterable[Batch], order: Order, places: Places, turn: int, apart: bool
+) -> Generator[bytes, None, Files]:
+    """Yield what `indexed` does, in blocks, of a part of the input whose *turn* says where it stands among others.
+
+    Returns the files of *places*. Raises: SampleError as `indexed`, and for a sample that has to be copied if this is
+    done *apart*, in a process that takes its files with it.
+    """
+    yield from blocks(indexed(batches, order, places, turn << TURN))
+    if apart and places.copied:
+        raise SampleError("there are samples that have no place in a plain file")
+    return places.files
+
+
+def index_of(turns: Generator[bytes, None, list[Files]], places: Places) -> Iterator[bytes]:
+    """Yield the records of all *turns*, and have *places* know their files. Raises: StorageError if one has changed."""
+    told: list[Files] = []
+
+    def blocks_of() -> Iterator[bytes]:
+        told.extend((yield from turns))
+
+    with closing(turns):
+        for block in blocks_of():
+            yield from records_in(block)
+    for files in told:
+        places.add_files(files)
 
 
 def has_twins(members: Sequence[Member]) -> bool:
@@ -166,30 +196,26 @@ def gathered(found: Iterable[list[Entry]], order: Order, account: Account, place
 
     Holds: 1 MiB, and a joined sample as far as it is small.
     """
-    keys: list[bytes] = []
-    extents: list[Extent] = []
-    starts: list[int] = [0]
-    urls: list[str] = []
-    known, turns = (-1, -1), 0  # the file at hand, and how often it is another one
+    small: list[Entry] = []
+    size = turns = 0
+    last_key, last_shard, last_flags = b"", -1, 0
     for parts in found:
         _, key, start, end, shard, flags = entry = parts[0]
-        small = len(parts) == 1 and end - start <= GATHERED
-        full = starts[-1] >= SMALL or turns == FILES
-        if keys and (full or not small or key == keys[-1]):  # of two with one key, the writer is asked
-            yield Batch(Run(places.read(extents), keys, starts, None, []), urls)
-            keys, extents, starts, urls, turns = [], [], [0], [], 0
-        if not small:
+        lone = len(parts) > 1 or end - start > GATHERED
+        full = size >= SMALL or turns == FILES
+        if small and (lone or full or key == last_key):  # of two with one key, the writer is asked
+            yield places.joined(small)
+            small, size, turns, last_shard = [], 0, 0, -1
+        if lone:
             yield Batch.of(places.sample(entry) if len(parts) == 1 else joined(parts, order, account, places))
             continue
-        if known != (shard, flags):
-            known, (file, url) = (shard, flags), places.file(entry)
+        if shard != last_shard or flags != last_flags:
             turns += 1
-        keys.append(key)
-        extents.append((file, start, end))
-        starts.append(starts[-1] + end - start)
-        urls.append(url)
-    if keys:
-        yield Batch(Run(places.read(extents), keys, starts, None, []), urls)
+        small.append(entry)
+        size += end - start
+        last_key, last_shard, last_flags = key, shard, flags
+    if small:
+        yield places.joined(small)
 
 
 def together(equal: list[Entry], order: Order, account: Account) -> list[list[Entry]]:

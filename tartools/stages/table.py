@@ -18,7 +18,6 @@ from tartools.sample import Sample
 from tartools.streams import Sink
 from tartools.values import Column, getter, lookup, parse_column
 
-INDEX = "__index__"  # the value for which samples have to be counted from the first on
 CHUNK = 1 << 16  # bytes that are collected before they are written
 ABSENT = object()  # the value of a column of JSON for a sample that has none; None is JSON's null
 
