@@ -14,6 +14,15 @@ def as_warning(text: str) -> None:
     warnings.warn(text, stacklevel=3)
 
 
+class Jobs:
+    """How many jobs there are in *total*, and of these *skipped* (done before), *done*, *failed*, and *running* now."""
+
+    def __init__(self, total: int = 0, skipped: int = 0) -> None:
+        self.total = total
+        self.skipped = skipped
+        self.done = self.failed = self.running = 0
+
+
 class Account:
     """Counts of one run.
 
@@ -40,6 +49,7 @@ class Account:
         self.shards_done = 0
         self.shards: int | None = None  # in all
         self.expected: int | None = None  # bytes_in in all, where they are known
+        self.jobs = Jobs()  # of a command that runs commands
         self.listed: int | None = None  # files and objects, by a command that lists; bytes_in is what they have
 
     def warn(self, text: str) -> None:

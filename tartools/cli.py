@@ -191,7 +191,8 @@ class _Interrupted(BaseException):
 class Command:
     """A command of the toolbox: *name*, *summary* (its first line), *manual* (all its text), *parameters*."""
 
-    def __init__(self, function: Callable[..., None], manual: str) -> None:
+    def __init__(self, function: Callable[..., None], manual: str, interspersed: bool = True) -> None:
+        self._interspersed = interspersed
         self.name = function.__name__
         self.manual = inspect.cleandoc(manual)
         self.summary = self.manual.partition("\n")[0]
@@ -263,7 +264,10 @@ class Command:
             self.name,
             cls=_OnceEach,
             help=help_text(self.manual),
-            context_settings={"help_option_names": ["-h", "--help"]},
+            context_settings={
+                "help_option_names": ["-h", "--help"],
+                "allow_interspersed_args": self._interspersed,
+            },
         )(values)
         try:
             status = application(list(arguments), prog_name=self.name, standalone_mode=False)
@@ -296,13 +300,12 @@ class Command:
         return status
 
 
-def command(manual: str | None) -> Callable[[Callable[..., None]], Command]:
-    """Return a decorator that makes a function the command of its name, with *manual* as its help and man page."""
-    return partial(_command, manual or "")
+def command(manual: str | None, *, interspersed: bool = True) -> Callable[[Callable[..., None]], Command]:
+    """Return a decorator that makes a function the command of its name, with *manual* as its help and man page.
 
-
-def _command(manual: str, function: Callable[..., None]) -> Command:
-    return Command(function, manual)
+    Unless *interspersed*, what follows the first argument is an argument too, whatever it looks like.
+    """
+    return partial(Command, manual=manual or "", interspersed=interspersed)
 
 
 def help_text(manual: str) -> str:

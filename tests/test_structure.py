@@ -31,18 +31,21 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cli": ("=stages.report",),
     "commands": (
         *("=cli", "stages", "=shards", "show", "=sample", "=values", "storage", "=compression", "tar"),
-        *("=numbering", "=sortkeys", "=plan", "=sources", "=pieces", "=places"),
+        *("=numbering", "=sortkeys", "=plan", "=sources", "=pieces", "=places", "=jobs", "=running", "=cluster"),
     ),
     "compression": ("=storage.names",),
     "demo": ("commands", "=cli"),
     "errors": (),
     "streams": (),
     "externalsort": ("=storage.scratch", "tar"),
+    "cluster": ("=jobs", "=running", "=storage", "=storage.interrupts", "=storage.programs"),
+    "jobs": ("=storage.command",),
     "library": ("=shards", "=shardwriter", "=storage", "=storage.files", "=storage.interrupts", "=sample"),
     "manual": ("commands", "=cli"),
     "numbering": ("=compression", "=storage.names"),
     "pieces": ("=shards", "=sample", "tar", "storage"),
     "plan": ("=sample", "=sources", "=values", "storage", "tar"),
+    "running": ("=jobs", "=stages.ordered", "=storage.programs"),
     "sample": ("tar",),
     "places": ("=sample", "tar", "=storage.scratch"),
     "shards": ("=sample", "=shardwriter", "tar", "=compression", "storage"),
@@ -214,6 +217,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarcat": ["a.tar", "-o", "1.tar"],
         "tarcreate": ["plan.tsv", "-o", "2.tar"],
         "tarfirst": ["-f", "cls", "a.tar"],
+        "tarjob": ["-s", "a", "--", "tarcat", "{}.tar", "-o", "8.tar"],
         "tarls": ["a.tar"],
         "tarpcat": ["-p", "2", "a.tar", "-o", "3.tar"],
         "tarproc": ["-c", "true", "a.tar", "-o", "4.tar"],
@@ -277,7 +281,7 @@ def test_every_option_has_help(name: str) -> None:
 # Letters that mean two things in two commands, as the predecessors fixed them. There are to be no others.
 AMBIGUOUS = {
     "-c": {"--count", "--command"},
-    "-s": {"--size", "--sortkey", "--script"},
+    "-s": {"--size", "--sortkey", "--script", "--spec"},
     "-S": {"--sorttype", "--subdirs", "--select"},
 }
 

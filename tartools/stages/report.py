@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tartools.account import Account
+from tartools.account import Account, Jobs
 from tartools.errors import printable
 
 if TYPE_CHECKING:
@@ -64,14 +64,19 @@ def _draw(name: str, account: Account, done: threading.Event) -> None:
     if done.wait(FIRST_SIGN):
         return
     begin = clock() - FIRST_SIGN
-    display = _display(bar=account.expected is not None)
+    display = _display(bar=account.expected is not None or account.jobs.total > 0)
     if not display.console.is_terminal or display.console.is_dumb_terminal:
         _tell(name, account, begin, done)
         return
     with display:
         task = display.add_task(name, total=account.expected, counts="")
         while True:
-            display.update(task, completed=account.bytes_in, counts=_counts(account, clock() - begin))
+            counts, jobs = _counts(account, clock() - begin), account.jobs
+            if jobs.total:
+                ended = jobs.done + jobs.failed
+                display.update(task, completed=ended, total=jobs.total - jobs.skipped, counts=counts)
+            else:
+                display.update(task, completed=account.bytes_in, counts=counts)
             if done.wait(0.2):
                 return
 
@@ -99,6 +104,8 @@ def _display(bar: bool) -> Progress:
 def _counts(account: Account, seconds: float) -> str:
     if account.listed is not None:
         return _listed(account)
+    if account.jobs.total:
+        return f"{_jobs(account.jobs)}, {account.jobs.running} running{_pace(account.jobs, seconds)}"
     shards = f", {account.shards_done} of {account.shards} shards" if (account.shards or 0) > 1 else ""
     known = f" of {in_units(account.expected)}" if account.expected is not None else ""
     rate = in_units(account.bytes_in / max(seconds, 1e-6))
@@ -110,6 +117,9 @@ def summary(name: str, account: Account, seconds: float) -> None:
     if account.listed is not None:
         say(name, _listed(account))
         return
+    if account.jobs.total:
+        say(name, f"{account.jobs.total} items: {_jobs(account.jobs)}, {seconds:.1f} s{_pace(account.jobs, seconds)}")
+        return
     if account.directories:
         say(name, f"{account.directories} directory entries are no samples")
     parts = [f"{account.samples_in} samples in, {account.samples_out} out"]
@@ -120,6 +130,16 @@ def summary(name: str, account: Account, seconds: float) -> None:
             parts.append(f"{count} {what}")
     size = account.bytes_out or account.bytes_in
     say(name, f"{', '.join(parts)}, {in_units(size)}, {in_units(size / max(seconds, 1e-6))}/s")
+
+
+def _jobs(jobs: Jobs) -> str:
+    skipped = f", {jobs.skipped:,} there before" if jobs.skipped else ""
+    return f"{jobs.done:,} done{skipped}, {jobs.failed:,} failed"
+
+
+def _pace(jobs: Jobs, seconds: float) -> str:
+    ended = jobs.done + jobs.failed
+    return f", {ended / seconds:.3g}/s" if ended and seconds else ""
 
 
 def _listed(account: Account) -> str:
@@ -139,6 +159,11 @@ def in_units(size: float) -> str:
             break
         size /= 1000
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def now() -> float:
+    """Return seconds since 1970, for logs."""
+    return time.time()
 
 
 def clock() -> float:

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from tartools.errors import StorageError, UsageError
-from tartools.storage import local
+from tartools.storage import local, streams
 from tartools.storage.expand import expand
 from tartools.storage.interrupts import signals_wait
 from tartools.storage.names import LISTED, LOCAL, REMOTE, SMART, gopen, scheme_of, split_query
-from tartools.storage.streams import Output
+from tartools.storage.streams import FileSink, Output
 from tartools.streams import Input, Sink
 
 if TYPE_CHECKING:
@@ -24,21 +24,28 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Output",
+    "appended",
     "between",
     "check_inputs",
+    "check_listening",
     "check_output",
+    "content",
     "expand",
     "is_file",
     "is_repeatable",
+    "is_there",
     "ls",
     "open_read",
     "open_write",
     "remove",
     "run",
+    "those_there",
     "writing",
 ]
 
 Opener = TypeVar("Opener")
+FEW = 10  # objects that are asked for one by one
+PATIENCE = 5.0  # seconds until a server that does not answer is none
 
 
 def _read_command(url: str) -> Input:
@@ -243,10 +250,57 @@ def check_output(url: str, force: bool, inputs: Sequence[str]) -> None:
     elif scheme != "pipe":
         if url in inputs:
             raise StorageError("this output is also an input", url=url)
-        if not force:
-            from tartools.storage import smart, stores
+        if not force and is_there(url):
+            raise StorageError("this exists already; --force replaces it", url=url)
 
-            (stores if scheme in REMOTE else smart).check_absent(url)
+
+def appended(url: str | None) -> FileSink:
+    """Return the local file *url*, to which what is written is added; without one, what leads nowhere.
+
+    Raises: StorageError if it is no local file or can't be written; UsageError for another scheme.
+    """
+    if url is not None and scheme_of(url) not in LOCAL:
+        raise UsageError("this has to be a local file, since lines are added to it", url=url)
+    return local.open_append(url or os.devnull)
+
+
+def content(url: str) -> bytes:
+    """Return all bytes of *url*. Raises: StorageError."""
+    with streams.stream_file(open_read(url), url) as file:
+        return file.read()
+
+
+def those_there(urls: Sequence[str]) -> set[str]:
+    """Return those of *urls* that exist. Many in one store are looked for by listing what begins as all of them do.
+
+    Raises: StorageError if nobody can tell.
+    """
+    scheme, prefix = scheme_of(urls[0]) if urls else "", os.path.commonprefix(urls)  # noqa: RUF071  # by letters
+    if len(urls) <= FEW or scheme not in LISTED or prefix.count("/") < 3:
+        return {url for url in urls if is_there(url)}
+    from tartools.storage import listing
+
+    return set(urls) & {found.url for found in listing.listed(prefix)}
+
+
+def check_listening(host: str, port: int, url: str) -> None:
+    """Raise StorageError unless something listens at *host* and *port*, of which *url* is the address."""
+    import socket
+
+    try:
+        socket.create_connection((host, port), PATIENCE).close()
+    except OSError as error:
+        raise StorageError(f"cannot connect: {error.strerror or error}", url=url) from error
+
+
+def is_there(url: str) -> bool:
+    """Tell whether *url*, local or remote, exists. Raises: StorageError if nobody can tell."""
+    scheme = scheme_of(url)
+    if scheme in LOCAL:
+        return local.is_there(url)
+    from tartools.storage import smart, stores
+
+    return stores.is_there(url) if scheme in REMOTE else smart.is_there(url)
 
 
 def _entry(table: dict[str, Opener], scheme: str, url: str, verb: str) -> Opener:

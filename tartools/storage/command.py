@@ -14,7 +14,7 @@ import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 from tartools.errors import StorageError, UsageError, concealed
@@ -22,39 +22,46 @@ from tartools.storage.interrupts import signals_wait
 from tartools.storage.names import PIPE
 from tartools.storage.streams import FileSink, enlarge
 
-_PLACE = re.compile(r"""'\{\}'|"\{\}"|\{\}""")
 _NESTED = re.compile(r"`|<<|\$'")  # what else changes the meaning of quotes
-_QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|\{\}|['"]""", re.DOTALL)
 PATIENCE = 2.0  # seconds between asking a command to end and making it
 
 
 def fill(template: str, word: str) -> str:
-    r"""Return *template* with each `{}`, its quotes included, replaced by *word* as one shell word.
+    r"""Return *template* with each `{}`, its quotes included, replaced by *word* as one shell word; see `fill_all`.
+
+    >>> fill("gsutil cat '{}'", "gs://b/it's.tar")
+    'gsutil cat \'gs://b/it\'"\'"\'s.tar\''
+    """
+    return fill_all(template, {"{}": word})
+
+
+def fill_all(template: str, words: Mapping[str, str]) -> str:
+    """Return *template* with each key of *words*, its quotes included, replaced by its value as one shell word.
 
     A word of harmless letters may stand anywhere. Another one may not become part of a quoted string, which it could
     end, or in which a shell would run what is in it.
 
     Raises: UsageError for a word that would.
-
-    >>> fill("gsutil cat '{}'", "gs://b/it's.tar")
-    'gsutil cat \'gs://b/it\'"\'"\'s.tar\''
     """
-    quoted = shlex.quote(word)
-    if quoted == word:
-        return _PLACE.sub(word, template)
+    place = "|".join(map(re.escape, words))
+    alone = re.compile(rf"""'(?:{place})'|"(?:{place})"|(?:{place})""")
+    if all(shlex.quote(word) == word for word in words.values()):
+        return alone.sub(lambda found: words[found[0].strip("'\"")], template)
+    quoted = re.compile(rf"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|{place}|['"]""", re.DOTALL)
 
     def put(found: re.Match[str]) -> str:
         part = found[0]
-        if _PLACE.fullmatch(part) and not _NESTED.search(template):
-            return quoted
+        if alone.fullmatch(part) and not _NESTED.search(template):
+            return shlex.quote(words[part.strip("'\"")])
         unclosed = part[part.find("$(") :].count(")") < part.count("$(")
-        if "{}" in part or part in "'\"" or unclosed or _NESTED.search(template):
+        if re.search(place, part) or part in "'\"" or unclosed or _NESTED.search(template):
             raise UsageError(
-                f"for such a name, {{}} has to stand alone or alone in quotes: {concealed(template)}", url=word
+                f"for such a name, {{}} has to stand alone or alone in quotes: {concealed(template)}",
+                url=next(iter(words.values())),
             )
         return part
 
-    return _QUOTED.sub(put, template)
+    return quoted.sub(put, template)
 
 
 class Child:

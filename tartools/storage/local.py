@@ -125,6 +125,11 @@ def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
         raise _exists(url)
 
 
+def is_there(url: str) -> bool:
+    """Tell whether there is a file *url*; a link to nothing is none."""
+    return _stat(url, 1) is not None
+
+
 def _stat(url: str, fd: int) -> os.stat_result | None:
     try:
         return os.fstat(fd) if url == "-" else os.stat(path_of(url))
@@ -134,6 +139,14 @@ def _stat(url: str, fd: int) -> os.stat_result | None:
 
 def _exists(url: str) -> StorageError:
     return StorageError("this exists already; --force replaces it", url=url)
+
+
+def open_append(url: str) -> FileSink:
+    """Return the local file *url*, made if it is not there, to which what is written is added."""
+    try:
+        return FileSink(path_of(url), url, os.O_CREAT | os.O_APPEND)
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=url) from error
 
 
 class OpenOutput:

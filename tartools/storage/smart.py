@@ -108,8 +108,8 @@ class SmartOutput:
 
     def commit(self) -> None:
         """Send everything. Raises: StorageError; part of it may then be there, if the store writes in place."""
-        if not self._force:
-            check_absent(self._url)
+        if not self._force and is_there(self._url):
+            raise StorageError("this exists already; --force replaces it", url=self._url)
         with open(os.dup(self.sink.fileno()), "rb") as file, _asking(self._url):
             file.seek(0)
             target = _open(self._url, "wb")
@@ -144,18 +144,18 @@ def open_write(url: str, force: bool) -> SmartOutput:
     return SmartOutput(url, force)
 
 
-def check_absent(url: str) -> None:
-    """Raise StorageError if *url* can be read, so that it is there, or if nobody can tell."""
+def is_there(url: str) -> bool:
+    """Tell whether *url* can be read, so that it is there. Raises: StorageError if nobody can tell."""
     try:
         with _asking(url):
             stream = _open(url, "rb")
             stream.read(1)
             stream.close()
     except Absent:
-        return
+        return False
     except StorageError as error:
         if isinstance(error.__cause__, ImportError):
             raise
         reason = error.message.removeprefix("smart_open cannot do this: ")
         raise StorageError(f"cannot tell whether this exists ({reason}); --force writes it", url=url) from None
-    raise StorageError("this exists already; --force replaces it", url=url)
+    return True

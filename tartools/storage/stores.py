@@ -139,11 +139,9 @@ def object_of(url: str) -> Object:
     return store_of(scheme_of(url)).opened(url)
 
 
-def check_absent(url: str) -> None:
-    """Raise StorageError if there is an object *url*; not if we may not know: the store will tell at the end."""
+def is_there(url: str) -> bool:
+    """Tell whether there is an object *url*; if we may not know, we say no: the store will tell at the end."""
     try:
-        there = persist(object_of(url).head, url)
+        return persist(object_of(url).head, url) is not None
     except NoPermission:
-        return
-    if there is not None:
-        raise StorageError("this exists already; --force replaces it", url=url)
+        return False

@@ -1,0 +1,232 @@
+r"""Run a command once for each of many shards, on this machine or on a Ray cluster.
+
+COMMAND is run once for each item of SPEC, with {} replaced by the item. {.} is the item without its last suffix, {/}
+without its directory, {/.} without both. A command without any of these gets the item as its last word. No shell reads
+COMMAND, unless it is one: bash -c '... {}'. In such a word, which means something to a shell, the item is quoted.
+
+What a command writes by -o shows whether its item is done: a tarjob that was interrupted, or of which some items
+failed, is run again as it is, and does what is missing. The output is what -o of tarjob names, with {} in it, or else
+what the command's own -o does. This holds for outputs that appear whole or not at all, as those of all tartools do. Of
+a command that writes in place, what a killed run leaves looks done; only what --log says has failed is not trusted.
+
+Each item is tried 1 + --retries times. Other items go on when one has failed; the exit status is 0 only if all are
+done. What a command prints on stdout is printed in one piece when it has succeeded, up to 16 MiB, in the order in which
+they end; its stderr is in the log, and its last line in the message if it failed.
+
+-j items are worked on at a time. If COMMAND is one of tartools with -p N, that is by default the number of cores
+divided by N. Under --engine ray, which is the default where RAY_ADDRESS is set, Ray decides that: each item asks for
+--cpus cores, by default N. Every node needs tartools, and its COMMAND.
+
+--only K/N is for those who start many: every N-th item from the K-th on. In a Slurm array:
+
+  #SBATCH --array=1-8
+  tarjob -s '{000..147}' --only "$SLURM_ARRAY_TASK_ID/8" -- tarsort in-{}.tar -o out-{}.tar
+
+and in an Indexed Job of Kubernetes, which counts from 0:
+
+  sh -c 'tarjob -s "{000..147}" --only "$((JOB_COMPLETION_INDEX + 1))/8" -- tarsort in-{}.tar -o out-{}.tar'
+
+Examples:
+  tarjob -s '{000..147}' -- tarsort in-{}.tar -o out-{}.tar
+  tarjob -s 'pages-*.tar' --log log.jsonl -- tarproc -c 'tesseract sample.png sample' {} -o text-{}
+  tarjob --report log.jsonl
+  tarjob -s '{0..9}' -- tar2tsv --noheader -f cls train-{}.tar | sort | uniq -c
+  tarjob -s '{000..147}' --dry-run -- tarcat in-{}.tar -o out-{}.tar.zst | parallel
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from tartools import cli, jobs, running, storage
+from tartools.account import Account, Jobs
+from tartools.errors import UsageError, printable, shown
+from tartools.jobs import Ended, Task
+from tartools.stages import report
+
+
+class Engine(StrEnum):
+    """Who runs the commands."""
+
+    local = "local"
+    ray = "ray"
+
+
+@cli.group
+class Items(NamedTuple):
+    """What there is to do."""
+
+    spec: Annotated[
+        str | None, typer.Option("-s", "--spec", metavar="SPEC", help="The items: braces, or a wildcard of shards.")
+    ] = None
+    files_from: Annotated[
+        list[str] | None,
+        typer.Option("-T", "--files-from", metavar="FILE", help="Read more items from FILE, one a line."),
+    ] = None
+    null: Annotated[bool, typer.Option("-0", "--null", help="Items in -T files end with NUL, not newline.")] = False
+    only: Annotated[str | None, typer.Option("--only", metavar="K/N", help="Do the K-th of N parts of them.")] = None
+
+
+@cli.group
+class Rules(NamedTuple):
+    """When an item is done, and what is done about others."""
+
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="PATTERN", help="What shows that an item is done, with {} in it.")
+    ] = ""
+    redo: Annotated[bool, typer.Option("--redo", help="Do again what is done, and replace it.")] = False
+    retries: Annotated[int, typer.Option("--retries", metavar="N", min=0, help="Try N times more if it fails.")] = 0
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Stop a command that takes longer: it failed."),
+    ] = None
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Start no more once an item has failed.")] = False
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on past failed items, as it does anyway.")] = (
+        False
+    )
+    log: Annotated[
+        str | None, typer.Option("--log", metavar="FILE", help="Add a line of JSON to FILE for each item that ends.")
+    ] = None
+
+
+@cli.group
+class Place(NamedTuple):
+    """Where commands run, and how many at a time."""
+
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", metavar="N", min=1, help="Items at a time.")] = None
+    engine: Annotated[Engine | None, typer.Option("--engine", help="Who runs them: this machine, or Ray.")] = None
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="ADDRESS", help="The Ray cluster, as in ray.init.")
+    ] = None
+    cpus: Annotated[
+        float | None, typer.Option("--cpus", metavar="N", min=0.001, help="Cores that an item needs, for Ray.")
+    ] = None
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, one shell command a line.")]
+ReportOf = Annotated[str | None, typer.Option("--report", metavar="LOG", help="Sum up the file that --log wrote.")]
+
+
+@cli.command(__doc__, interspersed=False)
+def tarjob(
+    account: Account,
+    items: Items,
+    rules: Rules,
+    place: Place,
+    words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", help="What to run.")] = None,
+    dry_run: DryRun = False,
+    report_of: ReportOf = None,
+) -> None:
+    """Run the command."""
+    if report_of is not None:
+        if words or items.spec or items.files_from:
+            raise UsageError("--report reads a log, and runs nothing")
+        summed = jobs.report_of(jobs.last_records(storage.content(report_of), report_of).values())
+        with storage.writing("-") as sink:
+            sink.write("".join(f"{printable(line)}\n" for line in jobs.report_lines(summed)).encode())
+        account.omissions += len(summed.failed)
+        return
+    command = checked(words or [], items, rules, place)
+    names = storage.expand([items.spec] if items.spec else [], items.files_from or [], "\0" if items.null else "\n")
+    tasks = jobs.tasks_of(names, command, rules.output, force=rules.redo)
+    tasks = missing(jobs.part_of(tasks, items.only), rules, account)
+    if dry_run:
+        with storage.writing("-") as sink:
+            for task in tasks:
+                sink.write(os.fsencode(jobs.shell_line(task)) + b"\n")
+        return
+    log = storage.appended(rules.log)
+    with closing(engine(tasks, rules, place, command, account)) as done, storage.writing("-") as printed:
+        for task, ended in done:
+            if ended is None:
+                continue
+            ended = checked_end(task, ended, rules)
+            book(task, ended, account)
+            log.write(jobs.record(task, ended, report.now()))
+            printed.write(ended.printed)
+    if left := len(tasks) - account.jobs.done - account.jobs.failed:
+        account.omit(f"{left} items were not begun, because of --fail-fast")
+
+
+def checked(words: Sequence[str], items: Items, rules: Rules, place: Place) -> list[str]:
+    """Return COMMAND. Raises: UsageError for options that exclude each other."""
+    if not items.spec and not items.files_from:
+        raise UsageError("there are no items: -s names them ('{000..147}', 's3://bucket/in-*.tar'), or -T FILE")
+    if not words:
+        raise UsageError("there is no command: give it behind the options, or behind --")
+    if rules.fail_fast and rules.keep_going:
+        raise UsageError("--fail-fast and --keep-going exclude each other")
+    if place.engine is Engine.local and (place.address or place.cpus):
+        raise UsageError("--address and --cpus are for --engine ray")
+    return list(words)
+
+
+def missing(tasks: Sequence[Task], rules: Rules, account: Account) -> list[Task]:
+    """Return those of *tasks* that are to be done: their output is not there, or the log says that they failed.
+
+    Of the latter what is there is replaced.
+    """
+    log = storage.content(rules.log) if rules.log and storage.is_there(rules.log) else b""
+    records = jobs.last_records(log, rules.log or "")
+    failed = {item for item, said in records.items() if said.get("status") == jobs.FAILED}
+    there = set() if rules.redo else storage.those_there([task.output for task in tasks if task.output])
+    found = [
+        task._replace(force=task.force or task.output in there)
+        for task in tasks
+        if task.output not in there or task.item in failed
+    ]
+    account.jobs = Jobs(len(tasks), skipped=len(tasks) - len(found))
+    return found
+
+
+def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[str], account: Account) -> running.Done:
+    """Return what has *tasks* done, and yields each as it ends."""
+    asked = jobs.workers_in(command, {path.stem for path in Path(__file__).parent.glob("tar*.py")})
+    cores = cli.workers(asked) if asked is not None else 1
+    on_ray = place.address or place.cpus or os.environ.get("RAY_ADDRESS")
+    if place.engine is Engine.ray or (place.engine is None and on_ray):
+        from tartools import cluster
+
+        return cluster.there(
+            tasks,
+            account,
+            address=place.address,
+            cpus=place.cpus or cores,
+            most=place.jobs,
+            retries=rules.retries,
+            timeout=rules.timeout,
+            fail_fast=rules.fail_fast,
+        )
+    return running.here(
+        tasks,
+        account.jobs,
+        place.jobs or max(1, cli.workers(0) // cores),
+        retries=rules.retries,
+        timeout=rules.timeout,
+        fail_fast=rules.fail_fast,
+    )
+
+
+def checked_end(task: Task, ended: Ended, rules: Rules) -> Ended:
+    """Return *ended*; it failed if the output that -o names is not there."""
+    if rules.output and not ended.failure and not storage.is_there(task.output):
+        return ended._replace(failure=f"ended well, but its output {shown(task.output)} is not there")
+    return ended
+
+
+def book(task: Task, ended: Ended, account: Account) -> None:
+    """Count *task*, and report it if it failed."""
+    if not ended.failure:
+        account.jobs.done += 1
+        return
+    account.jobs.failed += 1
+    tries = f" after {ended.tries} tries" if ended.tries > 1 else ""
+    words = f": {ended.last_words}" if ended.last_words else ""
+    account.omit(f"{shown(task.item)}: {ended.failure}{tries}{words}")

@@ -1,0 +1,240 @@
+"""Jobs: one command for many items. What is run for an item, what came of it, and what a log says about all.
+
+Nothing here runs anything: `storage.programs` runs a command on this machine, `cluster` has Ray do so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tartools.errors import StorageError, UsageError, shown
+from tartools.storage.command import fill_all
+
+PLACE = re.compile(r"\{/?\.?\}")  # {} {.} {/} {/.}
+HARMLESS = re.compile(r"[\w@%+=:,./-]*")  # what means nothing to a shell
+OUTPUT = re.compile(r"(?:--output=|-o)(?=.)(.*)", re.DOTALL)
+PARALLEL = re.compile(r"(?:--parallel=|-p)([0-9]+)")
+DONE, FAILED = "done", "failed"
+
+
+class Task(NamedTuple):
+    """What is run for one *item*: words, and the *output* that shows that it was done, "" if nobody knows.
+
+    An output that is there stands for a task that is done, unless *force*, which has it replaced.
+    """
+
+    item: str
+    words: tuple[str, ...]
+    output: str = ""
+    force: bool = False
+
+
+class Ended(NamedTuple):
+    """How a task ended: its exit *status* (negative: by that signal; None: nobody knows) and the *failure* in words.
+
+    *seconds* are those of all *tries*, on *host*. *said* is the end of what it wrote to stderr, *printed* all that it
+    wrote to stdout. *failure* is "" if it did not fail.
+    """
+
+    status: int | None
+    failure: str = ""
+    seconds: float = 0.0
+    tries: int = 1
+    host: str = ""
+    said: str = ""
+    printed: bytes = b""
+
+    @property
+    def last_words(self) -> str:
+        """The last line of stderr that is not empty."""
+        return next((line.strip() for line in reversed(self.said.splitlines()) if line.strip()), "")
+
+
+def words_of(item: str) -> dict[str, str]:
+    """Return what each place stands for, as in GNU parallel.
+
+    >>> words_of("gs://b/train-01.tar.gz")["{/.}"]
+    'train-01.tar'
+    """
+    base = item.rpartition("/")[2]
+    bare = re.sub(r"\.[^/.]+$", "", item)
+    return {"{}": item, "{.}": bare, "{/}": base, "{/.}": re.sub(r"\.[^/.]+$", "", base)}
+
+
+def filled(word: str, item: str) -> str:
+    r"""Return *word* with its places filled by *item*.
+
+    Where the word has blanks, or anything else that means something to a shell, it may be a line for one: then the
+    item is put in as one shell word, so that none of it is run.
+
+    Raises: UsageError for an item that can't be put in so.
+
+    >>> filled("out-{/.}.tar", "in/it's.tar"), filled("wc -c {}", "it's.tar")
+    ("out-it's.tar", 'wc -c \\'it\\'"\\'"\\'s.tar\\'')
+    """
+    if HARMLESS.fullmatch(PLACE.sub("", word)):
+        return put(word, item)
+    return fill_all(word, words_of(item)) if PLACE.search(word) else word
+
+
+def put(pattern: str, item: str) -> str:
+    """Return *pattern* with its places filled by *item* as it is."""
+    words = words_of(item)
+    return PLACE.sub(lambda found: words[found[0]], pattern)
+
+
+def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force: bool) -> list[Task]:
+    """Return a task for each of *items*: *command* with its places filled, or the item behind it if it has none.
+
+    *output* is the pattern of what they write. If it is empty, it is what the command itself is told by -o, with a
+    place in it.
+
+    Raises: UsageError for two items with one output, and for a pattern that can't be looked at.
+    """
+    if not any(PLACE.search(word) for word in command):
+        command = [*command, "{}"]
+    pattern = output or output_in(command)
+    if output and (not PLACE.search(output) or output.startswith("pipe:")):
+        raise UsageError(f"-o {output!r} can't show what is done: it needs a place like {{}}, and is to name an object")
+    tasks = []
+    owners: dict[str, str] = {}
+    for item in items:
+        name = put(pattern, item)
+        if name and owners.setdefault(name, item) != item:
+            raise UsageError(f"{shown(item)!r} and {shown(owners[name])!r} would both write {shown(name)!r}")
+        tasks.append(Task(item, tuple(filled(word, item) for word in command), name, force))
+    return tasks
+
+
+def output_in(command: Sequence[str]) -> str:
+    """Return the pattern behind the -o or --output of *command*, if it has a place in it; else "".
+
+    >>> output_in(["tarcat", "in-{}.tar", "-o", "out-{}.tar"]), output_in(["tarcat", "--output=x.tar", "{}"])
+    ('out-{}.tar', '')
+    """
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        found = OUTPUT.fullmatch(word)
+        pattern = following if word in ("-o", "--output") else found[1] if found else ""
+        if PLACE.search(pattern) and not pattern.startswith("pipe:"):
+            return pattern
+    return ""
+
+
+def workers_in(command: Sequence[str], ours: Iterable[str]) -> int | None:
+    """Return the workers that *command* asks for by -p if it is one of *ours*, 0 for all cores; None if it is not.
+
+    >>> workers_in(["tarproc", "-p", "16", "-c", "true"], ["tarproc"]), workers_in(["mkdir", "-p", "7"], ["tarproc"])
+    (16, None)
+    """
+    name = os.path.basename(command[0])
+    if name.startswith("python") and tuple(command[1:3]) == ("-m", "tartools"):
+        command = command[3:]
+        name = command[0] if command else ""
+    if name not in ours:
+        return None
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        found = PARALLEL.fullmatch(f"-p{following}" if word in ("-p", "--parallel") else word)
+        if found:
+            return int(found[1])
+    return 1
+
+
+def shell_line(task: Task) -> str:
+    """Return the line that does *task* in a shell."""
+    return ("TARTOOLS_FORCE=1 " if task.force else "") + shlex.join(task.words)
+
+
+def part_of(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:
+    """Return the K-th of N parts of *tasks* for *part* "K/N", from 1 on: every N-th task. Raises: UsageError."""
+    if part is None:
+        return tasks
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", part, re.ASCII)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise UsageError(f"--only {part!r} is no part: write K/N with K from 1 to N")
+    return tasks[int(found[1]) - 1 :: int(found[2])]
+
+
+# ---- the log ----
+
+
+def record(task: Task, ended: Ended, time: float) -> bytes:
+    """Return the line of a log that says how *task* ended, at *time* in seconds since 1970."""
+    said = {
+        "item": task.item,
+        "status": FAILED if ended.failure else DONE,
+        "exit": ended.status,
+        "seconds": round(ended.seconds, 3),
+        "tries": ended.tries,
+        "host": ended.host,
+        "time": round(time, 3),
+        "output": task.output,
+        "stderr": ended.said,
+    }
+    return json.dumps(said).encode() + b"\n"
+
+
+def last_records(log: bytes, name: str) -> dict[str, dict[str, Any]]:
+    """Return the last record of each item in *log*, the content of the file *name*.
+
+    A line without end, which a killed run leaves, is passed over. Raises: StorageError for a line that is none of ours.
+    """
+    records: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(log.split(b"\n")[:-1], 1):
+        try:
+            said = json.loads(line)
+            records[said["item"]] = said
+        except (ValueError, KeyError, TypeError):
+            raise StorageError(f"line {number} is no record of a job", url=name) from None
+    return records
+
+
+@dataclass
+class Report:
+    """What a log says in all: numbers of items, seconds of all tries, tries by host, and how items failed."""
+
+    done: int = 0
+    failed: list[dict[str, Any]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    tries: int = 0
+    hosts: Counter[str] = field(default_factory=Counter)
+    slowest: list[dict[str, Any]] = field(default_factory=list)
+
+
+def report_of(records: Iterable[dict[str, Any]], slowest: int = 3) -> Report:
+    """Return the sum of *records*, with so many of the *slowest*."""
+    report = Report()
+    for each in records:
+        report.done += each.get("status") == DONE
+        if each.get("status") != DONE:
+            report.failed.append(each)
+        report.seconds.append(float(each.get("seconds", 0)))
+        report.tries += int(each.get("tries", 1))
+        report.hosts[str(each.get("host", ""))] += 1
+        report.slowest.append(each)
+    report.slowest = sorted(report.slowest, key=lambda each: -float(each.get("seconds", 0)))[:slowest]
+    report.seconds.sort()
+    return report
+
+
+def report_lines(report: Report) -> list[str]:
+    """Return what a person reads of *report*: numbers, times, hosts, the slowest items, those that failed and why."""
+    ended = report.done + len(report.failed)
+    lines = [f"{ended} items: {report.done} done, {len(report.failed)} failed, {report.tries} tries"]
+    if ended:
+        middle, last = report.seconds[ended // 2], report.seconds[-1]
+        lines.append(f"{sum(report.seconds):.1f} s in all; an item {middle:.1f} s (median), {last:.1f} s at most")
+        lines.append("hosts: " + ", ".join(f"{host} {count}" for host, count in report.hosts.most_common()))
+        lines += [f"slowest: {shown(each['item'])}: {float(each.get('seconds', 0)):.1f} s" for each in report.slowest]
+    for each in report.failed:
+        words = Ended(None, said=str(each.get("stderr", ""))).last_words
+        status = each.get("exit")
+        how = f"status {status}" if status is not None else "no status"
+        lines.append(f"failed: {shown(str(each['item']))}: {how}{': ' if words else ''}{words}")
+    return lines
