@@ -68,6 +68,8 @@ def in_pieces(
 ) -> Generator[bytes, None, list[Told]]:
     """Yield what *work* yields for the samples of *urls*, in order, in the same parts; return what it returned.
 
+    All local files are looked at before this returns a generator.
+
     *work* is called with the samples of each unit of the input, and up to *most* processes do so at a time. Apart, what
     it returns becomes what JSON makes of it, and what it raises has it called again, not apart. It counts the samples,
     and what becomes of them, in *account*.
@@ -77,6 +79,13 @@ def in_pieces(
     """
     shards.announce(urls, account)
     units = planned(urls, account.expected if most > 1 and can_fork() else 0)
+    return _worked_off(units, urls, account, reading, work, most)
+
+
+def _worked_off(
+    units: Iterator[Unit], urls: Sequence[str], account: Account, reading: Reading, work: Work[Told], most: int
+) -> Generator[bytes, None, list[Told]]:
+    """Do as `in_pieces` says."""
     ahead: deque[tuple[Unit, Child | None]] = deque()
     told: list[Told] = []
     begun = 0
