@@ -1,4 +1,4 @@
-r"""Run a command once for each of many shards, on this machine or on a Ray cluster.
+r"""Run a command for each of many shards, here or on a Ray cluster.
 
 COMMAND is run once for each item of SPEC, with {} replaced by the item. {.} is the item without its last suffix, {/}
 without its directory, {/.} without both. A command without any of these gets the item as its last word. No shell reads

@@ -41,11 +41,13 @@ COMMANDS = {
     "tar2tsv": Case(("-f", "cls")),
     "tarfirst": Case(("-f", "cls")),
     "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n", reads="plan"),
+    "tarjob": Case(("-s", "1", "--", "head", "-c{}"), reads=""),
     "tarls": Case((), reads=""),
 }
 OPENERS = [name for name, case in COMMANDS.items() if case.reads]
 READERS = [name for name, case in COMMANDS.items() if case.reads == "tar"]
 each = pytest.mark.parametrize("name", COMMANDS)
+each_looker = pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"tarjob"}))  # which says what its commands say
 each_opener = pytest.mark.parametrize("name", OPENERS)
 each_reader = pytest.mark.parametrize("name", READERS)
 
@@ -158,7 +160,7 @@ def test_a_directory(name: str, main: Main, shell: Run) -> None:
     assert os.listdir() == ["d"]
 
 
-@each
+@each_looker
 def test_a_missing_file(name: str, main: Main) -> None:
     done = main(name, *COMMANDS[name].arguments, "nope.tar")
     assert failed(done, name) == f"{name}: nope.tar: No such file or directory\n"
@@ -305,7 +307,7 @@ USAGE = {
 @each
 @pytest.mark.parametrize("arguments", USAGE.values(), ids=USAGE)
 def test_usage_errors(name: str, arguments: list[str], main: Main, given: Callable[[str], str]) -> None:
-    done = main(name, *COMMANDS[name].arguments, *arguments, given(name))
+    done = main(name, *arguments, *COMMANDS[name].arguments, given(name))
     assert f"{name} --help" in failed(done, name, status=2)
     assert (done.stdout, os.listdir()) == (b"", [given(name)])
 
