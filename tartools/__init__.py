@@ -6,8 +6,10 @@
     with tartools.TarWriter("out.tar") as writer:
         writer.write({"__key__": "n01", "jpg": picture, "cls": 3})
 
-`read`, `write`, `open`, `TarWriter` and `Sample` are the public names, with the errors in `tartools.errors`. They are
-loaded when they are first used, so that a command pays only for what it needs.
+    tartools.map_samples(function, "train-{000..147}.tar", "out.tar", workers=4)
+
+`read`, `write`, `open`, `TarWriter`, `Sample`, `map_samples` and `map_shards` are the public names, with the errors in
+`tartools.errors`. They are loaded when they are first used, so that a command pays only for what it needs.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tartools.library import TarWriter, open, read, write
+    from tartools.mapping import map_samples, map_shards
     from tartools.sample import Sample
 
-__all__ = ["Sample", "TarWriter", "open", "read", "write"]
+__all__ = ["Sample", "TarWriter", "map_samples", "map_shards", "open", "read", "write"]
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'tartools' has no attribute {name!r}")
-    from tartools import library
+    from tartools import library, mapping
 
-    return getattr(library, name)
+    return getattr(mapping if name.startswith("map_") else library, name)

@@ -42,6 +42,7 @@ class Account:
         self.dropped = 0
         self.written: int | None = None  # samples in the output, where that is not samples_out
         self.bytes_in = 0  # of tar streams read
+        self.unpacked = 0  # bytes of these, decompressed
         self.bytes_out = 0  # of outputs, before compression
         self.directories = 0
         self.specials = 0

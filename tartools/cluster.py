@@ -10,15 +10,19 @@ import os
 import re
 import signal
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager, redirect_stdout, suppress
+from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
 from tartools.jobs import Ended, Task
 from tartools.running import Done, attempted
-from tartools.storage.interrupts import ENDING
+from tartools.storage.interrupts import signals_wait
 from tartools.storage.programs import Programs
+from tartools.storage.streams import silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +34,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 IN_FLIGHT = 1000  # tasks that Ray knows of; more cost its memory, and gain nothing
-PATIENCE = 5.0  # seconds in which tasks that are cancelled end what they run
+PATIENCE = 8.0  # seconds in which tasks that are cancelled end what they run
+PULSE = 0.1  # seconds until a task sees that it is cancelled
+TRIES = ("RAY_NUM_REDIS_GET_RETRIES", "3")  # to reach a cluster, of a second and more
 
 
 def there(
@@ -43,20 +49,20 @@ def there(
     retries: int,
     timeout: float | None,
     fail_fast: bool,
+    whole: bool,
 ) -> Done:
     """Yield each of *tasks* as it ends on the cluster at *address*; None for one that was not begun.
 
-    Each asks for *cpus* cores, and up to *most* run at a time. The rest is as in `running.here`.
+    Each asks for *cpus* cores, and up to *most* run at a time. When Ray tries again because it has lost a worker, the
+    output may be there: if outputs of the command are *whole* or not there, the task is done, else it is done again.
+    The rest is as in `running.here`.
     Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
-    with connected(address) as ray:
-        nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-        cores, all_cores = max(nodes, default=0.0), sum(nodes)
-        if cores and cpus > cores:
-            account.warn(f"an item asks for {cpus:g} cores, and the largest node has {cores:g}: it gets these")
-            cpus = cores
+    with redirect_stdout(None), connected(address) as ray:  # Ray prints there what it has lost
+        cpus = fitting(ray, cpus, account)
+        room = max(1, sum(int(cores // cpus) for cores in _cores(ray)))
         if fail_fast:  # no more than can run, since what Ray has been given begins
-            most = min(most or IN_FLIGHT, max(1, int(all_cores // cpus)))
+            most = min(most or IN_FLIGHT, room)
         failed = False
 
         def wanted() -> Iterator[Task]:
@@ -66,12 +72,13 @@ def there(
                 yield task
 
         folder = os.getcwd()
-        results = mapped(ray, _on_a_node, ((t, (t, folder, retries, timeout)) for t in wanted()), cpus, most)
-        for task, result, running in results:
-            account.jobs.running = running
-            ended = Ended(None, _reason(result)) if isinstance(result, Exception) else result
-            failed = failed or bool(ended.failure)
-            yield task, ended
+        results = mapped(ray, _on_a_node, ((t, (t, folder, retries, timeout, whole)) for t in wanted()), cpus, most)
+        with closing(results):  # before Ray is shut down
+            for task, result, running in results:
+                account.jobs.running = min(running, room)
+                ended = Ended(None, _reason(result)) if isinstance(result, Exception) else result
+                failed = failed or bool(ended.failure)
+                yield task, ended
 
 
 @contextmanager
@@ -81,6 +88,7 @@ def connected(address: str | None) -> Iterator[ModuleType]:
     A program that is connected already stays as it is. Raises: UsageError without Ray; StorageError if it can't be
     reached, or refuses us.
     """
+    os.environ.setdefault(*TRIES)  # read when Ray is loaded
     try:
         import ray
     except ImportError:
@@ -88,31 +96,35 @@ def connected(address: str | None) -> Iterator[ModuleType]:
     if ray.is_initialized():
         yield ray
         return
-    handlers = {number: signal.getsignal(number) for number in ENDING}
     where = address or os.environ.get("RAY_ADDRESS") or "this machine"
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     found = re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", where)
-    if found:
+    if found and os.environ.get("RAY_USE_TLS", "0") == "0":
         storage.check_listening(found[1], int(found[2]), where)  # Ray would try for minutes
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True)
-    except ray.exceptions.AuthenticationError:
-        raise StorageError(
-            "the cluster refuses our token: RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH say which",
-            url=where,
-        ) from None
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise StorageError(
-            f"cannot connect to this Ray cluster: {_first_line(error)} (--address or RAY_ADDRESS say where it is)",
-            url=where,
-        ) from error
-    finally:
-        _restore(handlers)
+        with signals_wait(), silent():  # Ray swallows what our handlers raise, and sets others
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+    except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
+        if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
+            message = (
+                "this Ray cluster refuses our token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            )
+        else:
+            message = f"cannot connect to this Ray cluster (--address or RAY_ADDRESS): {_first_line(error)}"
+        raise StorageError(message, url=where) from error
     try:
         yield ray
     finally:
-        ray.shutdown()
-        _restore(handlers)
+        with signals_wait():
+            ray.shutdown()
+
+
+def fitting(ray: ModuleType, cpus: float, account: Account) -> float:
+    """Return *cpus*, or the cores of the largest node, of which *account* is told, if no node has so many."""
+    cores = max(_cores(ray), default=0.0)
+    if not cores or cpus <= cores:
+        return cpus
+    account.warn(f"an item asks for {cpus:g} cores, and the largest node has {cores:g}: it gets these")
+    return cores
 
 
 def mapped(
@@ -129,58 +141,79 @@ def mapped(
     """
     run = ray.remote(work).options(num_cpus=cpus)
     source = iter(items)
-    flying: dict[Any, Item] = {}
+    flying: dict[Future[Result], tuple[Any, Item]] = {}
+    ended: SimpleQueue[Future[Result]] = SimpleQueue()  # where signals interrupt us; Ray swallows what they raise
     try:
         while True:
             while len(flying) < min(most or IN_FLIGHT, IN_FLIGHT):
                 found = next(source, None)
                 if found is None:
                     break
-                flying[run.remote(*found[1])] = found[0]
+                ref = run.remote(*found[1])
+                future = ref.future()
+                flying[future] = ref, found[0]
+                future.add_done_callback(ended.put)
             if not flying:
                 return
-            refs = list(flying)
-            ray.wait(refs, num_returns=1)  # then all that have ended too
-            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-            for ref in ready:
-                item = flying.pop(ref)
-                result: Result | Exception
-                try:
-                    result = ray.get(ref)
-                except Exception as error:
-                    result = error
-                yield item, result, len(flying)
+            future = ended.get()
+            _, item = flying.pop(future)
+            error = future.exception()
+            assert error is None or isinstance(error, Exception)
+            yield item, future.result() if error is None else error, len(flying)
     finally:
-        refs = list(flying)
-        for ref in refs:
+        until = monotonic() + PATIENCE
+        for ref, _ in flying.values():
             ray.cancel(ref)
-        with suppress(Exception):
-            ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)
+        with suppress(Empty):
+            while flying:
+                del flying[ended.get(timeout=max(0.0, until - monotonic()))]
 
 
-def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> Ended:
+def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None, whole: bool) -> Ended:
     """Run *task* on a node of the cluster, in *folder* if it has that."""
+    try:
+        enter(folder, task.output)
+        if task.output and not task.force and storage.is_there(task.output):  # of a try whose worker was lost
+            if whole:
+                return Ended(0, host=os.uname().nodename)
+            task = task._replace(force=True)
+    except StorageError as error:
+        return Ended(None, error.message)
+    return _cancellable(task, retries, timeout)
+
+
+def _cancellable(task: Task, retries: int, timeout: float | None) -> Ended:
+    """Return how *task* ended. When Ray cancels it, which is a KeyboardInterrupt, what runs is ended.
+
+    Such an interrupt does not end a call to the system, so this thread must not be in one for long.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, and commands would inherit that
+    with ThreadPoolExecutor(1) as thread, Programs(timeout=timeout) as programs:
+        ended = thread.submit(attempted, task, programs, retries)
+        while not ended.done():
+            wait([ended], PULSE)
+        return ended.result()
+
+
+def enter(folder: str, output: str) -> None:
+    """Work in *folder* on this node, if it has that. Raises: StorageError if not, and *output* is relative to it."""
     if os.path.isdir(folder):
         os.chdir(folder)
-    elif storage.is_file(task.output) and not os.path.isabs(task.output):
-        return Ended(None, f"there is no directory {folder} on {os.uname().nodename}, to which the output is relative")
-    if task.output and not task.force and storage.is_there(task.output):  # of a try whose worker was lost at its end
-        return Ended(0, host=os.uname().nodename)
-    with Programs(timeout=timeout) as programs:
-        return attempted(task, programs, retries)
+    elif storage.is_file(output) and not output.startswith(("/", "file:/")):
+        host = os.uname().nodename
+        raise StorageError(f"there is no directory {folder} on {host}, to which the output is relative", url=output)
+
+
+def _cores(ray: ModuleType) -> list[float]:
+    """Return the cores of each node."""
+    return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
 
 
 def _reason(error: Exception) -> str:
     """Return how Ray lost a task."""
+    error = getattr(error, "cause", None) or error
     return f"was lost by Ray: {type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _restore(handlers: dict[signal.Signals, Any]) -> None:
-    """Set the handlers of signals that Ray replaced."""
-    for number, handler in handlers.items():
-        with suppress(ValueError, TypeError):  # not in the main thread, where Ray replaces none
-            signal.signal(number, handler)

@@ -22,18 +22,21 @@ HARMLESS = re.compile(r"[\w@%+=:,./-]*")  # what means nothing to a shell
 OUTPUT = re.compile(r"(?:--output=|-o)(?=.)(.*)", re.DOTALL)
 PARALLEL = re.compile(r"(?:--parallel=|-p)([0-9]+)")
 DONE, FAILED = "done", "failed"
+BEGIN = b'{"item": "'  # of a record
 
 
 class Task(NamedTuple):
     """What is run for one *item*: words, and the *output* that shows that it was done, "" if nobody knows.
 
-    An output that is there stands for a task that is done, unless *force*, which has it replaced.
+    An output that is there stands for a task that is done, unless *force*, which has it replaced. Where it is
+    *expected*, the task has failed if it is not there in the end.
     """
 
     item: str
     words: tuple[str, ...]
     output: str = ""
     force: bool = False
+    expected: bool = False
 
 
 class Ended(NamedTuple):
@@ -77,7 +80,7 @@ def filled(word: str, item: str) -> str:
     Raises: UsageError for an item that can't be put in so.
 
     >>> filled("out-{/.}.tar", "in/it's.tar"), filled("wc -c {}", "it's.tar")
-    ("out-it's.tar", 'wc -c \\'it\\'"\\'"\\'s.tar\\'')
+    ("out-it's.tar", 'wc -c \'it\'"\'"\'s.tar\'')
     """
     if HARMLESS.fullmatch(PLACE.sub("", word)):
         return put(word, item)
@@ -93,8 +96,8 @@ def put(pattern: str, item: str) -> str:
 def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force: bool) -> list[Task]:
     """Return a task for each of *items*: *command* with its places filled, or the item behind it if it has none.
 
-    *output* is the pattern of what they write. If it is empty, it is what the command itself is told by -o, with a
-    place in it.
+    *output* is the pattern of what they are expected to write. If it is empty, it is what the command itself is told
+    by -o, with a place in it.
 
     Raises: UsageError for two items with one output, and for a pattern that can't be looked at.
     """
@@ -107,9 +110,11 @@ def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force
     owners: dict[str, str] = {}
     for item in items:
         name = put(pattern, item)
-        if name and owners.setdefault(name, item) != item:
+        if name in owners:
             raise UsageError(f"{shown(item)!r} and {shown(owners[name])!r} would both write {shown(name)!r}")
-        tasks.append(Task(item, tuple(filled(word, item) for word in command), name, force))
+        if name:
+            owners[name] = item
+        tasks.append(Task(item, tuple(filled(word, item) for word in command), name, force, bool(output)))
     return tasks
 
 
@@ -147,8 +152,19 @@ def workers_in(command: Sequence[str], ours: Iterable[str]) -> int | None:
 
 
 def shell_line(task: Task) -> str:
-    """Return the line that does *task* in a shell."""
-    return ("TARTOOLS_FORCE=1 " if task.force else "") + shlex.join(task.words)
+    r"""Return the line that does *task* in a shell; one that knows $'...', as bash does, if it holds a newline.
+
+    >>> shell_line(Task("a", ("echo", "a b", "it's\n")))
+    "echo 'a b' $'it\\'s\\n'"
+    """
+    return ("TARTOOLS_FORCE=1 " if task.force else "") + " ".join(map(_quoted, task.words))
+
+
+def _quoted(word: str) -> str:
+    """Return *word* for a shell, on one line."""
+    if "\n" not in word:
+        return shlex.quote(word)
+    return "$'" + word.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n") + "'"
 
 
 def part_of(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:
@@ -170,6 +186,7 @@ def record(task: Task, ended: Ended, time: float) -> bytes:
         "item": task.item,
         "status": FAILED if ended.failure else DONE,
         "exit": ended.status,
+        "failure": ended.failure,
         "seconds": round(ended.seconds, 3),
         "tries": ended.tries,
         "host": ended.host,
@@ -183,15 +200,16 @@ def record(task: Task, ended: Ended, time: float) -> bytes:
 def last_records(log: bytes, name: str) -> dict[str, dict[str, Any]]:
     """Return the last record of each item in *log*, the content of the file *name*.
 
-    A line without end, which a killed run leaves, is passed over. Raises: StorageError for a line that is none of ours.
+    A line that was cut, which a killed run leaves, is passed over. Raises: StorageError for one that is none of ours.
     """
     records: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(log.split(b"\n")[:-1], 1):
+    for number, line in enumerate(log.split(b"\n"), 1):
         try:
             said = json.loads(line)
             records[said["item"]] = said
         except (ValueError, KeyError, TypeError):
-            raise StorageError(f"line {number} is no record of a job", url=name) from None
+            if not line.startswith(BEGIN) and not BEGIN.startswith(line):
+                raise StorageError(f"line {number} is no record of a job", url=name) from None
     return records
 
 
@@ -234,7 +252,5 @@ def report_lines(report: Report) -> list[str]:
         lines += [f"slowest: {shown(each['item'])}: {float(each.get('seconds', 0)):.1f} s" for each in report.slowest]
     for each in report.failed:
         words = Ended(None, said=str(each.get("stderr", ""))).last_words
-        status = each.get("exit")
-        how = f"status {status}" if status is not None else "no status"
-        lines.append(f"failed: {shown(str(each['item']))}: {how}{': ' if words else ''}{words}")
+        lines.append(f"failed: {shown(str(each['item']))}: {each.get('failure', '')}{': ' if words else ''}{words}")
     return lines

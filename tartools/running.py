@@ -4,26 +4,60 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from time import monotonic
+from typing import Any
 
+from tartools import storage
 from tartools.account import Jobs
-from tartools.jobs import Ended, Task
+from tartools.errors import StorageError, shown
+from tartools.jobs import FAILED, Ended, Task
 from tartools.stages import ordered
 from tartools.storage.programs import Programs
 
 Done = Generator[tuple[Task, Ended | None], None, None]
+FORCE = {b"TARTOOLS_FORCE": b"1"}
+
+
+def missing(tasks: Sequence[Task], records: Mapping[str, Mapping[str, Any]], *, redo: bool) -> list[Task]:
+    """Return those of *tasks* that are to be done: their output is not there, or by *records* of a log they failed.
+
+    Of the latter what is there is replaced. With *redo* they all are.
+    Raises: StorageError if nobody can tell what is there.
+    """
+    failed = {item for item, said in records.items() if said.get("status") == FAILED}
+    there = set() if redo else storage.those_there([task.output for task in tasks if task.output])
+    return [
+        task._replace(force=task.force or task.output in there)
+        for task in tasks
+        if task.output not in there or task.item in failed
+    ]
 
 
 def attempted(task: Task, programs: Programs, retries: int = 0) -> Ended:
     """Return how *task* ended after up to 1 + *retries* tries by *programs*."""
     begun = monotonic()
-    environment = {"TARTOOLS_FORCE": "1"} if task.force else {}
+    force = task.force
     tries = 1
-    while (found := programs.run(task.words, environment)).failure and tries <= retries and not programs.stopped:
+    while True:
+        found = programs.run(task.words, FORCE if force else {})
+        failure = found.failure or _absence(task)
+        if not failure or tries > retries or programs.stopped:
+            break
         tries += 1
-    host = os.uname().nodename
-    return Ended(found.status, found.failure, monotonic() - begun, tries, host, found.said, found.printed)
+        force = force or bool(task.output)  # what has failed may have written its output all the same
+    printed = b"" if failure else found.printed
+    return Ended(found.status, failure, monotonic() - begun, tries, os.uname().nodename, found.said, printed)
+
+
+def _absence(task: Task) -> str:
+    """Return how *task*, which ended well, has failed nevertheless: what it was to write is not there."""
+    try:
+        if not task.expected or storage.is_there(task.output):
+            return ""
+    except StorageError as error:
+        return f"ended well, but nobody can tell whether its output is there: {error}"
+    return f"ended well, but its output {shown(task.output)} is not there"
 
 
 def here(

@@ -167,13 +167,17 @@ def test_a_pipeline_runs_as_printed(line: str, check: Callable[[Path, bytes], No
 
 
 def test_the_python_runs_as_printed(data: Path) -> None:
-    (program,) = re.findall(r"^```python\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
+    program = "\n".join(re.findall(r"^```python\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL))
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=data, env=clean_environment(), capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split()[0] for line in done.stdout.splitlines()] == [f"{n:06d}" for n in range(20)]
     assert [name for name, _ in members_of((data / "new.tar").read_bytes())] == ["a/000.cls", "a/000.json", "a/000.txt"]
+    for n in range(4):
+        made = data / f"thumbnails-{n:06d}.tar"
+        assert keys(made) == [f"{k:06d}" for k in range(n * 5, n * 5 + 5)]
+        assert {max(Image.open(io.BytesIO(payload)).size) for payload in values(made, "jpg")} == {64}
 
 
 def test_the_endless_stream_ends(data: Path, shell: Run) -> None:

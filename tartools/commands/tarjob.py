@@ -2,20 +2,23 @@ r"""Run a command for each of many shards, here or on a Ray cluster.
 
 COMMAND is run once for each item of SPEC, with {} replaced by the item. {.} is the item without its last suffix, {/}
 without its directory, {/.} without both. A command without any of these gets the item as its last word. No shell reads
-COMMAND, unless it is one: bash -c '... {}'. In such a word, which means something to a shell, the item is quoted.
+COMMAND, unless it is one: bash -c '... {}'. In such a word, which means something to a shell, the item is quoted. An
+item that begins with - may be an option to COMMAND, as with xargs: write './*.tar', or -- before it.
 
 What a command writes by -o shows whether its item is done: a tarjob that was interrupted, or of which some items
 failed, is run again as it is, and does what is missing. The output is what -o of tarjob names, with {} in it, or else
 what the command's own -o does. This holds for outputs that appear whole or not at all, as those of all tartools do. Of
 a command that writes in place, what a killed run leaves looks done; only what --log says has failed is not trusted.
 
-Each item is tried 1 + --retries times. Other items go on when one has failed; the exit status is 0 only if all are
-done. What a command prints on stdout is printed in one piece when it has succeeded, up to 16 MiB, in the order in which
-they end; its stderr is in the log, and its last line in the message if it failed.
+Each item is tried 1 + --retries times; another try replaces what the one before has written, by TARTOOLS_FORCE=1, as
+--redo does. Other items go on when one has failed; the exit status is 0 only if all are done. What a command prints on
+stdout is printed in one piece when it has succeeded, up to 16 MiB, in the order in which they end; its stderr is in the
+log, and its last line in the message if it failed. What it leaves running in the background is killed when it ends.
 
 -j items are worked on at a time. If COMMAND is one of tartools with -p N, that is by default the number of cores
 divided by N. Under --engine ray, which is the default where RAY_ADDRESS is set, Ray decides that: each item asks for
---cpus cores, by default N. Every node needs tartools, and its COMMAND.
+--cpus cores, by default N. Every node needs tartools, COMMAND, and in its
+environment what they need (credentials of stores): nothing of ours is sent there.
 
 --only K/N is for those who start many: every N-th item from the K-th on. In a Slurm array:
 
@@ -50,6 +53,9 @@ from tartools.account import Account, Jobs
 from tartools.errors import UsageError, printable, shown
 from tartools.jobs import Ended, Task
 from tartools.stages import report
+from tartools.storage import programs
+
+LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
 
 
 class Engine(StrEnum):
@@ -64,7 +70,7 @@ class Items(NamedTuple):
     """What there is to do."""
 
     spec: Annotated[
-        str | None, typer.Option("-s", "--spec", metavar="SPEC", help="The items: braces, or a wildcard of shards.")
+        str | None, typer.Option("-s", "--spec", metavar="ITEMS", help="The items: braces, or a wildcard of shards.")
     ] = None
     files_from: Annotated[
         list[str] | None,
@@ -135,22 +141,26 @@ def tarjob(
         return
     command = checked(words or [], items, rules, place)
     names = storage.expand([items.spec] if items.spec else [], items.files_from or [], "\0" if items.null else "\n")
-    tasks = jobs.tasks_of(names, command, rules.output, force=rules.redo)
-    tasks = missing(jobs.part_of(tasks, items.only), rules, account)
+    tasks = jobs.part_of(jobs.tasks_of(names, command, rules.output, force=rules.redo), items.only)
+    account.jobs = Jobs(len(tasks))
+    logged = written(rules.log)
+    tasks = running.missing(tasks, jobs.last_records(logged, rules.log or ""), redo=rules.redo)
+    account.jobs.skipped = account.jobs.total - len(tasks)
     if dry_run:
         with storage.writing("-") as sink:
             for task in tasks:
                 sink.write(os.fsencode(jobs.shell_line(task)) + b"\n")
         return
     log = storage.appended(rules.log)
-    with closing(engine(tasks, rules, place, command, account)) as done, storage.writing("-") as printed:
-        for task, ended in done:
+    if logged and not logged.endswith(b"\n"):
+        log.write(b"\n")  # behind a line that was cut
+    with closing(engine(tasks, rules, place, command, account)) as ends, storage.writing("-") as printed:
+        for task, ended in ends:
             if ended is None:
                 continue
-            ended = checked_end(task, ended, rules)
-            book(task, ended, account)
-            log.write(jobs.record(task, ended, report.now()))
             printed.write(ended.printed)
+            log.write(jobs.record(task, ended, report.now()))
+            book(task, ended, account)
     if left := len(tasks) - account.jobs.done - account.jobs.failed:
         account.omit(f"{left} items were not begun, because of --fail-fast")
 
@@ -163,31 +173,21 @@ def checked(words: Sequence[str], items: Items, rules: Rules, place: Place) -> l
         raise UsageError("there is no command: give it behind the options, or behind --")
     if rules.fail_fast and rules.keep_going:
         raise UsageError("--fail-fast and --keep-going exclude each other")
+    if rules.timeout is not None and not rules.timeout <= LONGEST:  # nor is it "nan"
+        raise UsageError(f"--timeout {rules.timeout:g} is no number of seconds up to {LONGEST:,}")
     if place.engine is Engine.local and (place.address or place.cpus):
         raise UsageError("--address and --cpus are for --engine ray")
     return list(words)
 
 
-def missing(tasks: Sequence[Task], rules: Rules, account: Account) -> list[Task]:
-    """Return those of *tasks* that are to be done: their output is not there, or the log says that they failed.
-
-    Of the latter what is there is replaced.
-    """
-    log = storage.content(rules.log) if rules.log and storage.is_there(rules.log) else b""
-    records = jobs.last_records(log, rules.log or "")
-    failed = {item for item, said in records.items() if said.get("status") == jobs.FAILED}
-    there = set() if rules.redo else storage.those_there([task.output for task in tasks if task.output])
-    found = [
-        task._replace(force=task.force or task.output in there)
-        for task in tasks
-        if task.output not in there or task.item in failed
-    ]
-    account.jobs = Jobs(len(tasks), skipped=len(tasks) - len(found))
-    return found
+def written(log: str | None) -> bytes:
+    """Return what *log* holds, if there is such a file."""
+    is_file = log and storage.is_file(log) and storage.is_there(log) and storage.is_repeatable(log)
+    return storage.content(log) if log and is_file else b""
 
 
 def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[str], account: Account) -> running.Done:
-    """Return what has *tasks* done, and yields each as it ends."""
+    """Return what has *tasks* done, and yields each as it ends. Raises: UsageError for a program that is not there."""
     asked = jobs.workers_in(command, {path.stem for path in Path(__file__).parent.glob("tar*.py")})
     cores = cli.workers(asked) if asked is not None else 1
     on_ray = place.address or place.cpus or os.environ.get("RAY_ADDRESS")
@@ -203,22 +203,17 @@ def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[
             retries=rules.retries,
             timeout=rules.timeout,
             fail_fast=rules.fail_fast,
+            whole=asked is not None,
         )
+    if not jobs.PLACE.search(command[0]):
+        programs.check_program(command[0])
+    wanted = min(place.jobs or max(1, cli.workers(0) // cores), max(1, len(tasks)))
+    workers = min(wanted, programs.at_most())
+    if workers < wanted:
+        account.warn(f"the limit of open files (ulimit -n) allows {workers} items at a time, not {wanted}")
     return running.here(
-        tasks,
-        account.jobs,
-        place.jobs or max(1, cli.workers(0) // cores),
-        retries=rules.retries,
-        timeout=rules.timeout,
-        fail_fast=rules.fail_fast,
+        tasks, account.jobs, workers, retries=rules.retries, timeout=rules.timeout, fail_fast=rules.fail_fast
     )
-
-
-def checked_end(task: Task, ended: Ended, rules: Rules) -> Ended:
-    """Return *ended*; it failed if the output that -o names is not there."""
-    if rules.output and not ended.failure and not storage.is_there(task.output):
-        return ended._replace(failure=f"ended well, but its output {shown(task.output)} is not there")
-    return ended
 
 
 def book(task: Task, ended: Ended, account: Account) -> None:

@@ -284,13 +284,21 @@ def those_there(urls: Sequence[str]) -> set[str]:
 
 
 def check_listening(host: str, port: int, url: str) -> None:
-    """Raise StorageError unless something listens at *host* and *port*, of which *url* is the address."""
+    """Raise StorageError unless a gRPC server listens at *host* and *port*, of which *url* is the address.
+
+    gRPC is HTTP/2, where each side begins with a preface and a SETTINGS frame (RFC 9113, sections 3.4 and 6.5).
+    """
     import socket
 
+    settings = 4
     try:
-        socket.create_connection((host, port), PATIENCE).close()
+        with socket.create_connection((host, port), PATIENCE) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, settings, 0, 0, 0, 0, 0)))
+            answer = connection.recv(9)  # length (3 bytes) type flags stream
     except OSError as error:
         raise StorageError(f"cannot connect: {error.strerror or error}", url=url) from error
+    if answer[3:4] != bytes((settings,)):
+        raise StorageError("what listens there does not speak gRPC", url=url)
 
 
 def is_there(url: str) -> bool:

@@ -118,7 +118,7 @@ class Child:
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Return the status once the program has ended and what it left is killed; None if that takes longer."""
-        if not self._has_ended(seconds):
+        if not self.has_ended(seconds):
             return None
         self.kill()
         return self._started.wait() if os.getpid() == self._owner else 0
@@ -130,8 +130,11 @@ class Child:
             self.kill()
             self.wait()
 
-    def _has_ended(self, seconds: float | None) -> bool:
-        """Wait up to *seconds* for the end, without reaping where the system can; tell whether it came."""
+    def has_ended(self, seconds: float | None) -> bool:
+        """Wait up to *seconds* for the end, without reaping where the system can; tell whether it came.
+
+        What is left of it then runs until `wait` or `kill` is called.
+        """
         if not self.running:
             return True
         try:

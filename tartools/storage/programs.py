@@ -8,36 +8,58 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import resource
+import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from tartools.storage.command import PATIENCE, Child, describe
+from tartools.errors import UsageError
+from tartools.storage.command import Child, describe
 from tartools.storage.interrupts import signals_wait
 from tartools.storage.scratch import scratch_file
 
 SAID = 2048  # bytes of stderr that are kept, the last ones
 PRINTED = 16 << 20  # bytes of stdout that are passed on
+PATIENCE = 3.0  # seconds to end in; longer than tartools take to end what they have started themselves
+STEP = 0.02  # seconds between two looks at what is left
+FILES, OTHERS = 6, 40  # that one of them needs while it starts, and all together
+SLOT = 12  # bytes of a process id and a newline in the file that the guard reads
 
-# Reads what is started and ended, until we say that all is done, or are gone.
+# Waits until we say that all is done, or are gone. Its stdout is the file that holds what runs, its stderr a pipe whose
+# end is its own. It is nobody's child, since a worker of Ray's that is told to end kills its children, and only these.
+# $1 is in the environment of all that is started, and tells of what was not written down yet.
 GUARD = r"""
-live=" "
-while read -r word session; do
-    case $word in
-    start) live="$live$session " ;;
-    end) live="${live%%" $session "*} ${live#*" $session "}" ;;
-    done) exit ;;
-    esac
+exec 3<&1 4<&0 5>&2 >/dev/null 2>&1
+mark=$1
+{
+read -r word && exit
+sessions=" $(echo $(cat <&3)) "
+family=$sessions more=yes
+while test "$more"; do  # what descends from them, and all of the sessions that these have made
+    more=
+    for process in /proc/[0-9]*; do
+        number=${process#/proc/}
+        case $family in *" $number "*) continue ;; esac
+        read -r line <"$process/stat" || continue  # number (name) state parent group session
+        set -- ${line##*\) }
+        case $family in
+        *" $2 "* | *" $4 "*) family="$family$number " more=yes ;;
+        *)
+            test "$number" = "$4" && tr '\0' '\n' <"$process/environ" | grep -qxF "$mark" &&
+                family="$family$number " more=yes
+            ;;
+        esac
+    done
 done
-for session in $live; do kill -s KILL -- "-$session"; done
-for process in /proc/[0-9]*; do  # other groups of these sessions, if there is /proc
-    read -r line < "$process/stat" || continue  # number (name) state parent group session
-    set -- ${line##*\) }
-    case $live in *" $4 "*) kill -s KILL -- "-$3" ;; esac
-done
+for session in $sessions; do kill -s KILL -- "-$session"; done
+for number in $family; do kill -s KILL "$number"; done
+} <&4 &
 """
 
 
@@ -56,25 +78,32 @@ class Finished(NamedTuple):
 class Programs:
     """Runs programs, in as many threads as call `run`. Use it in a `with` block: at its end nothing runs any more.
 
-    A program that takes longer than *timeout* seconds is killed. What programs write goes to files without names in
+    A program that takes longer than *timeout* seconds is ended. What programs write goes to files without names in
     *tmpdir* until they end.
     """
 
     def __init__(self, *, timeout: float | None = None, tmpdir: str | None = None) -> None:
         self._timeout = timeout
         self._tmpdir = tmpdir
+        mark = f"{os.getpid()}.{time.monotonic_ns()}"
+        self._environment = os.environb | {b"TARTOOLS_JOB": mark.encode()}
+        self._paths: dict[str, str | None] = {}  # of programs: it takes longer to look for one than to start it
         self._lock = threading.Lock()
-        self._live: set[Child] = set()
+        self._live: dict[Child, int] = {}  # with its slot in the file
+        self._free: list[int] = []  # slots below the number of those in use
+        self._over = threading.Event()  # what ran when we were stopped has ended
         self.stopped = False
+        self._running = scratch_file(tmpdir)
         with signals_wait():
             self._guard = subprocess.Popen(
-                ["sh", "-c", GUARD, "tartools-guard"],
+                ["sh", "-c", GUARD, "tartools-guard", f"TARTOOLS_JOB={mark}"],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stdout=self._running,
+                stderr=subprocess.PIPE,
                 cwd="/",
                 start_new_session=True,  # what a terminal sends to us is not for it
             )
+        self._guard.wait()
 
     def __enter__(self) -> Programs:
         return self
@@ -83,27 +112,35 @@ class Programs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._tell("done")
         assert self._guard.stdin is not None
-        with contextlib.suppress(OSError):
+        assert self._guard.stderr is not None
+        with contextlib.suppress(OSError):  # somebody killed it; then there is nobody to tell
+            self._guard.stdin.write(b"done\n")
             self._guard.stdin.close()
-        self._guard.wait()
+        with self._guard.stderr as pipe:
+            pipe.read()  # until it is gone
+        self._running.close()
 
-    def run(self, words: Sequence[str], environment: Mapping[str, str]) -> Finished:
+    def run(self, words: Sequence[str], environment: Mapping[bytes, bytes]) -> Finished:
         """Run *words* with *environment* added to ours; its stdin is empty.
 
-        What it leaves running when it ends is killed.
+        What it leaves running in its process group when it ends is killed.
         """
         with scratch_file(self._tmpdir) as printed, scratch_file(self._tmpdir) as said:
+            child: Child | None = None
             try:
-                child = Child(
-                    words, stdin=subprocess.DEVNULL, stdout=printed, stderr=said, env={**os.environ, **environment}
-                )
-            except OSError as error:
-                return Finished(None, f"can't be run: {words[0]}: {error.strerror}", "", b"")
-            except ValueError as error:  # a NUL
-                return Finished(None, f"can't be run: {error}", "", b"")
-            status, failure = self._ended(child)
+                with signals_wait():
+                    child = self._started(words, environment, printed, said)
+                if child is None:
+                    return Finished(None, "was not begun", "", b"")
+                status, failure = self._ended(child)
+            except (OSError, ValueError) as error:
+                if child is not None:
+                    raise
+                return Finished(None, f"can't be run: {_why(words, error)}", "", b"")
+            finally:
+                if child is not None:
+                    self._forget(child)
             size = os.fstat(printed.fileno()).st_size
             if size > PRINTED and not failure:
                 failure = f"printed {size:,} bytes, and only {PRINTED:,} are passed on: have it write a file (-o)"
@@ -111,48 +148,150 @@ class Programs:
             return Finished(status, failure, _tail(said), output)
 
     def stop(self) -> None:
-        """End what runs, by SIGTERM, and by SIGKILL what is still there after two seconds; nothing starts any more."""
+        """End what runs, by SIGTERM, after three seconds by SIGKILL; nothing is started any more."""
         with self._lock:
             self.stopped = True
             live = list(self._live)
-        for child in live:
-            child.kill(15)
-        until = time.monotonic() + PATIENCE
-        for child in live:
-            if child.wait(max(0.0, until - time.monotonic())) is None:
-                child.kill()
-                child.wait()
+        try:
+            _end(live)
+        finally:
+            self._over.set()
+
+    def _started(
+        self, words: Sequence[str], environment: Mapping[bytes, bytes], printed: io.FileIO, said: io.FileIO
+    ) -> Child | None:
+        """Start *words*, and write that down for `stop` and for the guard; None if we were stopped."""
+        with self._lock:  # so that whoever stops us knows of all that runs
+            if self.stopped:
+                return None
+            if words[0] not in self._paths:
+                self._paths[words[0]] = shutil.which(words[0])
+            child = Child(
+                words,
+                executable=self._paths[words[0]],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=said,
+                env={**self._environment, **environment} if environment else self._environment,
+            )
+            slot = self._free.pop() if self._free else len(self._live)
+            self._live[child] = slot
+            os.pwrite(self._running.fileno(), b"%*d\n" % (SLOT - 1, child.pid), slot * SLOT)
+            return child
 
     def _ended(self, child: Child) -> tuple[int | None, str]:
         """Wait for *child*; return its status and how it failed."""
-        with self._lock:
-            self._live.add(child)
-            stopped = self.stopped
-        self._tell(f"start {child.pid}")
-        try:
-            if stopped:
-                child.kill()
-            status = child.wait(self._timeout)
-            if status is None:
-                child.end()
-                return None, f"took longer than {self._timeout:g} seconds and was stopped"
-            if self.stopped:
-                return status, "was stopped"
-            return status, describe(status) if status else ""
-        finally:
-            self._tell(f"end {child.pid}")
-            with self._lock:
-                self._live.discard(child)
+        in_time = child.has_ended(self._timeout)
+        if not in_time:
+            _end([child])
+        elif self.stopped:
+            self._over.wait()  # since what is left of it may still be ending
+        status = child.wait()
+        if not in_time:
+            return None, f"took longer than {self._timeout:g} seconds and was stopped"
+        if self.stopped:
+            return status, "was stopped"
+        return status, describe(status) if status else ""
 
-    def _tell(self, word: str) -> None:
-        """Say *word* to the guard."""
-        assert self._guard.stdin is not None
-        with self._lock, contextlib.suppress(OSError, ValueError):  # somebody killed it; then there is nobody to tell
-            self._guard.stdin.write(f"{word}\n".encode())
-            self._guard.stdin.flush()
+    def _forget(self, child: Child) -> None:
+        """Strike *child* out, which has ended; end it if that is why we do not wait any longer."""
+        if child.running:
+            _end([child])
+        with self._lock:
+            slot = self._live.pop(child)
+            self._free.append(slot)
+            os.pwrite(self._running.fileno(), b"%*s\n" % (SLOT - 1, b""), slot * SLOT)
+
+
+def check_program(word: str) -> None:
+    """Raise UsageError if *word* can't be run, neither as a path nor as a name in PATH."""
+    if shutil.which(word) is None:
+        what = "this is not executable" if os.path.exists(word) else "there is no such program"
+        raise UsageError(f"{what}; if the shell has expanded SPEC, quote that", url=word)
+
+
+def at_most() -> int:
+    """Return how many programs can be run at a time with the files that this process may open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, (limit - OTHERS) // FILES)
+
+
+def _why(words: Sequence[str], error: OSError | ValueError) -> str:
+    """Return why *words* can't be run."""
+    if isinstance(error, OSError):
+        return f"{words[0]}: {error.strerror}"
+    return str(error)  # a NUL
 
 
 def _tail(file: io.FileIO) -> str:
     """Return the last 2 KB of *file* as text."""
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), SAID, max(0, size - SAID)).decode("utf-8", "replace")
+
+
+# ---- the end ----
+
+
+class _Process(NamedTuple):
+    """A process that has not ended, its *parent*, and its process *group* and *session*."""
+
+    number: int
+    parent: int
+    group: int
+    session: int
+
+
+def _processes() -> list[_Process]:
+    """Return the processes there are, as /proc tells; none where there is no /proc."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir("/proc") as entries:
+        for entry in entries:
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError), open(f"{entry.path}/stat", "rb", buffering=0) as file:
+                    # number (name) state parent group session; the name may hold anything. See proc(5).
+                    state, *numbers = file.read(4096).rpartition(b") ")[2].split()[:4]
+                    if state not in b"ZX":
+                        found.append(_Process(int(entry.name), *map(int, numbers)))
+    return found
+
+
+def _family(sessions: Collection[int]) -> set[int]:
+    """Return *sessions*, and those that what descends from them has made."""
+    family = set(sessions)
+    members: set[int] = set()
+    processes = _processes()
+    while more := [p for p in processes if p.number not in members and (p.parent in members or p.session in family)]:
+        members.update(process.number for process in more)
+        family.update(process.session for process in more)
+    return family
+
+
+def _end(children: Collection[Child]) -> None:
+    """End *children* and all of their sessions: by SIGTERM, after three seconds by SIGKILL.
+
+    What has made sessions of its own is for those to end that have started it; what they leave is killed.
+    """
+    if not children:
+        return
+    sessions = {child.pid for child in children}
+    family = _family(sessions)  # of which we would not know once parents have ended
+    for child in children:
+        child.kill(signal.SIGTERM)
+    for group in {process.group for process in _processes() if process.session in sessions} - sessions:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGTERM)
+    until = time.monotonic() + PATIENCE
+    for child in children:
+        child.has_ended(max(0.0, until - time.monotonic()))
+    while time.monotonic() < until and any(process.session in sessions for process in _processes()):
+        time.sleep(STEP)
+    for child in children:
+        child.kill()
+    until = time.monotonic() + PATIENCE  # for what can't be killed
+    while time.monotonic() < until and (left := [process for process in _processes() if process.session in family]):
+        for process in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.number, signal.SIGKILL)
+        time.sleep(STEP)
+    for child in children:
+        child.wait()

@@ -22,6 +22,9 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
     import tempfile
 
     where = folder or tempfile.gettempdir()
+    if hasattr(os, "O_TMPFILE"):
+        with contextlib.suppress(OSError):  # of a file system that knows no such files, among others
+            return FileSink(os.open(where, os.O_RDWR | os.O_TMPFILE, 0o600), f"temporary file in {where}")
     try:
         with signals_wait():
             fd, name = tempfile.mkstemp(prefix="tartools-", dir=where)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from tartools.errors import StorageError
@@ -90,6 +92,19 @@ def enlarge(fd: int) -> None:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         except OSError:
             pass  # no pipe, or the user's share of pipe memory is used up
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Drop what is written to stderr, by code that is not Python as well, while the block runs."""
+    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nothing)
 
 
 def check_whole(stream: Input, url: str) -> None:

@@ -1,0 +1,186 @@
+"""What is run for an item, and what a log says: the functions alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tartools import jobs
+from tartools.errors import StorageError, UsageError
+from tartools.jobs import Ended, Task
+
+HOSTILE = [
+    "it's.tar",
+    'two "words".tar',
+    "$(touch ran).tar",
+    "`touch ran`.tar",
+    "a; touch ran;.tar",
+    "a\ntouch ran\n.tar",
+    "a&touch ran&.tar",
+    "a|touch ran.tar",
+    "${IFS}>ran",
+    "\\",
+    "-rf",
+    "#",
+    "~",
+    "ä ö\udcff.tar",
+]
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("in/train-01.tar.gz", ("in/train-01.tar", "train-01.tar.gz", "train-01.tar")),
+        ("gs://b.c/plain", ("gs://b.c/plain", "plain", "plain")),
+        ("a.b/c", ("a.b/c", "c", "c")),
+        ("0", ("0", "0", "0")),
+        ("dir/", ("dir/", "", "")),
+        (".tar", ("", ".tar", "")),
+        ("two\nlines.tar", ("two\nlines", "two\nlines.tar", "two\nlines")),
+    ],
+)
+def test_places(item: str, expected: tuple[str, str, str]) -> None:
+    assert tuple(jobs.filled(f"{place}", item) for place in ("{.}", "{/}", "{/.}")) == expected
+    assert jobs.filled("x-{}-{}={.}", item) == f"x-{item}-{item}={expected[0]}"
+
+
+def test_places_as_in_gnu_parallel() -> None:
+    """Of its manual: {} {.} {/} {/.}, and nothing else in braces."""
+    assert jobs.filled("{..}{//}{#}{1}", "a/b.c") == "{..}{//}{#}{1}"
+
+
+@pytest.mark.parametrize("item", HOSTILE)
+@pytest.mark.parametrize(
+    "line", ["printf %s {}", "printf %s '{}'", 'printf %s "{}"', "printf '%s' \"$(printf %s {})\""]
+)
+def test_a_word_for_a_shell_gets_the_item_as_one_word(item: str, line: str) -> None:
+    try:
+        filled = jobs.filled(line, item)
+    except UsageError:
+        assert "$(" in line  # a place inside quotes that are not its own
+        return
+    done = subprocess.run(["bash", "-c", filled], capture_output=True, check=True)
+    assert done.stdout == item.encode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize("item", HOSTILE)
+def test_a_word_for_no_shell_gets_the_item_as_it_is(item: str) -> None:
+    assert jobs.filled("s3://b/x-{}.tar", item) == f"s3://b/x-{item}.tar"
+
+
+@pytest.mark.parametrize("item", HOSTILE)
+def test_a_line_does_in_a_shell_what_the_words_say(item: str) -> None:
+    (task,) = jobs.tasks_of([item], ["printf", r"%s\n", "{}", "bash -c {}", ""], "", force=False)
+    line = jobs.shell_line(task)
+    assert "\n" not in line
+    done = subprocess.run(["bash", "-c", line.encode("utf-8", "surrogateescape")], capture_output=True, check=True)
+    assert done.stdout.decode("utf-8", "surrogateescape") == "".join(f"{word}\n" for word in task.words[2:])
+
+
+def test_a_line_replaces_what_is_there() -> None:
+    assert jobs.shell_line(Task("a", ("true", "a b"), force=True)) == "TARTOOLS_FORCE=1 true 'a b'"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-o", "x-{}"], "x-{}"),
+        (["-ox-{}"], "x-{}"),
+        (["--output", "x-{/.}"], "x-{/.}"),
+        (["--output=x-{.}.tar"], "x-{.}.tar"),
+        (["-o", "fixed.tar"], ""),
+        (["-o", "pipe:cat > {}"], ""),
+        (["-o"], ""),
+        (["--other", "{}"], ""),
+        (["-o", "same.tar", "--output", "x-{}"], "x-{}"),
+    ],
+)
+def test_the_output_of_a_command(words: list[str], expected: str) -> None:
+    assert jobs.output_in(["tarcat", "in-{}.tar", *words]) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("tarproc -p 4 -c true", 4),
+        ("tarproc -p4", 4),
+        ("tarproc --parallel 4", 4),
+        ("tarproc --parallel=4", 4),
+        ("tarproc -p 0", 0),
+        ("tarproc -c true", 1),
+        ("/usr/bin/tarproc -p 4", 4),
+        ("python3 -m tartools tarproc -p 4", 4),
+        ("python -m other tarproc -p 4", None),
+        ("mkdir -p 4", None),
+        ("tarproc -p x", 1),
+    ],
+)
+def test_the_workers_of_a_command(words: str, expected: int | None) -> None:
+    assert jobs.workers_in(words.split(), ["tarproc", "tarcat"]) == expected
+
+
+@pytest.mark.parametrize("items", [["a/x.tar", "b/x.tar"], ["a/x.tar", "a/x.tar"]])
+def test_two_items_with_one_output_are_refused(items: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"'[ab]/x.tar' and 'a/x.tar' would both write 'out-x.tar'"):
+        jobs.tasks_of(items, ["tarcat", "{}", "-o", "out-{/}"], "", force=False)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7, 10, 15])
+def test_parts_are_disjoint_and_complete(number: int) -> None:
+    tasks = jobs.tasks_of(map(str, range(10)), ["true"], "", force=False)
+    parts = [jobs.part_of(tasks, f"{k}/{number}") for k in range(1, number + 1)]
+    assert sorted(task for part in parts for task in part) == sorted(tasks)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "1/0", "1", "a/b", "1/2/3", "-1/3", "", "²/3"])
+def test_what_is_no_part(part: str) -> None:
+    with pytest.raises(UsageError, match="--only"):
+        jobs.part_of([], part)
+
+
+def test_the_last_record_of_an_item_counts() -> None:
+    task = Task("ä\udcff\n", ("true",), "out")
+    lines = jobs.record(task, Ended(1, "failed", said="x"), 0) + jobs.record(task, Ended(0), 1)
+    assert lines.count(b"\n") == 2
+    (said,) = jobs.last_records(lines, "log").values()
+    assert (said["item"], said["status"], said["time"]) == (task.item, "done", 1)
+
+
+@pytest.mark.parametrize("length", range(1, 60, 7))
+def test_a_record_that_was_cut_is_passed_over(length: int) -> None:
+    one = jobs.record(Task("a", ("true",)), Ended(0), 0)
+    two = jobs.record(Task("b", ("true",)), Ended(0), 0)
+    assert set(jobs.last_records(one + two[:length], "log")) == {"a"}
+    assert set(jobs.last_records(two[:length] + b"\n" + one, "log")) == {"a"}
+
+
+@pytest.mark.parametrize("line", [b"hello", b"[]", b'{"other": 1}', b"1"])
+def test_what_is_no_log(line: bytes) -> None:
+    good = jobs.record(Task("a", ("true",)), Ended(0), 0)
+    with pytest.raises(StorageError, match="log: line 2 is no record of a job"):
+        jobs.last_records(good + line + b"\n", "log")
+
+
+def test_a_report() -> None:
+    def record(item: str, seconds: float, failure: str = "", said: str = "") -> dict[str, object]:
+        return json.loads(jobs.record(Task(item, ("x",)), Ended(1, failure, seconds, 2, "here", said), 0))
+
+    records = [
+        record("a", 1),
+        record("b", 5, "was ended by SIGKILL", "one\n last \n\n"),
+        record("c", 2),
+        record("d", 0),
+    ]
+    assert jobs.report_lines(jobs.report_of(records)) == [
+        "4 items: 3 done, 1 failed, 8 tries",
+        "8.0 s in all; an item 2.0 s (median), 5.0 s at most",
+        "hosts: here 4",
+        "slowest: b: 5.0 s",
+        "slowest: c: 2.0 s",
+        "slowest: a: 1.0 s",
+        "failed: b: was ended by SIGKILL: last",
+    ]
+    assert jobs.report_lines(jobs.report_of([])) == ["0 items: 0 done, 0 failed, 0 tries"]
