@@ -4,7 +4,8 @@
 
 writes `man/NAME.1`, `completions/bash/NAME`, `completions/zsh/_NAME` and `completions/fish/NAME.fish` for every
 command; with `--check` it writes nothing, names what is stale, and ends with status 1 if anything is. The text of a
-page is the command's docstring. Completions are static: pressing Tab starts no Python.
+page is the command's docstring. Completions are static: pressing Tab starts no Python. Names of fields are those of the
+first members of the first archive on the command line, by tar(1).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tartools import commands
 from tartools.cli import Command
 
 EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
-FILES, DIRECTORIES, NOTHING = "files", "directories", "nothing"
+FILES, DIRECTORIES, FIELDS, NOTHING = "files", "directories", "fields", "nothing"
 COMPLETED = {
     "FILE": FILES,
     "SCRIPT": FILES,
@@ -35,6 +36,9 @@ COMPLETED = {
     "PATTERN": FILES,
     "OUTPUT": FILES,
     "DIR": DIRECTORIES,
+    "SPEC": FIELDS,
+    "NAMES": FIELDS,
+    "FIELD": FIELDS,
 }
 STATUSES = (
     ("0", "All went well."),
@@ -188,8 +192,19 @@ def _roff(text: str) -> str:
     return rf"\&{text}" if text.startswith(".") else text
 
 
+# Names of fields on stdout; $file is an archive. Only harmless ones: they go into a command line.
+LISTING = r"""tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u"""
 BASH = """\
 # Completion of {name} for bash. Made by python -m tartools.manual.
+_tartools_fields() {{
+    local file
+    for file in "${{COMP_WORDS[@]:1}}"; do
+        [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
+        {listing}
+        return
+    done
+}}
 _tartools_{name}() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} words='' one
     COMPREPLY=()
@@ -207,6 +222,7 @@ complete -o default -F _tartools_{name} {name}
 """
 BASH_ACTIONS = {
     FILES: "return 0",
+    FIELDS: "words=$(_tartools_fields)",
     DIRECTORIES: "compopt -o dirnames +o default 2>/dev/null; return 0",
     NOTHING: "words=''",
 }
@@ -222,14 +238,31 @@ def bash(command: Command) -> str:
             cases.setdefault(words if option.choices else BASH_ACTIONS[option.completed], []).extend(option.names)
     values = "".join(f"    {'|'.join(spelled)}) {action} ;;\n" for action, spelled in cases.items())
     listed = shlex.quote(" ".join(name for option in every for name in option.names))
-    return BASH.format(name=command.name, values=values, options=listed)
+    text = BASH.format(name=command.name, values=values, options=listed, listing=LISTING)
+    return (
+        text if FIELDS in {option.completed for option in every} else re.sub(r"(?s)_tartools_fields.*?\n}\n", "", text)
+    )
+
+
+ZSH_FIELDS = """\
+_tartools_fields() {{
+    local file
+    for file in ${{words[2,-1]}}; do
+        [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
+        compadd -- ${{(f)"$({listing})"}}
+        return
+    done
+}}
+"""
 
 
 def zsh(command: Command) -> str:
     """Return the completion of *command* for zsh."""
     arguments, every = options(command)
-    actions = {FILES: "_files", DIRECTORIES: "_files -/", NOTHING: " "}
+    actions = {FILES: "_files", DIRECTORIES: "_files -/", FIELDS: "_tartools_fields", NOTHING: " "}
     lines = [f"#compdef {command.name}", "# Made by python -m tartools.manual.", "_arguments -s -S \\"]
+    if any(option.completed == FIELDS for option in every):
+        lines.insert(2, ZSH_FIELDS.format(listing=LISTING).rstrip())
     for option in every:
         action = f"({' '.join(option.choices)})" if option.choices else actions[option.completed]
         value = f":{option.metavar.replace(':', chr(92) + ':')}:{action}" if option.metavar else ""
@@ -240,11 +273,29 @@ def zsh(command: Command) -> str:
     return "\n".join(lines).removesuffix(" \\") + "\n"
 
 
+FISH_FIELDS = """\
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        {listing}
+        return
+    end
+end"""
+
+
 def fish(command: Command) -> str:
     """Return the completion of *command* for fish."""
     lines = ["# Made by python -m tartools.manual."]
-    values = {FILES: "-r -F", DIRECTORIES: "-x -a '(__fish_complete_directories)'", NOTHING: "-x"}
-    for option in options(command)[1]:
+    values = {
+        FILES: "-r -F",
+        DIRECTORIES: "-x -a '(__fish_complete_directories)'",
+        FIELDS: "-x -a '(__tartools_fields)'",
+        NOTHING: "-x",
+    }
+    every = options(command)[1]
+    if any(option.completed == FIELDS for option in every):
+        lines.append(FISH_FIELDS.format(listing=LISTING))
+    for option in every:
         spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
         value = f"-x -a '{' '.join(option.choices)}'" if option.choices else values[option.completed]
         text = option.help.replace("\\", "\\\\").replace("'", "\\'")

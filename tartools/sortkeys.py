@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.sample import Sample
-from tartools.values import INDEX, Column, getter
+from tartools.values import INDEX, Column, getter, told
 
 Kind = Literal["text", "int", "float", "version", "shuffle"]
 End = Literal["first", "last"]
@@ -69,7 +69,7 @@ def encoder(order: Order) -> Callable[[Sample, int], bytes]:
         if order.missing is None:
             raise SampleError(
                 f"sample {sample.key!r} has no {order.column.name} to sort by (its fields: "
-                f"{' '.join(sample.fields)}); --missing first or --missing last says where such samples go",
+                f"{told(sample.fields)}); --missing first or --missing last says where such samples go",
                 url=sample.shard,
             )
         return FIRST if order.missing == "first" else LAST

@@ -7,7 +7,7 @@ A column is a field (`cls`), a place in a field that holds JSON (`meta.json:size
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
@@ -98,6 +98,16 @@ def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
         raise SampleError(
             f"sample {sample.key!r}, field {field!r}: not UTF-8 text (byte {error.start})", url=sample.shard
         ) from None
+
+
+def told(fields: Iterable[str]) -> str:
+    """Return the names of *fields*, for somebody who asked for others.
+
+    >>> told(["jpg", "cls"]), told([""])[:25]
+    ('jpg cls', 'none (no name has a dot: ')
+    """
+    known = " ".join(field for field in fields if field)
+    return known or "none (no name has a dot: a sample n01 with a field jpg is a file n01.jpg)"
 
 
 def pseudo(sample: Sample, name: str, index: int) -> str:

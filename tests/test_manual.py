@@ -16,7 +16,7 @@ import typer
 
 from tartools import cli, manual
 from tartools.account import Account
-from tests.conftest import ROOT
+from tests.conftest import ROOT, make_tar
 
 NAMES = manual.names()
 PAGES = sorted([*(ROOT / "man").glob("*.1"), *(ROOT / "man").glob("*.7")])
@@ -163,6 +163,42 @@ def test_bash_completes(tmp_path: Path) -> None:
     assert complete(file, "tarmake", ["tarmake", "-k", "x"]) == ["x"]
     assert complete(file, "tarmake", ["tarmake", "--number", "-"]) == []
     assert complete(file, "tarmake", ["tarmake", "a"]) == []  # readline's own: names of files
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """An archive, of whose fields two are such as one would type."""
+    path = tmp_path / "a b.tar"
+    names = ("v1.0/n01.jpg", "v1.0/n01.seg.png", ".hid.den", "README", "n02.jpg", "n02.$(touch gotcha)", "n03.x;y")
+    path.write_bytes(make_tar([(name, b"") for name in names]))
+    return path
+
+
+def test_bash_completes_fields(shard: Path) -> None:
+    file = ROOT / "completions/bash/tar2tsv"
+    assert complete(file, "tar2tsv", ["tar2tsv", str(shard), "-f", ""]) == ["jpg", "seg.png"]
+    assert complete(file, "tar2tsv", ["tar2tsv", str(shard), "--fields", "s"]) == ["seg.png"]
+    assert complete(file, "tar2tsv", ["tar2tsv", "no.tar", "-f", ""]) == []
+    assert complete(ROOT / "completions/bash/tarsort", "tarsort", ["tarsort", str(shard), "-s", "j"]) == ["jpg"]
+    assert not (shard.parent / "gotcha").exists()
+
+
+@needs("zsh")
+def test_zsh_completes_fields(shard: Path) -> None:
+    """The completion system is not there in a script: what would be offered is printed."""
+    program = (
+        "_arguments() { :; }; compdef() { :; }; compadd() { shift; print -l -- $@; }; "
+        'source "$1"; words=(tar2tsv "$2" -f ""); _tartools_fields'
+    )
+    found = output_of("zsh", "-f", "-c", program, "zsh", ROOT / "completions/zsh/_tar2tsv", shard)
+    assert found.split() == ["jpg", "seg.png"]
+
+
+@needs("fish")
+def test_fish_completes_fields(shard: Path) -> None:
+    file = ROOT / "completions/fish/tar2tsv.fish"
+    found = output_of("fish", "--no-config", "-c", f"source '{file}'; complete -C \"tar2tsv '{shard}' -f \"")
+    assert [line.split("\t")[0] for line in found.splitlines()] == ["jpg", "seg.png"]
 
 
 @pytest.mark.parametrize("file", BASH, ids=lambda path: path.name)

@@ -30,6 +30,7 @@ from tartools.errors import SampleError, UsageError
 from tartools.sample import Sample
 from tartools.stages import select
 from tartools.stages.expression import Expression
+from tartools.values import told
 
 
 @cli.group
@@ -105,7 +106,7 @@ def nothing(read: int, expression: Expression | None, field: Iterable[str], lack
     """Return what to say when none of the samples *read* matched, of which some had not *field* but those *lacking*."""
     text = f"none of {read} samples matches"
     if expression and expression.unseen:
-        text += f"; none had {' '.join(expression.unseen)}, the fields were: {' '.join(expression.seen)}"
+        text += f"; none had {' '.join(expression.unseen)}, the fields were: {told(expression.seen)}"
     elif lacking:
-        text += f"; those without {';'.join(field)} had: {' '.join(lacking)}"
+        text += f"; those without {';'.join(field)} had: {told(lacking)}"
     return text

@@ -6,12 +6,14 @@ Only this module and the commands print. Everything here goes to stderr.
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from tartools.account import Account, Jobs
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 FIRST_SIGN = 1.0  # seconds; what is done by then needs no progress
+STEP = 0.25  # seconds between two drawings
 NEXT_LINE = 10.0  # seconds between the lines of progress in a log
+BUSY = (__name__, "rich.console", "rich.live", "rich.progress")  # what is not to be interrupted by a drawing
 
 
 def say(name: str, text: str) -> None:
@@ -46,47 +50,72 @@ def wanted() -> bool:
 
 @contextmanager
 def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
-    """Draw what *account* counts while the block runs, from the second second on, if it is to be *shown*."""
-    if not shown:
+    """Draw what *account* counts while the block runs, from the second second on, if it is to be *shown*.
+
+    A timer's signal has it drawn, between two steps of the main thread: a thread would take time from the others, and
+    beside it nothing could be forked.
+    """
+    if not shown or threading.current_thread() is not threading.main_thread():
         yield
         return
-    done = threading.Event()
-    painter = threading.Thread(target=_draw, args=(name, account, done), daemon=True)
-    painter.start()
+    painter = _Painter(name, account)
+    before = signal.signal(signal.SIGALRM, painter.tick)
+    signal.setitimer(signal.ITIMER_REAL, FIRST_SIGN, STEP)
     try:
         yield
     finally:
-        done.set()
-        painter.join()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        painter.close()
 
 
-def _draw(name: str, account: Account, done: threading.Event) -> None:
-    if done.wait(FIRST_SIGN):
-        return
-    begin = clock() - FIRST_SIGN
-    display = _display(bar=account.expected is not None or account.jobs.total > 0)
-    if not display.console.is_terminal or display.console.is_dumb_terminal:
-        _tell(name, account, begin, done)
-        return
-    with display:
-        task = display.add_task(name, total=account.expected, counts="")
-        while True:
-            counts, jobs = _counts(account, clock() - begin), account.jobs
-            if jobs.total:
-                ended = jobs.done + jobs.failed
-                display.update(task, completed=ended, total=jobs.total - jobs.skipped, counts=counts)
-            else:
-                display.update(task, completed=account.bytes_in, counts=counts)
-            if done.wait(0.2):
+class _Painter:
+    """Draws a bar, or says how far we are, a line at a time: for logs, and terminals that can do no more."""
+
+    def __init__(self, name: str, account: Account) -> None:
+        self._name = name
+        self._account = account
+        self._begin = clock()
+        self._display: Progress | None = None
+        self._next_line = 0.0  # when one is due; 0: nothing was drawn yet
+
+    def tick(self, _number: int, frame: FrameType | None) -> None:
+        """Draw, unless what is interrupted is an import or writes to the terminal itself."""
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_globals.get("__name__") in BUSY:
                 return
+            frame = frame.f_back
+        try:
+            self._draw()
+        except (OSError, ValueError):  # nobody is left to see it
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
+    def close(self) -> None:
+        """Take away what is drawn."""
+        if self._display is not None:
+            with suppress(OSError, ValueError):
+                self._display.stop()
 
-def _tell(name: str, account: Account, begin: float, done: threading.Event) -> None:
-    """Say how far we are, a line at a time: for logs, and terminals that can do no more."""
-    while True:
-        say(name, f"{_counts(account, clock() - begin)} so far")
-        if done.wait(NEXT_LINE):
+    def _draw(self) -> None:
+        account, jobs, seconds = self._account, self._account.jobs, clock() - self._begin
+        bar = account.expected is not None or jobs.total > 0
+        if not self._next_line:
+            self._next_line = clock()
+            display = _display(bar)
+            if display.console.is_terminal and not display.console.is_dumb_terminal:
+                self._display = display
+                display.start()
+                display.add_task(self._name, total=None, counts="")
+        if self._display is None:
+            if clock() >= self._next_line:
+                self._next_line = clock() + NEXT_LINE
+                say(self._name, f"{_counts(account, seconds)} so far{_left(jobs, seconds)}")
             return
+        done, total = account.bytes_in, account.expected
+        if jobs.total:
+            done, total = jobs.done + jobs.failed, jobs.total - jobs.skipped
+        task = self._display.task_ids[0]
+        self._display.update(task, completed=done, total=total, counts=_counts(account, seconds), refresh=True)
 
 
 def _display(bar: bool) -> Progress:
@@ -95,9 +124,13 @@ def _display(bar: bool) -> Progress:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     counts = TextColumn("{task.fields[counts]}", markup=False)
-    columns = [BarColumn(20), counts, TimeRemainingColumn()] if bar else [counts]
+    columns = [BarColumn(10), counts, TimeRemainingColumn(compact=True)] if bar else [counts]
     return Progress(
-        TextColumn("{task.description}", markup=False), *columns, console=Console(stderr=True), transient=True
+        TextColumn("{task.description}", markup=False),
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
     )
 
 
@@ -106,10 +139,23 @@ def _counts(account: Account, seconds: float) -> str:
         return _listed(account)
     if account.jobs.total:
         return f"{_jobs(account.jobs)}, {account.jobs.running} running{_pace(account.jobs, seconds)}"
+    if account.expected and account.bytes_in >= account.expected and account.samples_out < account.samples_in:
+        return f"all is read, {account.samples_out:,} of {account.samples_in:,} samples written"
     shards = f", {account.shards_done} of {account.shards} shards" if (account.shards or 0) > 1 else ""
-    known = f" of {in_units(account.expected)}" if account.expected is not None else ""
-    rate = in_units(account.bytes_in / max(seconds, 1e-6))
-    return f"{account.samples_in:,} samples{shards}, {in_units(account.bytes_in)}{known}, {rate}/s"
+    size, rate = in_units(account.bytes_in), in_units(account.bytes_in / max(seconds, 1e-6))
+    if account.expected is not None:
+        size = _of(size, in_units(account.expected))
+    return f"{account.samples_in:,} samples{shards}, {size}, {rate}/s"
+
+
+def _of(part: str, whole: str) -> str:
+    """Return "*part* of *whole*", with the unit once if it is the same.
+
+    >>> _of("2.1 GB", "2.3 GB"), _of("999 B", "2.3 GB")
+    ('2.1 of 2.3 GB', '999 B of 2.3 GB')
+    """
+    number, _, unit = part.partition(" ")
+    return f"{number if whole.endswith(f' {unit}') else part} of {whole}"
 
 
 def summary(name: str, account: Account, seconds: float) -> None:
@@ -146,6 +192,11 @@ def _listed(account: Account) -> str:
     shards = f"{account.shards_done:,} shard{'s' * (account.shards_done != 1)}"
     others = f" among {account.listed:,} objects" if account.listed != account.shards_done else ""
     return f"{shards}{others}, {in_units(account.bytes_in)}"
+
+
+def _left(jobs: Jobs, seconds: float) -> str:
+    ended = jobs.done + jobs.failed
+    return f", {seconds / ended * (jobs.total - jobs.skipped - ended):.0f} s left" if ended else ""
 
 
 def in_units(size: float) -> str:

@@ -11,6 +11,7 @@ from tartools.compression import split_suffix
 from tartools.errors import SampleError, UsageError
 from tartools.sample import Sample, checked_path, field_name, join_path
 from tartools.tar import Member, split_path
+from tartools.values import told
 
 
 class Word(NamedTuple):
@@ -98,7 +99,7 @@ def fields(
             account.left_out += 1
     if unseen and any_sample:
         missing = " ".join(word.text for word in unseen)
-        raise SampleError(f"no sample had the field {missing}; there were: {' '.join(seen)}")
+        raise SampleError(f"no sample had the field {missing}; there were: {told(seen)}")
 
 
 def _chosen(

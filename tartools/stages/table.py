@@ -16,7 +16,7 @@ from tartools.account import Account
 from tartools.errors import SampleError, UsageError
 from tartools.sample import Sample
 from tartools.streams import Sink
-from tartools.values import Column, getter, lookup, parse_column
+from tartools.values import Column, getter, lookup, parse_column, told
 
 CHUNK = 1 << 16  # bytes that are collected before they are written
 ABSENT = object()  # the value of a column of JSON for a sample that has none; None is JSON's null
@@ -151,7 +151,7 @@ def lines(rows: Generator[bytes, None, Iterable[tuple[list[str], list[str]]]], l
             seen |= dict.fromkeys(fields)
     if unseen and seen:
         lost = " ".join(name for name in names if name in unseen)
-        raise SampleError(f"no sample had a value for {lost}; the fields were: {' '.join(seen)}")
+        raise SampleError(f"no sample had a value for {lost}; the fields were: {told(seen)}")
 
 
 def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], object]:
@@ -166,7 +166,7 @@ def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], ob
 
 def _lacks(sample: Sample, name: str) -> SampleError:
     return SampleError(
-        f"sample {sample.key!r} has nothing for {name!r}, its fields are: {' '.join(sample.fields)} "
+        f"sample {sample.key!r} has nothing for {name!r}, its fields are: {told(sample.fields)} "
         "(--missing STR writes STR instead)",
         url=sample.shard,
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from tartools.errors import StorageError, TarFormatError, TruncatedError
 from tartools.streams import Stream
+from tartools.tar.foreign import no_tar
 from tartools.tar.groups import NAME_BYTES, NO_STEM
 from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, Member, adler32, regular_name
 from tartools.tar.heading import BadChecksumError, GlobalHeader, Heading, Missing, read_heading
@@ -159,6 +160,8 @@ class _Reader(Window):
                 url=self.url,
                 offset=here,
             )
+        if here == len(rest) < BLOCK and len(told := no_tar(rest)) > len(no_tar(b"")):
+            raise TarFormatError(told, url=self.url, offset=0)
         raise self.cut(self.need - len(rest))
 
     def end_piece(self, until: int) -> None:
@@ -239,7 +242,7 @@ class _Reader(Window):
         offset = self.buffer.base + (error.offset or 0)
         message = error.message
         if isinstance(error, BadChecksumError):
-            message = _TRAILING if self.ended else message if offset else "this is not a tar archive"
+            message = _TRAILING if self.ended else message if offset else no_tar(bytes(self.buffer[:32]))
         return TarFormatError(message, url=self.url, offset=offset)
 
 
