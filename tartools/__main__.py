@@ -8,10 +8,13 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tartools import manual
 
 USAGE = 2
+PAGE = "man7/tartools.7"
+PAGES = (Path(sys.prefix, "share/man", PAGE), Path(__file__).parents[1] / "man/tartools.7")  # installed, in a clone
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,7 +45,12 @@ def listing() -> str:
     rows.append(("demo", "Make a small data set and run the commands on it, line by line."))
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:{width}}  {summary}\n" for name, summary in rows]
-    return f"Usage: python -m tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\nNAME --help tells more.\n"
+    page = next(filter(Path.is_file, PAGES), None)
+    where = f"First steps, and what they share: man tartools (man -l {page})\n" if page else ""
+    return (
+        f"Usage: python -m tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n"
+        f"NAME --help and man NAME tell more.\n{where}"
+    )
 
 
 def unknown(name: str) -> str:

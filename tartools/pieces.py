@@ -27,7 +27,17 @@ PIECE = 32 << 20  # bytes
 HELD = 64 << 20  # bytes that a process makes of its piece
 PART = 1 << 20  # bytes that are taken at a time
 WORKERS = 4  # more would wait for the one that takes what they make
-COUNTS = ("samples_in", "samples_out", "left_out", "joined", "dropped", "bytes_in", "directories", "shards_done")
+COUNTS = (
+    "samples_in",
+    "samples_out",
+    "left_out",
+    "joined",
+    "dropped",
+    "bytes_in",
+    "unpacked",
+    "directories",
+    "shards_done",
+)
 
 Told = TypeVar("Told")
 

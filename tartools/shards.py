@@ -125,6 +125,7 @@ def shard_batches(
         if begin:
             opened.skip(begin)
             account.bytes_in -= begin
+            account.unpacked -= begin
         for part in tar.read_members(
             opened,
             url=url,
@@ -177,17 +178,21 @@ class ShardStream:
             worth = partial(compression.is_compressed, stream)
             stream = self.forked = Forked(stream, counted, fileno(), url, account, worth)
         self._stream: Stream | None = stream
+        self._account = account
         self.file, self.start = stream.file, stream.start
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""
         assert self._stream is not None
-        return self._stream.readinto(view)
+        count = self._stream.readinto(view)
+        self._account.unpacked += count
+        return count
 
     def skip(self, count: int, /) -> None:
         """Pass *count* bytes by."""
         assert self._stream is not None
         self._stream.skip(count)
+        self._account.unpacked += count
 
     def cancel(self) -> bool:
         """Make another thread's `readinto` return soon; tell whether that is possible."""

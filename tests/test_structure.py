@@ -25,7 +25,7 @@ COMMANDS = manual.names()
 
 # Everything may import errors and account. A name stands for the module and what is in it; "=name" for it alone.
 ARROWS: dict[str, tuple[str, ...]] = {
-    "__init__": ("=library", "=sample"),
+    "__init__": ("=library", "=mapping", "=sample"),
     "__main__": ("=manual", "=demo", "=commands", "=cli"),
     "account": (),
     "cli": ("=stages.report",),
@@ -38,19 +38,20 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "streams": (),
     "externalsort": ("=storage.scratch", "tar"),
-    "cluster": ("=jobs", "=running", "=storage", "=storage.interrupts", "=storage.programs"),
+    "cluster": ("=jobs", "=running", "=storage", "=storage.interrupts", "=storage.programs", "=storage.streams"),
     "jobs": ("=storage.command",),
     "library": ("=shards", "=shardwriter", "=storage", "=storage.files", "=storage.interrupts", "=sample"),
     "manual": ("commands", "=cli"),
+    "mapping": ("=shards", "=storage", "=sample", "=cluster"),
     "numbering": ("=compression", "=storage.names"),
     "pieces": ("=shards", "=sample", "tar", "storage"),
     "plan": ("=sample", "=sources", "=values", "storage", "tar"),
-    "running": ("=jobs", "=stages.ordered", "=storage.programs"),
+    "running": ("=jobs", "=stages.ordered", "=storage", "=storage.programs"),
     "sample": ("tar",),
     "places": ("=sample", "tar", "=storage.scratch"),
     "shards": ("=sample", "=shardwriter", "tar", "=compression", "storage"),
     "shardwriter": ("=sample", "tar", "=compression", "storage"),
-    "show": ("show", "=sample", "tar", "=values"),
+    "show": ("show", "=sample", "tar", "=values", "=stages.ordered", "=stages.report"),
     "sortkeys": ("=sample", "=values"),
     "sources": ("=sample", "tar", "storage"),
     "stages": (
@@ -76,7 +77,7 @@ REMOTE = (
     *("boto3", "botocore", "requests", "urllib3", "google.auth", "smart_open"),
     *(f"tartools.storage.{name}" for name in ("s3", "gs", "ais", "web", "requesting", "ranges", "uploads")),
 )
-HEAVY = ("webdataset", "numpy", "rich", "PIL", "pydantic", "simpleeval", *REMOTE)
+HEAVY = ("webdataset", "numpy", "rich", "PIL", "pydantic", "simpleeval", "soundfile", "ray", *REMOTE)
 
 
 def module_name(path: Path) -> str:
@@ -223,6 +224,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarproc": ["-c", "true", "a.tar", "-o", "4.tar"],
         "tarshow": ["a.tar"],
         "tarsort": ["a.tar", "-o", "5.tar"],
+        "tarstat": ["a.tar"],
         "tarsplit": ["-o", "6", "a.tar"],
         "tar2tsv": ["-f", "cls", "a.tar", "-o", "7.tsv"],
     }
@@ -281,6 +283,7 @@ def test_every_option_has_help(name: str) -> None:
 # Letters that mean two things in two commands, as the predecessors fixed them. There are to be no others.
 AMBIGUOUS = {
     "-c": {"--count", "--command"},
+    "-i": {"--index", "--interactive"},
     "-s": {"--size", "--sortkey", "--script", "--spec"},
     "-S": {"--sorttype", "--subdirs", "--select"},
 }

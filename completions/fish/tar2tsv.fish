@@ -1,9 +1,17 @@
 # Made by python -m tartools.manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u
+        return
+    end
+end
 complete -c tar2tsv -s T -l files-from -r -F -d 'Read more names of shards from FILE, one a line.'
 complete -c tar2tsv -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
 complete -c tar2tsv -l lax -d 'Accept shards that have no end-of-archive block.'
 complete -c tar2tsv -l skip-special -d 'Leave out links, devices and sparse members without a word.'
-complete -c tar2tsv -s f -l fields -x -d 'The columns: words \'a;b\', \'NEW=a\' or \'FIELD:json.path\'.'
+complete -c tar2tsv -s f -l fields -x -a '(__tartools_fields)' -d 'The columns: words \'a;b\', \'NEW=a\' or \'FIELD:json.path\'.'
 complete -c tar2tsv -l nokey -d 'No column for the key.'
 complete -c tar2tsv -l noheader -d 'No line with the names of the columns.'
 complete -c tar2tsv -l csv -d 'Write comma-separated values (RFC 4180).'

@@ -1,10 +1,18 @@
 # Made by python -m tartools.manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u
+        return
+    end
+end
 complete -c tarcreate -l format -x -d 'tsv, csv or recipe; else the suffix tells.'
 complete -c tarcreate -l key -x -d 'Keys of a table without __key__: \'{:09d}\'.'
 complete -c tarcreate -s C -l directory -x -a '(__fish_complete_directories)' -d 'Relative paths begin in DIR, not here.'
 complete -c tarcreate -l allow-pipe -d 'Run the commands that a table names.'
 complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make samples of the files below DIR.'
-complete -c tarcreate -l class -x -d 'Store the name of the directory as FIELD.'
+complete -c tarcreate -l class -x -a '(__tartools_fields)' -d 'Store the name of the directory as FIELD.'
 complete -c tarcreate -l skip-special -d 'Leave out links and special files without a word.'
 complete -c tarcreate -s o -l output -r -F -d 'Write to URL, which appears when it is complete. Default: -.'
 complete -c tarcreate -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'

@@ -1,9 +1,17 @@
 # Made by python -m tartools.manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u
+        return
+    end
+end
 complete -c tarfirst -s T -l files-from -r -F -d 'Read more names of shards from FILE, one a line.'
 complete -c tarfirst -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
 complete -c tarfirst -l lax -d 'Accept shards that have no end-of-archive block.'
 complete -c tarfirst -l skip-special -d 'Leave out links, devices and sparse members without a word.'
-complete -c tarfirst -s f -l fields -x -d 'The field to write: FIELD, or the first there is of a;b.'
+complete -c tarfirst -s f -l fields -x -a '(__tartools_fields)' -d 'The field to write: FIELD, or the first there is of a;b.'
 complete -c tarfirst -s S -l select -x -d 'Samples of which EXPR is true.'
 complete -c tarfirst -s k -l key -x -d 'Samples with this key.'
 complete -c tarfirst -s i -l index -x -d 'The sample with this number, from 0 on.'

@@ -1,4 +1,12 @@
 # Made by python -m tartools.manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u
+        return
+    end
+end
 complete -c tarpcat -s T -l files-from -r -F -d 'Read more names of shards from FILE, one a line.'
 complete -c tarpcat -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
 complete -c tarpcat -l lax -d 'Accept shards that have no end-of-archive block.'
@@ -6,8 +14,8 @@ complete -c tarpcat -l skip-special -d 'Leave out links, devices and sparse memb
 complete -c tarpcat -s o -l output -r -F -d 'Write to URL, which appears when it is complete. Default: -.'
 complete -c tarpcat -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'
 complete -c tarpcat -s z -l gzip -d 'Compress by gzip; the name must not say otherwise.'
-complete -c tarpcat -s f -l fields -x -d 'Only these fields: words \'a;b\' or \'new=a;b\'.'
-complete -c tarpcat -s x -l exclude -x -d 'Not these fields.'
+complete -c tarpcat -s f -l fields -x -a '(__tartools_fields)' -d 'Only these fields: words \'a;b\' or \'new=a;b\'.'
+complete -c tarpcat -s x -l exclude -x -a '(__tartools_fields)' -d 'Not these fields.'
 complete -c tarpcat -l verbatim -d 'Compare names of fields with their case.'
 complete -c tarpcat -s c -l count -x -d 'Stop after N samples.'
 complete -c tarpcat -l skip -x -d 'Leave out the first N samples read.'

@@ -1,4 +1,12 @@
 # Made by python -m tartools.manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u
+        return
+    end
+end
 complete -c tarproc -s T -l files-from -r -F -d 'Read more names of shards from FILE, one a line.'
 complete -c tarproc -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
 complete -c tarproc -l lax -d 'Accept shards that have no end-of-archive block.'
@@ -16,7 +24,7 @@ complete -c tarproc -l timeout -x -d 'A command that takes longer is killed: it 
 complete -c tarproc -l count -x -d 'Stop after the first N samples of the input.'
 complete -c tarproc -s S -l subdirs -d 'Each subdirectory is a sample of the output.'
 complete -c tarproc -l base -x -d 'Call the files NAME.FIELD. Default: sample.'
-complete -c tarproc -l add-log -x -d 'Add what the command prints as FIELD.'
+complete -c tarproc -l add-log -x -a '(__tartools_fields)' -d 'Add what the command prints as FIELD.'
 complete -c tarproc -l keepdir -d 'Keep the directories, and say where they are.'
 complete -c tarproc -l tmpdir -x -a '(__fish_complete_directories)' -d 'Temporary files go here, not $TMPDIR.'
 complete -c tarproc -l progress -d 'Show progress even if nobody seems to watch.'

@@ -1,6 +1,6 @@
 """A sample in words: its key, and for each field the size and what it is.
 
-Nothing is executed or unpickled, pictures are not decoded, and of a large member only the beginning is read.
+Nothing is executed or unpickled, pictures are not decoded, and of a large member only a part is read.
 """
 
 from __future__ import annotations
@@ -9,23 +9,26 @@ import codecs
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.sample import Sample, field_name
+from tartools.show import sound
 from tartools.tar import Member
 
 HEAD = 1 << 16  # bytes of a member that are looked at
 JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as the text it is
+ARRAY_LIMIT = 16 << 20  # bytes; of longer arrays the range is not told
 ARRAY_HEADER = 10_000  # bytes; numpy's own limit
 DIMENSIONS = 64  # numpy's own limit
 LINES, WIDTH = 12, 100  # of a text, beyond which it is cut
 
 PICTURES = frozenset(
-    ("bmp", "gif", "jpe", "jpeg", "jpg", "jp2", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
+    ("avif", "bmp", "gif", "jpe", "jpeg", "jpg", "jp2", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
 )
 ARRAY = b"\x93NUMPY"  # numpy.lib.format, "Format Version 1.0"
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 
 # what a file begins with -> what that is
@@ -37,11 +40,11 @@ MAGIC = (
     (b"BZh", "bzip2 data"),
     (b"\xfd7zXZ", "xz data"),
     (b"%PDF-", "PDF"),
-    (b"ID3", "MP3"),
-    (b"\xff\xfb", "MP3"),
-    (b"fLaC", "FLAC"),
-    (b"OggS", "Ogg"),
-    (b"\x1aE\xdf\xa3", "Matroska or WebM"),
+    (b"ID3", "sound, MP3"),
+    *((b"\xff" + bytes([second]), "sound, MP3") for second in (0xF2, 0xF3, 0xFA, 0xFB)),  # ISO/IEC 11172-3, 2.4.1.3
+    (b"\x1aE\xdf\xa3", "video, Matroska or WebM"),
+    (b"FLV\x01", "video, Flash"),
+    (b"\0\0\1\xba", "video, MPEG"),
     (b"\x89HDF\r\n\x1a\n", "HDF5"),
     (b"~TenBin~", "tensors"),
     (b"PAR1", "Parquet"),
@@ -50,11 +53,21 @@ MAGIC = (
 )
 
 
+# brand in the ftyp box (ISO/IEC 14496-12, 4.3) -> what that is
+BRANDS = {b"M4A ": "sound, MPEG-4", b"qt  ": "video, QuickTime", b"heic": "HEIC picture", b"avif": "AVIF picture"}
+
+
 class Description(NamedTuple):
-    """What a member is, and *lines* of what is in it."""
+    """What a member is, and *lines* of what is in it.
+
+    *kind* is "picture", "sound", "text" or "number" where it could be read as such, "broken" for a picture or sound
+    that could not; *value* is all of a short text.
+    """
 
     what: str
     lines: Sequence[str] = ()
+    kind: str = ""
+    value: str = ""
 
 
 def block(sample: Sample, *, bold: bool = False) -> str:
@@ -65,13 +78,19 @@ def block(sample: Sample, *, bold: bool = False) -> str:
     Holds: 64 KiB of a member at a time; JSON up to 1 MiB as a whole.
     """
     title = printable(sample.key)
-    rows = [(printable(field_name(m)) or "-", f"{m.size:,} B", describe(m)) for m in sample.members]
-    names, sizes = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
-    lines = [f"\x1b[1m{title}\x1b[0m" if bold else title]
-    for name, size, found in rows:
+    lines = rows((member, describe(member)) for member in sample.members)
+    return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *lines]) + "\n\n"
+
+
+def rows(described: Iterable[tuple[Member, Description]]) -> list[str]:
+    """Return the lines of the fields that are *described*: name, size and what it is, in columns."""
+    named = [(printable(field_name(member)) or "-", f"{member.size:,} B", found) for member, found in described]
+    names, sizes = (max((len(row[column]) for row in named), default=0) for column in (0, 1))
+    lines = []
+    for name, size, found in named:
         lines.append(f"  {name:<{names}}  {size:>{sizes}}  {found.what}")
         lines += ["    " + line for line in found.lines]
-    return "\n".join(lines) + "\n\n"
+    return lines
 
 
 def describe(member: Member) -> Description:
@@ -82,11 +101,11 @@ def describe(member: Member) -> Description:
     if not head:
         return Description("empty")
     if head.startswith(ARRAY):
-        return array(head, member.size)
+        return array(head, member)
     if kind in PICTURES or head.startswith(PICTURE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
         return picture(member)
-    if kind == "wav" or (head[:4] == b"RIFF" and head[8:12] == b"WAVE"):
-        return sound(member)
+    if sound.is_sound(kind, head):
+        return heard(member, kind)
     if kind == "json" and member.size <= JSON_LIMIT:
         return document(member)
     return text(head, whole=member.size <= HEAD) or guess(head)
@@ -100,33 +119,38 @@ def picture(member: Member) -> Description:
         with warnings.catch_warnings(), member.open() as file:
             warnings.simplefilter("ignore")  # of large ones, which are no danger as long as nobody decodes them
             with Image.open(file) as opened:
-                return Description(f"{opened.format} {opened.width}x{opened.height} {opened.mode}")
+                what = f"{opened.format} {opened.width}x{opened.height} {opened.mode}"
+                return Description(what, kind="picture")
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own
-        why = re.sub(r" <.*>$", "", str(error))  # Pillow names our file object, which tells nobody anything
-        return Description(f"a picture that Pillow does not open: {printable(why)[:WIDTH]}")
+        return Description(f"a picture that Pillow does not open: {reason(error)}", kind="broken")
 
 
-def sound(member: Member) -> Description:
-    """Return length, rate and channels of a WAV file, from its header."""
-    import wave
+def reason(error: Exception) -> str:
+    """Return what Pillow says is wrong, on one line, without our file object, which tells nobody anything."""
+    return printable(re.sub(r" <.*>$", "", str(error)) or type(error).__name__)[:WIDTH]
 
+
+def heard(member: Member, kind: str) -> Description:
+    """Return length, rate, channels and waveform of a sound, whose field ends in *kind*."""
     try:
-        with member.open() as file, wave.open(file) as opened:
-            rate, channels = opened.getframerate(), opened.getnchannels()
-            seconds, bits = opened.getnframes() / rate, 8 * opened.getsampwidth()
+        what, peaks = sound.read(member)
     except TarToolsError:
         raise
-    except Exception as error:  # of the many ways to fail, the library names two
-        return Description(f"WAV that cannot be read: {printable(str(error)) or 'it ends too early'}")
-    return Description(f"WAV {seconds:.2f} s, {rate} Hz, {channels} channel{'s' * (channels > 1)}, {bits} bit")
+    except Exception as error:  # of the many ways to fail, the library names some
+        why = re.sub(r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+", "", str(error))  # it names our file object
+        name = f"{printable(kind.upper())[:WIDTH]} " if kind in sound.KINDS else "sound "
+        return Description(f"{name}that cannot be read: {printable(why)[:WIDTH]}", kind="broken")
+    if peaks and not any(peaks):
+        what += ", silent"
+    return Description(what, [sound.line(peaks)] if any(peaks) else (), kind="sound")
 
 
-def array(head: bytes, size: int) -> Description:
-    """Return dtype and shape of a .npy file of *size* bytes, of which *head* is the beginning.
+def array(head: bytes, member: Member) -> Description:
+    """Return dtype, shape and range of the .npy file *member*, of which *head* is the beginning.
 
-    The header is read as a literal: numpy, and the pickles that an array may hold, are not touched.
+    The header is read as a literal, and numpy is given plain numbers only: never the pickles that an array may hold.
     """
     import ast
 
@@ -143,11 +167,35 @@ def array(head: bytes, size: int) -> Description:
     except (ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, MemoryError, RecursionError) as error:
         return Description(f"array whose header cannot be read: {printable(str(error))[:WIDTH]}")
     what = f"array {dtype(kind)} {'x'.join(map(str, shape)) or 'scalar'}"
-    width = re.fullmatch(r"[<>|=]?[biufc](\d{1,3})", kind) if isinstance(kind, str) else None
-    expected = math.prod(shape) * int(width[1]) if width else None
-    if expected is not None and expected != size - start - length:
-        what += f", but it has {size - start - length:,} bytes of data instead of {expected:,}"
+    numeric = re.fullmatch(r"[<>|=]?([biufc])(\d{1,3})", kind) if isinstance(kind, str) else None
+    if numeric is None:
+        return Description(what)
+    there, expected = member.size - start - length, math.prod(shape) * int(numeric[2])
+    if there != expected:
+        return Description(f"{what}, but it has {there:,} bytes of data instead of {expected:,}")
+    if there and there <= ARRAY_LIMIT and numeric[1] in "iuf":
+        what += extent(member.read()[start + length :], kind)
     return Description(what)
+
+
+def extent(data: bytes, kind: str) -> str:
+    """Return the least and the greatest of the numbers that *data* are in the numeric dtype *kind*, in words.
+
+    >>> extent(bytes([3, 0, 9]), "|u1")
+    ', from 0 to 9'
+    """
+    import numpy as np
+
+    try:
+        values = np.frombuffer(data, np.dtype(kind))
+    except TypeError:  # a width that this machine has not
+        return ""
+    unknown = int(np.isnan(values).sum())
+    if unknown:
+        values = values[~np.isnan(values)]
+    form = ".4g" if values.dtype.kind == "f" else ""
+    known = f", from {values.min():{form}} to {values.max():{form}}" if values.size else ""
+    return known + (f", {unknown:,} NaN" if unknown else "")
 
 
 def dtype(kind: object) -> str:
@@ -189,8 +237,9 @@ def text(head: bytes, *, whole: bool) -> Description | None:
         return None
     lines = found.removesuffix("\n").split("\n")
     if whole and len(lines) == 1 and len(lines[0]) <= WIDTH:
-        return Description(f"text: {printable(lines[0])}")
-    return Description("text", cut(lines, whole=whole))
+        kind, value = "number" if NUMBER.fullmatch(lines[0]) else "text", printable(lines[0])
+        return Description(f"{kind}: {value}", kind=kind, value=value)
+    return Description("text", cut(lines, whole=whole), kind="text")
 
 
 def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
@@ -206,5 +255,9 @@ def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
 def guess(head: bytes) -> Description:
     """Return what a file that begins with *head* may be."""
     if head[4:8] == b"ftyp":
-        return Description("MP4")
-    return Description(next((what for magic, what in MAGIC if head.startswith(magic)), "binary"))
+        what = BRANDS.get(head[8:12], "video, MP4")
+    elif head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        what = "video, AVI"
+    else:
+        what = next((what for magic, what in MAGIC if head.startswith(magic)), "binary")
+    return Description(what, kind="sound" if what.startswith("sound") else "")

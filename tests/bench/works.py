@@ -178,6 +178,13 @@ def outputs() -> list[Work]:
             (Goal(2.5, "tar tf"),),
             'test "$(wc -l <"$OUT/x.tsv")" = $((B_COUNT + 1))',
         ),
+        Work(
+            "stat-B",
+            Line("tarstat", 'tarstat "$B" >"$OUT/x.stat"'),
+            (Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"'),),
+            (Goal(2, "tar tf"),),
+            'grep -qx "samples: $B_COUNT" "$OUT/x.stat" && grep -qx "classes cls: 1000" "$OUT/x.stat"',
+        ),
         *packing("A", 1),
         *packing("B", 2),
     ]

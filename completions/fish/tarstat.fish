@@ -1,0 +1,21 @@
+# Made by python -m tartools.manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u
+        return
+    end
+end
+complete -c tarstat -s T -l files-from -r -F -d 'Read more names of shards from FILE, one a line.'
+complete -c tarstat -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarstat -l lax -d 'Accept shards that have no end-of-archive block.'
+complete -c tarstat -l skip-special -d 'Leave out links, devices and sparse members without a word.'
+complete -c tarstat -l classes -x -a '(__tartools_fields)' -d 'Count the values of these fields too.'
+complete -c tarstat -l json -d 'Write one JSON object.'
+complete -c tarstat -s p -l parallel -x -d 'Workers; 0 is one a core. Default: 0.'
+complete -c tarstat -l progress -d 'Show progress even if nobody seems to watch.'
+complete -c tarstat -s q -l quiet -d 'Show neither progress nor warnings.'
+complete -c tarstat -s v -l verbose -d 'End with one line of account on stderr.'
+complete -c tarstat -l version -d 'Show the version and exit.'
+complete -c tarstat -s h -l help -d 'Show this help and exit.'

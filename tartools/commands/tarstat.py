@@ -1,0 +1,245 @@
+"""Tell what is in shards.
+
+Reads all samples, and writes: how many there are, what they take and how much of that is headers and padding; each
+field with its sizes, and how many samples lack it; which fields come together; pictures by format and size; how often
+each class comes; how even the shards are. On a terminal that is a few tables, otherwise one fact a line.
+
+Classes are the values of the field cls, of those that begin with cls., and of those that --classes names. Pictures are
+known by the last part of their field (jpg, png, ...); they are opened, not decoded. Of local files, large payloads are
+not read at all. Names and values are escaped.
+
+Counts, sums, least and greatest are exact. Quantiles are up to 1 % too small, and the same whatever -p. Of fields,
+combinations of fields, classes and sizes of pictures at most 1,000 different ones are told one by one.
+
+Workers are processes for local files, as many as there are cores, up to four unless -p says how many. All else is read
+by one.
+
+--json writes one object. Its units are bytes and samples, and null is what is not told one by one:
+
+  samples, members
+  bytes         archives (decompressed); of these payloads, headers, padding,
+                other (ends of archives, directories, links)
+  shards        count; samples and bytes of one (min, median, max);
+                smallest and largest (url, samples, bytes)
+  fields        of each: field, members, samples, missing (samples without it),
+                missing_in (the first key of these), bytes,
+                sizes (min, p5, median, p95, max), histogram (how many sizes
+                from min to max, in equal steps of their logarithms),
+                classes (values: how many; counts; long: above 256 bytes),
+                pictures (formats, sizes, width, height, broken; broken_in and
+                why: of the first that is)
+  combinations  of each, the most frequent first: fields, samples
+
+Examples:
+  tarstat train.tar
+  tarstat 'train-{000..147}.tar' | grep ^missing
+  tarstat --classes 'label split' -p 8 'train-*.tar'
+  tarstat --json train.tar | jq '.fields[] | {field, bytes}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from tartools import cli, pieces, shards, storage
+from tartools.account import Account
+from tartools.errors import SampleError, shown
+from tartools.sample import Batch
+from tartools.show import measure, tables, terminal, text
+from tartools.stages import statistics
+from tartools.stages.statistics import Field, Measured, Numbers, Statistics
+from tartools.tar import Member
+from tartools.values import told
+
+STEPS = 12  # of a histogram
+
+
+@cli.group
+class Looks(NamedTuple):
+    """What is looked into, and how it is told."""
+
+    classes: Annotated[
+        str | None, typer.Option("--classes", metavar="NAMES", help="Count the values of these fields too.")
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False
+
+
+@cli.command(__doc__)
+def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Parallel = 0) -> None:
+    """Run the command."""
+    urls = storage.expand(*source.named)
+    named = (looks.classes or "").split()
+    wanted = statistics.Wanted(classes_in(named), is_picture, measured)
+    reading = shards.Reading(source.lax, source.skip_special, ranges=True, forks=True)
+    most = parallel or min(cli.workers(0), pieces.WORKERS)
+
+    def work(batches: Iterator[Batch], _turn: pieces.Turn) -> Generator[bytes, None, dict[str, Any]]:
+        yield from ()  # what it makes of them is what it returns
+        found = Statistics()
+        for batch in batches:
+            found.add(statistics.of_batch(batch, wanted))
+            account.samples_in += len(batch)
+            account.samples_out += len(batch)
+        return found.told()
+
+    found = added(pieces.in_pieces(urls, account, reading, work, most))
+    if found.samples and found.fields is not None:
+        known = {field.lower() for field in found.fields}
+        unseen = [name for name in named if name.lower() not in known]
+        if unseen:
+            raise SampleError(f"no sample had the field {' '.join(unseen)}; there were: {told(found.fields)}")
+    facts = facts_of(found, urls, account.unpacked)
+    if looks.json:
+        written = json.dumps(facts, indent=2) + "\n"
+    elif os.isatty(1):
+        written = tables.drawn(facts, terminal.screen(terminal.NONE))
+    else:
+        written = "".join(f"{line}\n" for line in tables.lines(facts))
+    with storage.writing("-") as sink:
+        sink.write(written.encode())
+
+
+def classes_in(named: Sequence[str]) -> Callable[[str], bool]:
+    """Return what tells whether the values of a field are classes: those *named*, whatever their case, cls, cls.*."""
+    folded = {"cls", *map(str.lower, named)}
+    return lambda name: name.lower() in folded or name.lower().startswith("cls.")
+
+
+def is_picture(name: str) -> bool:
+    """Tell whether the field *name* is one of pictures."""
+    return name.rpartition(".")[2].lower() in text.PICTURES
+
+
+def measured(member: Member) -> Measured:
+    """Return what the header of the picture *member* says."""
+    return Measured(*measure.measured(member))
+
+
+def added(turns: Generator[bytes, None, list[dict[str, Any]]]) -> Statistics:
+    """Return the sum of what all *turns* return."""
+    parts: list[dict[str, Any]] = []
+
+    def run() -> Iterator[bytes]:
+        parts.extend((yield from turns))
+
+    with closing(turns):
+        for _ in run():
+            pass
+    found = Statistics()
+    for part in parts:
+        found.add(Statistics.of(part))
+    return found
+
+
+def facts_of(found: Statistics, urls: Sequence[str], size: int) -> dict[str, Any]:
+    """Return what was *found* in the shards *urls*, archives of *size* bytes in all, in the shape of --json."""
+    taken = found.headers + found.payloads + found.padding
+    return {
+        "samples": found.samples,
+        "members": found.members,
+        "bytes": {
+            "archives": size,
+            "payloads": found.payloads,
+            "headers": found.headers,
+            "padding": found.padding,
+            "other": size - taken,
+        },
+        "shards": balance(found.shards, urls),
+        "fields": None
+        if found.fields is None
+        else [facts_of_field(name, field, found.samples) for name, field in found.fields.items()],
+        "combinations": None
+        if found.combinations is None
+        else [{"fields": name.split("/"), "samples": count} for name, count in by_count(found.combinations).items()],
+    }
+
+
+def facts_of_field(name: str, field: Field, samples: int) -> dict[str, Any]:
+    """Return what was found in the *field* called *name*, of so many *samples*."""
+    facts = {
+        "field": name,
+        "members": field.members,
+        "samples": field.samples,
+        "missing": samples - field.samples,
+        "missing_in": field.lacking,
+        "bytes": field.sizes.total,
+        "sizes": {
+            "min": field.sizes.least,
+            "p5": field.sizes.quantile(5),
+            "median": field.sizes.quantile(50),
+            "p95": field.sizes.quantile(95),
+            "max": field.sizes.greatest,
+        },
+        "histogram": histogram(field.sizes),
+    }
+    if field.classes != {} or field.long:
+        counts = None if field.classes is None else by_count(field.classes)
+        facts["classes"] = {
+            "values": None if counts is None else len(counts),
+            "counts": counts,
+            "long": field.long,
+        }
+    if field.pictures:
+        pictures = field.pictures
+        facts["pictures"] = {
+            "formats": by_count(pictures.formats or {}),
+            "sizes": None if pictures.sizes is None else by_count(pictures.sizes),
+            "width": spread(pictures.widths),
+            "height": spread(pictures.heights),
+            "broken": pictures.broken,
+            "broken_in": pictures.example,
+            "why": pictures.why,
+        }
+    return facts
+
+
+def spread(numbers: Numbers) -> dict[str, int | None]:
+    """Return least, median and greatest of *numbers*; None if there are none."""
+    known = numbers.least is not None
+    return {"min": numbers.least, "median": numbers.quantile(50) if known else None, "max": numbers.greatest}
+
+
+def histogram(numbers: Numbers) -> list[int]:
+    """Return how many *numbers* fall into each of at most 12 equally wide steps of buckets, from least to greatest."""
+    places = {place(low): count for low, count in numbers.buckets.items()}
+    first, buckets = min(places), max(places) - min(places) + 1
+    counts = [0] * min(STEPS, buckets)
+    for where, count in places.items():
+        counts[(where - first) * len(counts) // buckets] += count
+    return counts
+
+
+def place(low: int) -> int:
+    """Return how many buckets of numbers there are before the one that begins at *low*.
+
+    >>> place(255), place(256), place(512)
+    (255, 256, 384)
+    """
+    shift = max(0, low.bit_length() - statistics.DIGITS)
+    return (shift << statistics.DIGITS - 1) + (low >> shift)
+
+
+def by_count(counts: dict[str, int]) -> dict[str, int]:
+    """Return *counts*, the largest first, equal ones by value."""
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def balance(found: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
+    """Return how samples and bytes are spread over the shards *urls*; one that is named twice was read twice."""
+    times = Counter(urls)
+    counts = [[number // times[url] for number in found.get(url, (0, 0))] for url in urls]
+    facts: dict[str, Any] = {"count": len(urls)}
+    for column, what in enumerate(("samples", "bytes")):
+        numbers = sorted(count[column] for count in counts)
+        facts[what] = {"min": numbers[0], "median": numbers[(len(numbers) - 1) // 2], "max": numbers[-1]}
+    for what, choose in (("smallest", min), ("largest", max)):
+        number = choose(range(len(urls)), key=lambda number: counts[number][1])
+        facts[what] = {"url": shown(urls[number]), "samples": counts[number][0], "bytes": counts[number][1]}
+    return facts

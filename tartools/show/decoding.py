@@ -1,0 +1,72 @@
+"""A picture as pixels to look at: any format and mode as RGB, the right way up, and no larger than it is shown."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+from tartools.tar import Member
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# what Pillow decodes by itself, the usual first; for others (EPS) it would run a program
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
+DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all of them grey
+NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values, or those between them, are not what is seen
+GREY = (128, 128, 128)  # behind what is transparent: both black and white are seen on it
+
+
+def decoded(member: Member, width: int, height: int) -> Image:
+    """Return the picture *member* as RGB, made smaller where it is larger than *width* by *height* pixels.
+
+    It is turned as EXIF says. Transparent parts are over grey, more than 8 bits are shown from the lowest value to
+    the highest, and what moves is shown by its first frame.
+
+    Holds: the picture as it is decoded, twice; of JPEG at most some four times what is returned.
+    Raises: what Pillow raises, which can be any exception, for a damaged picture, one that is cut, and one of more
+    than Pillow's `MAX_IMAGE_PIXELS`.
+    """
+    from PIL import Image
+
+    with member.open() as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd metadata
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(file, formats=FORMATS) as opened:
+            side = max(width, height)
+            opened.draft(None, (side, side))  # JPEG can be decoded at a half, a quarter, an eighth
+            opened.load()
+            turn(opened)
+            picture = in_colour(opened) if opened.mode in NO_AVERAGE or "transparency" in opened.info else opened
+            picture.thumbnail((width, height), Image.Resampling.LANCZOS)
+            picture = in_colour(picture)  # what is left to do, of few pixels
+    if picture.mode == "RGB":
+        return picture
+    ground = Image.new("RGB", picture.size, GREY)
+    ground.paste(picture, mask=picture.getchannel("A"))
+    return ground
+
+
+def turn(picture: Image) -> None:
+    """Turn *picture* as its EXIF data say, if they can be read."""
+    from PIL import ImageOps
+
+    with suppress(Exception):  # metadata of all kinds of cameras; the pixels are sound
+        ImageOps.exif_transpose(picture, in_place=True)
+
+
+def in_colour(picture: Image) -> Image:
+    """Return *picture* as RGB, or as RGBA if some of it may be transparent; black and white as grey."""
+    if picture.mode in DEEP:
+        picture = picture.convert("F")
+        picture.info.pop("transparency", None)  # a value that is then another
+        low, high = cast("tuple[float, float]", picture.getextrema())
+        if math.isfinite(low) and math.isfinite(high) and high > low:
+            scale = 255 / (high - low)
+            picture = picture.point(lambda value: value * scale - low * scale)
+        return picture.convert("L")
+    if picture.mode == "1":
+        return picture.convert("L")
+    return picture.convert("RGBA" if picture.has_transparency_data else "RGB")

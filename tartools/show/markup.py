@@ -1,0 +1,165 @@
+"""A sample as a tile of the page: HTML that holds all there is to see and to hear of it.
+
+Names, values and messages are hostile: they come into HTML through `safe` only.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tartools.errors import TarToolsError, printable
+from tartools.sample import Sample, field_name
+from tartools.show import decoding, sound, text
+from tartools.tar import Member
+
+SIDE = 384  # pixels of a picture on the page; a tile shows some 200, the large view 900
+QUALITY, EFFORT = 75, 2  # of WebP: half of what JPEG takes to look as good, in no more time
+TINY = 64  # pixels; up to this size pictures are kept exact, and drawn with pixels that can be seen
+COLUMNS = 120  # of a waveform
+VALUE = 40  # characters up to which a text is a value that samples may share
+FOLDER, BROKEN = "folder", "broken"
+
+
+class Tile(NamedTuple):
+    """A sample on the page: its *html*, *sizes* of its fields, short *values* of them, and whether it is *broken*."""
+
+    html: str
+    sizes: Sequence[tuple[str, int]]
+    values: Sequence[tuple[str, str]]
+    broken: bool
+
+
+class Field(NamedTuple):
+    """A member in words, its *face* (what is drawn of it) and its *player* as HTML, its *value* if that is short."""
+
+    name: str
+    size: int
+    found: text.Description
+    face: str = ""
+    player: str = ""
+    broken: bool = False
+
+
+def safe(words: str) -> str:
+    """Return *words* for a place in HTML, be it text or an attribute in quotes; control characters are escaped.
+
+    >>> safe('<b title="x">')
+    '&lt;b title=&quot;x&quot;&gt;'
+    """
+    return html.escape(printable(words))
+
+
+def embedded(payload: bytes, kind: str) -> str:
+    """Return *payload* as a URL that holds it (RFC 2397)."""
+    return f"data:{kind};base64,{base64.b64encode(payload).decode()}"
+
+
+def tile(sample: Sample, audible: bool) -> Tile:
+    """Return the tile of *sample*; its sounds can be played if it is to be *audible*.
+
+    Holds: what is shown of it, and one decoded picture. Raises: StorageError if its file has become shorter.
+    """
+    fields = [field(member, audible) for member in sample.members]
+    folder, slash, base = sample.key.rpartition("/")
+    values = [(FOLDER, printable(folder))] if slash else []
+    values += [(f.name, f.found.value) for f in fields if f.found.value and len(f.found.value) <= VALUE]
+    broken = any(f.broken for f in fields)
+    marks = [f"{name}={value}" for name, value in values] + [f"is={BROKEN}"] * broken
+    shown = next((f for f in fields if f.face), None)
+    face = shown.face if shown else f'<span class="kind">{safe(" ".join(f.name for f in fields))}</span>'
+    key = f'<span class="folder">{safe(folder + slash)}</span>{safe(base)}'
+    parts = [
+        f'<li class="tile" data-values="{safe_lines(marks)}">',
+        f'<button type="button" class="open" aria-haspopup="dialog"><span class="face">{face}</span>',
+        f'<span class="key">{key}</span></button>',
+        *(f.player for f in fields),
+        '<dl class="fields">',
+        *(row(f, drawn=f is not shown) for f in fields),
+        "</dl></li>",
+    ]
+    return Tile("".join(parts), [(f.name, f.size) for f in fields], values, broken)
+
+
+def safe_lines(lines: Sequence[str]) -> str:
+    """Return *lines*, which stay lines, as `safe` does."""
+    return "\n".join(map(safe, lines))
+
+
+def row(shown: Field, drawn: bool) -> str:
+    """Return the row of the field *shown* in the list of fields, with what is *drawn* of it if that is wanted."""
+    what = safe(shown.found.value or shown.found.what)
+    parts = [f'<div><dt>{safe(shown.name)}</dt><dd class="what">{what}</dd><dd class="size">{shown.size:,} B</dd>']
+    if shown.found.kind != "sound" and shown.found.lines:
+        parts.append(f"<dd><pre>{safe_lines(shown.found.lines)}</pre></dd>")
+    if drawn and shown.face and shown.found.kind in ("picture", "sound"):
+        parts.append(f"<dd>{shown.face}</dd>")
+    return "".join([*parts, "</div>"])
+
+
+def field(member: Member, audible: bool) -> Field:
+    """Return the field that *member* is."""
+    found = text.describe(member)
+    known = Field(printable(field_name(member)) or "-", member.size, found)
+    if found.kind == "picture":
+        face = picture(member, f"{known.name}: {found.what}")
+        return known._replace(face=face, broken=not face.startswith("<img"))
+    if found.kind == "sound":
+        face = waveform(member) if found.lines else ""
+        return known._replace(face=face, player=player(member, known.name) if audible else "")
+    if found.kind == "broken":
+        return known._replace(face=wrong(found.what), broken=True)
+    if found.lines:
+        return known._replace(face=f"<pre>{safe_lines(found.lines)}</pre>")
+    return known
+
+
+def wrong(words: str) -> str:
+    """Return what stands in the place of a picture or sound that is damaged."""
+    return f'<span class="wrong">{safe(words)}</span>'
+
+
+def picture(member: Member, words: str) -> str:
+    """Return the picture *member*, which is described by *words*, as it was decoded here; or what is wrong with it."""
+    try:
+        decoded = decoding.decoded(member, SIDE, SIDE)
+    except TarToolsError:
+        raise
+    except Exception as error:  # each format has its own
+        return wrong(f"{words}: {text.reason(error)}")
+    file = io.BytesIO()
+    tiny = max(decoded.size) <= TINY
+    decoded.save(file, "WEBP", quality=QUALITY, method=EFFORT, lossless=tiny)
+    source = embedded(file.getvalue(), "image/webp")
+    width, height = decoded.size
+    return (
+        f'<img alt="{safe(words)}" width="{width}" height="{height}" decoding="async"'
+        f'{" class=tiny" if tiny else ""} src="{source}">'
+    )
+
+
+def waveform(member: Member) -> str:
+    """Return the waveform of the sound *member* as SVG."""
+    peaks = sound.read(member, COLUMNS).peaks
+    bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in scaled(peaks))
+    return (
+        f'<svg class="wave" viewBox="0 0 {len(peaks)} 100" preserveAspectRatio="none" aria-hidden="true">'
+        f'<path d="{bars}"/></svg>'
+    )
+
+
+def scaled(peaks: Sequence[float]) -> list[tuple[int, float]]:
+    """Return (column, half of the height) for each of *peaks*, of which silence can still be seen."""
+    return [(place, max(1, 50 * peak)) for place, peak in enumerate(peaks)]
+
+
+def player(member: Member, name: str) -> str:
+    """Return what plays the sound *member* of the field *name*; nothing if browsers do not know it."""
+    payload = member.read()
+    kind = sound.media_type(payload)
+    if not kind:
+        return ""
+    return f'<audio controls preload="none" aria-label="{safe(name)}" src="{embedded(payload, kind)}"></audio>'

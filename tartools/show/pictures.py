@@ -1,0 +1,118 @@
+"""Pictures as terminals draw them: each function makes of an RGB image what is sent, and does nothing else.
+
+kitty, iTerm2 and sixel draw pixels where the cursor is; half blocks are text.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+CHUNK = 4096  # characters of base64 in one escape code of kitty's protocol
+LEVELS = (0, 95, 135, 175, 215, 255)  # of red, green and blue in colours 16 to 231 of xterm (ctlseqs, 256 colours)
+PALETTE = [  # colours 16 to 255; the last 24 are greys
+    *((red, green, blue) for red in LEVELS for green in LEVELS for blue in LEVELS),
+    *((grey, grey, grey) for grey in range(8, 239, 10)),
+]
+KITTY_FORGET = "\x1b_Ga=d,d=A,q=2\x1b\\"  # removes what kitty's protocol has drawn on the screen
+FIRST = 16  # number of the first of them
+SIXEL = ord("?")  # no dot of six is set; the dots are bits on top of that, the lowest is the topmost
+
+
+def kitty(picture: Image, columns: int, rows: int) -> str:
+    """Return what makes a terminal that knows kitty's protocol draw *picture* over *columns* and *rows* of cells.
+
+    The cursor stays where it is, and the terminal does not answer.
+    https://sw.kovidgoyal.net/kitty/graphics-protocol/, "Display images on screen" and "Remote client".
+    """
+    data = base64.b64encode(png(picture)).decode()
+    chunks = [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
+    last = len(chunks) - 1
+    begin = f"a=T,f=100,C=1,c={columns},r={rows},"
+    return "".join(f"\x1b_G{'' if n else begin}q=2,m={int(n < last)};{chunk}\x1b\\" for n, chunk in enumerate(chunks))
+
+
+def iterm(picture: Image, columns: int, rows: int) -> str:
+    """Return what makes iTerm2, and those that follow it, draw *picture* within *columns* and *rows* of cells.
+
+    https://iterm2.com/documentation-images.html
+    """
+    data = png(picture)
+    place = f"inline=1;size={len(data)};width={columns};height={rows};preserveAspectRatio=1"
+    return f"\x1b]1337;File={place}:{base64.b64encode(data).decode()}\x07"
+
+
+def png(picture: Image) -> bytes:
+    """Return *picture* as PNG, compressed as far as that is fast."""
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=3)
+    return file.getvalue()
+
+
+def sixel(picture: Image, width: int, height: int) -> str:
+    """Return *picture*, as large as fits into *width* by *height* pixels, as sixels of at most 256 colours.
+
+    VT330/VT340 Programmer Reference Manual, volume 2, chapter 14: bands of six rows; in each band, for each colour
+    the sixels of that colour from left to right, then back to its start ($); then the next band (-).
+    """
+    from PIL import ImageOps
+
+    few = ImageOps.contain(picture, (width, height)).quantize(256)
+    width, height = few.size
+    colours = (few.getpalette() or [])[: 3 * 256]
+    parts = [f'\x1bP0;1q"1;1;{width};{height}']
+    for number in range(len(colours) // 3):
+        red, green, blue = (round(value * 100 / 255) for value in colours[3 * number : 3 * number + 3])
+        parts.append(f"#{number};2;{red};{green};{blue}")
+    pixels = few.tobytes()
+    for top in range(0, height, 6):
+        band: dict[int, bytearray] = {}
+        for bit, y in enumerate(range(top, min(top + 6, height))):
+            for x, colour in enumerate(pixels[y * width : (y + 1) * width]):
+                if colour not in band:
+                    band[colour] = bytearray([SIXEL]) * width
+                band[colour][x] += 1 << bit
+        parts.append("$".join(f"#{colour}{_runs(sixels)}" for colour, sixels in band.items()) + "-")
+    return "".join(parts) + "\x1b\\"
+
+
+def _runs(sixels: bytearray) -> str:
+    """Return *sixels* with repetitions of four and more as `!N` and the sixel; empty ones at the end are left out."""
+    text = sixels.decode().rstrip(chr(SIXEL))
+    return re.sub(r"(.)\1{3,}", lambda found: f"!{len(found[0])}{found[1]}", text)
+
+
+def blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
+    """Return *picture* as *rows* lines of text, *columns* wide, each character an upper and a lower half.
+
+    Colours are *exact*, or else those of the 256 of xterm that are near. Every line ends with the default colours.
+    """
+    from PIL import Image
+
+    small = picture.resize((columns, 2 * rows), Image.Resampling.LANCZOS)
+    if exact:
+        data = small.tobytes()
+        colours = [f"2;{r};{g};{b}" for r, g, b in zip(data[::3], data[1::3], data[2::3], strict=True)]
+    else:
+        palette = Image.new("P", (1, 1))
+        palette.putpalette([value for colour in PALETTE for value in colour])
+        few = small.quantize(palette=palette, dither=Image.Dither.NONE)  # dots as large as these are seen as dots
+        colours = [f"5;{FIRST + number}" for number in few.tobytes()]
+    lines = [colours[y * columns : (y + 1) * columns] for y in range(2 * rows)]
+    return [_line(upper, lower) for upper, lower in zip(lines[::2], lines[1::2], strict=True)]
+
+
+def _line(upper: list[str], lower: list[str]) -> str:
+    """Return a line of half blocks of these colours; one that stays is not named again."""
+    cells = list(zip(upper, lower, strict=True))
+    parts = []
+    for before, cell in pairwise([("", ""), *cells]):
+        named = [f"{what};{new}" for what, old, new in zip(("38", "48"), before, cell, strict=True) if new != old]
+        parts.append(f"\x1b[{';'.join(named)}m▀" if named else "▀")
+    return "".join(parts) + "\x1b[0m"

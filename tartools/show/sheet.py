@@ -1,0 +1,250 @@
+"""Samples with their pictures on a screen: pictures side by side, a label under each, then the other fields in words.
+
+A sample makes a `Block`, or several if its pictures do not fit side by side; samples stand side by side as far as
+they fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from tartools.errors import TarToolsError, printable
+from tartools.sample import Sample, field_name
+from tartools.show import decoding, pictures, text
+from tartools.show.terminal import BLOCKS, ITERM, KITTY, NONE, Screen
+from tartools.tar import Member
+
+GAP = 2  # columns between what stands side by side
+NARROW, WIDE, HIGH = 39, 64, 32  # columns and rows of pictures: on 80 columns two fit
+SMALL = 20  # columns that each picture of a page gets at least
+AROUND = 5  # rows of a screen that pictures leave: key, label, a line of text, an empty one, the prompt
+MESSAGE = 26  # columns of what is said in place of a picture
+BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+Described = Sequence[tuple[Member, text.Description]]
+
+
+class Tile(NamedTuple):
+    """A picture that takes *columns* and *rows*, and the *label* under it.
+
+    It is *lines* of that many columns, or else *drawing*, which is sent when the cursor is where it begins.
+    """
+
+    columns: int
+    rows: int
+    lines: Sequence[str]
+    drawing: str
+    label: str
+
+    @property
+    def width(self) -> int:
+        """Columns of the picture and its label."""
+        return max(self.columns, cells(self.label))
+
+
+class Block(NamedTuple):
+    """A sample, or a part of one: its *title*, *tiles* side by side, and *lines* of text below."""
+
+    title: str
+    tiles: Sequence[Tile]
+    lines: Sequence[str]
+
+    @property
+    def width(self) -> int:
+        """Columns that it takes."""
+        tiles = sum(tile.width + GAP for tile in self.tiles) - GAP
+        return max(tiles, cells(self.title), *map(cells, self.lines))
+
+
+def rows(samples: Iterable[Sample], screen: Screen) -> Iterator[tuple[str, int]]:
+    """Yield what shows *samples* on *screen*, and how many of them that is.
+
+    Order: input order. Holds: what is drawn of as many samples as stand side by side. Raises: TarToolsError.
+    """
+    if screen.protocol == NONE:
+        yield from ((text.block(sample, bold=screen.codes), 1) for sample in samples)
+        return
+    wide = min(screen.columns, max(NARROW, min(WIDE, (screen.columns - GAP) // 2)))
+    high = min(HIGH, screen.rows - AROUND)
+    waiting: list[Block] = []
+    for sample in samples:
+        blocks = laid_out(sample, described(sample), screen, wide, high)
+        lone = len(blocks) > 1 or not blocks[0].tiles
+        taken = sum(block.width + GAP for block in waiting)
+        if waiting and (lone or taken + blocks[0].width > screen.columns):
+            yield row(waiting) + "\n", len(waiting)
+            waiting = []
+        if lone:
+            yield "".join(row([block]) for block in blocks) + "\n", 1
+        else:
+            waiting += blocks
+    if waiting:
+        yield row(waiting) + "\n", len(waiting)
+
+
+def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
+    """Return *sample* alone, as large as *screen* can show it without its last row, and whether all of it is there.
+
+    Pictures get what the words leave, but half of the rows at least. What does not fit is cut or left out.
+    """
+    found = described(sample)
+    count = sum(description.kind == "picture" for _, description in found) if screen.protocol != NONE else 0
+    words = sum(1 + len(description.lines) for _, description in found) - count
+    room = screen.rows - 1
+    left = room - 1 - min(words, room // 2)  # rows for pictures and their labels
+    most = min(count, (screen.columns + GAP) // (SMALL + GAP))
+    # as many side by side as make square pictures largest
+    across = max(range(1, most + 1), key=lambda n: min(screen.columns // n, 2 * (left // -(-count // n))), default=1)
+    high = max(1, left // max(1, -(-count // across)) - 1)
+    shown, whole = "", True
+    for block in laid_out(sample, found, screen, (screen.columns + GAP) // across - GAP, high):
+        title, lines = fit(block.title, screen.columns), [fit(line, screen.columns) for line in block.lines]
+        room -= bool(title) + (max(tile.rows for tile in block.tiles) + 1 if block.tiles else 0)
+        if room < 0:
+            return shown, False
+        whole = len(lines) <= room
+        lines = lines[:room]
+        shown += row([Block(title, block.tiles, lines)], codes=screen.codes)
+    return shown, whole
+
+
+def described(sample: Sample) -> Described:
+    """Return the members of *sample*, and what they are."""
+    return [(member, text.describe(member)) for member in sample.members]
+
+
+def laid_out(sample: Sample, found: Described, screen: Screen, wide: int, high: int) -> list[Block]:
+    """Return *sample*, of which that was *found*, as blocks whose pictures fit into the width of *screen*.
+
+    A picture and its label take at most *wide* columns, and a picture *high* rows. The words are in the last block.
+    """
+    seen = [pair for pair in found if pair[1].kind == "picture" and screen.protocol != NONE]
+    words = text.rows(pair for pair in found if pair not in seen)
+    bands: list[list[Tile]] = [[]]
+    for member, description in seen:
+        another = tile(member, description.what, screen, wide, high)
+        if bands[-1] and sum(tile.width + GAP for tile in bands[-1]) + another.width > screen.columns:
+            bands.append([])
+        bands[-1].append(another)
+    blocks = [Block("", band, ()) for band in bands]
+    blocks[0] = blocks[0]._replace(title=printable(sample.key))
+    blocks[-1] = blocks[-1]._replace(lines=words)
+    return blocks
+
+
+def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Tile:
+    """Return the picture *member*, which is *what*, as it is drawn on *screen*; what is wrong if that can't be."""
+    name = printable(field_name(member)) or "-"
+    try:
+        picture = decoding.decoded(member, wide * screen.cell[0], high * screen.cell[1])
+    except TarToolsError:
+        raise
+    except Exception as error:  # as `decoded` says
+        lines = framed(text.reason(error), min(wide, MESSAGE))
+        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"{name}  {member.size:,} B", wide))
+    label = fit(f"{name}  {what}, {member.size:,} B", wide)
+    columns, height = in_cells(picture.size, wide, high)
+    if screen.protocol == BLOCKS:
+        lines = pictures.blocks(picture, columns, height, exact=screen.exact)
+        return Tile(columns, height, lines, "", label)
+    if screen.protocol == KITTY:
+        drawing = pictures.kitty(picture, columns, height)
+    elif screen.protocol == ITERM:
+        drawing = pictures.iterm(picture, columns, height)
+    else:
+        drawing = pictures.sixel(picture, columns * screen.cell[0], height * screen.cell[1])
+    return Tile(columns, height, (), drawing, label)
+
+
+def in_cells(size: tuple[int, int], wide: int, high: int) -> tuple[int, int]:
+    """Return columns and rows for a picture of *size* pixels: at most *wide*, *high*, and one column a pixel.
+
+    A cell is taken to be twice as high as it is wide.
+
+    >>> in_cells((500, 375), 40, 20), in_cells((375, 500), 40, 20), in_cells((28, 28), 40, 20)
+    ((40, 15), (30, 20), (28, 14))
+    """
+    width, height = size
+    columns = min(wide, width, max(1, round(2 * high * width / height)))
+    return columns, max(1, min(high, round(columns * height / width / 2)))
+
+
+def row(blocks: Sequence[Block], *, codes: bool = True) -> str:
+    """Return what draws *blocks* side by side, from the beginning of a line on; the cursor ends below them.
+
+    Pictures are drawn when there is room for them, so that a screen that has to scroll has done so before.
+    """
+    tallest = max((tile.rows for block in blocks for tile in block.tiles), default=0)
+    columns = [written(block, codes) for block in blocks]
+    lines = [beside(blocks, parts) + "\n" for parts in zip_longest(*columns, fillvalue="")]
+    top = tallest + bool(blocks[0].title)
+    return "".join([*lines[:top], drawings(blocks, tallest), *lines[top:]])
+
+
+def written(block: Block, codes: bool) -> list[str]:
+    """Return the lines of *block*, with room for pictures that are drawn; styled, if escape *codes* are wanted."""
+    lines = [styled(block.title, BOLD if codes else "")] if block.title else []
+    columns = [[*(tile.lines or [""] * tile.rows), styled(tile.label, DIM if codes else "")] for tile in block.tiles]
+    lines += [beside(block.tiles, parts) for parts in zip_longest(*columns, fillvalue="")]
+    return [*lines, *block.lines]
+
+
+def drawings(blocks: Sequence[Block], tallest: int) -> str:
+    """Return what draws the pictures of *blocks* into the *tallest* rows above the cursor, which stays where it is."""
+    drawn = ""
+    left = 0
+    for block in blocks:
+        column = left
+        for tile in block.tiles:
+            if tile.drawing:  # cursor saved, up, to the right, and restored: ECMA-48, CUU and CUF; DECSC and DECRC
+                drawn += f"\x1b7\x1b[{tallest}A" + (f"\x1b[{column}C" if column else "") + tile.drawing + "\x1b8"
+            column += tile.width + GAP
+        left += block.width + GAP
+    return drawn
+
+
+def beside(places: Sequence[Tile | Block], parts: Sequence[str]) -> str:
+    """Return *parts* on one line, each at its place; without blanks at the end."""
+    padded = (part + " " * (place.width - cells(part)) for place, part in zip(places, parts, strict=True))
+    return (" " * GAP).join(padded).rstrip(" ")
+
+
+def styled(line: str, code: str) -> str:
+    """Return *line* between the escape *code* and the one that ends it, if there is anything to style."""
+    return f"{code}{line}{PLAIN}" if line and code else line
+
+
+def framed(message: str, width: int) -> list[str]:
+    """Return lines of *width* columns that have *message* in a frame."""
+    import textwrap
+
+    from rich.cells import set_cell_size
+
+    lines = textwrap.wrap(message, width - 4)
+    inner = [f"│ {set_cell_size(line, width - 4)} │" for line in lines]
+    return [f"┌{'─' * (width - 2)}┐", *inner, f"└{'─' * (width - 2)}┘"]
+
+
+def cells(line: str) -> int:
+    r"""Return the columns that *line* takes on a terminal; colours take none.
+
+    >>> cells("ab"), cells("日本"), cells("\x1b[1mab\x1b[0m")
+    (2, 4, 2)
+    """
+    from rich.cells import cell_len
+
+    return cell_len(re.sub("\x1b\\[[0-9;]*m", "", line))
+
+
+def fit(line: str, width: int) -> str:
+    """Return *line*, cut to *width* columns where it is longer.
+
+    >>> fit("abcdef", 4), fit("abcd", 4)
+    ('abc…', 'abcd')
+    """
+    from rich.cells import set_cell_size
+
+    return line if cells(line) <= width else set_cell_size(line, width - 1) + "…"

@@ -1,0 +1,301 @@
+"""What is in shards, for a person: tables with bars for a terminal, one fact a line for a pipe.
+
+Both take the facts in the shape that tarstat's --json has. What comes from archives is escaped.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tartools.errors import printable
+from tartools.show.terminal import Screen
+from tartools.stages.report import in_units
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+Facts = Mapping[str, Any]
+
+EIGHTHS = "▏▎▍▌▋▊▉█"
+LEVELS = "▁▂▃▄▅▆▇█"
+BAR = 16  # characters
+NAME = 16  # characters of a field, beyond which it is cut in a table
+LONG = 200  # characters of anything else
+ROWS = 40  # of a table of fields
+MOST = 8  # classes, sizes, combinations that are shown on a terminal
+MANY = "more than 1,000"
+
+
+def lines(facts: Facts) -> Iterator[str]:
+    """Yield the *facts*, one a line, each with what it is about before a colon; bytes and samples as plain numbers."""
+    size, shards = facts["bytes"], facts["shards"]
+    yield f"shards: {shards['count']}"
+    yield f"samples: {facts['samples']}"
+    yield f"members: {facts['members']}"
+    yield f"archives: {size['archives']} bytes"
+    for what in ("payloads", "headers", "padding", "other"):
+        yield f"{what}: {size[what]} bytes ({percent(size[what], size['archives'])})"
+    if shards["count"] > 1:
+        for what in ("samples", "bytes"):
+            yield f"{what} per shard: {shards[what]['min']} to {shards[what]['max']}, median {shards[what]['median']}"
+        if uneven(shards):
+            for what in ("smallest", "largest"):
+                shard = shards[what]
+                yield f"{what} shard: {shard['url']}, {shard['samples']} samples, {shard['bytes']} bytes"
+    if facts["fields"] is None:
+        yield f"fields: {MANY}"
+    for field in facts["fields"] or ():
+        yield from field_lines(field, facts["samples"])
+    if facts["combinations"] is None:
+        yield f"combinations: {MANY}"
+    elif len(facts["combinations"]) > 1:
+        for each in facts["combinations"]:
+            yield f"combination {together(each['fields'])}: {each['samples']} samples"
+
+
+def field_lines(field: Facts, samples: int) -> Iterator[str]:
+    """Yield the facts of one *field*; there are so many *samples* in all."""
+    name, sizes = shortened(field["field"], LONG), field["sizes"]
+    yield (
+        f"field {name}: {field['members']} members, {field['bytes']} bytes, each {sizes['min']} to {sizes['max']}, "
+        f"median {sizes['median']}, 5 % {sizes['p5']}, 95 % {sizes['p95']}"
+    )
+    if field["missing"]:
+        yield f"missing {name}: {field['missing']} of {samples} samples, first {shortened(field['missing_in'], LONG)}"
+    if pictures := field.get("pictures"):
+        formats = ", ".join(f"{count} {form}" for form, count in pictures["formats"].items())
+        if formats:
+            yield f"pictures {name}: {formats}, {sides(pictures)}"
+        if pictures["sizes"] is None:
+            yield f"picture sizes {name}: {MANY}"
+        for size, count in list((pictures["sizes"] or {}).items())[:MOST]:
+            yield f"picture size {name} {size}: {count}"
+        if pictures["broken"]:
+            yield f"broken {name}: {broken(pictures)}"
+    if classes := field.get("classes"):
+        yield f"classes {name}: {MANY if classes['values'] is None else classes['values']}"
+        for value, count in (classes["counts"] or {}).items():
+            yield f"class {name} {shortened(value, LONG)}: {count}"
+        if classes["long"]:
+            yield f"no classes {name}: {classes['long']} values longer than 256 bytes"
+
+
+def sides(pictures: Facts) -> str:
+    """Return how wide and how high *pictures* are."""
+    return ", ".join(
+        f"{what} {one['min']} to {one['max']}, median {one['median']}"
+        if one["min"] != one["max"]
+        else f"{what} {one['min']}"
+        for what, one in (("width", pictures["width"]), ("height", pictures["height"]))
+    )
+
+
+def broken(pictures: Facts) -> str:
+    """Return how many of *pictures* could not be read."""
+    return f"{pictures['broken']}, first {shortened(pictures['broken_in'], LONG)} ({pictures['why']})"
+
+
+def uneven(shards: Facts) -> bool:
+    """Tell whether one of *shards* is smaller than another."""
+    return bool(shards["smallest"]["bytes"] != shards["largest"]["bytes"])
+
+
+def together(fields: Iterable[str]) -> str:
+    """Return the names of *fields* of one sample."""
+    return " ".join(shortened(name, LONG) for name in fields)
+
+
+def shortened(text: str, width: int) -> str:
+    r"""Return *text* on one line of at most *width* characters; a dash for none.
+
+    >>> shortened("a\x1b[2J", 20), shortened("segmentation", 8), shortened("", 5)
+    ('a\\x1b[2J', 'segment…', '-')
+    """
+    line = printable(text[: width + 1]) or "-"
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def percent(part: int, whole: int) -> str:
+    """Return what share of *whole* is *part*."""
+    return f"{100 * part / max(whole, 1):.1f} %"
+
+
+def bar(part: float, whole: float, width: int = BAR) -> str:
+    """Return a bar that fills *width* for the *whole*; what is more than nothing is seen.
+
+    >>> bar(1, 2, 4), bar(1, 64, 4), bar(0, 3)
+    ('██', '▏', '')
+    """
+    eighths = round(8 * width * part / max(whole, 1))
+    eighths = max(eighths, 1) if part else 0
+    return EIGHTHS[-1] * (eighths // 8) + (EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
+
+
+def skyline(counts: Iterable[int]) -> str:
+    """Return *counts* as bars that stand side by side.
+
+    >>> skyline([0, 1, 4, 8])
+    ' ▁▄█'
+    """
+    counts = list(counts)
+    most = max(counts, default=0)
+    return "".join(LEVELS[-(-8 * count // most) - 1] if count else " " for count in counts)
+
+
+def drawn(facts: Facts, screen: Screen) -> str:
+    """Return the *facts* as tables as wide as *screen*; in colours if it may have escape codes."""
+    from rich.console import Console
+
+    console = Console(
+        file=io.StringIO(),
+        width=screen.columns,
+        force_terminal=screen.codes,
+        color_system="standard" if screen.codes else None,
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    size, shards = facts["bytes"], facts["shards"]
+    with console.capture() as captured:
+        console.print(
+            f"{several(shards['count'], 'shard')}, {several(facts['samples'], 'sample')}, "
+            f"{several(facts['members'], 'member')}, {in_units(size['archives'])}",
+            style="bold",
+        )
+        parts = [(what, size[what]) for what in ("payloads", "headers", "padding", "other")]
+        rows = [
+            (what, in_units(part), percent(part, size["archives"]), bar(part, size["archives"])) for what, part in parts
+        ]
+        sections = [table("", ("<Archives", ">bytes", ">share", "|"), rows), *field_tables(facts)]
+        sections += [*class_tables(facts), *combination_tables(facts), *shard_tables(facts)]
+        for section in sections:
+            console.print()
+            console.print(section)
+    return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
+
+
+def several(count: int, what: str) -> str:
+    """Return *count* of *what*.
+
+    >>> several(1, "shard"), several(1200, "shard")
+    ('1 shard', '1,200 shards')
+    """
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def table(more: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
+    """Return a table of *rows*, and below it what *more* there is to say.
+
+    The names of *columns* follow a sign: < left, > right, | a bar. The first column is what the rows are about.
+    """
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    signs = [column[0] for column in columns]
+    for sign, column in zip(signs, columns, strict=True):
+        number = sign == ">"
+        heading = Text(column[1:], style="" if made.columns else "bold not dim", no_wrap=True, overflow="ellipsis")
+        style = "cyan" if sign == "|" else ""
+        # what may wrap is made narrower first
+        made.add_column(heading, justify="right" if number else "left", style=style, no_wrap=number)
+    for row in rows:
+        cells = zip(signs, row, strict=True)
+        made.add_row(
+            *(Text(cell, no_wrap=True, overflow="crop" if sign == "|" else "ellipsis") for sign, cell in cells)
+        )
+    return Group(made, *([Text(more, style="dim")] if more else ()))
+
+
+def field_tables(facts: Facts) -> Iterator[Group]:
+    """Yield what is told of all fields: how often they are there, how large they are, what pictures they hold."""
+    fields = facts["fields"]
+    if fields is None:
+        yield table(f"{MANY}: all that follows the first dot of a name is its field", ("<Fields",), ())
+        return
+    more = f"and {len(fields) - ROWS:,} more; --json has all" if len(fields) > ROWS else ""
+    shown = [(shortened(field["field"], NAME), field) for field in fields[:ROWS]]
+    whole = facts["bytes"]["payloads"]
+    rows = [
+        (
+            name,
+            f"{field['samples']:,}",
+            f"{field['missing']:,}" if field["missing"] else "-",
+            in_units(field["bytes"]),
+            percent(field["bytes"], whole),
+            bar(field["bytes"], whole),
+        )
+        for name, field in shown
+    ]
+    if rows:
+        yield table(more, ("<Fields", ">samples", ">missing", ">bytes", ">share", "|"), rows)
+        columns = ("min", "p5", "median", "p95", "max")
+        sizes = [
+            (name, *(in_units(field["sizes"][what]) for what in columns), skyline(field["histogram"]))
+            for name, field in shown
+        ]
+        yield table("", ("<Sizes", ">min", ">5 %", ">median", ">95 %", ">max", "|"), sizes)
+    for name, field in shown:
+        if field.get("pictures"):
+            yield picture_table(name, field["pictures"])
+
+
+def picture_table(name: str, pictures: Facts) -> Group:
+    """Return what is told of the *pictures* of a field: formats, sides, and the most frequent sizes."""
+    sizes = list((pictures["sizes"] or {}).items())
+    whole = sum(pictures["formats"].values())
+    rows = [(size.replace("x", " x "), f"{count:,}", bar(count, whole)) for size, count in sizes[:MOST]]
+    formats = [f"{count:,} {form}" for form, count in pictures["formats"].items()]
+    notes = [", ".join(formats), sides(pictures)] if formats else []
+    if pictures["sizes"] is None or len(sizes) > MOST:
+        notes.append(f"{MANY if pictures['sizes'] is None else f'{len(sizes):,}'} different sizes")
+    if pictures["broken"]:
+        notes.append(f"broken: {broken(pictures)}")
+    return table("\n".join(notes), (f"<Pictures {name}", ">count", "|"), rows)
+
+
+def class_tables(facts: Facts) -> Iterator[Group]:
+    """Yield the most frequent classes of each field that has any."""
+    for field in facts["fields"] or ():
+        if classes := field.get("classes"):
+            counts = list((classes["counts"] or {}).items())
+            notes = []
+            if len(counts) > MOST:
+                notes.append(f"{len(counts):,} classes, the rarest {counts[-1][1]:,} times")
+            if classes["counts"] is None:
+                notes.append(f"{MANY} classes")
+            if classes["long"]:
+                notes.append(f"{classes['long']:,} values longer than 256 bytes")
+            most = counts[0][1] if counts else 1
+            rows = [(shortened(value, 2 * NAME), f"{n:,}", bar(n, most)) for value, n in counts[:MOST]]
+            yield table("\n".join(notes), (f"<Classes {shortened(field['field'], NAME)}", ">count", "|"), rows)
+
+
+def combination_tables(facts: Facts) -> Iterator[Group]:
+    """Yield which fields come together, if not all samples are alike."""
+    found = facts["combinations"]
+    if found is None or len(found) > 1:
+        rows = [
+            (f"{each['samples']:,}", bar(each["samples"], facts["samples"]), together(each["fields"]))
+            for each in (found or ())[:MOST]
+        ]
+        more = f"{MANY} combinations" if found is None else f"{len(found):,} combinations" if found[MOST:] else ""
+        yield table(more, (">Samples", "|", "<with these fields"), rows)
+
+
+def shard_tables(facts: Facts) -> Iterator[Group]:
+    """Yield how even the shards are, if there are several."""
+    shards = facts["shards"]
+    if shards["count"] > 1:
+        samples, sizes = shards["samples"], shards["bytes"]
+        columns = ("min", "median", "max")
+        rows = [
+            ("samples", *(f"{samples[column]:,}" for column in columns)),
+            ("bytes", *(in_units(sizes[column]) for column in columns)),
+        ]
+        notes = [f"{what} {shortened(shards[what]['url'], LONG)}" for what in ("smallest", "largest")]
+        yield table("\n".join(notes if uneven(shards) else []), ("<Shards", *(f">{name}" for name in columns)), rows)
