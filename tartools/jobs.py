@@ -82,9 +82,9 @@ def filled(word: str, item: str) -> str:
     >>> filled("out-{/.}.tar", "in/it's.tar"), filled("wc -c {}", "it's.tar")
     ("out-it's.tar", 'wc -c \'it\'"\'"\'s.tar\'')
     """
-    if HARMLESS.fullmatch(PLACE.sub("", word)):
-        return put(word, item)
-    return fill_all(word, words_of(item)) if PLACE.search(word) else word
+    if not PLACE.search(word):
+        return word
+    return put(word, item) if HARMLESS.fullmatch(PLACE.sub("", word)) else fill_all(word, words_of(item))
 
 
 def put(pattern: str, item: str) -> str:
@@ -109,7 +109,7 @@ def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force
     tasks = []
     owners: dict[str, str] = {}
     for item in items:
-        name = put(pattern, item)
+        name = put(pattern, item) if pattern else ""
         if name in owners:
             raise UsageError(f"{shown(item)!r} and {shown(owners[name])!r} would both write {shown(name)!r}")
         if name:

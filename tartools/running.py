@@ -16,6 +16,7 @@ from tartools.stages import ordered
 from tartools.storage.programs import Programs
 
 Done = Generator[tuple[Task, Ended | None], None, None]
+HOST = os.uname().nodename
 FORCE = {b"TARTOOLS_FORCE": b"1"}
 
 
@@ -47,7 +48,7 @@ def attempted(task: Task, programs: Programs, retries: int = 0) -> Ended:
         tries += 1
         force = force or bool(task.output)  # what has failed may have written its output all the same
     printed = b"" if failure else found.printed
-    return Ended(found.status, failure, monotonic() - begun, tries, os.uname().nodename, found.said, printed)
+    return Ended(found.status, failure, monotonic() - begun, tries, HOST, found.said, printed)
 
 
 def _absence(task: Task) -> str:

@@ -158,8 +158,10 @@ def tarjob(
         for task, ended in ends:
             if ended is None:
                 continue
-            printed.write(ended.printed)
-            log.write(jobs.record(task, ended, report.now()))
+            if ended.printed:
+                printed.write(ended.printed)
+            if rules.log:
+                log.write(jobs.record(task, ended, report.now()))
             book(task, ended, account)
     if left := len(tasks) - account.jobs.done - account.jobs.failed:
         account.omit(f"{left} items were not begun, because of --fail-fast")

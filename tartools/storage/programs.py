@@ -86,7 +86,7 @@ class Programs:
         self._timeout = timeout
         self._tmpdir = tmpdir
         mark = f"{os.getpid()}.{time.monotonic_ns()}"
-        self._environment = os.environb | {b"TARTOOLS_JOB": mark.encode()}
+        os.environ["TARTOOLS_JOB"] = mark  # all that run inherit it; to hand each a copy of our variables costs more
         self._paths: dict[str, str | None] = {}  # of programs: it takes longer to look for one than to start it
         self._lock = threading.Lock()
         self._live: dict[Child, int] = {}  # with its slot in the file
@@ -94,6 +94,7 @@ class Programs:
         self._over = threading.Event()  # what ran when we were stopped has ended
         self.stopped = False
         self._running = scratch_file(tmpdir)
+        self._nowhere = open(os.devnull, "rb", buffering=0)  # noqa: SIM115  # up to the end of the block
         with signals_wait():
             self._guard = subprocess.Popen(
                 ["sh", "-c", GUARD, "tartools-guard", f"TARTOOLS_JOB={mark}"],
@@ -120,6 +121,7 @@ class Programs:
         with self._guard.stderr as pipe:
             pipe.read()  # until it is gone
         self._running.close()
+        self._nowhere.close()
 
     def run(self, words: Sequence[str], environment: Mapping[bytes, bytes]) -> Finished:
         """Run *words* with *environment* added to ours; its stdin is empty.
@@ -169,10 +171,10 @@ class Programs:
             child = Child(
                 words,
                 executable=self._paths[words[0]],
-                stdin=subprocess.DEVNULL,
+                stdin=self._nowhere,
                 stdout=printed,
                 stderr=said,
-                env={**self._environment, **environment} if environment else self._environment,
+                env={**os.environb, **environment} if environment else None,
             )
             slot = self._free.pop() if self._free else len(self._live)
             self._live[child] = slot
