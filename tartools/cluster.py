@@ -199,7 +199,7 @@ def enter(folder: str, output: str) -> None:
     """Work in *folder* on this node, if it has that. Raises: StorageError if not, and *output* is relative to it."""
     if os.path.isdir(folder):
         os.chdir(folder)
-    elif storage.is_file(output) and not output.startswith(("/", "file:/")):
+    elif output and storage.is_file(output) and not output.startswith(("/", "file:/")):
         host = os.uname().nodename
         raise StorageError(f"there is no directory {folder} on {host}, to which the output is relative", url=output)
 

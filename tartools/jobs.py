@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -87,6 +87,11 @@ def filled(word: str, item: str) -> str:
     return put(word, item) if HARMLESS.fullmatch(PLACE.sub("", word)) else fill_all(word, words_of(item))
 
 
+def line_filled(word: str, item: str) -> str:
+    """Return *word*, a line for a shell, with its places filled by *item*; if it is a place alone, the item is that."""
+    return put(word, item) if PLACE.fullmatch(word) or not PLACE.search(word) else fill_all(word, words_of(item))
+
+
 def put(pattern: str, item: str) -> str:
     """Return *pattern* with its places filled by *item* as it is."""
     words = words_of(item)
@@ -106,16 +111,31 @@ def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force
     pattern = output or output_in(command)
     if output and (not PLACE.search(output) or output.startswith("pipe:")):
         raise UsageError(f"-o {output!r} can't show what is done: it needs a place like {{}}, and is to name an object")
+    raw = {f"{option}{pattern}" for option in ("", "-o", "--output=")} if pattern else set()
+    fill = [put if word in raw else line_filled if before == "-c" else filled for before, word in pairs(command)]
     tasks = []
     owners: dict[str, str] = {}
     for item in items:
         name = put(pattern, item) if pattern else ""
+        if name == item and not output:  # that of some program whose -o means something else
+            name = ""
         if name in owners:
-            raise UsageError(f"{shown(item)!r} and {shown(owners[name])!r} would both write {shown(name)!r}")
+            both = (
+                f"{shown(item)!r} and {shown(owners[name])!r}" if owners[name] != item else f"{shown(item)!r}, twice,"
+            )
+            raise UsageError(f"{both} would both write {shown(name)!r}")
         if name:
             owners[name] = item
-        tasks.append(Task(item, tuple(filled(word, item) for word in command), name, force, bool(output)))
+        words = tuple(put_in(word, item) for put_in, word in zip(fill, command, strict=True))
+        tasks.append(Task(item, words, name, force, bool(output)))
+    if again := next((task.item for task in tasks if task.item in owners and owners[task.item] != task.item), None):
+        raise UsageError(f"{shown(again)!r} is an item, and what {shown(owners[again])!r} writes: -s has to name fewer")
     return tasks
+
+
+def pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each word of *command* with the one before it, "" before the first."""
+    return zip(["", *command], command, strict=False)
 
 
 def output_in(command: Sequence[str]) -> str:
@@ -206,6 +226,8 @@ def last_records(log: bytes, name: str) -> dict[str, dict[str, Any]]:
     for number, line in enumerate(log.split(b"\n"), 1):
         try:
             said = json.loads(line)
+            if not isinstance(said["item"], str) or not isinstance(said["seconds"], (int, float)):
+                raise TypeError
             records[said["item"]] = said
         except (ValueError, KeyError, TypeError):
             if not line.startswith(BEGIN) and not BEGIN.startswith(line):

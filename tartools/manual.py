@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from tartools import commands
 from tartools.cli import Command
+from tartools.templates import BASH, FISH_FIELDS, LISTING, ZSH_FIELDS
 
 EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
 FILES, DIRECTORIES, FIELDS, NOTHING = "files", "directories", "fields", "nothing"
@@ -67,7 +68,7 @@ class Option(NamedTuple):
 
     @property
     def completed(self) -> str:
-        """What its value is completed with, where there are no choices: FILES, DIRECTORIES or NOTHING."""
+        """What its value is completed with, where there are no choices: FILES, DIRECTORIES, FIELDS or NOTHING."""
         return COMPLETED.get(self.metavar.strip("[].").split(":")[0], NOTHING)
 
 
@@ -192,34 +193,6 @@ def _roff(text: str) -> str:
     return rf"\&{text}" if text.startswith(".") else text
 
 
-# Names of fields on stdout; $file is an archive. Only harmless ones: they go into a command line.
-LISTING = r"""tar -tf "$file" 2>/dev/null | head -n 200 |
-        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u"""
-BASH = """\
-# Completion of {name} for bash. Made by python -m tartools.manual.
-_tartools_fields() {{
-    local file
-    for file in "${{COMP_WORDS[@]:1}}"; do
-        [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
-        {listing}
-        return
-    done
-}}
-_tartools_{name}() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} words='' one
-    COMPREPLY=()
-    case ${{COMP_WORDS[COMP_CWORD-1]}} in
-{values}    *)
-        [[ $word == -* ]] || return 0
-        words={options} ;;
-    esac
-    while IFS= read -r one; do
-        COMPREPLY+=("$one")
-    done < <(compgen -W "$words" -- "$word")
-    compopt +o default 2>/dev/null || true  # no names of files here
-}}
-complete -o default -F _tartools_{name} {name}
-"""
 BASH_ACTIONS = {
     FILES: "return 0",
     FIELDS: "words=$(_tartools_fields)",
@@ -244,18 +217,6 @@ def bash(command: Command) -> str:
     )
 
 
-ZSH_FIELDS = """\
-_tartools_fields() {{
-    local file
-    for file in ${{words[2,-1]}}; do
-        [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
-        compadd -- ${{(f)"$({listing})"}}
-        return
-    done
-}}
-"""
-
-
 def zsh(command: Command) -> str:
     """Return the completion of *command* for zsh."""
     arguments, every = options(command)
@@ -271,16 +232,6 @@ def zsh(command: Command) -> str:
         lines += [f"  {shlex.quote(f'{once}{name}[{explained}]{value}')} \\" for name in option.names]
     lines += [f"  {shlex.quote('*:' + argument.metavar.strip('[].') + ':_files')}" for argument in arguments[-1:]]
     return "\n".join(lines).removesuffix(" \\") + "\n"
-
-
-FISH_FIELDS = """\
-function __tartools_fields
-    for file in (commandline -opc)[2..]
-        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
-        {listing}
-        return
-    end
-end"""
 
 
 def fish(command: Command) -> str:

@@ -109,8 +109,9 @@ def _worked_off(
             unit, child = ahead.popleft()
             if child is not None:
                 with closing(child), io.BufferedReader(child.pipe, PART) as file:
-                    made = json.loads(file.readline() or b"null")
-                    if made is not None:
+                    line = file.readline()
+                    if line.endswith(b"\n"):  # it has done its work
+                        made = json.loads(line)
                         yield from _parts(file, made["parts"], unit.pieces[0].url)
                         for name, count in made["counts"].items():
                             setattr(account, name, getattr(account, name) + count)

@@ -46,7 +46,7 @@ def attempted(task: Task, programs: Programs, retries: int = 0) -> Ended:
         if not failure or tries > retries or programs.stopped:
             break
         tries += 1
-        force = force or bool(task.output)  # what has failed may have written its output all the same
+        force = True  # what has failed may have written its output all the same
     printed = b"" if failure else found.printed
     return Ended(found.status, failure, monotonic() - begun, tries, HOST, found.said, printed)
 

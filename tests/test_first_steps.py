@@ -55,7 +55,7 @@ def test_the_first_screen_of_the_readme_gives_a_contact_sheet(pictures: Path, sh
     section = (ROOT / "README.md").read_text().partition("contact sheet\n")[2].partition("\n## ")[0]
     (block,) = re.findall(r"^```bash\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
     install, *lines = block.splitlines()
-    assert install == "pip install ."
+    assert install == "pipx install ."
     assert len(lines) == 2
     done = shell("set -e\n" + "\n".join(lines))
     assert (done.status, done.stderr) == (0, "")

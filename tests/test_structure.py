@@ -41,7 +41,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cluster": ("=jobs", "=running", "=storage", "=storage.interrupts", "=storage.programs", "=storage.streams"),
     "jobs": ("=storage.command",),
     "library": ("=shards", "=shardwriter", "=storage", "=storage.files", "=storage.interrupts", "=sample"),
-    "manual": ("commands", "=cli"),
+    "manual": ("commands", "=cli", "=templates"),
     "mapping": ("=shards", "=storage", "=sample", "=cluster"),
     "numbering": ("=compression", "=storage.names"),
     "pieces": ("=shards", "=sample", "tar", "storage"),
@@ -67,6 +67,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "stages.report": (),
     "storage": ("storage",),
     "tar": ("tar",),
+    "templates": (),
     "values": ("=sample",),
 }
 LEAVES = ("=errors", "=account", "=streams")

@@ -2,8 +2,10 @@
 function __tartools_fields
     for file in (commandline -opc)[2..]
         test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
-        tar -tf "$file" 2>/dev/null | head -n 200 |
-        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u
+        set -l names (tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u)
+        test -n "$names"; or continue  # no archive
+        printf '%s\n' $names
         return
     end
 end

@@ -2,23 +2,25 @@ r"""Run a command for each of many shards, here or on a Ray cluster.
 
 COMMAND is run once for each item of SPEC, with {} replaced by the item. {.} is the item without its last suffix, {/}
 without its directory, {/.} without both. A command without any of these gets the item as its last word. No shell reads
-COMMAND, unless it is one: bash -c '... {}'. In such a word, which means something to a shell, the item is quoted. An
-item that begins with - may be an option to COMMAND, as with xargs: write './*.tar', or -- before it.
+COMMAND, unless it is one: bash -c '... {}'. In such a word, which means something to a shell, the item is quoted, or
+refused where quotes would not help; bash -c '... "$1"' _ {} takes any. An item that begins with - may be an option to
+COMMAND, as with xargs: write './*.tar', or -- before it.
 
 What a command writes by -o shows whether its item is done: a tarjob that was interrupted, or of which some items
 failed, is run again as it is, and does what is missing. The output is what -o of tarjob names, with {} in it, or else
-what the command's own -o does. This holds for outputs that appear whole or not at all, as those of all tartools do. Of
-a command that writes in place, what a killed run leaves looks done; only what --log says has failed is not trusted.
+what the command's own -o does, unless that is just the item. This holds for outputs that appear whole or not at all, as
+those of all tartools do. Of a command that writes in place, what a killed run leaves looks done. And a command may fail
+and leave an output (tarproc -e skip does); only --log remembers that, and has it done again.
 
 Each item is tried 1 + --retries times; another try replaces what the one before has written, by TARTOOLS_FORCE=1, as
 --redo does. Other items go on when one has failed; the exit status is 0 only if all are done. What a command prints on
 stdout is printed in one piece when it has succeeded, up to 16 MiB, in the order in which they end; its stderr is in the
-log, and its last line in the message if it failed. What it leaves running in the background is killed when it ends.
+log, and its last line in the message if it failed. What it leaves running in its process group is killed when it ends.
 
 -j items are worked on at a time. If COMMAND is one of tartools with -p N, that is by default the number of cores
-divided by N. Under --engine ray, which is the default where RAY_ADDRESS is set, Ray decides that: each item asks for
---cpus cores, by default N. Every node needs tartools, COMMAND, and in its
-environment what they need (credentials of stores): nothing of ours is sent there.
+divided by N. Under --engine ray, which is the default with --address, --cpus or RAY_ADDRESS, Ray decides that: each
+item asks for --cpus cores, by default N. Every node needs tartools, COMMAND, and in its environment what they need
+(credentials of stores): nothing of ours is sent there.
 
 --only K/N is for those who start many: every N-th item from the K-th on. In a Slurm array:
 
@@ -162,7 +164,7 @@ def tarjob(
                 printed.write(ended.printed)
             if rules.log:
                 log.write(jobs.record(task, ended, report.now()))
-            book(task, ended, account)
+            book(task, ended, account, rules)
     if left := len(tasks) - account.jobs.done - account.jobs.failed:
         account.omit(f"{left} items were not begun, because of --fail-fast")
 
@@ -218,7 +220,7 @@ def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[
     )
 
 
-def book(task: Task, ended: Ended, account: Account) -> None:
+def book(task: Task, ended: Ended, account: Account, rules: Rules) -> None:
     """Count *task*, and report it if it failed."""
     if not ended.failure:
         account.jobs.done += 1
@@ -226,4 +228,6 @@ def book(task: Task, ended: Ended, account: Account) -> None:
     account.jobs.failed += 1
     tries = f" after {ended.tries} tries" if ended.tries > 1 else ""
     words = f": {ended.last_words}" if ended.last_words else ""
-    account.omit(f"{shown(task.item)}: {ended.failure}{tries}{words}")
+    there = not rules.log and task.output and storage.is_there(task.output)
+    kept = f" (its output is there; without --log, the next run will take it for done: {shown(task.output)})"
+    account.omit(f"{shown(task.item)}: {ended.failure}{tries}{words}{kept if there else ''}")

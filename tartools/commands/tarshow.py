@@ -11,7 +11,7 @@ unless --pictures is given.
 
 With -i, samples are shown one at a time, and keys turn the pages: space, n and right go on, p, b and left go back,
 g goes to the first, q ends, ? shows this. Keys are read from the terminal even if the samples come by stdin. The last
-1,000 samples are kept to go back to.
+1,000 samples, or 256 MiB of them, are kept to go back to.
 
 With --html, all of that is one page for a browser, which needs no network and no other file: a contact sheet with
 classes, sizes, a filter (words, or field=value) and sounds that can be played. It takes the first 200 samples unless
@@ -56,6 +56,7 @@ class Pictures(StrEnum):
     none = "none"
 
 
+WORKERS = 4  # threads that decode pictures, two of them each
 SHEET = 200  # samples on a page, unless the user says how many
 
 
@@ -88,7 +89,6 @@ def tarshow(
     ] = False,
 ) -> None:
     """Run the command."""
-    screen = terminal.screen(pictures)
     if interactive and not os.isatty(1):
         raise UsageError("-i shows samples on a terminal, and stdout is none")
     if interactive and contact.url:
@@ -112,12 +112,13 @@ def tarshow(
 
         title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
         with shards.closing_upstream(samples), storage.writing(contact.url, contact.force) as sink:
-            account.samples_out = page.write(samples, sink, title, cli.workers(0))
+            account.samples_out = page.write(samples, sink, title, min(cli.workers(0), WORKERS))
         return
     if interactive:
         with shards.closing_upstream(samples), keyboard.taken_over() as keys:
             pager.browse(samples, keys, partial(terminal.screen, pictures), account)
         return
+    screen = terminal.screen(pictures)
     with shards.closing_upstream(samples), storage.writing("-") as sink:
         for drawn, count in sheet.rows(samples, screen):
             sink.write(drawn.encode())

@@ -25,7 +25,7 @@ def decoded(member: Member, width: int, height: int) -> Image:
     It is turned as EXIF says. Transparent parts are over grey, more than 8 bits are shown from the lowest value to
     the highest, and what moves is shown by its first frame.
 
-    Holds: the picture as it is decoded, twice; of JPEG at most some four times what is returned.
+    Holds: the picture as it is decoded, twice; of JPEG, unless it is progressive, some four times what is returned.
     Raises: what Pillow raises, which can be any exception, for a damaged picture, one that is cut, and one of more
     than Pillow's `MAX_IMAGE_PIXELS`.
     """
@@ -33,8 +33,12 @@ def decoded(member: Member, width: int, height: int) -> Image:
 
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd metadata
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(file, formats=FORMATS) as opened:
+            most = Image.MAX_IMAGE_PIXELS  # of which Pillow only warns, and filters of warnings hold for all threads
+            if most and opened.width * opened.height > most:
+                raise Image.DecompressionBombError(
+                    f"its size ({opened.width * opened.height} pixels) exceeds the limit of {most} pixels"
+                )
             side = max(width, height)
             opened.draft(None, (side, side))  # JPEG can be decoded at a half, a quarter, an eighth
             opened.load()

@@ -126,13 +126,13 @@ def picture(member: Member, words: str) -> str:
     """Return the picture *member*, which is described by *words*, as it was decoded here; or what is wrong with it."""
     try:
         decoded = decoding.decoded(member, SIDE, SIDE)
+        file = io.BytesIO()
+        tiny = max(decoded.size) <= TINY
+        decoded.save(file, "WEBP", quality=QUALITY, method=EFFORT, lossless=tiny)
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own
         return wrong(f"{words}: {text.reason(error)}")
-    file = io.BytesIO()
-    tiny = max(decoded.size) <= TINY
-    decoded.save(file, "WEBP", quality=QUALITY, method=EFFORT, lossless=tiny)
     source = embedded(file.getvalue(), "image/webp")
     width, height = decoded.size
     return (

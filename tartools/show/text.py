@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tartools.errors import TarToolsError, printable
 from tartools.sample import Sample, field_name
 from tartools.show import sound
+from tartools.show.decoding import FORMATS
 from tartools.tar import Member
 
 HEAD = 1 << 16  # bytes of a member that are looked at
@@ -22,6 +23,7 @@ JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as the text it is
 ARRAY_LIMIT = 16 << 20  # bytes; of longer arrays the range is not told
 ARRAY_HEADER = 10_000  # bytes; numpy's own limit
 DIMENSIONS = 64  # numpy's own limit
+COUNTED = 10_000  # lines of JSON
 LINES, WIDTH = 12, 100  # of a text, beyond which it is cut
 
 PICTURES = frozenset(
@@ -99,7 +101,7 @@ def describe(member: Member) -> Description:
         head = file.read(HEAD)
     kind = field_name(member).rpartition(".")[2].lower()
     if not head:
-        return Description("empty")
+        return Description("empty", kind="broken" if kind in PICTURES or kind in sound.KINDS else "")
     if head.startswith(ARRAY):
         return array(head, member)
     if kind in PICTURES or head.startswith(PICTURE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
@@ -118,7 +120,7 @@ def picture(member: Member) -> Description:
     try:
         with warnings.catch_warnings(), member.open() as file:
             warnings.simplefilter("ignore")  # of large ones, which are no danger as long as nobody decodes them
-            with Image.open(file) as opened:
+            with Image.open(file, formats=FORMATS) as opened:
                 what = f"{opened.format} {opened.width}x{opened.height} {opened.mode}"
                 return Description(what, kind="picture")
     except TarToolsError:
@@ -212,19 +214,43 @@ def dtype(kind: object) -> str:
 
 
 def document(member: Member) -> Description:
-    """Return JSON with indentation, cut."""
+    """Return JSON with indentation, cut. Holds: what it is, and the lines that are shown."""
     import json
 
     payload = member.read()
     try:
         value = json.loads(payload)
-        lines = json.dumps(value, indent=2, ensure_ascii=False).split("\n")
+        lines, more = beginning(json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value))
     except (ValueError, RecursionError) as error:
         shown = text(payload[:HEAD], whole=len(payload) <= HEAD) or guess(payload)
         return Description(f"not JSON ({printable(str(error))[:WIDTH]}), {shown.what}", shown.lines)
     if len(lines) == 1 and len(lines[0]) <= WIDTH:
         return Description(f"JSON: {printable(lines[0])}")
-    return Description("JSON", cut(lines, whole=True))
+    rest = [f"… {more} more lines" if more < COUNTED else "…"] if more else []
+    return Description("JSON", [*cut(lines, whole=True), *rest])
+
+
+def beginning(parts: Iterable[str]) -> tuple[list[str], int]:
+    """Return the first lines of the text that *parts* are, each as far as it is shown, and how many more there are.
+
+    They are counted up to a limit, since each line of nested JSON takes time.
+    """
+    lines: list[str] = []
+    line, more = "", 0
+    for part in parts:
+        *full, rest = part.split("\n")
+        for end in full:
+            if len(lines) < LINES:
+                lines.append((line + end)[: WIDTH + 1])
+                line = ""
+            else:
+                more += 1
+        line = (line + rest)[: WIDTH + 1]
+        if more >= COUNTED:
+            break
+    if len(lines) < LINES:
+        return [*lines, line], more
+    return lines, more + 1
 
 
 def text(head: bytes, *, whole: bool) -> Description | None:

@@ -206,7 +206,7 @@ def in_units(size: float) -> str:
     ('999 B', '21.4 MB')
     """
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
+        if size < (1000 if unit == "B" else 999.95) or unit == "TB":  # what is rounded up is the next unit's
             break
         size /= 1000
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

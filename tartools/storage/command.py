@@ -22,7 +22,8 @@ from tartools.storage.interrupts import signals_wait
 from tartools.storage.names import PIPE
 from tartools.storage.streams import FileSink, enlarge
 
-_NESTED = re.compile(r"`|<<|\$'")  # what else changes the meaning of quotes
+# what else changes the meaning of quotes, or of what is quoted: arithmetic, expansions, comments
+_NESTED = re.compile(r"`|<<|\$'|\(\(|\$\[|\$\{[^}]*\{|\blet\b|(?<!\S)#")
 PATIENCE = 2.0  # seconds between asking a command to end and making it
 
 

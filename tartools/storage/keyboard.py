@@ -23,7 +23,9 @@ ENTER = b"\x1b[?1049h\x1b[?25l"  # xterm (ctlseqs, DECSET): the alternate screen
 LEAVE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
 PAUSE = 0.1  # seconds; the rest of what a key sends comes sooner, or it was the escape key
 AGAIN = "again"  # what stands for a key when the screen has to be drawn again
-ONE_KEY = re.compile(rb"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)  # xterm (ctlseqs), "PC-Style Function Keys"
+# xterm (ctlseqs), "PC-Style Function Keys"; function keys of Linux's console; a letter with Alt
+ONE_KEY = re.compile(rb"\x1b\[\[.|\x1b[\[O][0-9;]*[A-Za-z~]|\x1b[^\x1b\[O]|.", re.DOTALL)
+BEGUN = re.compile(rb"\x1b([\[O][0-9;]*|\[\[)?")  # perhaps a part of one
 NAMES = {
     "\x1b": "escape",
     "\r": "enter",
@@ -87,14 +89,23 @@ class Keyboard:
             if self._woken in ready:
                 os.read(self._woken, 1000)
                 return AGAIN
-            self._typed = os.read(self._fd, 1000) or b"\x1b"
-            if self._typed == b"\x1b" and select.select([self._fd], [], [], PAUSE)[0]:
-                self._typed += os.read(self._fd, 1000)
+            self._typed = self._read() or b"\x1b"
+        while BEGUN.fullmatch(self._typed) and select.select([self._fd], [], [], PAUSE)[0]:
+            more = self._read()
+            if not more:
+                break
+            self._typed += more
         found = ONE_KEY.match(self._typed)
         assert found is not None  # it matches any byte
         self._typed = self._typed[found.end() :]
         text = found[0].decode("latin-1")
         return NAMES.get(text, text)
+
+    def _read(self) -> bytes:
+        """Return what was typed; nothing if the terminal has gone."""
+        with suppress(OSError):
+            return os.read(self._fd, 1000)
+        return b""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from tartools.errors import UsageError
+from tartools.errors import StorageError, UsageError
 from tartools.storage.command import Child, describe
 from tartools.storage.interrupts import signals_wait
 from tartools.storage.scratch import scratch_file
@@ -128,7 +128,12 @@ class Programs:
 
         What it leaves running in its process group when it ends is killed.
         """
-        with scratch_file(self._tmpdir) as printed, scratch_file(self._tmpdir) as said:
+        try:
+            printed = scratch_file(self._tmpdir)
+            said = scratch_file(self._tmpdir)
+        except StorageError as error:
+            return Finished(None, f"can't be run: {error}", "", b"")
+        with printed, said:
             child: Child | None = None
             try:
                 with signals_wait():

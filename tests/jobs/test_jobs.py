@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -123,8 +124,43 @@ def test_the_workers_of_a_command(words: str, expected: int | None) -> None:
 
 @pytest.mark.parametrize("items", [["a/x.tar", "b/x.tar"], ["a/x.tar", "a/x.tar"]])
 def test_two_items_with_one_output_are_refused(items: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"'[ab]/x.tar' and 'a/x.tar' would both write 'out-x.tar'"):
+    with pytest.raises(UsageError, match=r"'[ab]/x.tar'( and 'a/x.tar'|, twice,) would both write 'out-x.tar'"):
         jobs.tasks_of(items, ["tarcat", "{}", "-o", "out-{/}"], "", force=False)
+
+
+def test_an_item_that_another_one_writes_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'out-x.tar' is an item, and what 'x.tar' writes"):
+        jobs.tasks_of(["out-x.tar", "x.tar"], ["tarcat", "{}", "-o", "out-{}"], "", force=False)
+
+
+@pytest.mark.parametrize("command", [["grep", "-o", "{}"], ["sort", "-o", "{}", "{}"], ["x", "-o{}"]])
+def test_an_output_that_is_the_item_is_none(command: list[str]) -> None:
+    (task,) = jobs.tasks_of(["a.txt"], command, "", force=False)
+    assert task.output == ""
+
+
+@pytest.mark.parametrize("item", HOSTILE)
+@pytest.mark.parametrize("words", [["-o", "o d/{}.tar"], ["-oo d/{}.tar"], ["--output=o d/{}.tar"]])
+def test_the_output_is_the_same_in_the_command(words: list[str], item: str) -> None:
+    (task,) = jobs.tasks_of([item], ["tarcat", *words], "", force=False)
+    assert task.output == f"o d/{item}.tar"
+    assert task.words[-1].endswith(task.output)
+
+
+@pytest.mark.parametrize("line", ["./run-{}", "echo $(({} + 1))", "echo ${x:-{}}", "let y={}", "echo # {}", "((y={}))"])
+def test_nothing_of_an_item_is_run(line: str, tmp_path: Path) -> None:
+    for item in ("$(touch pwn)", "x;touch${IFS}pwn", "a\ntouch pwn\n#", "a[$(touch pwn)]"):
+        try:
+            (task,) = jobs.tasks_of([item], ["bash", "-c", line], "", force=False)
+        except UsageError:
+            continue
+        subprocess.run(task.words, cwd=tmp_path, capture_output=True, check=False)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_items_may_be_lines() -> None:
+    (task,) = jobs.tasks_of(["echo $((1 + 2))"], ["bash", "-c", "{}"], "", force=False)
+    assert task.words == ("bash", "-c", "echo $((1 + 2))")
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 7, 10, 15])

@@ -186,7 +186,7 @@ def test_one_of_two_hundred_fails(tarjob: Run, tmp_path: Path) -> None:
 def test_retries(tarjob: Run, tmp_path: Path) -> None:
     line = "echo {} >> tried; echo $TARTOOLS_FORCE; echo bad >&2; test $(grep -c {} tried) -gt {}"
     done = tarjob("--retries", 2, "--log", "log", *ONE, "-s", "{0..3}", "--", "bash", "-c", line)
-    assert done == (1, b"\n\n\n", "tarjob: 3: ended with status 1 after 3 tries: bad\n")
+    assert done == (1, b"\n1\n1\n", "tarjob: 3: ended with status 1 after 3 tries: bad\n")
     assert [said["tries"] for said in records(tmp_path / "log")] == [1, 2, 3, 3]
 
 

@@ -20,7 +20,8 @@ from tests.remote.memory import Bucket
 from tests.remote.servers import Proxy
 from tests.remote.sites import GsSite, MemorySite, S3Site, Site, environment
 
-(BLOCK,) = re.findall(r"^```bash\n(.*?)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+SECTION = (ROOT / "README.md").read_text().partition("## Remote pipelines")[2].partition("\n## ")[0]
+(BLOCK,) = re.findall(r"^```bash\n(.*?)\n```$", SECTION, re.MULTILINE | re.DOTALL)
 LISTING, OCR, SHUFFLING, JOINING, SHOWING = BLOCK.splitlines()
 RUN_OCR = """\
 #!/bin/sh
