@@ -51,7 +51,8 @@ class Keyboard:
         except OSError:
             raise UsageError("there is no terminal to read keys from") from None
         self._before = termios.tcgetattr(self._fd)
-        self._woken, self._wake = os.pipe()
+        self._woken, self.wake = os.pipe()  # whatever is written there has the screen drawn again
+        os.set_blocking(self.wake, False)
         self._typed = b""
 
     def take(self) -> None:
@@ -67,17 +68,13 @@ class Keyboard:
 
     def close(self) -> None:
         """Let go of the terminal."""
-        for fd in (self._fd, self._woken, self._wake):
+        for fd in (self._fd, self._woken, self.wake):
             os.close(fd)
 
     def write(self, data: bytes) -> None:
         """Show *data*."""
         while data:
             data = data[os.write(self._fd, data) :]
-
-    def wake(self) -> None:
-        """Have the screen drawn again, by whoever waits for a key."""
-        os.write(self._wake, b" ")
 
     def key(self) -> str:
         """Wait for a key, and return its character or its name; `AGAIN` when the screen has to be drawn again.
@@ -122,20 +119,19 @@ def taken_over() -> Iterator[Keyboard]:
         os.kill(os.getpid(), signal.SIGTSTP)  # here it stands still, until it is continued
         signal.signal(signal.SIGTSTP, stop)
         keyboard.take()
-        keyboard.wake()
-
-    def resized(_number: int, _frame: FrameType | None) -> None:
-        keyboard.wake()
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGWINCH)}
+    # All signals wake who waits for a key. Else one that comes just before the wait begins would wait with it.
+    woken = signal.set_wakeup_fd(keyboard.wake, warn_on_full_buffer=False)
     try:
         if before[signal.SIGTSTP] != signal.SIG_IGN:  # a shell without job control
             signal.signal(signal.SIGTSTP, stop)
-        signal.signal(signal.SIGWINCH, resized)
+        signal.signal(signal.SIGWINCH, lambda *_: None)
         keyboard.take()
         yield keyboard
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(woken)
         keyboard.give_back()
         keyboard.close()

@@ -175,7 +175,7 @@ def test_two_at_once_leave_whole_outputs(start: Started, tmp_path: Path) -> None
     assert {path.read_bytes() for path in tmp_path.glob("out-*")} == {(tmp_path / "in.tar").read_bytes()}
     assert len(list(tmp_path.glob("out-*"))) == 20
     for line in said.splitlines():
-        assert line.endswith(": this exists already; --force replaces it")
+        assert ": this exists already; --force replaces it" in line
 
 
 def test_a_directory_that_is_gone(shell: Run) -> None:
