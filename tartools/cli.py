@@ -30,7 +30,6 @@ from tartools.stages import report
 
 USAGE, SIGNALLED = 2, 128
 MOST_BYTES = 1 << 63  # what the size of a file can be
-PULSE = 1.0  # seconds; a signal that comes just before the main thread waits is seen when another one ends the wait
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _UNITS = {"": 1} | {
@@ -220,8 +219,6 @@ class Command:
         for number in SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
                 signal.signal(number, _interrupt)
-        signal.signal(signal.SIGALRM, lambda *_: None)
-        signal.setitimer(signal.ITIMER_REAL, PULSE, PULSE)
         status = self.main(sys.argv[1:])
         for number in SIGNALS:
             if signal.getsignal(number) == _interrupt:  # the interpreter, which ends now, would only complain
@@ -313,7 +310,8 @@ def command(manual: str | None, *, interspersed: bool = True) -> Callable[[Calla
 
 def help_text(manual: str) -> str:
     """Return *manual* with its indented paragraphs marked as such for Typer, which would fill them."""
-    return "\n\n".join("\b\n" + p if re.search("^ ", p, re.MULTILINE) else p for p in manual.split("\n\n"))
+    paragraphs = re.split(r"\n\n", manual)
+    return "\n\n".join("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in paragraphs)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -252,36 +252,6 @@ def test_a_field_that_tarfirst_does_not_find_is_told_with_those_there_are(run: R
     assert done == (1, b"", "tarfirst: none of 5 samples matches; those without png had: cls jpg\n")
 
 
-# A signal that another thread gets stands for one that comes just before the main thread waits: it ends no wait.
-LOST = """
-import fcntl, os, signal, struct, sys, termios, threading
-from tartools.commands.tarcat import tarcat
-sys.argv = ["tarcat", "-o", "out.tar"]
-def send():
-    while struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, bytes(4)))[0]:
-        os.sched_yield()
-    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-threading.Thread(target=send, daemon=True).start()
-tarcat()
-"""
-
-
-def test_a_signal_just_before_a_wait_is_not_lost(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOST], cwd=tmp_path, env=clean_environment(), stdin=subprocess.PIPE
-    )
-    assert process.stdin is not None
-    try:
-        process.stdin.write(make_tar(make_samples(3))[:2000])
-        process.stdin.flush()
-        assert process.wait(60) == -signal.SIGTERM
-        assert list(tmp_path.iterdir()) == []
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-
-
 # ---- progress ----
 
 

@@ -60,12 +60,12 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
         return
     painter = _Painter(name, account)
     before = signal.signal(signal.SIGALRM, painter.tick)
-    timer = signal.setitimer(signal.ITIMER_REAL, FIRST_SIGN, STEP)
+    signal.setitimer(signal.ITIMER_REAL, FIRST_SIGN, STEP)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, *timer)
         painter.close()
 
 
