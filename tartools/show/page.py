@@ -122,7 +122,7 @@ def bar(share: float) -> str:
 
 
 def fields(tiles: Sequence[Tile]) -> str:
-    """Return which fields there are, in how many of the samples, and how large they are together."""
+    """Return which fields there are, in how many of the samples, and the mean of their sizes."""
     there: Counter[str] = Counter(name for tile in tiles for name in dict(tile.sizes))
     sizes: Counter[str] = Counter()
     for name, size in (field for tile in tiles for field in tile.sizes):

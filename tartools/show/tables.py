@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tartools.errors import printable
+from tartools.show.sound import BARS
 from tartools.show.terminal import Screen
 from tartools.stages.report import in_units
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 Facts = Mapping[str, Any]
 
 EIGHTHS = "▏▎▍▌▋▊▉█"
-LEVELS = "▁▂▃▄▅▆▇█"
 BAR = 16  # characters
 NAME = 16  # characters of a field, beyond which it is cut in a table
 LONG = 200  # characters of anything else
@@ -141,7 +141,7 @@ def skyline(counts: Iterable[int]) -> str:
     """
     counts = list(counts)
     most = max(counts, default=0)
-    return "".join(LEVELS[-(-8 * count // most) - 1] if count else " " for count in counts)
+    return "".join(BARS[-(-8 * count // most) - 1] if count else " " for count in counts)
 
 
 def drawn(facts: Facts, screen: Screen) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
+from tests.jobs.conftest import PATIENCE, until
 
-PATIENCE = 60.0  # seconds, after which something that has to come is taken not to
 MARK = "TARJOB_TEST"  # in the environment of all that a test starts
 COMMANDS = {  # each is to have begun when there are so many processes that sleep
     "a child": (1, ["sleep", "1000"]),
@@ -36,14 +35,6 @@ def alive(mark: Path) -> dict[int, bytes]:
         except OSError:
             continue  # it has ended, or is somebody else's
     return found
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Wait until *holds*."""
-    limit = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 @pytest.fixture

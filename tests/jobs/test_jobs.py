@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,18 @@ def test_a_report() -> None:
         "failed: b: was ended by SIGKILL: last",
     ]
     assert jobs.report_lines(jobs.report_of([])) == ["0 items: 0 done, 0 failed, 0 tries"]
+
+
+@pytest.mark.parametrize(("whole", "content"), [(True, "before"), (False, "")])
+def test_an_output_that_is_there_when_ray_tries_again(whole: bool, content: str, tmp_path: Path) -> None:
+    """In a process of its own, since a task of Ray's moves to its folder."""
+    (tmp_path / "out").write_text("before")
+    program = (
+        "from tartools.cluster import _on_a_node; from tartools.jobs import Task; "
+        "task = Task('a', ('bash', '-c', 'printf %s \"$TARTOOLS_FORCE\" >forced; : >out'), 'out'); "
+        f"print(_on_a_node(task, {str(tmp_path)!r}, 0, None, {whole}).status)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
+    assert (tmp_path / "out").read_text() == content
+    assert (tmp_path / "forced").exists() is not whole
