@@ -14,23 +14,21 @@ import os
 import re
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
+from tartools import process
 from tartools.account import Account
 from tartools.errors import TarToolsError, printable
 from tartools.stages import report
 
-USAGE, SIGNALLED = 2, 128
+USAGE = 2
 MOST_BYTES = 1 << 63  # what the size of a file can be
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _UNITS = {"": 1} | {
     unit + suffix: base ** (power + 1)
@@ -177,17 +175,6 @@ class _OnceEach(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-_came: list[int] = []  # signals; Python swallows what is raised in a finalizer, and the run then goes on to its end
-
-
-class _Interrupted(BaseException):
-    """A signal that asks us to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 class Command:
     """A command of the toolbox: *name*, *summary* (its first line), *manual* (all its text), *parameters*."""
 
@@ -215,19 +202,7 @@ class Command:
     def __call__(self) -> NoReturn:
         """Run as a process: arguments from `sys.argv`, signals as they should be, exit."""
         gc.set_threshold(50_000)  # importing what remote URLs need makes many objects and no garbage: 30 ms less
-        _open_standard_streams()
-        for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
-                signal.signal(number, _interrupt)
-        status = self.main(sys.argv[1:])
-        for number in SIGNALS:
-            if signal.getsignal(number) == _interrupt:  # the interpreter, which ends now, would only complain
-                signal.signal(number, signal.SIG_DFL)
-        _let_go_of_standard_streams()
-        if status > SIGNALLED:  # a shell must see that it was the signal
-            signal.signal(status - SIGNALLED, signal.SIG_DFL)
-            os.kill(os.getpid(), status - SIGNALLED)
-        sys.exit(status)
+        process.run(lambda: self.main(sys.argv[1:]))
 
     def main(self, arguments: Sequence[str]) -> int:
         """Run with *arguments*, and return the exit status; 128 + N stands for signal N."""
@@ -237,16 +212,16 @@ class Command:
                 sys.stdout.flush()
                 return values
             status = self._run(values)
-            return SIGNALLED + _came[0] if _came else status
+            return process.SIGNALLED + process.came[0] if process.came else status
         except TarToolsError as error:
             return self._failed(str(error), error.status)
         except typer.TyperException as error:
             message = getattr(error, "format_message", error.__str__)()
             return self._failed(f"{printable(message)} (see {self.name} --help)", USAGE)
         except BrokenPipeError:
-            return SIGNALLED + signal.SIGPIPE
-        except (KeyboardInterrupt, _Interrupted) as error:
-            return SIGNALLED + getattr(error, "number", signal.SIGINT)
+            return process.SIGNALLED + signal.SIGPIPE
+        except (KeyboardInterrupt, process.Interrupted) as error:
+            return process.SIGNALLED + getattr(error, "number", signal.SIGINT)
         except OSError as error:
             return self._failed(f"{printable(str(error.filename or 'error'))}: {error.strerror or error}", 1)
 
@@ -312,37 +287,3 @@ def help_text(manual: str) -> str:
     """Return *manual* with its indented paragraphs marked as such for Typer, which would fill them."""
     paragraphs = re.split(r"\n\n", manual)
     return "\n\n".join("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in paragraphs)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    while frame is not None:
-        if frame.f_code.co_name == "__del__":  # Python would swallow what is raised here: once more, a little later
-            threading.Timer(0.001, os.kill, (os.getpid(), number)).start()
-            return
-        frame = frame.f_back
-    for other in SIGNALS:
-        signal.signal(other, signal.SIG_IGN)  # what is being cleaned up is cleaned up
-    _came.append(number)
-    raise _Interrupted(number)
-
-
-def _let_go_of_standard_streams() -> None:
-    """Flush what was printed; drop what can't be, of which the interpreter would make an exit status of its own."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _open_standard_streams() -> None:
-    """Open closed standard streams, so that no file gets their numbers, in a way that writing to them fails."""
-    for fd in range(3):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDONLY)
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  # for the rest of the process
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115

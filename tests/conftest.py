@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -66,6 +67,16 @@ def shell(tmp_path: Path) -> Run:
         return Result(done.returncode, done.stdout, done.stderr.decode())
 
     return shell
+
+
+@contextmanager
+def running(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run *command*, with the *options* of Popen; when the block is left it is over, killed if need be."""
+    with subprocess.Popen(command, env=clean_environment() | options.pop("env", {}), **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def clean_environment() -> dict[str, str]:

@@ -18,7 +18,7 @@ import pytest
 from tartools.errors import UsageError, shown
 from tartools.numbering import parse_numbering
 from tartools.storage.command import fill
-from tests.conftest import Run, clean_environment, make_samples, make_tar, members_of
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of, running
 
 SAMPLES = make_samples(5)
 TAR = make_tar(SAMPLES)
@@ -305,23 +305,58 @@ def test_a_signal_ends_a_command_whose_reader_sleeps() -> None:
     """A full pipe to stdout, samples that wait to go there, and an input that does not come: nothing is waited for."""
     first, second = bytes((1 << 20) - 512), b"2" * 3000
     content = make_tar([("a.x", first), ("b.x", second), ("c.x", b"3")])[: (1 << 20) + 512 + 3072 + 512]
-    with subprocess.Popen(
-        [sys.executable, "-m", "tartools", "tarcat"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=clean_environment(),
-    ) as process:
-        try:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(content)
-            process.stdin.flush()
-            while waiting_in(process.stdin) or waiting_in(process.stdout) < 1 << 20:
-                assert process.poll() is None
-                time.sleep(0.01)
-            process.terminate()
-            assert process.wait(60) == -signal.SIGTERM
-        finally:
-            process.kill()
+    with running([BIN / "tarcat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(content)
+        process.stdin.flush()
+        while waiting_in(process.stdin) or waiting_in(process.stdout) < 1 << 20:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(60) == -signal.SIGTERM
+
+
+# A signal that another thread gets stands for one that comes just before the main thread waits: it ends no wait.
+LOST = """
+import fcntl, os, signal, struct, sys, termios, threading
+from tartools.commands.tarcat import tarcat
+sys.argv = ["tarcat", *sys.argv[1:]]
+def send():
+    while struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, bytes(4)))[0]:
+        os.sched_yield()
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+threading.Thread(target=send, daemon=True).start()
+tarcat()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--progress"]], ids=["", "with progress"])
+def test_a_signal_just_before_a_wait_is_not_lost(options: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOST, *options, "-o", "out.tar"]
+    with running(command, cwd=tmp_path, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(make_tar(make_samples(3))[:2000])
+        process.stdin.flush()
+        assert process.wait(60) == -signal.SIGTERM
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [[], ["--progress"]], ids=["", "with progress"])
+def test_an_alarm_that_was_set_before_ends_us(options: list[str], tmp_path: Path) -> None:
+    """As `perl -e 'alarm 10; exec @ARGV'` sets one, where there is no timeout(1)."""
+    set_and_run = (
+        "import os, signal, sys; signal.setitimer(signal.ITIMER_REAL, 1.5); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", set_and_run, BIN / "tarcat", *options, "-o", "out.tar"]
+    with running(command, cwd=tmp_path, stdin=subprocess.PIPE) as process:
+        assert process.wait(60) == -signal.SIGALRM
+
+
+def test_no_tick_ends_a_command_that_takes_its_time_to_end(tmp_path: Path) -> None:
+    program = "import atexit, sys, time\nfrom tartools.commands.tarls import tarls\n"
+    program += "atexit.register(time.sleep, 2.2)\nsys.argv[1:] = ['--version']\ntarls()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def waiting_in(pipe: IO[bytes]) -> int:

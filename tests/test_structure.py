@@ -28,7 +28,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "__init__": ("=library", "=mapping", "=sample"),
     "__main__": ("=manual", "=demo", "=commands", "=cli"),
     "account": (),
-    "cli": ("=stages.report",),
+    "cli": ("=stages.report", "=process"),
     "commands": (
         *("=cli", "stages", "=shards", "show", "=sample", "=values", "storage", "=compression", "tar"),
         *("=numbering", "=sortkeys", "=plan", "=sources", "=pieces", "=places", "=jobs", "=running", "=cluster"),
@@ -45,6 +45,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "mapping": ("=shards", "=storage", "=sample", "=cluster"),
     "numbering": ("=compression", "=storage.names"),
     "pieces": ("=shards", "=sample", "tar", "storage"),
+    "process": (),
     "plan": ("=sample", "=sources", "=values", "storage", "tar"),
     "running": ("=jobs", "=stages.ordered", "=storage", "=storage.programs"),
     "sample": ("tar",),
@@ -64,7 +65,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "=externalsort",
         "=places",
     ),
-    "stages.report": (),
+    "stages.report": ("=process",),
     "storage": ("storage",),
     "tar": ("tar",),
     "templates": (),
@@ -149,7 +150,7 @@ def test_only_storage_opens(path: Path) -> None:
         f"{call} in line {line}"
         for call, line in calls_in(path)
         if (call in OPENERS or call.removeprefix(".") in PATH_OPENERS)
-        and not (room == "cli" and call in ("open", "os.open"))  # standard streams that came closed
+        and not (room == "process" and call in ("open", "os.open"))  # standard streams that came closed
     ]
     assert found == []
 
@@ -157,7 +158,7 @@ def test_only_storage_opens(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_only_commands_and_report_print(path: Path) -> None:
     name = module_name(path)
-    if name in ("stages.report", "cli", "manual", "demo", "__main__") or name.startswith("commands."):
+    if name in ("stages.report", "cli", "process", "manual", "demo", "__main__") or name.startswith("commands."):
         return
     text = ast.unparse(ast.parse(path.read_text()))
     assert "sys.stdout" not in text and "sys.stderr" not in text
@@ -165,9 +166,9 @@ def test_only_commands_and_report_print(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_only_cli_exits(path: Path) -> None:
+def test_only_a_process_exits(path: Path) -> None:
     if module_name(path) in (
-        "cli",
+        "process",
         "manual",
         "__main__",
         "storage.forked",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tartools.account import Account, Jobs
 from tartools.errors import printable
+from tartools.process import has_alarm
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -53,19 +54,19 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
     """Draw what *account* counts while the block runs, from the second second on, if it is to be *shown*.
 
     A timer's signal has it drawn, between two steps of the main thread: a thread would take time from the others, and
-    beside it nothing could be forked.
+    beside it nothing could be forked. There is but one timer, so one that is to end us stays as it is.
     """
-    if not shown or threading.current_thread() is not threading.main_thread():
+    if not shown or threading.current_thread() is not threading.main_thread() or has_alarm():
         yield
         return
     painter = _Painter(name, account)
     before = signal.signal(signal.SIGALRM, painter.tick)
-    signal.setitimer(signal.ITIMER_REAL, FIRST_SIGN, STEP)
+    timer = signal.setitimer(signal.ITIMER_REAL, FIRST_SIGN, STEP)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
         painter.close()
 
 

@@ -157,6 +157,8 @@ class Bench:
         size = 0
         for path in [self._home / SETS[name].path for name in work.sets]:
             for each in path.iterdir() if path.is_dir() else [path]:
+                if not each.is_file():  # a pipe can be read only once
+                    continue
                 with each.open("rb", buffering=0) as file:
                     while count := file.readinto(part):
                         size += count

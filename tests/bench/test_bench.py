@@ -19,7 +19,7 @@ import pytest
 from tests.bench.data import SETS, home, samples_in
 from tests.bench.measure import Measured, Round
 from tests.bench.works import WORKS
-from tests.conftest import BIN, ROOT, Result, clean_environment
+from tests.conftest import BIN, ROOT, Result, clean_environment, running
 
 SCALE = 0.001
 
@@ -146,7 +146,7 @@ def test_a_run_that_is_stopped_leaves_no_output(command: list[str], bench: Bench
     assert bench("tsv-B").status == 0
     texts.unlink()
     os.mkfifo(texts)
-    with subprocess.Popen([*command, "tsv-B"], cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE) as process:
+    with running([*command, "tsv-B"], cwd=ROOT, stderr=subprocess.PIPE) as process:
         file = writing_end(texts, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143

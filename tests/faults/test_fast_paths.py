@@ -26,7 +26,7 @@ import pytest
 
 from tests.archives import BLOCK, END, data, entry, header, long, pax
 from tests.archives import GNU as GNU_MAGIC
-from tests.conftest import BIN, Result, Run, clean_environment, members_of
+from tests.conftest import BIN, Result, Run, clean_environment, members_of, running
 from tests.faults.conftest import FITS, Inside
 from tests.properties.test_conservation import MEASURE
 
@@ -335,14 +335,8 @@ def test_a_member_that_is_too_large_for_memory_is_cut(mode: Mode, huge: Made, da
 
 def meanwhile(folder: Path, line: list[str], change: Callable[[], object]) -> Result:
     """Run *line* in *folder*; when the first byte has come out, and not much more can, *change* something; go on."""
-    with subprocess.Popen(
-        [BIN / line[0], *line[1:]],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        cwd=folder,
-        env=clean_environment(),
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
+    with running([BIN / line[0], *line[1:]], cwd=folder, **pipes) as process:
         assert process.stdout
         first = process.stdout.read(1)
         change()
@@ -437,14 +431,9 @@ def test_a_file_that_grows_while_it_is_read(line: list[str], cut: str, tmp_path:
 def test_a_reader_that_goes_or_a_signal_in_the_middle_of_a_copy(line: list[str], huge: Made, tmp_path: Path) -> None:
     (tmp_path / "in.tar").write_bytes(huge.content)
     for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT):
-        with subprocess.Popen(
-            [BIN / line[0], *line[1:], "in.tar"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            cwd=tmp_path,
-            env=clean_environment() | {"TMPDIR": str(tmp_path)},
-        ) as process:
+        options = {"bufsize": 0, "cwd": tmp_path, "env": {"TMPDIR": str(tmp_path)}}
+        command = [BIN / line[0], *line[1:], "in.tar"]
+        with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
             assert process.stdout and process.stderr
             assert process.stdout.read(1)
             if number == signal.SIGPIPE:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import BIN, clean_environment, make_samples, make_tar, members_of
+from tests.conftest import BIN, make_samples, make_tar, members_of, running
 from tests.remote.conftest import WRITTEN
 from tests.remote.faults import Fault, FaultServer
 from tests.remote.wire import Request
@@ -115,13 +115,8 @@ class Writer:
 @contextmanager
 def started(server: FaultServer, *command: str, **env: str) -> Iterator[Writer]:
     """Run *command*, the name of one of ours and its arguments."""
-    with subprocess.Popen(
-        [BIN / command[0], *command[1:]],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean_environment() | server.env | env,
-    ) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with running([BIN / command[0], *command[1:]], env=server.env | env, **pipes) as process:
         try:
             yield Writer(process)
         finally:

@@ -1,0 +1,93 @@
+"""A command as a process: standard streams that are open, signals that end it, the status that a shell sees."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+SIGNALLED = 128  # what a status is above this stands for a signal
+PULSE = 1.0  # seconds
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+came: list[int] = []  # signals; Python swallows what is raised in a finalizer, and the run then goes on to its end
+
+
+class Interrupted(BaseException):
+    """A signal, the *number*, that asks us to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Run *main*, in which a signal that asks us to end raises Interrupted once; then exit with the status it returns.
+
+    128 + N stands for signal N, and is what the process dies of. While it runs a timer ticks: Python sees a signal
+    between two steps of its own, so that one which comes after the last step before a wait would be seen when the wait
+    is over, which may be never; the next tick ends it.
+    """
+    _open_standard_streams()
+    ticking = not has_alarm()
+    if ticking:
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, PULSE, PULSE)
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
+            signal.signal(number, _interrupt)
+    status = main()
+    for number in SIGNALS:
+        if signal.getsignal(number) == _interrupt:  # the interpreter, which ends now, would only complain
+            signal.signal(number, signal.SIG_DFL)
+    if ticking:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # what it is set back to by the interpreter would end us
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    _let_go_of_standard_streams()
+    if status > SIGNALLED:  # a shell must see that it was the signal
+        signal.signal(status - SIGNALLED, signal.SIG_DFL)
+        os.kill(os.getpid(), status - SIGNALLED)
+    sys.exit(status)
+
+
+def has_alarm() -> bool:
+    """Tell whether who started us has set a timer that ends us, as `perl -e 'alarm 10; exec @ARGV'` does."""
+    return signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] > 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":  # Python would swallow what is raised here: once more, a little later
+            threading.Timer(0.001, os.kill, (os.getpid(), number)).start()
+            return
+        frame = frame.f_back
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)  # what is being cleaned up is cleaned up
+    came.append(number)
+    raise Interrupted(number)
+
+
+def _let_go_of_standard_streams() -> None:
+    """Flush what was printed; drop what can't be, of which the interpreter would make an exit status of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _open_standard_streams() -> None:
+    """Open closed standard streams, so that no file gets their numbers, in a way that writing to them fails."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  # for the rest of the process
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
