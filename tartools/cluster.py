@@ -53,8 +53,9 @@ def there(
 ) -> Done:
     """Yield each of *tasks* as it ends on the cluster at *address*; None for one that was not begun.
 
-    Each asks for *cpus* cores, and up to *most* run at a time. When Ray tries again because it has lost a worker, the
-    output may be there: if outputs of the command are *whole* or not there, the task is done, else it is done again.
+    Each asks for *cpus* cores, 0 being all of the largest node, and up to *most* run at a time. When Ray tries again
+    because it has lost a worker, the output may be there: if outputs of the command are *whole* or not there, the task
+    is done, else it is done again.
     The rest is as in `running.here`.
     Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
@@ -119,8 +120,10 @@ def connected(address: str | None) -> Iterator[ModuleType]:
 
 
 def fitting(ray: ModuleType, cpus: float, account: Account) -> float:
-    """Return *cpus*, or the cores of the largest node, of which *account* is told, if no node has so many."""
+    """Return *cpus*; for 0, or more than any node has, of which *account* is told, the cores of the largest node."""
     cores = max(_cores(ray), default=0.0)
+    if not cpus:
+        return cores or 1.0
     if not cores or cpus <= cores:
         return cpus
     account.warn(f"an item asks for {cpus:g} cores, and the largest node has {cores:g}: it gets these")

@@ -80,6 +80,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def several(count: int, what: str, more: str = "") -> str:
+    """Return *count* of *what*, or of *more* if that is not *what* with an s.
+
+    >>> several(1, "shard"), several(1200, "shard"), several(2, "try", "tries")
+    ('1 shard', '1,200 shards', '2 tries')
+    """
+    return f"{count:,} {what if count == 1 else more or what + 's'}"
+
+
 def concealed(command: str) -> str:
     """Return *command* as messages show it: without the queries and passwords of the URLs in it.
 

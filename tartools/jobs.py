@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tartools.errors import StorageError, UsageError, shown
+from tartools.errors import StorageError, UsageError, several, shown
 from tartools.storage.command import fill_all
 
 PLACE = re.compile(r"\{/?\.?\}")  # {} {.} {/} {/.}
 HARMLESS = re.compile(r"[\w@%+=:,./-]*")  # what means nothing to a shell
 OUTPUT = re.compile(r"(?:--output=|-o)(?=.)(.*)", re.DOTALL)
-PARALLEL = re.compile(r"(?:--parallel=|-p)([0-9]+)")
+PARALLEL = re.compile(r"(?:--parallel=?|-[0hiqvz]*p)([0-9]+)")  # as in -vp8
 DONE, FAILED = "done", "failed"
 BEGIN = b'{"item": "'  # of a record
 
@@ -155,7 +155,7 @@ def output_in(command: Sequence[str]) -> str:
 def workers_in(command: Sequence[str], ours: Iterable[str]) -> int | None:
     """Return the workers that *command* asks for by -p if it is one of *ours*, 0 for all cores; None if it is not.
 
-    >>> workers_in(["tarproc", "-p", "16", "-c", "true"], ["tarproc"]), workers_in(["mkdir", "-p", "7"], ["tarproc"])
+    >>> workers_in(["tarproc", "-vp", "16", "-c", "true"], ["tarproc"]), workers_in(["mkdir", "-p", "7"], ["tarproc"])
     (16, None)
     """
     name = os.path.basename(command[0])
@@ -165,7 +165,7 @@ def workers_in(command: Sequence[str], ours: Iterable[str]) -> int | None:
     if name not in ours:
         return None
     for word, following in zip(command, [*command[1:], ""], strict=True):
-        found = PARALLEL.fullmatch(f"-p{following}" if word in ("-p", "--parallel") else word)
+        found = PARALLEL.fullmatch(word + following if word.endswith(("p", "--parallel")) else word)
         if found:
             return int(found[1])
     return 1
@@ -266,7 +266,8 @@ def report_of(records: Iterable[dict[str, Any]], slowest: int = 3) -> Report:
 def report_lines(report: Report) -> list[str]:
     """Return what a person reads of *report*: numbers, times, hosts, the slowest items, those that failed and why."""
     ended = report.done + len(report.failed)
-    lines = [f"{ended} items: {report.done} done, {len(report.failed)} failed, {report.tries} tries"]
+    items, tries = several(ended, "item"), several(report.tries, "try", "tries")
+    lines = [f"{items}: {report.done} done, {len(report.failed)} failed, {tries}"]
     if ended:
         middle, last = report.seconds[ended // 2], report.seconds[-1]
         lines.append(f"{sum(report.seconds):.1f} s in all; an item {middle:.1f} s (median), {last:.1f} s at most")

@@ -26,6 +26,7 @@ from tartools.storage.children import Child, can_fork, write_all
 PIECE = 32 << 20  # bytes
 HELD = 64 << 20  # bytes that a process makes of its piece
 PART = 1 << 20  # bytes that are taken at a time
+FAR = 4  # shards on a server that a process reads, at most
 WORKERS = 4  # more would wait for the one that takes what they make
 COUNTS = (
     "samples_in",
@@ -74,7 +75,7 @@ class _OddError(Exception):
 
 
 def in_pieces(
-    urls: Sequence[str], account: Account, reading: Reading, work: Work[Told], most: int
+    urls: Sequence[str], account: Account, reading: Reading, work: Work[Told], most: int, *, far: bool = False
 ) -> Generator[bytes, None, list[Told]]:
     """Yield what *work* yields for the samples of *urls*, in order, in the same parts; return what it returned.
 
@@ -82,13 +83,16 @@ def in_pieces(
 
     *work* is called with the samples of each unit of the input, and up to *most* processes do so at a time. Apart, what
     it returns becomes what JSON makes of it, and what it raises has it called again, not apart. It counts the samples,
-    and what becomes of them, in *account*.
+    and what becomes of them, in *account*. Shards on servers are read apart only if *far*: should that fail, they are
+    asked for again.
 
     Holds: 1 MiB, and each process up to 64 MiB of what it made.
     Raises: what `shards.read_samples` raises.
     """
     shards.announce(urls, account)
-    units = planned(urls, account.expected if most > 1 and can_fork() else 0)
+    share = min(FAR, -(-len(urls) // most))
+    weight = -(-PIECE // share) if far and len(urls) > 1 else None
+    units = planned(urls, account.expected if most > 1 and can_fork() else 0, weight)
     return _worked_off(units, urls, account, reading, work, most)
 
 
@@ -147,15 +151,18 @@ def _close(ahead: deque[tuple[Unit, Child | None]]) -> None:
             child.close()
 
 
-def planned(urls: Sequence[str], size: int | None) -> Iterator[Unit]:
-    """Yield the units of *urls*, in order; of all together, which have *size* bytes, if that is not worth several."""
+def planned(urls: Sequence[str], size: int | None, far: int | None = None) -> Iterator[Unit]:
+    """Yield the units of *urls*, in order; of all together, which have *size* bytes, if that is not worth several.
+
+    A shard on a server, of which nobody has asked the size, is taken for one of *far* bytes.
+    """
     if size is not None and size < 2 * PIECE:
         yield Unit([Piece(number, url) for number, url in enumerate(urls)], False)
         return
     small: list[Piece] = []
     held = 0
     for number, url in enumerate(urls):
-        size = storage.plain_size(url)
+        size = far if storage.is_far(url) else storage.plain_size(url)
         if size is not None and size <= PIECE:
             small.append(Piece(number, url))
             held += size

@@ -154,6 +154,7 @@ def test_the_page_appears_when_it_is_complete(run: Run, tmp_path: Path) -> None:
     assert refused.status == 1 and "page.html: " in refused.stderr and "--force" in refused.stderr
     assert (tmp_path / "page.html").read_text() == "mine"
     assert run("tarshow", "--html", "page.html", "-i", stdin=archive).status == 2
+    assert run("tarshow", "--html", "page.html", "--pictures", "none", stdin=archive).status == 2
 
 
 def test_sounds_have_an_end(run: Run, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_what_is_wrong_stands_where_the_picture_would(run: Run, protocol: str) -
     text = "\n".join(screen.lines)
     assert text.startswith("a") and "│ image file is" in text and "│ truncated" in text and "jpg  " in text
     assert "exceeds" in text and "144000000" in text and "  cls  1 B  number: 1" in text
-    assert "  jpg  10 B  a picture that Pillow does not open: cannot identify image file" in text
+    assert "  jpg  10 B  a picture that Pillow does not open: its first bytes are those of no picture" in text
     assert len(screen.drawn) == (protocol != "blocks")  # the last one is fine
     assert re.search(r"^┌─+┐", text, re.MULTILINE)
 
@@ -226,7 +226,7 @@ def test_what_is_wrong_stands_where_the_picture_would(run: Run, protocol: str) -
 def test_eps_is_not_given_to_a_program(run: Run) -> None:
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n"
     screen = shown(run, "kitty", make_tar([("a.jpg", eps)]))
-    assert screen.drawn == [] and "Pillow does not open: cannot identify image" in "\n".join(screen.lines)
+    assert screen.drawn == [] and "Pillow does not open: its first bytes" in "\n".join(screen.lines)
 
 
 def test_hostile_names_are_escaped(run: Run) -> None:

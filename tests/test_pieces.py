@@ -63,11 +63,17 @@ for line in sys.stdin:
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Callable[..., list[Answer]]:
-    """Return a function that says what each line, a command and its arguments, does, with pieces of *size* bytes."""
+    """Return a function that says what each line, a command and its arguments, does, with pieces of *size* bytes.
 
-    def answers(lines: Sequence[Sequence[str]], size: int = SMALL, held: int = 1 << 26, what: str = "") -> list[Answer]:
+    What it is to do *before* is Python.
+    """
+
+    def answers(
+        lines: Sequence[Sequence[str]], size: int = SMALL, held: int = 1 << 26, what: str = "", before: str = ""
+    ) -> list[Answer]:
+        program = PROGRAM.replace("for line in sys.stdin:", f"{before}\nfor line in sys.stdin:")
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(size), str(held), what],
+            [sys.executable, "-c", program, str(size), str(held), what],
             input="".join(json.dumps(line) + "\n" for line in lines),
             capture_output=True,
             text=True,
@@ -402,11 +408,9 @@ def test_samples_that_have_to_be_copied(alike: Alike) -> None:
         assert len(table) > 200_000
 
 
-def test_a_file_that_changes_while_it_is_sorted(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_sorted(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"".join(texts(200)) + END)
-    program = PROGRAM.replace(
-        "for line in sys.stdin:",
-        """
+    touch = """
 found = pieces.tar.find_cut
 def touched(file, near):
     if 60_000 < near < 80_000:
@@ -417,28 +421,16 @@ def touched(file, near):
         os.utime("a.tar", (1, 1))
     return found(file, near)
 pieces.tar.find_cut = touched
-for line in sys.stdin:""",
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(SMALL), "100000", ""],
-        input='["tarsort", "a.tar"]\n',
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=clean_environment(),
-        timeout=60,
-        check=True,
-    )
-    status, said, *_ = json.loads(done.stdout)
+"""
+    [(status, said, *_)] = answers([["tarsort", "a.tar"]], before=touch)
     assert status == 1
     assert "this input changed while it was sorted" in said
 
 
-def test_a_replaced_file_is_found_out(tmp_path: Path) -> None:
+def test_a_replaced_file_is_found_out(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"".join(texts(200)) + END)
-    program = PROGRAM.replace(
-        "for line in sys.stdin:",
-        """
+    (tmp_path / "b.tar").write_bytes(b"".join(texts(220)) + END)
+    replace = """
 found = pieces.tar.find_cut
 def replaced(file, near):
     cut = found(file, near)
@@ -446,20 +438,8 @@ def replaced(file, near):
         os.rename("b.tar", "a.tar")
     return cut
 pieces.tar.find_cut = replaced
-for line in sys.stdin:""",
-    )
-    (tmp_path / "b.tar").write_bytes(b"".join(texts(220)) + END)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(SMALL), "100000", ""],
-        input='["tar2tsv", "-f", "cls", "a.tar"]\n',
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=clean_environment(),
-        timeout=60,
-        check=True,
-    )
-    status, said, *_ = json.loads(done.stdout)
+"""
+    [(status, said, *_)] = answers([["tar2tsv", "-f", "cls", "a.tar"]], before=replace)
     assert status == 1
     assert said == "tar2tsv: a.tar: this file was replaced while it was read\n"
 

@@ -58,7 +58,7 @@ def test_block_a_sample(run: Run) -> None:
         ("webp", picture("WEBP"), "WEBP 50x37 RGB"),
         ("ppm", picture("PPM"), "PPM 50x37 RGB"),
         ("bin", picture("GIF", "P"), "GIF 50x37 P"),
-        ("jpg", b"no picture", "a picture that Pillow does not open: cannot identify image file"),
+        ("jpg", b"no picture", "a picture that Pillow does not open: its first bytes are those of no picture"),
         ("png", picture("PNG")[:20], "a picture that Pillow does not open"),
         (
             "npy",

@@ -52,7 +52,7 @@ import typer
 
 from tartools import cli, jobs, running, storage
 from tartools.account import Account, Jobs
-from tartools.errors import UsageError, printable, shown
+from tartools.errors import UsageError, printable, several, shown
 from tartools.jobs import Ended, Task
 from tartools.stages import report
 from tartools.storage import programs
@@ -134,8 +134,8 @@ def tarjob(
 ) -> None:
     """Run the command."""
     if report_of is not None:
-        if words or items.spec or items.files_from:
-            raise UsageError("--report reads a log, and runs nothing")
+        if words or dry_run or (items, rules, place) != (Items(), Rules(), Place()):
+            raise UsageError("--report reads a log and runs nothing: it takes no other options")
         summed = jobs.report_of(jobs.last_records(storage.content(report_of), report_of).values())
         with storage.writing("-") as sink:
             sink.write("".join(f"{printable(line)}\n" for line in jobs.report_lines(summed)).encode())
@@ -166,7 +166,7 @@ def tarjob(
                 log.write(jobs.record(task, ended, report.now()))
             book(task, ended, account, rules)
     if left := len(tasks) - account.jobs.done - account.jobs.failed:
-        account.omit(f"{left} items were not begun, because of --fail-fast")
+        account.omit(f"{several(left, 'item was', 'items were')} not begun, because of --fail-fast")
 
 
 def checked(words: Sequence[str], items: Items, rules: Rules, place: Place) -> list[str]:
@@ -193,7 +193,6 @@ def written(log: str | None) -> bytes:
 def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[str], account: Account) -> running.Done:
     """Return what has *tasks* done, and yields each as it ends. Raises: UsageError for a program that is not there."""
     asked = jobs.workers_in(command, {path.stem for path in Path(__file__).parent.glob("tar*.py")})
-    cores = cli.workers(asked) if asked is not None else 1
     on_ray = place.address or place.cpus or os.environ.get("RAY_ADDRESS")
     if place.engine is Engine.ray or (place.engine is None and on_ray):
         from tartools import cluster
@@ -202,7 +201,7 @@ def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[
             tasks,
             account,
             address=place.address,
-            cpus=place.cpus or cores,
+            cpus=place.cpus or (1 if asked is None else asked),
             most=place.jobs,
             retries=rules.retries,
             timeout=rules.timeout,
@@ -211,6 +210,7 @@ def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[
         )
     if not jobs.PLACE.search(command[0]):
         programs.check_program(command[0])
+    cores = 1 if asked is None else cli.workers(asked)
     wanted = min(place.jobs or max(1, cli.workers(0) // cores), max(1, len(tasks)))
     workers = min(wanted, programs.at_most())
     if workers < wanted:

@@ -93,6 +93,8 @@ def tarshow(
         raise UsageError("-i shows samples on a terminal, and stdout is none")
     if interactive and contact.url:
         raise UsageError("-i and --html do not go together")
+    if contact.url and pictures is not Pictures.auto:
+        raise UsageError("--pictures is about terminals; the page of --html has pictures of its own")
     urls = storage.expand(*source.named)
     if contact.url:
         storage.check_output(contact.url, contact.force, urls)

@@ -11,8 +11,8 @@ not read at all. Names and values are escaped.
 Counts, sums, least and greatest are exact. Quantiles are up to 1 % too small, and the same whatever -p. Of fields,
 combinations of fields, classes and sizes of pictures at most 1,000 different ones are told one by one.
 
-Workers are processes for local files, as many as there are cores, up to four unless -p says how many. All else is read
-by one.
+Workers are processes, as many as there are cores, up to four unless -p says how many. They share local files, and
+shards that are on servers; stdin and commands are read by one. Where one waits for servers, -p 16 is faster than four.
 
 --json writes one object. Its units are bytes and samples, and null is what is not told one by one:
 
@@ -50,9 +50,9 @@ import typer
 
 from tartools import cli, pieces, shards, storage
 from tartools.account import Account
-from tartools.errors import SampleError, shown
+from tartools.errors import SampleError, TarToolsError, shown
 from tartools.sample import Batch
-from tartools.show import measure, tables, terminal, text
+from tartools.show import decoding, tables, terminal, text
 from tartools.stages import statistics
 from tartools.stages.statistics import Field, Measured, Numbers, Statistics
 from tartools.tar import Member
@@ -89,7 +89,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Pa
             account.samples_out += len(batch)
         return found.told()
 
-    found = added(pieces.in_pieces(urls, account, reading, work, most))
+    found = added(pieces.in_pieces(urls, account, reading, work, most, far=True))
     if found.samples and found.fields is not None:
         known = {field.lower() for field in found.fields}
         unseen = [name for name in named if name.lower() not in known]
@@ -118,8 +118,14 @@ def is_picture(name: str) -> bool:
 
 
 def measured(member: Member) -> Measured:
-    """Return what the header of the picture *member* says."""
-    return Measured(*measure.measured(member))
+    """Return what the header of the picture *member* says, or what is wrong with it."""
+    try:
+        form, width, height, _ = decoding.heading(member)
+    except TarToolsError:
+        raise
+    except Exception as error:  # each format has its own
+        return Measured(broken=decoding.reason(error) if member.size else "it is empty")
+    return Measured(form, width, height)
 
 
 def added(turns: Generator[bytes, None, list[dict[str, Any]]]) -> Statistics:

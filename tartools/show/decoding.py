@@ -1,12 +1,17 @@
-"""A picture as pixels to look at: any format and mode as RGB, the right way up, and no larger than it is shown."""
+"""A picture as pixels to look at: any format and mode as RGB, the right way up, and no larger than it is shown.
+
+Or just what its header says; and what is wrong with it, in words.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from tartools.errors import printable
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -17,6 +22,26 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA"
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all of them grey
 NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values, or those between them, are not what is seen
 GREY = (128, 128, 128)  # behind what is transparent: both black and white are seen on it
+MESSAGE = 100  # characters of what is wrong
+
+
+class Heading(NamedTuple):
+    """What the header of a picture says: its *form* ("JPEG"), its size in pixels, its *mode* as Pillow has it."""
+
+    form: str
+    width: int
+    height: int
+    mode: str
+
+
+def heading(member: Member) -> Heading:
+    """Return what the header of the picture *member* says. Nothing is decoded. Raises: as `decoded`."""
+    from PIL import Image
+
+    with member.open() as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of large ones, which are no danger as long as nobody decodes them
+        with Image.open(file, formats=FORMATS) as opened:
+            return Heading(str(opened.format), opened.width, opened.height, opened.mode)
 
 
 def decoded(member: Member, width: int, height: int) -> Image:
@@ -74,3 +99,12 @@ def in_colour(picture: Image) -> Image:
     if picture.mode == "1":
         return picture.convert("L")
     return picture.convert("RGBA" if picture.has_transparency_data else "RGB")
+
+
+def reason(error: Exception) -> str:
+    """Return what Pillow says is wrong with a picture, on one line, without the name of our file object."""
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        return "its first bytes are those of no picture"
+    return printable(re.sub(r" <.*>$", "", str(error)) or type(error).__name__)[:MESSAGE]

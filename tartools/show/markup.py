@@ -132,7 +132,7 @@ def picture(member: Member, words: str) -> str:
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own
-        return wrong(f"{words}: {text.reason(error)}")
+        return wrong(f"{words}: {decoding.reason(error)}")
     source = embedded(file.getvalue(), "image/webp")
     width, height = decoded.size
     return (

@@ -18,6 +18,7 @@ from contextlib import closing
 from itertools import pairwise
 from string import Template
 
+from tartools.errors import several
 from tartools.sample import Sample
 from tartools.show import markup
 from tartools.show.markup import BROKEN, FOLDER, Tile, safe
@@ -102,7 +103,7 @@ def sum_of(inline: str) -> str:
 def totals(tiles: Sequence[Tile]) -> str:
     """Return how much there is, and what is broken, with a button that shows that."""
     size, broken = sum(size for tile in tiles for _, size in tile.sizes), sum(tile.broken for tile in tiles)
-    parts = [f"{len(tiles):,} sample{'s' * (len(tiles) != 1)}", in_units(size)]
+    parts = [several(len(tiles), "sample"), in_units(size)]
     if broken:
         parts.append(f'<button type="button" data-filter="is={BROKEN}">{broken:,} {BROKEN}</button>')
     return " · ".join(parts)

@@ -143,7 +143,7 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
     except TarToolsError:
         raise
     except Exception as error:  # as `decoded` says
-        lines = framed(text.reason(error), min(wide, MESSAGE))
+        lines = framed(decoding.reason(error), min(wide, MESSAGE))
         return Tile(cells(lines[0]), len(lines), lines, "", fit(f"{name}  {member.size:,} B", wide))
     label = fit(f"{name}  {what}, {member.size:,} B", wide)
     columns, height = in_cells(picture.size, wide, high)

@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tartools.errors import printable
+from tartools.errors import printable, several
 from tartools.show.sound import BARS
 from tartools.show.terminal import Screen
 from tartools.stages.report import in_units
@@ -175,15 +175,6 @@ def drawn(facts: Facts, screen: Screen) -> str:
             console.print()
             console.print(section)
     return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
-
-
-def several(count: int, what: str) -> str:
-    """Return *count* of *what*.
-
-    >>> several(1, "shard"), several(1200, "shard")
-    ('1 shard', '1,200 shards')
-    """
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def table(more: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import codecs
 import math
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.sample import Sample, field_name
-from tartools.show import sound
-from tartools.show.decoding import FORMATS
+from tartools.show import decoding, sound
 from tartools.tar import Member
 
 HEAD = 1 << 16  # bytes of a member that are looked at
@@ -115,23 +113,13 @@ def describe(member: Member) -> Description:
 
 def picture(member: Member) -> Description:
     """Return format, size and mode of a picture, from its header."""
-    from PIL import Image
-
     try:
-        with warnings.catch_warnings(), member.open() as file:
-            warnings.simplefilter("ignore")  # of large ones, which are no danger as long as nobody decodes them
-            with Image.open(file, formats=FORMATS) as opened:
-                what = f"{opened.format} {opened.width}x{opened.height} {opened.mode}"
-                return Description(what, kind="picture")
+        form, width, height, mode = decoding.heading(member)
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own
-        return Description(f"a picture that Pillow does not open: {reason(error)}", kind="broken")
-
-
-def reason(error: Exception) -> str:
-    """Return what Pillow says is wrong, on one line, without our file object, which tells nobody anything."""
-    return printable(re.sub(r" <.*>$", "", str(error)) or type(error).__name__)[:WIDTH]
+        return Description(f"a picture that Pillow does not open: {decoding.reason(error)}", kind="broken")
+    return Description(f"{form} {width}x{height} {mode}", kind="picture")
 
 
 def heard(member: Member, kind: str) -> Description:

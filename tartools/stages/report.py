@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from tartools.account import Account, Jobs
-from tartools.errors import printable
+from tartools.errors import printable, several
 from tartools.process import has_alarm
 
 if TYPE_CHECKING:
@@ -161,11 +161,12 @@ def _of(part: str, whole: str) -> str:
 
 def summary(name: str, account: Account, seconds: float) -> None:
     """Print the account of a run that took *seconds*: samples in and where they went, bytes, rate; what was listed."""
+    jobs = account.jobs
     if account.listed is not None:
         say(name, _listed(account))
         return
-    if account.jobs.total:
-        say(name, f"{account.jobs.total} items: {_jobs(account.jobs)}, {seconds:.1f} s{_pace(account.jobs, seconds)}")
+    if jobs.total:
+        say(name, f"{several(jobs.total, 'item')}: {_jobs(jobs)}, {seconds:.1f} s{_pace(jobs, seconds)}")
         return
     if account.directories:
         say(name, f"{account.directories} directory entries are no samples")
@@ -190,7 +191,7 @@ def _pace(jobs: Jobs, seconds: float) -> str:
 
 
 def _listed(account: Account) -> str:
-    shards = f"{account.shards_done:,} shard{'s' * (account.shards_done != 1)}"
+    shards = several(account.shards_done, "shard")
     others = f" among {account.listed:,} objects" if account.listed != account.shards_done else ""
     return f"{shards}{others}, {in_units(account.bytes_in)}"
 

@@ -200,6 +200,12 @@ def remove(url: str) -> None:
     local.remove(url)
 
 
+def is_far(url: str) -> bool:
+    """Tell whether *url* is on a server that we ask ourselves: each process has connections of its own."""
+    scheme = scheme_of(url)
+    return scheme in REMOTE and not gopen(scheme)
+
+
 def plain_size(url: str) -> int | None:
     """Return the bytes of *url* if it is a local file that can be read as often as one likes; else None."""
     scheme = scheme_of(url)

@@ -108,6 +108,10 @@ def test_the_output_of_a_command(words: list[str], expected: str) -> None:
     [
         ("tarproc -p 4 -c true", 4),
         ("tarproc -p4", 4),
+        ("tarproc -vp 4", 4),
+        ("tarproc -qzp4", 4),
+        ("tarcat -z p4", 1),
+        ("tarcat -op4", 1),
         ("tarproc --parallel 4", 4),
         ("tarproc --parallel=4", 4),
         ("tarproc -p 0", 0),

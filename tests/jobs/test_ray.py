@@ -21,6 +21,7 @@ from typing import cast
 import pytest
 
 from tartools import cluster as ray_engine
+from tartools.account import Account
 from tests.conftest import BIN, Result, make_samples, make_tar, members_of
 from tests.jobs.conftest import PATIENCE, Cluster, started, until, without_ray
 
@@ -230,14 +231,34 @@ def test_fail_fast(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
 # ---- cores, and tasks at a time ----
 
 
+@pytest.mark.parametrize(
+    ("asked", "given", "said"),
+    [
+        (0, 8, ""),
+        (1, 1, ""),
+        (0.5, 0.5, ""),
+        (8, 8, ""),
+        (9, 8, "an item asks for 9 cores, and the largest node has 8: it gets these"),
+    ],
+)
+def test_the_cores_of_an_item(asked: float, given: float, said: str) -> None:
+    """In place of Ray: one that has three nodes, the largest of which is lost."""
+    nodes = [{"Alive": cores < 64, "Resources": {"CPU": cores}} for cores in (4.0, 8.0, 64.0)]
+    ray = cast("ModuleType", SimpleNamespace(nodes=lambda: nodes))
+    warnings: list[str] = []
+    assert ray_engine.fitting(ray, asked, Account(warnings.append)) == given
+    assert warnings == [said] * bool(said)
+
+
 def test_cores(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
-    """A command that asks for more than any node has gets a whole one."""
+    """A command that asks for more than any node has gets a whole one, and so does one that asks for all."""
     (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
     where = ["--engine", "ray", "--address", cluster.address]
-    command = ["tarproc", "-p", 16, "-c", "true", "in.tar", "-o", "out-{}.tar"]
-    done = tarjob(*where, "-s", "{1..4}", "--", *command)
+    command = ["-c", "true", "in.tar", "-o", "out-{}.tar"]
+    done = tarjob(*where, "-s", "{1..4}", "--", "tarproc", "-p", 16, *command)
     assert done == (0, b"", "tarjob: an item asks for 16 cores, and the largest node has 2: it gets these\n")
-    assert len(list(tmp_path.glob("out-*.tar"))) == 4
+    assert tarjob(*where, "-s", "{5..8}", "--", "tarproc", "-p", 0, *command) == (0, b"", "")
+    assert len(list(tmp_path.glob("out-*.tar"))) == 8
 
 
 def test_cores_that_an_item_asks_for(tmp_path: Path, cluster: Cluster) -> None:

@@ -287,7 +287,12 @@ def test_programs_that_depend_on_the_item(tarjob: Run, tmp_path: Path) -> None:
         (("-s", "a", "--retries", "-1", "true"), "Invalid value for '--retries'"),
         (("-s", "a", "-j", "0", "true"), "Invalid value for '-j'"),
         (("-s", "a", "--log", "s3://b/log", "true"), "s3://b/log: this has to be a local file"),
-        (("--report", "log", "true"), "--report reads a log, and runs nothing"),
+        (("--report", "log", "true"), "--report reads a log and runs nothing"),
+        (("--report", "log", "-s", "a"), "--report reads a log and runs nothing"),
+        (("--report", "log", "--only", "1/2"), "--report reads a log and runs nothing"),
+        (("--report", "log", "--log", "log"), "--report reads a log and runs nothing"),
+        (("--report", "log", "-j", "2"), "--report reads a log and runs nothing"),
+        (("--report", "log", "--dry-run"), "--report reads a log and runs nothing"),
     ],
 )
 def test_usage(arguments: tuple[str, ...], message: str, tarjob: Run, tmp_path: Path) -> None:
@@ -441,6 +446,8 @@ def test_the_report(tarjob: Run) -> None:
     assert (done.status, done.stderr) == (1, "")
     assert done.stdout.startswith(b"3 items: 2 done, 1 failed, 3 tries\n")
     assert done.stdout.endswith(b"\nfailed: 2: ended with status 1: because\n")
+    tarjob("--log", "one", "-s", "1", "--", "true")
+    assert tarjob("--report", "one").stdout.startswith(b"1 item: 1 done, 0 failed, 1 try\n")
     assert tarjob("--report", "none") == (1, b"", "tarjob: none: No such file or directory\n")
 
 
