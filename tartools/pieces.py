@@ -21,7 +21,7 @@ from tartools.account import Account
 from tartools.errors import StorageError
 from tartools.sample import Batch
 from tartools.shards import Reading, ShardStream
-from tartools.storage.children import Child, can_fork, write_all
+from tartools.storage.children import MOST, Child, can_fork, write_all
 
 PIECE = 32 << 20  # bytes
 HELD = 64 << 20  # bytes that a process makes of its piece
@@ -90,6 +90,7 @@ def in_pieces(
     Raises: what `shards.read_samples` raises.
     """
     shards.announce(urls, account)
+    most = min(most, MOST - 1)  # there is one more, which waits until it is heard
     share = min(FAR, -(-len(urls) // most))
     weight = -(-PIECE // share) if far and len(urls) > 1 else None
     units = planned(urls, account.expected if most > 1 and can_fork() else 0, weight)
