@@ -97,12 +97,25 @@ def in_pieces(
     return _worked_off(units, urls, account, reading, work, most)
 
 
+def told(turns: Generator[bytes, None, list[Told]]) -> list[Told]:
+    """Return what *turns*, as `in_pieces` returns them, return in the end; what they yield is dropped."""
+    found: list[Told] = []
+
+    def run() -> Iterator[bytes]:
+        found.extend((yield from turns))
+
+    with closing(turns):
+        for _ in run():
+            pass
+    return found
+
+
 def _worked_off(
     units: Iterator[Unit], urls: Sequence[str], account: Account, reading: Reading, work: Work[Told], most: int
 ) -> Generator[bytes, None, list[Told]]:
     """Do as `in_pieces` says."""
     ahead: deque[tuple[Unit, Child | None]] = deque()
-    told: list[Told] = []
+    results: list[Told] = []
     begun = 0
     try:
         while True:
@@ -110,7 +123,7 @@ def _worked_off(
                 ahead.append((unit, _begun(unit, begun, account, reading, work) if unit.apart else None))
                 begun += 1
             if not ahead:
-                return told
+                return results
             unit, child = ahead.popleft()
             if child is not None:
                 with closing(child), io.BufferedReader(child.pipe, PART) as file:
@@ -120,7 +133,7 @@ def _worked_off(
                         yield from _parts(file, made["parts"], unit.pieces[0].url)
                         for name, count in made["counts"].items():
                             setattr(account, name, getattr(account, name) + count)
-                        told.append(made["told"])
+                        results.append(made["told"])
                         continue
             pieces = unit.pieces
             if unit.apart:  # from here on, no pieces
@@ -129,8 +142,8 @@ def _worked_off(
                 rest = pieces[-1].number + 1
                 pieces = [pieces[0]._replace(cut=None), *pieces[1:]]
                 pieces += [Piece(number, url) for number, url in enumerate(urls[rest:], rest)]
-            turn = Turn(len(told), False)
-            told.append((yield from work(_batches(pieces, account, reading), turn)))
+            turn = Turn(len(results), False)
+            results.append((yield from work(_batches(pieces, account, reading), turn)))
     finally:
         _close(ahead)
 
@@ -232,7 +245,7 @@ def _begun(unit: Unit, number: int, account: Account, reading: Reading, work: Wo
             try:
                 parts.append(next(making))
             except StopIteration as end:
-                told = end.value
+                returned = end.value
                 break
             size += len(parts[-1])
             if size > HELD:
@@ -240,7 +253,7 @@ def _begun(unit: Unit, number: int, account: Account, reading: Reading, work: Wo
         if said:
             raise _OddError
         counts = {name: getattr(account, name) - count for name, count in before.items()}
-        header = json.dumps({"told": told, "counts": counts, "parts": list(map(len, parts))}).encode()
+        header = json.dumps({"told": returned, "counts": counts, "parts": list(map(len, parts))}).encode()
         write_all(pipe, memoryview(header + b"\n"))
         write_all(pipe, memoryview(b"".join(parts)))
 

@@ -43,7 +43,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -89,7 +88,9 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Pa
             account.samples_out += len(batch)
         return found.told()
 
-    found = added(pieces.in_pieces(urls, account, reading, work, most, far=True))
+    found = Statistics()
+    for part in pieces.told(pieces.in_pieces(urls, account, reading, work, most, far=True)):
+        found.add(Statistics.of(part))
     if found.samples and found.fields is not None:
         known = {field.lower() for field in found.fields}
         unseen = [name for name in named if name.lower() not in known]
@@ -126,22 +127,6 @@ def measured(member: Member) -> Measured:
     except Exception as error:  # each format has its own
         return Measured(broken=decoding.reason(error) if member.size else "it is empty")
     return Measured(form, width, height)
-
-
-def added(turns: Generator[bytes, None, list[dict[str, Any]]]) -> Statistics:
-    """Return the sum of what all *turns* return."""
-    parts: list[dict[str, Any]] = []
-
-    def run() -> Iterator[bytes]:
-        parts.extend((yield from turns))
-
-    with closing(turns):
-        for _ in run():
-            pass
-    found = Statistics()
-    for part in parts:
-        found.add(Statistics.of(part))
-    return found
 
 
 def facts_of(found: Statistics, urls: Sequence[str], size: int) -> dict[str, Any]:
