@@ -10,6 +10,8 @@ BASH = """\
 _tartools_fields() {{
     local file names
     for file in "${{COMP_WORDS[@]:1}}"; do
+        file=${{file//[\\\\\\"\\']/}}  # words are as they were typed
+        [[ $file != [~]/* ]] || file=$HOME/${{file:2}}
         [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
         names=$({listing})
         [[ $names ]] || continue  # no archive
@@ -35,7 +37,8 @@ complete -o default -F _tartools_{name} {name}
 ZSH_FIELDS = """\
 _tartools_fields() {{
     local file names
-    for file in ${{words[2,-1]}}; do
+    for file in ${{(Q)words[2,-1]}}; do  # as they were typed, without quotes
+        [[ $file != [~]/* ]] || file=$HOME/${{file[3,-1]}}
         [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
         names=$({listing})
         [[ -n $names ]] || continue  # no archive
@@ -47,6 +50,7 @@ _tartools_fields() {{
 FISH_FIELDS = """\
 function __tartools_fields
     for file in (commandline -opc)[2..]
+        set file (string replace -r -- '^~/' "$HOME/" $file)
         test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
         set -l names ({listing})
         test -n "$names"; or continue  # no archive

@@ -174,30 +174,40 @@ def shard(tmp_path: Path) -> Path:
     return path
 
 
-def test_bash_completes_fields(shard: Path) -> None:
+def test_bash_completes_fields(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = ROOT / "completions/bash/tar2tsv"
     assert complete(file, "tar2tsv", ["tar2tsv", str(shard), "-f", ""]) == ["jpg", "seg.png"]
     assert complete(file, "tar2tsv", ["tar2tsv", str(shard), "--fields", "s"]) == ["seg.png"]
     assert complete(file, "tar2tsv", ["tar2tsv", "no.tar", "-f", ""]) == []
     assert complete(ROOT / "completions/bash/tarsort", "tarsort", ["tarsort", str(shard), "-s", "j"]) == ["jpg"]
+    monkeypatch.setenv("HOME", str(shard.parent))
+    monkeypatch.chdir(shard.parent)
+    for typed in (r"a\ b.tar", "'a b.tar'", '"a b.tar"', r"~/a\ b.tar", "~/'a b.tar'"):
+        assert complete(file, "tar2tsv", ["tar2tsv", typed, "-f", "s"]) == ["seg.png"], typed
     assert not (shard.parent / "gotcha").exists()
 
 
 @needs("zsh")
-def test_zsh_completes_fields(shard: Path) -> None:
+@pytest.mark.parametrize("typed", ["'{}/a b.tar'", "{}/a\\ b.tar", "~/a\\ b.tar"])
+def test_zsh_completes_fields(shard: Path, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The completion system is not there in a script: what would be offered is printed."""
     program = (
         "_arguments() { :; }; compdef() { :; }; compadd() { shift; print -l -- $@; }; "
         'source "$1"; words=(tar2tsv "$2" -f ""); _tartools_fields'
     )
-    found = output_of("zsh", "-f", "-c", program, "zsh", ROOT / "completions/zsh/_tar2tsv", shard)
+    monkeypatch.setenv("HOME", str(shard.parent))
+    word = typed.format(shard.parent)
+    found = output_of("zsh", "-f", "-c", program, "zsh", ROOT / "completions/zsh/_tar2tsv", word)
     assert found.split() == ["jpg", "seg.png"]
 
 
 @needs("fish")
-def test_fish_completes_fields(shard: Path) -> None:
+@pytest.mark.parametrize("typed", ["'{}/a b.tar'", "~/'a b.tar'"])
+def test_fish_completes_fields(shard: Path, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = ROOT / "completions/fish/tar2tsv.fish"
-    found = output_of("fish", "--no-config", "-c", f"source '{file}'; complete -C \"tar2tsv '{shard}' -f \"")
+    monkeypatch.setenv("HOME", str(shard.parent))
+    word = typed.format(shard.parent)
+    found = output_of("fish", "--no-config", "-c", f"source '{file}'; complete -C \"tar2tsv {word} -f \"")
     assert [line.split("\t")[0] for line in found.splitlines()] == ["jpg", "seg.png"]
 
 

@@ -155,6 +155,8 @@ def test_the_page_appears_when_it_is_complete(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text() == "mine"
     assert run("tarshow", "--html", "page.html", "-i", stdin=archive).status == 2
     assert run("tarshow", "--html", "page.html", "--pictures", "none", stdin=archive).status == 2
+    empty = run("tarshow", "--html", "", stdin=archive)
+    assert empty.status == 2 and empty.stderr.startswith("tarshow: the name of a file is empty")
 
 
 def test_sounds_have_an_end(run: Run, tmp_path: Path) -> None:
@@ -166,6 +168,26 @@ def test_sounds_have_an_end(run: Run, tmp_path: Path) -> None:
     assert page.count('class="wave"') == 2
     many = Reader(made(run, tmp_path, make_tar([(f"{n:02d}.wav", sound(100)) for n in range(20)])))
     assert [tag for tag, _ in many.elements].count("audio") == (24 << 20) // len(sound(100))
+
+
+def test_only_sounds_are_counted_as_sounds(run: Run, tmp_path: Path) -> None:
+    samples = [
+        (f"{n:02d}.{field}", data) for n in range(60) for field, data in (("bin", bytes(500_000)), ("wav", sound(0.1)))
+    ]
+    page = Reader(made(run, tmp_path, make_tar([*samples, ("99.bin", bytes(3 << 20)), ("99.wav", sound(0.1))])))
+    assert [tag for tag, _ in page.elements].count("audio") == 61
+
+
+def test_a_sound_that_is_too_large_says_so(run: Run, tmp_path: Path) -> None:
+    page = made(run, tmp_path, make_tar([("a.wav", sound(200)), ("b.wav", sound(0.5))]))
+    assert page.count("too large to be played here") == 1
+
+
+def test_what_a_page_leaves_out_can_be_seen(run: Run, tmp_path: Path) -> None:
+    archive = make_tar([(f"{n:04d}.cls", b"1") for n in range(300)])
+    assert "the first 200 samples" in made(run, tmp_path, archive)
+    assert "the first 299 samples" in made(run, tmp_path, archive, "-c", 299)
+    assert re.search(r">\s*300 samples", made(run, tmp_path, archive, "-c", 301))
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +295,28 @@ def test_the_filter(visit: Visit) -> None:
     assert shown.inner_text() == "28 of 28"
     page.get_by_role("button", name="1 broken").click()
     assert page.locator(".tile:visible .key").all_inner_texts() == ["u/cut"]
+
+
+def test_fields_that_are_called_like_what_the_filter_knows(visit: Visit) -> None:
+    """`folder` and `is` are the filter's own; fields of these names have a dot before them."""
+    members = [
+        (f"{'de'[n % 2]}/k{n}.{field}", value)
+        for n in range(8)
+        for field, value in (("folder", b"e"), ("is", b"broken"))
+    ]
+    page = visit(make_tar(members))
+    for words, count in (("folder=e", 4), (".folder=e", 8), ("is=broken", 0), (".is=broken", 8)):
+        page.locator("#filter").fill(words)
+        assert page.locator(".tile:visible").count() == count, words
+
+
+def test_small_pictures_beside_others_are_seen_large(visit: Visit) -> None:
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((28, 28)).save(file, "PNG")
+    page = visit(make_tar([("a.png", file.getvalue()), ("a.mask.png", file.getvalue())]))
+    page.locator(".tile").click()
+    box = page.locator("dialog dd img").bounding_box()
+    assert box and box["width"] >= 100 and box["width"] == pytest.approx(box["height"], abs=1)
 
 
 def test_the_keys(visit: Visit) -> None:

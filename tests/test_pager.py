@@ -231,6 +231,19 @@ def test_it_stops_and_goes_on(folder: Path) -> None:
         assert LEAVE in terminal.read("ended 0") and terminal.echoes()
 
 
+@pytest.mark.parametrize("option", ["", "--progress"])
+def test_it_is_still_as_long_as_nobody_does_anything(option: str, folder: Path) -> None:
+    with at(f"tarshow -i --pictures none {option} words.tar", folder) as terminal:
+        terminal.read("? help")
+        terminal.press("?")
+        terminal.read("q quit")
+        terminal.read("\x1b[0m")
+        assert terminal.output == b""
+        assert select.select([terminal.fd], [], [], 2.5)[0] == []  # more than two ticks, and what progress waits for
+        terminal.press("q")
+        assert terminal.end()[0] == 0
+
+
 def test_it_fills_a_terminal_whose_size_changes(folder: Path) -> None:
     with at("tarshow -i a.tar", folder) as terminal:
         terminal.read("? help")
@@ -263,6 +276,8 @@ def test_a_page_fits(term: str, size: tuple[int, int], folder: Path) -> None:
 def test_it_needs_terminals(run: Run, folder: Path) -> None:
     done = run("tarshow", "-i", "a.tar")
     assert done == (2, b"", "tarshow: -i shows samples on a terminal, and stdout is none\n")
+    with at("tarshow -i a.tar", folder, {"TERM": "dumb"}) as terminal:
+        assert terminal.end() == (2, b"tarshow: -i fills the screen, which this terminal cannot (TERM is dumb)\r\n")
     ours, theirs = os.openpty()
     try:
         alone = subprocess.run(

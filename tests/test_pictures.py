@@ -115,6 +115,13 @@ def test_pictures_that_do_not_fit_begin_a_new_band(run: Run) -> None:
     assert screen.lines[-2:] == ["  txt  5 B  text: words", ""] or screen.lines[-1] == "  txt  5 B  text: words"
 
 
+def test_a_thousand_lines_take_no_longer_than_they_are_many(run: Run) -> None:
+    """Each is measured as often as it has places to stand: with the square of that, this would take minutes."""
+    archive = make_tar([(f"a.{n:04d}", b"line\n" * 12) for n in range(1500)])
+    drawn = run("tarshow", "--pictures", "blocks", stdin=archive, timeout=60)
+    assert drawn.status == 0 and drawn.stdout.count(b"line\n") == 12 * 1500
+
+
 def test_a_narrow_terminal(run: Run) -> None:
     screen = shown(run, "kitty", make_tar([("a.png", encoded(painting()))] * 2), COLUMNS="30", LINES="10")
     assert [(drawn.columns, drawn.rows) for drawn in screen.drawn] == [(13, 5)] * 2

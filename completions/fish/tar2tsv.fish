@@ -1,6 +1,7 @@
 # Made by python -m tartools.manual.
 function __tartools_fields
     for file in (commandline -opc)[2..]
+        set file (string replace -r -- '^~/' "$HOME/" $file)
         test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
         set -l names (tar -tf "$file" 2>/dev/null | head -n 200 |
         sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u)

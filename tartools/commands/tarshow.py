@@ -14,8 +14,8 @@ g goes to the first, q ends, ? shows this. Keys are read from the terminal even 
 1,000 samples, or 256 MiB of them, are kept to go back to.
 
 With --html, all of that is one page for a browser, which needs no network and no other file: a contact sheet with
-classes, sizes, a filter (words, or field=value) and sounds that can be played. It takes the first 200 samples unless
--c or --sample says otherwise.
+classes, sizes, a filter (words, or field=value) and sounds that can be played: those of a sample up to 2 MiB, of all
+samples up to 24 MiB. It takes the first 200 samples unless -c or --sample says otherwise.
 
 With -c, reading ends with the header that ends the last sample shown. With --sample, everything is read, and some
 samples are drawn, each as likely as any other; --seed draws others.
@@ -91,12 +91,14 @@ def tarshow(
     """Run the command."""
     if interactive and not os.isatty(1):
         raise UsageError("-i shows samples on a terminal, and stdout is none")
-    if interactive and contact.url:
+    if interactive and os.environ.get("TERM") == "dumb":
+        raise UsageError("-i fills the screen, which this terminal cannot (TERM is dumb)")
+    if interactive and contact.url is not None:
         raise UsageError("-i and --html do not go together")
-    if contact.url and pictures is not Pictures.auto:
+    if contact.url is not None and pictures is not Pictures.auto:
         raise UsageError("--pictures is about terminals; the page of --html has pictures of its own")
     urls = storage.expand(*source.named)
-    if contact.url:
+    if contact.url is not None:
         storage.check_output(contact.url, contact.force, urls)
         if first is None and contact.drawn is None:
             first = SHEET
@@ -109,12 +111,12 @@ def tarshow(
         samples = select.count(samples, first)
     if contact.drawn is not None:
         samples = reservoir.drawn(samples, contact.drawn, contact.seed, account)
-    if contact.url:
+    if contact.url is not None:
         from tartools.show import page
 
         title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
         with shards.closing_upstream(samples), storage.writing(contact.url, contact.force) as sink:
-            account.samples_out = page.write(samples, sink, title, min(cli.workers(0), WORKERS))
+            account.samples_out = page.write(samples, sink, title, min(cli.workers(0), WORKERS), first)
         return
     if interactive:
         with shards.closing_upstream(samples), keyboard.taken_over() as keys:

@@ -19,7 +19,7 @@ shards that are on servers; stdin and commands are read by one. Where one waits 
   samples, members
   bytes         archives (decompressed); of these payloads, headers, padding,
                 other (ends of archives, directories, links)
-  shards        count; samples and bytes of one (min, median, max);
+  shards        count; samples and their bytes in one (min, median, max);
                 smallest and largest (url, samples, bytes)
   fields        of each: field, members, samples, missing (samples without it),
                 missing_in (the first key of these), bytes,
@@ -121,7 +121,7 @@ def is_picture(name: str) -> bool:
 def measured(member: Member) -> Measured:
     """Return what the header of the picture *member* says, or what is wrong with it."""
     try:
-        form, width, height, _ = decoding.heading(member)
+        form, width, height, _ = decoding.heading(member, any_size=True)
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own

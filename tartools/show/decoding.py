@@ -34,10 +34,15 @@ class Heading(NamedTuple):
     mode: str
 
 
-def heading(member: Member) -> Heading:
-    """Return what the header of the picture *member* says. Nothing is decoded. Raises: as `decoded`."""
+def heading(member: Member, *, any_size: bool = False) -> Heading:
+    """Return what the header of the picture *member* says. Nothing is decoded. Raises: as `decoded`.
+
+    *any_size* takes away Pillow's limit, for a process in which nothing is decoded at all.
+    """
     from PIL import Image
 
+    if any_size:
+        Image.MAX_IMAGE_PIXELS = None
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of large ones, which are no danger as long as nobody decodes them
         with Image.open(file, formats=FORMATS) as opened:

@@ -20,8 +20,9 @@ SIDE = 384  # pixels of a picture on the page; a tile shows some 200, the large 
 QUALITY, EFFORT = 75, 2  # of WebP: half of what JPEG takes to look as good, in no more time
 TINY = 64  # pixels; up to this size pictures are kept exact, and drawn with pixels that can be seen
 COLUMNS = 120  # of a waveform
+SILENT = '<p class="silent">too large to be played here</p>'
 VALUE = 40  # characters up to which a text is a value that samples may share
-FOLDER, BROKEN = "folder", "broken"
+FOLDER, IS, BROKEN = "folder", "is", "broken"
 
 
 class Tile(NamedTuple):
@@ -66,9 +67,9 @@ def tile(sample: Sample, audible: bool) -> Tile:
     fields = [field(member, audible) for member in sample.members]
     folder, slash, base = sample.key.rpartition("/")
     values = [(FOLDER, printable(folder))] if slash else []
-    values += [(f.name, f.found.value) for f in fields if f.found.value and len(f.found.value) <= VALUE]
+    values += [(mark(f.name), f.found.value) for f in fields if f.found.value and len(f.found.value) <= VALUE]
     broken = any(f.broken for f in fields)
-    marks = [f"{name}={value}" for name, value in values] + [f"is={BROKEN}"] * broken
+    marks = [f"{name}={value}" for name, value in values] + [f"{IS}={BROKEN}"] * broken
     shown = next((f for f in fields if f.face), None)
     face = shown.face if shown else f'<span class="kind">{safe(" ".join(f.name for f in fields))}</span>'
     key = f'<span class="folder">{safe(folder + slash)}</span>{safe(base)}'
@@ -82,6 +83,15 @@ def tile(sample: Sample, audible: bool) -> Tile:
         "</dl></li>",
     ]
     return Tile("".join(parts), [(f.name, f.size) for f in fields], values, broken)
+
+
+def mark(field: str) -> str:
+    """Return what the filter calls *field*: a dot keeps it apart from what the filter knows of itself.
+
+    >>> mark("cls"), mark("folder")
+    ('cls', '.folder')
+    """
+    return f".{field}" if field in (FOLDER, IS) else field
 
 
 def safe_lines(lines: Sequence[str]) -> str:
@@ -109,7 +119,7 @@ def field(member: Member, audible: bool) -> Field:
         return known._replace(face=face, broken=not face.startswith("<img"))
     if found.kind == "sound":
         face = waveform(member) if found.lines else ""
-        return known._replace(face=face, player=player(member, known.name) if audible else "")
+        return known._replace(face=face, player=player(member, known.name) if audible else SILENT)
     if found.kind == "broken":
         return known._replace(face=wrong(found.what), broken=True)
     if found.lines:

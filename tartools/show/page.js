@@ -56,7 +56,7 @@ function move(step) {
 function enlarge() {
   const copy = current.node.cloneNode(true);
   const face = copy.querySelector(".face");
-  const parts = [face, ...copy.querySelectorAll("audio, .fields")].filter(Boolean);
+  const parts = [face, ...copy.querySelectorAll("audio, .silent, .fields")].filter(Boolean);
   find("large-key").textContent = copy.querySelector(".key").textContent;
   find("large-sample").replaceChildren(...parts);
   if (!large.open) large.showModal();

@@ -20,8 +20,8 @@ from string import Template
 
 from tartools.errors import several
 from tartools.sample import Sample
-from tartools.show import markup
-from tartools.show.markup import BROKEN, FOLDER, Tile, safe
+from tartools.show import markup, text
+from tartools.show.markup import BROKEN, FOLDER, IS, Tile, safe
 from tartools.stages import ordered
 from tartools.stages.report import in_units
 from tartools.streams import Sink
@@ -34,8 +34,8 @@ BINS = 24  # of the histogram
 EVEN = 32  # times the least that the greatest may be, beyond which a histogram has steps that grow
 
 
-def write(samples: Iterable[Sample], sink: Sink, title: str, workers: int) -> int:
-    """Write the page of *samples*, called *title*, and return how many there were.
+def write(samples: Iterable[Sample], sink: Sink, title: str, workers: int, most: int | None = None) -> int:
+    """Write the page of *samples*, called *title*, and return how many there were; *most* says where reading ended.
 
     Order: input order. Holds: the page, some 20 KB for a sample with a photograph, and 16 samples; pictures are decoded
     by so many *workers* in threads. Raises: TarToolsError.
@@ -48,7 +48,7 @@ def write(samples: Iterable[Sample], sink: Sink, title: str, workers: int) -> in
         work = ordered.mapped(audible(samples), lambda item: markup.tile(*item), workers, lambda: None, window=AHEAD)
         with closing(work):
             tiles = [tile for _, tile in work]
-    sink.write(page(tiles, title).encode())
+    sink.write(page(tiles, title, first=0 < len(tiles) == most).encode())
     return len(tiles)
 
 
@@ -56,15 +56,15 @@ def audible(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
     """Yield *samples*, and whether what sounds in them is to be part of the page: as long as there is room for it."""
     room = SOUNDS_LIMIT
     for sample in samples:
-        size = sum(member.size for member in sample.members)
+        size = sum(member.size for member in sample.members if text.may_sound(member))
         fits = size <= min(room, SOUND_LIMIT)
         yield sample, fits
         if fits:
             room -= size
 
 
-def page(tiles: Sequence[Tile], title: str) -> str:
-    """Return the page of *tiles*."""
+def page(tiles: Sequence[Tile], title: str, *, first: bool) -> str:
+    """Return the page of *tiles*, of which it says if they are the *first* of perhaps more."""
     style, script = part("css"), part("js")
     policy = "; ".join(
         (
@@ -82,7 +82,7 @@ def page(tiles: Sequence[Tile], title: str) -> str:
         title=safe(title),
         style=style,
         script=script,
-        totals=totals(tiles),
+        totals=totals(tiles, first=first),
         summary="\n".join(
             (fields(tiles), histogram([sum(size for _, size in t.sizes) for t in tiles]), *classes(tiles))
         ),
@@ -100,12 +100,12 @@ def sum_of(inline: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}"
 
 
-def totals(tiles: Sequence[Tile]) -> str:
-    """Return how much there is, and what is broken, with a button that shows that."""
+def totals(tiles: Sequence[Tile], *, first: bool) -> str:
+    """Return how much there is, if it is but the *first* of it, and what is broken, with a button that shows that."""
     size, broken = sum(size for tile in tiles for _, size in tile.sizes), sum(tile.broken for tile in tiles)
-    parts = [several(len(tiles), "sample"), in_units(size)]
+    parts = ["the first " * first + several(len(tiles), "sample"), in_units(size)]
     if broken:
-        parts.append(f'<button type="button" data-filter="is={BROKEN}">{broken:,} {BROKEN}</button>')
+        parts.append(f'<button type="button" data-filter="{IS}={BROKEN}">{broken:,} {BROKEN}</button>')
     return " · ".join(parts)
 
 

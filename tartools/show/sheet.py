@@ -121,8 +121,10 @@ def laid_out(sample: Sample, found: Described, screen: Screen, wide: int, high: 
 
     A picture and its label take at most *wide* columns, and a picture *high* rows. The words are in the last block.
     """
-    seen = [pair for pair in found if pair[1].kind == "picture" and screen.protocol != NONE]
-    words = text.rows(pair for pair in found if pair not in seen)
+    seen: list[tuple[Member, text.Description]] = []
+    told: list[tuple[Member, text.Description]] = []
+    for pair in found:
+        (seen if pair[1].kind == "picture" and screen.protocol != NONE else told).append(pair)
     bands: list[list[Tile]] = [[]]
     for member, description in seen:
         another = tile(member, description.what, screen, wide, high)
@@ -131,7 +133,7 @@ def laid_out(sample: Sample, found: Described, screen: Screen, wide: int, high: 
         bands[-1].append(another)
     blocks = [Block("", band, ()) for band in bands]
     blocks[0] = blocks[0]._replace(title=printable(sample.key))
-    blocks[-1] = blocks[-1]._replace(lines=words)
+    blocks[-1] = blocks[-1]._replace(lines=text.rows(told))
     return blocks
 
 
@@ -179,7 +181,8 @@ def row(blocks: Sequence[Block], *, codes: bool = True) -> str:
     """
     tallest = max((tile.rows for block in blocks for tile in block.tiles), default=0)
     columns = [written(block, codes) for block in blocks]
-    lines = [beside(blocks, parts) + "\n" for parts in zip_longest(*columns, fillvalue="")]
+    widths = [block.width for block in blocks]
+    lines = [beside(widths, parts) + "\n" for parts in zip_longest(*columns, fillvalue="")]
     top = tallest + bool(blocks[0].title)
     return "".join([*lines[:top], drawings(blocks, tallest), *lines[top:]])
 
@@ -188,7 +191,8 @@ def written(block: Block, codes: bool) -> list[str]:
     """Return the lines of *block*, with room for pictures that are drawn; styled, if escape *codes* are wanted."""
     lines = [styled(block.title, BOLD if codes else "")] if block.title else []
     columns = [[*(tile.lines or [""] * tile.rows), styled(tile.label, DIM if codes else "")] for tile in block.tiles]
-    lines += [beside(block.tiles, parts) for parts in zip_longest(*columns, fillvalue="")]
+    widths = [tile.width for tile in block.tiles]
+    lines += [beside(widths, parts) for parts in zip_longest(*columns, fillvalue="")]
     return [*lines, *block.lines]
 
 
@@ -206,9 +210,9 @@ def drawings(blocks: Sequence[Block], tallest: int) -> str:
     return drawn
 
 
-def beside(places: Sequence[Tile | Block], parts: Sequence[str]) -> str:
-    """Return *parts* on one line, each at its place; without blanks at the end."""
-    padded = (part + " " * (place.width - cells(part)) for place, part in zip(places, parts, strict=True))
+def beside(widths: Sequence[int], parts: Sequence[str]) -> str:
+    """Return *parts* on one line, each in so many columns; without blanks at the end."""
+    padded = (part + " " * (width - cells(part)) for width, part in zip(widths, parts, strict=True))
     return (" " * GAP).join(padded).rstrip(" ")
 
 

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools.errors import printable, several
+from tartools.show.sheet import cells
 from tartools.show.sound import BARS
 from tartools.show.terminal import Screen
 from tartools.stages.report import in_units
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 Facts = Mapping[str, Any]
 
 EIGHTHS = "▏▎▍▌▋▊▉█"
-BAR = 16  # characters
+BAR, GAP = 16, 2  # characters of a bar, and between columns
+LEAST = 8  # characters that are left of what is cut
 NAME = 16  # characters of a field, beyond which it is cut in a table
 LONG = 200  # characters of anything else
 ROWS = 40  # of a table of fields
@@ -177,32 +179,54 @@ def drawn(facts: Facts, screen: Screen) -> str:
     return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
 
 
-def table(more: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
+def table(more: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Section:
     """Return a table of *rows*, and below it what *more* there is to say.
 
     The names of *columns* follow a sign: < left, > right, | a bar. The first column is what the rows are about.
     """
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    signs = [column[0] for column in columns]
-    for sign, column in zip(signs, columns, strict=True):
-        number = sign == ">"
-        heading = Text(column[1:], style="" if made.columns else "bold not dim", no_wrap=True, overflow="ellipsis")
-        style = "cyan" if sign == "|" else ""
-        # what may wrap is made narrower first
-        made.add_column(heading, justify="right" if number else "left", style=style, no_wrap=number)
-    for row in rows:
-        cells = zip(signs, row, strict=True)
-        made.add_row(
-            *(Text(cell, no_wrap=True, overflow="crop" if sign == "|" else "ellipsis") for sign, cell in cells)
-        )
-    return Group(made, *([Text(more, style="dim")] if more else ()))
+    return Section(more, columns, list(rows))
 
 
-def field_tables(facts: Facts) -> Iterator[Group]:
+class Section(NamedTuple):
+    """A table as `table` says. Where it is too wide it has no bars; then words are cut; then the last columns go."""
+
+    more: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
+        below = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
+        wide = [max(map(cells, (column[1:], *parts))) for column, parts in zip(self.columns, below, strict=True)]
+        least = [
+            width if column[0] == ">" else min(width, LEAST) for column, width in zip(self.columns, wide, strict=True)
+        ]
+        there = list(range(len(wide)))
+        if sum(wide[n] + GAP for n in there) - GAP > options.max_width:
+            there = [n for n in there if self.columns[n][0] != "|"]
+        while there[2:] and sum(least[n] + GAP for n in there) - GAP > options.max_width:
+            there.pop()
+        made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        for n in there:
+            sign, name = self.columns[n][0], self.columns[n][1:]
+            heading = Text(name, style="" if made.columns else "bold not dim", no_wrap=True, overflow="ellipsis")
+            made.add_column(
+                heading,
+                justify="right" if sign == ">" else "left",
+                style="cyan" if sign == "|" else "",
+                no_wrap=sign == ">",  # what may wrap is made narrower first
+                min_width=least[n],
+            )
+        for row in self.rows:
+            made.add_row(*(Text(row[n], no_wrap=True, overflow="ellipsis") for n in there))
+        yield made
+        if self.more:
+            yield Text(self.more, style="dim")
+
+
+def field_tables(facts: Facts) -> Iterator[Section]:
     """Yield what is told of all fields: how often they are there, how large they are, what pictures they hold."""
     fields = facts["fields"]
     if fields is None:
@@ -235,7 +259,7 @@ def field_tables(facts: Facts) -> Iterator[Group]:
             yield picture_table(name, field["pictures"])
 
 
-def picture_table(name: str, pictures: Facts) -> Group:
+def picture_table(name: str, pictures: Facts) -> Section:
     """Return what is told of the *pictures* of a field: formats, sides, and the most frequent sizes."""
     sizes = list((pictures["sizes"] or {}).items())
     whole = sum(pictures["formats"].values())
@@ -249,7 +273,7 @@ def picture_table(name: str, pictures: Facts) -> Group:
     return table("\n".join(notes), (f"<Pictures {name}", ">count", "|"), rows)
 
 
-def class_tables(facts: Facts) -> Iterator[Group]:
+def class_tables(facts: Facts) -> Iterator[Section]:
     """Yield the most frequent classes of each field that has any."""
     for field in facts["fields"] or ():
         if classes := field.get("classes"):
@@ -266,7 +290,7 @@ def class_tables(facts: Facts) -> Iterator[Group]:
             yield table("\n".join(notes), (f"<Classes {shortened(field['field'], NAME)}", ">count", "|"), rows)
 
 
-def combination_tables(facts: Facts) -> Iterator[Group]:
+def combination_tables(facts: Facts) -> Iterator[Section]:
     """Yield which fields come together, if not all samples are alike."""
     found = facts["combinations"]
     if found is None or len(found) > 1:
@@ -278,7 +302,7 @@ def combination_tables(facts: Facts) -> Iterator[Group]:
         yield table(more, (">Samples", "|", "<with these fields"), rows)
 
 
-def shard_tables(facts: Facts) -> Iterator[Group]:
+def shard_tables(facts: Facts) -> Iterator[Section]:
     """Yield how even the shards are, if there are several."""
     shards = facts["shards"]
     if shards["count"] > 1:

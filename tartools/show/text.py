@@ -17,6 +17,7 @@ from tartools.show import decoding, sound
 from tartools.tar import Member
 
 HEAD = 1 << 16  # bytes of a member that are looked at
+HEAD_OF_SOUND = 16  # of these, what tells a sound
 JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as the text it is
 ARRAY_LIMIT = 16 << 20  # bytes; of longer arrays the range is not told
 ARRAY_HEADER = 10_000  # bytes; numpy's own limit
@@ -109,6 +110,13 @@ def describe(member: Member) -> Description:
     if kind == "json" and member.size <= JSON_LIMIT:
         return document(member)
     return text(head, whole=member.size <= HEAD) or guess(head)
+
+
+def may_sound(member: Member) -> bool:
+    """Tell whether *member* begins, or is called, as sounds are."""
+    with member.open() as file:
+        head = file.read(HEAD_OF_SOUND)
+    return sound.is_sound(field_name(member).rpartition(".")[2].lower(), head) or guess(head).kind == "sound"
 
 
 def picture(member: Member) -> Description:

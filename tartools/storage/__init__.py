@@ -45,6 +45,7 @@ __all__ = [
 
 Opener = TypeVar("Opener")
 FEW = 10  # objects that are asked for one by one
+NO_NAME = "the name of a file is empty (a variable of the shell may not be set)"
 PATIENCE = 5.0  # seconds until a server that does not answer is none
 
 
@@ -221,10 +222,12 @@ def check_inputs(urls: Sequence[str]) -> int | None:
     """Look at every input that can be looked at without reading it; return their bytes in all, None if unknown.
 
     Raises: StorageError for a local file that does not exist or can't be read; UsageError for a URL that holds a
-    password or names no object, for stdin named twice, or stdin that is a terminal.
+    password, names no object or is empty, for stdin named twice, or stdin that is a terminal.
     """
     if urls.count("-") > 1:
         raise UsageError("stdin can be read only once")
+    if "" in urls:
+        raise UsageError(NO_NAME)
     total: int | None = 0
     for url in urls:
         scheme = scheme_of(url)
@@ -247,8 +250,11 @@ def check_inputs(urls: Sequence[str]) -> int | None:
 def check_output(url: str, force: bool, inputs: Sequence[str]) -> None:
     """Look at an output before anything is read.
 
-    Raises: StorageError when it exists and *force* is not given, or when it is one of the *inputs*.
+    Raises: StorageError when it exists and *force* is not given, or when it is one of the *inputs*; UsageError if it
+    has no name.
     """
+    if not url:
+        raise UsageError(NO_NAME)
     scheme = scheme_of(url)
     _entry(WRITERS, scheme, url, "write")
     if scheme in LOCAL or scheme == "-":

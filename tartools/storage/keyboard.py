@@ -81,12 +81,13 @@ class Keyboard:
 
         A terminal that has gone is "escape".
         """
-        if not self._typed:
+        while not self._typed:
             ready = select.select([self._fd, self._woken], [], [])[0]
             if self._woken in ready:
-                os.read(self._woken, 1000)
-                return AGAIN
-            self._typed = self._read() or b"\x1b"
+                if set(os.read(self._woken, 1000)) != {signal.SIGALRM}:  # a timer that ticks is no reason
+                    return AGAIN
+            else:
+                self._typed = self._read() or b"\x1b"
         while BEGUN.fullmatch(self._typed) and select.select([self._fd], [], [], PAUSE)[0]:
             more = self._read()
             if not more:
@@ -120,13 +121,15 @@ def taken_over() -> Iterator[Keyboard]:
         signal.signal(signal.SIGTSTP, stop)
         keyboard.take()
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGWINCH)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGWINCH, signal.SIGALRM)}
     # All signals wake who waits for a key. Else one that comes just before the wait begins would wait with it.
     woken = signal.set_wakeup_fd(keyboard.wake, warn_on_full_buffer=False)
     try:
         if before[signal.SIGTSTP] != signal.SIG_IGN:  # a shell without job control
             signal.signal(signal.SIGTSTP, stop)
         signal.signal(signal.SIGWINCH, lambda *_: None)
+        if callable(before[signal.SIGALRM]):  # whatever it would draw
+            signal.signal(signal.SIGALRM, lambda *_: None)
         keyboard.take()
         yield keyboard
     finally:

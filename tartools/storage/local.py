@@ -106,7 +106,7 @@ def check_readable(url: str) -> int | None:
     except ValueError as error:
         raise StorageError(f"not a file name: {error}", url=url) from error
     if stat.S_ISDIR(found.st_mode):
-        raise StorageError("this is a directory, not a shard", url=url)
+        raise StorageError("this is a directory, not a shard (tarcreate --folder makes one of it)", url=url)
     if not os.access(path, os.R_OK):
         raise StorageError(os.strerror(errno.EACCES), url=url)
     return found.st_size if stat.S_ISREG(found.st_mode) else None

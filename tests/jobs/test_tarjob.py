@@ -427,7 +427,7 @@ def test_a_log_that_cannot_be_written_or_is_none(tarjob: Run, tmp_path: Path) ->
     (tmp_path / "text").write_text("hello\n")
     for log, message in (
         ("no/such/log", "no/such/log: No such file or directory"),
-        (".", ".: this is a directory, not a shard"),
+        (".", ".: this is a directory, not a shard (tarcreate --folder makes one of it)"),
         ("text", "text: line 1 is no record of a job"),
     ):
         assert tarjob("--log", log, "-s", "{1..2}", "--", "touch", "ran-{}") == (1, b"", f"tarjob: {message}\n")
