@@ -1,152 +1,17 @@
-"""Compressed tar streams: recognised by magic number when read, chosen by suffix when written.
-
-One table; a codec is one entry. Libraries are imported when a stream of that kind is met.
-"""
+"""Compressed tar streams: recognised by magic number when read, chosen by suffix when written."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
 
+from tartools.codec import CODECS, MAGIC, SUFFIXES, Codec, Compressor, Decompressor, codec_of
 from tartools.errors import TarFormatError, TruncatedError, UsageError
 from tartools.storage.names import split_query
 from tartools.streams import Sink, Stream
 
 READ = 1 << 18  # compressed bytes a read
 STEP = 1 << 17  # bytes that a decompressor gives at most at a time; some are slower the more they may give
-
-
-class Decompressor(Protocol):
-    """What the libraries' incremental decompressors have in common (that of `bz2.BZ2Decompressor`)."""
-
-    @property
-    def eof(self) -> bool: ...  # noqa: D102
-    @property
-    def needs_input(self) -> bool: ...  # noqa: D102
-    @property
-    def unused_data(self) -> bytes: ...  # noqa: D102
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...  # noqa: D102
-
-
-class Compressor(Protocol):
-    """What the libraries' incremental compressors have in common."""
-
-    def compress(self, data: bytes | bytearray | memoryview, /) -> bytes: ...  # noqa: D102
-    def flush(self) -> bytes: ...  # noqa: D102
-
-
-class Codec(NamedTuple):
-    """One kind of compression."""
-
-    name: str
-    magic: tuple[bytes, ...]
-    suffixes: tuple[str, ...]
-    decompressor: Callable[[], Decompressor]
-    compressor: Callable[[], Compressor]
-    padded: bool = False  # zeros may follow the compressed data (gzip on tapes)
-
-
-def _gzip_reader() -> Decompressor:
-    from isal import igzip_lib
-
-    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
-
-
-def _gzip_writer() -> Compressor:
-    from isal import isal_zlib
-
-    return isal_zlib.compressobj(level=2, wbits=31)  # the header holds no time: same input, same bytes
-
-
-def _bzip2_reader() -> Decompressor:
-    import bz2
-
-    return bz2.BZ2Decompressor()
-
-
-def _bzip2_writer() -> Compressor:
-    import bz2
-
-    return bz2.BZ2Compressor()
-
-
-def _xz_reader() -> Decompressor:
-    import lzma
-
-    return lzma.LZMADecompressor()
-
-
-def _xz_writer() -> Compressor:
-    import lzma
-
-    return lzma.LZMACompressor()
-
-
-def _zstd_reader() -> Decompressor:
-    try:
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
-    except ImportError:
-        from backports import zstd
-    return zstd.ZstdDecompressor()  # type: ignore[no-any-return,unused-ignore]
-
-
-def _zstd_writer() -> Compressor:
-    try:
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
-    except ImportError:
-        from backports import zstd
-    # with a checksum, as zstd(1) does: damage is found; level 1 is twice as fast as 3; no larger than gzip -6
-    parameter = zstd.CompressionParameter
-    return zstd.ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})  # type: ignore[no-any-return,unused-ignore]
-
-
-def _lz4_reader() -> Decompressor:
-    from lz4 import frame
-
-    return frame.LZ4FrameDecompressor()  # type: ignore[no-any-return,unused-ignore]
-
-
-class _Lz4Writer:
-    """lz4's compressor, which wants to be told when to begin."""
-
-    def __init__(self) -> None:
-        from lz4 import frame
-
-        self._lz4 = frame.LZ4FrameCompressor(content_checksum=True)
-        self._begun = False
-
-    def compress(self, data: bytes | bytearray | memoryview, /) -> bytes:
-        begin = b"" if self._begun else self._lz4.begin()
-        self._begun = True
-        return begin + bytes(self._lz4.compress(data))
-
-    def flush(self) -> bytes:
-        return self.compress(b"") + bytes(self._lz4.flush())
-
-
-# RFC 1952; bzip2's stream header with that of a block or of the end; xz file format 2.1.1; RFC 8878 3.1, which has
-# frames to skip; lz4 frame format.
-_SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))
-_BZIP2 = tuple(b"BZh%d" % level + block for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90"))
-CODECS = (
-    Codec("gzip", (b"\x1f\x8b\x08",), (".tgz", ".tar.gz"), _gzip_reader, _gzip_writer, padded=True),
-    Codec("bzip2", _BZIP2, (".tar.bz2",), _bzip2_reader, _bzip2_writer),
-    Codec("xz", (b"\xfd7zXZ\0",), (".tar.xz",), _xz_reader, _xz_writer, padded=True),
-    Codec("zstd", (b"\x28\xb5\x2f\xfd", *_SKIPPABLE), (".tar.zst",), _zstd_reader, _zstd_writer),
-    Codec("lz4", (b"\x04\x22\x4d\x18",), (".tar.lz4",), _lz4_reader, _Lz4Writer),
-)
-SUFFIXES = (*(suffix for codec in CODECS for suffix in codec.suffixes), ".tar")
-MAGIC = 10  # bytes; the longest of them
-
-
-def codec_of(head: bytes) -> Codec | None:
-    """Return the codec whose magic number *head* begins with."""
-    for codec in CODECS:
-        if head.startswith(codec.magic):
-            return codec
-    return None
 
 
 def split_suffix(url: str) -> tuple[str, str]:
@@ -257,6 +122,7 @@ class _Decompressed:
         self._codec = codec
         self._url = url
         self._decompressor: Decompressor | None = codec.decompressor()
+        self._fresh = True  # nothing was given to it
         self._room = memoryview(bytearray(READ))
         self._input = b""  # read and not yet given to the decompressor
         self._offset = 0  # in the compressed file, of the end of _input
@@ -280,6 +146,9 @@ class _Decompressed:
                 self._input = decompressor.unused_data or b""  # lz4 says None
                 self._next_stream()
                 continue
+            while self._fresh and not self._codec.begins(self._input) and self._read():
+                pass
+            self._fresh = False
             if decompressor.needs_input and not self._input and not self._read():
                 raise TruncatedError(
                     f"the {self._codec.name} data ends before its end", url=self._url, offset=self._offset
@@ -294,24 +163,24 @@ class _Decompressed:
         return memoryview(b"")
 
     def _read(self) -> int:
+        """Read some bytes behind those of the input; return how many."""
         count = self._stream.readinto(self._room)
-        self._input = bytes(self._room[:count])
+        self._input += bytes(self._room[:count])
         self._offset += count
         return count
 
     def _next_stream(self) -> None:
         """Begin the compressed stream that follows, if one does."""
         codec = self._codec
-        while len(self._input) < MAGIC or (codec.padded and not self._input.strip(b"\0")):
-            have = self._input if self._input.strip(b"\0") or not codec.padded else b""
-            if not self._read():
-                self._input = have
+        while True:
+            if codec.padded:
+                self._input = self._input.lstrip(b"\0")
+            if len(self._input) >= MAGIC or not self._read():
                 break
-            self._input = have + self._input
         if not self._input:
             self._decompressor = None
         elif self._input.startswith(codec.magic):
-            self._decompressor = codec.decompressor()
+            self._decompressor, self._fresh = codec.decompressor(), True
         else:
             raise TarFormatError(
                 f"what follows the end of the {codec.name} data is no {codec.name} data",

@@ -74,66 +74,75 @@ class _OddError(Exception):
     """A piece is not what it should be, or what is made of it is too much."""
 
 
+class Plan(NamedTuple):
+    """How the input is shared out: among up to *most* processes at a time.
+
+    Shards on servers are read apart only if *far*: then *work* makes nothing, and only returns. With *plain*,
+    compressed shards are not.
+    """
+
+    most: int
+    far: bool = False
+    plain: bool = False
+
+
 def in_pieces(
-    urls: Sequence[str], account: Account, reading: Reading, work: Work[Told], most: int, *, far: bool = False
-) -> Generator[bytes, None, list[Told]]:
-    """Yield what *work* yields for the samples of *urls*, in order, in the same parts; return what it returned.
+    urls: Sequence[str],
+    account: Account,
+    reading: Reading,
+    work: Work[Told],
+    plan: Plan,
+    take: Callable[[Told], object] = bool,
+) -> Generator[bytes, None, None]:
+    """Yield what *work* yields for the samples of *urls*, in order, in the same parts; have *take* what it returns.
 
     All local files are looked at before this returns a generator.
 
-    *work* is called with the samples of each unit of the input, and up to *most* processes do so at a time. Apart, what
-    it returns becomes what JSON makes of it, and what it raises has it called again, not apart. It counts the samples,
-    and what becomes of them, in *account*. Shards on servers are read apart only if *far*: should that fail, they are
-    asked for again.
+    *work* is called with the samples of each unit of the input. Apart, what it returns becomes what JSON makes of it,
+    and what it raises has it called again, not apart; but failures of servers are handed over. It counts the samples,
+    and what becomes of them, in *account*.
 
     Holds: 1 MiB, and each process up to 64 MiB of what it made.
     Raises: what `shards.read_samples` raises.
     """
     shards.announce(urls, account)
-    most = min(most, MOST - 1)  # there is one more, which waits until it is heard
-    share = min(FAR, -(-len(urls) // most))
-    weight = -(-PIECE // share) if far and len(urls) > 1 else None
-    units = planned(urls, account.expected if most > 1 and can_fork() else 0, weight)
-    return _worked_off(units, urls, account, reading, work, most)
-
-
-def told(turns: Generator[bytes, None, list[Told]]) -> list[Told]:
-    """Return what *turns*, as `in_pieces` returns them, return in the end; what they yield is dropped."""
-    found: list[Told] = []
-
-    def run() -> Iterator[bytes]:
-        found.extend((yield from turns))
-
-    with closing(turns):
-        for _ in run():
-            pass
-    return found
+    plan = plan._replace(most=min(plan.most, MOST - 1), far=plan.far and len(urls) > 1)  # one more waits to be heard
+    units = planned(urls, account.expected if plan.most > 1 and can_fork() else 0, plan)
+    return _worked_off(units, urls, account, reading, work, plan, take)
 
 
 def _worked_off(
-    units: Iterator[Unit], urls: Sequence[str], account: Account, reading: Reading, work: Work[Told], most: int
-) -> Generator[bytes, None, list[Told]]:
+    units: Iterator[Unit],
+    urls: Sequence[str],
+    account: Account,
+    reading: Reading,
+    work: Work[Told],
+    plan: Plan,
+    take: Callable[[Told], object],
+) -> Generator[bytes, None, None]:
     """Do as `in_pieces` says."""
     ahead: deque[tuple[Unit, Child | None]] = deque()
-    results: list[Told] = []
-    begun = 0
+    begun = done = 0
     try:
         while True:
-            while len(ahead) <= most and (unit := next(units, None)):
-                ahead.append((unit, _begun(unit, begun, account, reading, work) if unit.apart else None))
+            while len(ahead) <= plan.most and (unit := next(units, None)):
+                ahead.append((unit, _begun(unit, begun, account, reading, work, plan) if unit.apart else None))
                 begun += 1
             if not ahead:
-                return results
+                return
             unit, child = ahead.popleft()
+            done += 1
             if child is not None:
                 with closing(child), io.BufferedReader(child.pipe, PART) as file:
                     line = file.readline()
                     if line.endswith(b"\n"):  # it has done its work
                         made = json.loads(line)
+                        if "failure" in made:
+                            raise StorageError(made["failure"], url=made["url"], offset=made["at"])
                         yield from _parts(file, made["parts"], unit.pieces[0].url)
                         for name, count in made["counts"].items():
                             setattr(account, name, getattr(account, name) + count)
-                        results.append(made["told"])
+                        take(made["told"])
                         continue
             pieces = unit.pieces
             if unit.apart:  # from here on, no pieces
@@ -142,8 +151,7 @@ def _worked_off(
                 rest = pieces[-1].number + 1
                 pieces = [pieces[0]._replace(cut=None), *pieces[1:]]
                 pieces += [Piece(number, url) for number, url in enumerate(urls[rest:], rest)]
-            turn = Turn(len(results), False)
-            results.append((yield from work(_batches(pieces, account, reading), turn)))
+            take((yield from work(_batches(pieces, account, reading), Turn(done - 1, False))))
     finally:
         _close(ahead)
 
@@ -165,18 +173,18 @@ def _close(ahead: deque[tuple[Unit, Child | None]]) -> None:
             child.close()
 
 
-def planned(urls: Sequence[str], size: int | None, far: int | None = None) -> Iterator[Unit]:
-    """Yield the units of *urls*, in order; of all together, which have *size* bytes, if that is not worth several.
-
-    A shard on a server, of which nobody has asked the size, is taken for one of *far* bytes.
-    """
+def planned(urls: Sequence[str], size: int | None, plan: Plan) -> Iterator[Unit]:
+    """Yield the units of *urls*, in order; of all together, which have *size* bytes, if that is not worth several."""
     if size is not None and size < 2 * PIECE:
         yield Unit([Piece(number, url) for number, url in enumerate(urls)], False)
         return
+    weight = -(-PIECE // min(FAR, -(-len(urls) // plan.most)))  # of a shard whose size nobody has asked for
     small: list[Piece] = []
     held = 0
     for number, url in enumerate(urls):
-        size = far if storage.is_far(url) else storage.plain_size(url)
+        size = weight if plan.far and storage.is_far(url) else storage.plain_size(url)
+        if size is not None and plan.plain and is_compressed(url):
+            size = None
         if size is not None and size <= PIECE:
             small.append(Piece(number, url))
             held += size
@@ -189,6 +197,12 @@ def planned(urls: Sequence[str], size: int | None, far: int | None = None) -> It
             yield from cut_up(number, url)
     if small:
         yield Unit(small, True)
+
+
+def is_compressed(url: str) -> bool:
+    """Tell whether the local file *url* is compressed."""
+    with closing(ShardStream(url, Account())) as stream:
+        return stream.file is None
 
 
 def cut_up(number: int, url: str) -> Iterator[Unit]:
@@ -229,7 +243,7 @@ def _batches(pieces: Iterable[Piece], account: Account, reading: Reading) -> Ite
             raise _OddError
 
 
-def _begun(unit: Unit, number: int, account: Account, reading: Reading, work: Work[Told]) -> Child | None:
+def _begun(unit: Unit, number: int, account: Account, reading: Reading, work: Work[Told], plan: Plan) -> Child | None:
     """Return the process that does *work* on *unit*, of that *number*; None if none can be had."""
     if not can_fork():
         return None
@@ -237,23 +251,24 @@ def _begun(unit: Unit, number: int, account: Account, reading: Reading, work: Wo
     def make(pipe: int) -> None:
         said: list[str] = []
         account.say = said.append
+        account.specials = 0  # of the first, each process tells
+        if plan.far:
+            storage.share_memory(plan.most + 1)
         before = {name: getattr(account, name) for name in COUNTS}
         parts: list[bytes] = []
-        size = 0
-        making = work(_batches(unit.pieces, account, reading._replace(forks=False)), Turn(number, True))
-        while True:
-            try:
-                parts.append(next(making))
-            except StopIteration as end:
-                returned = end.value
-                break
-            size += len(parts[-1])
-            if size > HELD:
-                raise _OddError
+        try:
+            making = work(_batches(unit.pieces, account, reading._replace(forks=False)), Turn(number, True))
+            told = _run(making, parts)
+        except StorageError as error:
+            if said or not storage.is_far(error.url):
+                raise
+            failure = {"failure": error.message, "url": error.url, "at": error.offset}
+            write_all(pipe, memoryview(json.dumps(failure).encode() + b"\n"))
+            return
         if said:
             raise _OddError
         counts = {name: getattr(account, name) - count for name, count in before.items()}
-        header = json.dumps({"told": returned, "counts": counts, "parts": list(map(len, parts))}).encode()
+        header = json.dumps({"told": told, "counts": counts, "parts": list(map(len, parts))}).encode()
         write_all(pipe, memoryview(header + b"\n"))
         write_all(pipe, memoryview(b"".join(parts)))
 
@@ -261,3 +276,16 @@ def _begun(unit: Unit, number: int, account: Account, reading: Reading, work: Wo
         return Child(make)
     except OSError:
         return None
+
+
+def _run(making: Generator[bytes, None, Told], parts: list[bytes]) -> Told:
+    """Return what *making* returns; what it yields is added to *parts*. Raises: _OddError if that is too much."""
+    size = 0
+    while True:
+        try:
+            parts.append(next(making))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        size += len(parts[-1])
+        if size > HELD:
+            raise _OddError

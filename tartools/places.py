@@ -160,9 +160,9 @@ class Places:
         return list(self._identities.items())
 
     @property
-    def copied(self) -> bool:
-        """Tell whether anything was copied."""
-        return self._copies is not None
+    def copied(self) -> int:
+        """The bytes that were copied."""
+        return self._copies.size if self._copies is not None else 0
 
     def add_files(self, files: Files) -> None:
         """Take note of the *files* of a fork. Raises: StorageError if one was not the same there."""

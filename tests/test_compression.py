@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -151,9 +152,37 @@ def test_zeros_behind_compressed_data_where_the_format_has_them(codec: Codec, st
     padded = compress(codec, TAR) + bytes(20_000)
     if codec.padded:
         assert read(padded, step) == TAR
+        assert read(padded + padded, step) == TAR + TAR
     else:
         with pytest.raises(TarFormatError):
             read(padded, step)
+
+
+@pytest.mark.parametrize("flags", range(32))
+def test_every_header_of_gzip(flags: int) -> None:
+    """RFC 1952, 2.3: text, checksum, extra, name and comment. The library loses its place in one in parts."""
+    header = bytearray(b"\x1f\x8b\x08" + bytes([flags]) + bytes(6))
+    if flags & 4:
+        header += b"\x0c\0" + b"RA\x08\0" + bytes(8)
+    if flags & 8:
+        header += b"a name.tar\0"
+    if flags & 16:
+        header += b"what it is\0"
+    if flags & 2:
+        header += (zlib.crc32(header) & 0xFFFF).to_bytes(2, "little")
+    compressed = bytes(header) + compress(CODECS[0], TAR)[10:]
+    for step in (1, 7, 10, 11, 13, 25, 30, 40, 1 << 20):
+        assert read(compressed, step) == TAR
+        assert read(compressed + compressed, step) == TAR + TAR
+    for end in range(1, len(header)):
+        with pytest.raises(TruncatedError if end > 3 else TarFormatError):
+            read(compressed + compressed[:end], 1 << 20)
+
+
+def test_a_header_of_gzip_without_end() -> None:
+    compressed = b"\x1f\x8b\x08\x08" + bytes(6) + b"n" * (4 << 20)
+    with pytest.raises(TarFormatError):
+        read(compressed, 1 << 16)
 
 
 def test_frames_to_skip() -> None:

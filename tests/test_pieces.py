@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.archives import END, entry, long, pax
-from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of
 
 SMALL = 16 << 10  # bytes of a piece, here
 Answer = tuple[int, str, bytes, int]  # status, stderr, output, children
@@ -406,6 +406,18 @@ def test_samples_that_have_to_be_copied(alike: Alike) -> None:
         [(status, _, table, _)] = alike([archive], command="tarsort")
         assert status == 0
         assert len(table) > 200_000
+
+
+def test_what_has_to_be_copied_is_left_to_one_process(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
+    """A small compressed shard before a large plain one: no process reads in vain, and none is missing."""
+    (tmp_path / "a.tar").write_bytes(b"".join(texts(200)) + END)
+    (tmp_path / "s.tgz").write_bytes(gzip.compress(make_tar(make_samples(3, 900))))
+    [(status, _, alone, forks)] = answers([["tarsort", "a.tar"]])
+    assert status == 0 and forks > 2
+    for inputs in (["s.tgz", "a.tar"], ["a.tar", "s.tgz"]):
+        [(status, said, both, others)] = answers([["tarsort", *inputs]])
+        assert (status, said, others) == (0, "", forks)
+        assert len(members_of(both)) == len(members_of(alone)) + 6
 
 
 def test_a_file_that_changes_while_it_is_sorted(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:

@@ -69,6 +69,18 @@ def test_true_gives_what_it_got(run: Run, work: Path, parallel: int, format: int
     assert done.stderr.startswith("tarproc: 45 samples in, 45 out, ")
 
 
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_names_that_end_within_a_character(run: Run, tmp_path: Path, locale: str) -> None:
+    """Latin-1, and whatever byte begins a character of UTF-8."""
+    data = make_tar([(os.fsdecode(b"caf%c.txt" % byte), b"x") for byte in range(0xC0, 0x100)])
+    (tmp_path / os.fsdecode(b"s\xe9")).write_bytes(data)
+    command = 'printf \'%s %s %s\' "$TAR_KEY" "$TAR_SHARD" "$LC_ALL" > sample.said'
+    done = run("tarproc", "-p", 2, "-c", command, os.fsdecode(b"s\xe9"), env={"LC_ALL": locale}, timeout=60)
+    said = [payload for name, payload in members_of(done.stdout) if name.endswith(".said")]
+    assert said == [b"caf%c s\xe9 %s" % (byte, locale.encode()) for byte in range(0xC0, 0x100)]
+    assert (done.status, done.stderr) == (0, "")
+
+
 def test_order_and_payloads_of_new_and_changed_members(run: Run, ten: bytes) -> None:
     command = "echo new > sample.b; echo x > sample.a; echo longer > sample.cls; echo s > scratch; echo s > sample"
     done = run("tarproc", "-p", 3, "-c", command, stdin=ten)

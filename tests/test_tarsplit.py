@@ -128,6 +128,17 @@ def test_shards_differ_by_one_sample_at_most(run: Run, tmp_path: Path, shards: i
     assert len(counts) == shards and max(counts) - min(counts) <= 1 and joined(tmp_path, names) == SAMPLES
 
 
+@pytest.mark.parametrize(("first", "then", "now"), [(6, 11, "more"), (11, 6, "fewer")])
+def test_an_input_that_changes_between_its_two_reads(run: Run, tmp_path: Path, first: int, then: int, now: str) -> None:
+    for count in (first, then):
+        (tmp_path / f"{count}.tar").write_bytes(make_tar(make_samples(count)))
+    command = f"if test -e flag; then cat {then}.tar; else touch flag; cat {first}.tar; fi; : {{}}"
+    done = run("tarsplit", "--shards", 3, "-o", "s", "foo://x", env={"GOPEN_FOO": command})
+    why = f"the input has changed: there were {first} samples when they were counted, now {now}"
+    assert (done.status, done.stderr) == (1, f"tarsplit: {why}\n")
+    assert len(list(tmp_path.glob("s-*.tar"))) <= 3
+
+
 def test_shards_needs_inputs_that_can_be_read_twice_and_enough_samples(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(ARCHIVE)
     assert run("tarsplit", "--shards", 2, "-o", "a", stdin=ARCHIVE).status == 2

@@ -258,6 +258,17 @@ def test_links_are_reported_and_not_counted(run: Run) -> None:
     assert (found["bytes"]["headers"], found["bytes"]["other"]) == (512, 2048)
 
 
+def test_links_are_counted_over_all_processes(run: Run, tmp_path: Path) -> None:
+    """The first, which is told at once, is in what this process reads itself; others are not."""
+    for name in "ab":
+        (tmp_path / f"{name}.tar").write_bytes(entry(b"a.cls", b"1") + entry(b"link", kind=b"2") + END)
+    (tmp_path / "c.tar").write_bytes(make_tar(make_samples(3)))
+    for command in ("tarstat", "tar2tsv"):
+        alone = run(command, *["pipe:cat a.tar"] * 2, "pipe:cat c.tar")
+        assert alone.status == 1 and alone.stderr.count("\n") == 2, alone.stderr
+        assert run(command, "pipe:cat a.tar", "b.tar", "c.tar").stderr == alone.stderr
+
+
 def test_headers_that_are_governed_or_long_add_up(run: Run) -> None:
     samples = [entry(b"%d.cls" % n, b"x" * n) for n in range(9)]
     governed = b"".join([*samples[:4], pax((b"uname", b"me"), kind=b"g"), *samples[4:]]) + END

@@ -80,6 +80,8 @@ def tar2tsv(
     def rows(batches: Iterator[Batch], _turn: pieces.Turn) -> table.Rows:
         return table.rows(shards.each(batches, account), shape, account, first)
 
-    parts = pieces.in_pieces(urls, account, reading, rows, most)
+    unseen = table.Unseen(shape)
+    parts = pieces.in_pieces(urls, account, reading, rows, pieces.Plan(most), unseen.add)
     with shards.closing_upstream(parts), storage.writing(output.url, output.force) as sink:
         table.write_lines(table.lines(parts, shape), sink)
+        unseen.check()

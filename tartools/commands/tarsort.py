@@ -97,7 +97,8 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     def work(batches: Iterator[Batch], turn: pieces.Turn) -> Generator[bytes, None, Files]:
         return sort.indexed_in_turn(shards.counted(batches, account), order, places, *turn)
 
-    index = sort.index_of(pieces.in_pieces(urls, account, reading, work, most), places)
+    blocks = pieces.in_pieces(urls, account, reading, work, pieces.Plan(most, plain=True), places.add_files)
+    index = sort.index_of(blocks)
     batches = sort.sorted_batches(index, order, account, places, memory=wanted.memory, tmpdir=wanted.tmpdir)
     shards.write_batches(batches, output.url, account, force=output.force, gzip=output.gzip)
 

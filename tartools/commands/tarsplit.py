@@ -20,8 +20,8 @@ Examples:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
@@ -89,13 +89,13 @@ def tarsplit(
     for name in (*old.values(), *read, names.name(start)):  # not everything can be listed
         storage.check_output(name, force, urls)
     reading = shards.Reading(source.lax, source.skip_special, ranges=True, listed=False, forks=True)
-    counts = even_counts(urls, even, reading) if even else lambda _: samples
+    spread = even_counts(urls, even, reading) if even else None
     with storage.writing("-") as printed:
         for number, url in shards.write_shards(
             shards.read_batches(urls, account, reading),
             names.name,
             account,
-            counts=counts,
+            counts=(lambda _: samples) if spread is None else spread.__call__,
             size=size or (None if samples or even else DEFAULT_SIZE),
             start=start,
             most=most,
@@ -108,11 +108,13 @@ def tarsplit(
                 storage.remove(url)
             printed.write(os.fsencode(url) + b"\n")
             old.pop(number, None)
+    if spread and account.samples_in < spread.total and (most is None or most >= spread.into):
+        spread.fail("fewer")
     if old:
         account.warn(f"left of an earlier run: {' '.join(old[number] for number in sorted(old))}")
 
 
-def even_counts(urls: Sequence[str], into: int, reading: shards.Reading) -> Callable[[int], int]:
+def even_counts(urls: Sequence[str], into: int, reading: shards.Reading) -> Spread:
     """Return how many samples each of *into* shards gets, so that they differ by at most one; reads all inputs.
 
     Raises: UsageError for an input that can't be read twice; SampleError if there are too few samples.
@@ -127,8 +129,30 @@ def even_counts(urls: Sequence[str], into: int, reading: shards.Reading) -> Call
         yield from ()  # it makes nothing of them
         return sum(map(len, batches))
 
-    most, counting = min(cli.workers(0), pieces.WORKERS), Account(lambda _: None)
-    total = sum(pieces.told(pieces.in_pieces(urls, counting, reading, count, most, far=True)))
+    counts: list[int] = []
+    plan = pieces.Plan(min(cli.workers(0), pieces.WORKERS), far=True)
+    parts = pieces.in_pieces(urls, Account(lambda _: None), reading, count, plan, counts.append)
+    with shards.closing_upstream(parts):
+        for _ in parts:
+            pass  # there are none
+    total = sum(counts)
     if total < into:
         raise SampleError(f"{total} samples are too few for {into} shards")
-    return lambda k: total // into + (k < total % into)
+    return Spread(total, into)
+
+
+class Spread(NamedTuple):
+    """How *total* samples are spread over *into* shards."""
+
+    total: int
+    into: int
+
+    def __call__(self, k: int) -> int:
+        """Return how many samples shard number *k*, from 0 on, gets. Raises: SampleError if there are no more."""
+        if k >= self.into:
+            self.fail("more")
+        return self.total // self.into + (k < self.total % self.into)
+
+    def fail(self, what: str) -> NoReturn:
+        """Raise the SampleError for *what* samples there were."""
+        raise SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {what}")

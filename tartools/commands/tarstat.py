@@ -89,8 +89,11 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Pa
         return found.told()
 
     found = Statistics()
-    for part in pieces.told(pieces.in_pieces(urls, account, reading, work, most, far=True)):
-        found.add(Statistics.of(part))
+    plan = pieces.Plan(most, far=True)
+    parts = pieces.in_pieces(urls, account, reading, work, plan, lambda part: found.add(Statistics.of(part)))
+    with shards.closing_upstream(parts):
+        for _ in parts:
+            pass  # there are none
     if found.samples and found.fields is not None:
         known = {field.lower() for field in found.fields}
         unseen = [name for name in named if name.lower() not in known]

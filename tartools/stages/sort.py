@@ -116,24 +116,18 @@ def indexed_in_turn(
     Returns the files of *places*. Raises: SampleError as `indexed`, and for a sample that has to be copied if this is
     done *apart*, in a process that takes its files with it.
     """
+    copied = places.copied
     yield from blocks(indexed(batches, order, places, turn << TURN))
-    if apart and places.copied:
+    if apart and places.copied > copied:
         raise SampleError("there are samples that have no place in a plain file")
     return places.files
 
 
-def index_of(turns: Generator[bytes, None, list[Files]], places: Places) -> Iterator[bytes]:
-    """Yield the records of all *turns*, and have *places* know their files. Raises: StorageError if one has changed."""
-    told: list[Files] = []
-
-    def blocks_of() -> Iterator[bytes]:
-        told.extend((yield from turns))
-
-    with closing(turns):
-        for block in blocks_of():
+def index_of(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
+    """Yield the records of *blocks*, which is closed then."""
+    with closing(blocks):
+        for block in blocks:
             yield from records_in(block)
-    for files in told:
-        places.add_files(files)
 
 
 def has_twins(members: Sequence[Member]) -> bool:

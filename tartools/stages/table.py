@@ -135,23 +135,32 @@ def rows(samples: Iterable[Sample], layout: Layout, account: Account, most: int 
     return Seen([name for name in names if name in unseen], list(seen))
 
 
-def lines(rows: Generator[bytes, None, Iterable[tuple[list[str], list[str]]]], layout: Layout) -> Iterator[bytes]:
-    """Yield the table of *rows*, in parts; they return what was seen, a `Seen` for each piece.
-
-    Raises: SampleError, at the end, for a column for which no sample had a value.
-    """
-    names = layout.names
+def lines(rows: Iterable[bytes], layout: Layout) -> Iterator[bytes]:
+    """Yield the table of *rows*, in parts."""
     if layout.header and layout.form != "jsonl":
-        yield line_maker(layout.form, names)(names).encode("utf-8", "replace")
-    unseen = set(names)
-    seen: dict[str, None] = {}
-    for part_unseen, fields in (yield from rows):
-        if unseen:
-            unseen &= set(part_unseen)
-            seen |= dict.fromkeys(fields)
-    if unseen and seen:
-        lost = " ".join(name for name in names if name in unseen)
-        raise SampleError(f"no sample had a value for {lost}; the fields were: {told(seen)}")
+        yield line_maker(layout.form, layout.names)(layout.names).encode("utf-8", "replace")
+    yield from rows
+
+
+class Unseen:
+    """The columns of *layout* for which no sample had a value so far, and the fields that there were instead."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._names = layout.names
+        self._left = set(layout.names)
+        self._fields: dict[str, None] = {}
+
+    def add(self, seen: tuple[Iterable[str], Iterable[str]]) -> None:
+        """Take note of what `rows` returned for a part of the input."""
+        if self._left:
+            self._left &= set(seen[0])
+            self._fields |= dict.fromkeys(seen[1])
+
+    def check(self) -> None:
+        """Raise SampleError if there are such columns, and were samples."""
+        if self._left and self._fields:
+            lost = " ".join(name for name in self._names if name in self._left)
+            raise SampleError(f"no sample had a value for {lost}; the fields were: {told(self._fields)}")
 
 
 def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], object]:

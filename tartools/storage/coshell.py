@@ -31,13 +31,14 @@ from tartools.storage.command import Child, describe
 
 NAMES = (b"TAR_INDEX", b"TAR_KEY", b"TAR_SHARD")  # what a task sets in the environment
 _CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # no older one was tried
+# By bytes: in UTF-8, read takes a NUL behind the begin of a character for a part of it, and waits for more.
 # All in one line, so that the line numbers of messages are those that a new shell tells.
 _LOOP = (
     "BASH_EXECUTION_STRING=$1; shift; export TAR_SHARD TAR_INDEX TAR_KEY; "
     "exec 3<&0 5>&2 2>&{notices} {notices}>&- </dev/null; set -m; "
-    'while read -r -d "" -u 3; do '
+    'while LC_ALL=C read -r -d "" -u 3; do '
     'case $REPLY in =*) TAR_SHARD=${{REPLY#=}}; read -r -d "" -u 3;; esac; '
-    'IFS= read -r -d "" -u 3 TAR_INDEX; IFS= read -r -d "" -u 3 TAR_KEY || break; '
+    'IFS= read -r -d "" -u 3 TAR_INDEX; LC_ALL=C IFS= read -r -d "" -u 3 TAR_KEY || break; '
     '( set +m; cd -- "$REPLY"; unset -v REPLY OLDPWD; {restored}SECONDS=0; {command}\n) '
     "{output} 3<&- 5>&- & "
     "wait $!; echo $! $?; done"

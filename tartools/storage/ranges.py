@@ -49,8 +49,8 @@ class _Budget:
             self._free += count
 
 
-_budget = _Budget(BUDGET)
-os.register_at_fork(after_in_child=lambda: _budget.__init__(BUDGET))  # type: ignore[misc]  # what it holds is not ours
+budget = _Budget(BUDGET)
+os.register_at_fork(after_in_child=lambda: budget.__init__(BUDGET))  # type: ignore[misc]  # what it holds is not ours
 
 
 class _Piece:
@@ -143,7 +143,7 @@ class RangedInput:
         with self._changed:
             self._stopped = True
             while self._pieces:
-                _budget.give(self._pieces.popleft().held)
+                budget.give(self._pieces.popleft().held)
             self._changed.notify_all()
         if self._own is not None and not self._receiving:
             self._own[1].close()  # type: ignore[attr-defined]  # a generator, which lets go of the connection
@@ -202,7 +202,7 @@ class RangedInput:
         if not self._stopped:
             with self._changed:
                 self._pieces.popleft()
-                _budget.give(piece.held)
+                budget.give(piece.held)
                 self._done_with(piece)
         return memoryview(b"")
 
@@ -227,14 +227,14 @@ class RangedInput:
             under_way = sum(not piece.done for piece in self._pieces)
             if under_way >= self._window or len(self._pieces) > self._window:
                 return
-            if not _budget.take(RANGE):
+            if not budget.take(RANGE):
                 return  # the reader receives the next one itself, if it has nothing else
             piece = self._new_piece(RANGE)
             thread = threading.Thread(target=self._run, args=(piece,), daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # no more threads are to be had
-                _budget.give(RANGE)
+                budget.give(RANGE)
                 self._next, self._window = piece.start, 1
                 return
             self._pieces.append(piece)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tartools import storage
+from tartools.storage import ranges
 from tests.conftest import BIN, Result, Run, make_samples, make_tar, running
 from tests.remote.faults import SCHEMES, Fault, FaultServer
 from tests.remote.test_killed import Recorded, wait_until
@@ -77,4 +79,13 @@ def test_failures_are_told_as_by_one(scheme: str, name: str, server: FaultServer
     server.faults = [Fault("07.tar", **FAILURES[name])]
     one = stat(run, server, scheme, 1)
     assert one.status == 1 and one.stdout == b"" and one.stderr.count("07.tar") == 1
+    asked = len(server.asked(name="07.tar"))
     check_same(one, stat(run, server, scheme, 4))
+    again = len(server.asked(name="07.tar")) - asked
+    assert again == asked or name in ("no archive", "cut")  # what is wrong with an archive, one process finds
+
+
+def test_workers_share_what_may_be_held_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "budget", ranges._Budget(ranges.BUDGET))
+    storage.share_memory(4)
+    assert ranges.budget.take(ranges.BUDGET // 4) and not ranges.budget.take(1)

@@ -177,7 +177,7 @@ def test_more_at_once_where_the_network_is_slow(allowed: int, monkeypatch: pytes
 def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads its first range itself; of the next ones all together get no more than there is memory for."""
     assert ranges.BUDGET == 256 << 20
-    monkeypatch.setattr(ranges, "_budget", ranges._Budget(11 * RANGE))
+    monkeypatch.setattr(ranges, "budget", ranges._Budget(11 * RANGE))
     look_ahead(monkeypatch)
     sources = [Memory(DATA) for _ in range(4)]
     streams = [RangedInput(source) for source in sources]
@@ -187,16 +187,16 @@ def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         assert stream.readinto(room[:1]) == 1  # of the second range, and now the others are asked for
     asked = 4 + 11 + 2  # two do without: the second range, too, they receive themselves
     assert sources[0].wait_for(lambda: sum(len(source.asked) for source in sources) == asked)
-    assert not ranges._budget.take(1)
+    assert not ranges.budget.take(1)
     assert [read(stream) for stream in streams] == [DATA[RANGE + 1 :]] * 4
     for stream in streams:
         stream.close()
-    assert ranges._budget.take(11 * RANGE)
+    assert ranges.budget.take(11 * RANGE)
 
 
 @pytest.mark.usefixtures("small")
 def test_who_stops_asks_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "_budget", ranges._Budget(8 * RANGE))
+    monkeypatch.setattr(ranges, "budget", ranges._Budget(8 * RANGE))
     look_ahead(monkeypatch)
     source = Memory(DATA * 4)
     going = threading.Event()
@@ -210,7 +210,7 @@ def test_who_stops_asks_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     going.set()
     assert source.wait_for(lambda: source.under_way == 0)
     assert len(source.asked) == asked <= 11
-    assert ranges._budget.take(8 * RANGE)
+    assert ranges.budget.take(8 * RANGE)
     with pytest.raises(StorageError, match="stopped"):
         stream.readinto(room)
 
