@@ -49,13 +49,11 @@ def there(
     retries: int,
     timeout: float | None,
     fail_fast: bool,
-    whole: bool,
 ) -> Done:
     """Yield each of *tasks* as it ends on the cluster at *address*; None for one that was not begun.
 
     Each asks for *cpus* cores, 0 being all of the largest node, and up to *most* run at a time. When Ray tries again
-    because it has lost a worker, the output may be there: if outputs of the command are *whole* or not there, the task
-    is done, else it is done again.
+    because it has lost a worker, what is there is replaced: whoever wrote it may have failed after that.
     The rest is as in `running.here`.
     Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
@@ -73,7 +71,7 @@ def there(
                 yield task
 
         folder = os.getcwd()
-        results = mapped(ray, _on_a_node, ((t, (t, folder, retries, timeout, whole)) for t in wanted()), cpus, most)
+        results = mapped(ray, _on_a_node, ((t, (t, folder, retries, timeout)) for t in wanted()), cpus, most)
         with closing(results):  # before Ray is shut down
             for task, result, running in results:
                 account.jobs.running = min(running, room)
@@ -98,9 +96,9 @@ def connected(address: str | None) -> Iterator[ModuleType]:
         yield ray
         return
     where = address or os.environ.get("RAY_ADDRESS") or "this machine"
-    found = re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", where)
+    found = re.fullmatch(r"(?:ray://)?(?:\[([^/\]]+)\]|([^/:]+)):(\d+)", where)  # [::1]:6379 too
     if found and os.environ.get("RAY_USE_TLS", "0") == "0":
-        storage.check_listening(found[1], int(found[2]), where)  # Ray would try for minutes
+        storage.check_listening(found[1] or found[2], int(found[3]), where)  # Ray would try for minutes
     try:
         with signals_wait(), silent():  # Ray swallows what our handlers raise, and sets others
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
@@ -172,13 +170,11 @@ def mapped(
                 del flying[ended.get(timeout=max(0.0, until - monotonic()))]
 
 
-def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None, whole: bool) -> Ended:
+def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> Ended:
     """Run *task* on a node of the cluster, in *folder* if it has that."""
     try:
         enter(folder, task.output)
-        if task.output and not task.force and storage.is_there(task.output):  # of a try whose worker was lost
-            if whole:
-                return Ended(0, host=os.uname().nodename)
+        if task.output and storage.is_there(task.output):  # of a try whose worker was lost
             task = task._replace(force=True)
     except StorageError as error:
         return Ended(None, error.message)
@@ -191,11 +187,20 @@ def _cancellable(task: Task, retries: int, timeout: float | None) -> Ended:
     Such an interrupt does not end a call to the system, so this thread must not be in one for long.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, and commands would inherit that
+    heed_interrupts()
     with ThreadPoolExecutor(1) as thread, Programs(timeout=timeout) as programs:
         ended = thread.submit(attempted, task, programs, retries)
         while not ended.done():
             wait([ended], PULSE)
         return ended.result()
+
+
+def heed_interrupts() -> None:
+    """See to it that Ray can cancel what this process does, even if Ray was started where SIGINT is ignored.
+
+    Commands would inherit that; what is handled here begins in them as in a shell.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def enter(folder: str, output: str) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,10 +19,18 @@ from tartools.storage.command import fill_all
 
 PLACE = re.compile(r"\{/?\.?\}")  # {} {.} {/} {/.}
 HARMLESS = re.compile(r"[\w@%+=:,./-]*")  # what means nothing to a shell
-OUTPUT = re.compile(r"(?:--output=|-o)(?=.)(.*)", re.DOTALL)
-PARALLEL = re.compile(r"(?:--parallel=?|-[0hiqvz]*p)([0-9]+)")  # as in -vp8
+OUTPUT = re.compile(r"(?:--output=|-[0hiqrSvz]*o)(?=.)(.*)", re.DOTALL)  # as in -vox-{}.tar
+OUTPUT_NEXT = re.compile(r"--output|-[0hiqrSvz]*o")
+PARALLEL = re.compile(r"(?:--parallel=?|-[0hiqSvz]*p)([0-9]+)")  # as in -vp8
+SHELLS = {"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"}
+TO_SHELLS = {"flock", "runuser", "script", "su"}  # who give what follows -c to one
+LINE_NEXT = re.compile(r"-[0-9A-Za-z]*c|--command")  # of a shell, as in -lc
+LINE = re.compile(r"(?:--command=|--post=|(?:--output=|-[0hiqrSvz]*o)?pipe:)(?=.)", re.DOTALL)
+LINE_OF_OURS = re.compile(r"-[0hiqSvz]*c|--command$")  # of tarproc, which may be behind it in one word
 DONE, FAILED = "done", "failed"
+Fill = Callable[[str, str], str]  # a word with places, and an item
 BEGIN = b'{"item": "'  # of a record
+LONGEST = 1e12  # seconds
 
 
 class Task(NamedTuple):
@@ -102,17 +110,16 @@ def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force
     """Return a task for each of *items*: *command* with its places filled, or the item behind it if it has none.
 
     *output* is the pattern of what they are expected to write. If it is empty, it is what the command itself is told
-    by -o, with a place in it.
+    by -o, with a place in it. No item becomes part of a line that a shell runs but as one word; see `parts_of`.
 
     Raises: UsageError for two items with one output, and for a pattern that can't be looked at.
     """
     if not any(PLACE.search(word) for word in command):
         command = [*command, "{}"]
     pattern = output or output_in(command)
-    if output and (not PLACE.search(output) or output.startswith("pipe:")):
+    if output and (not PLACE.search(output) or output.startswith("pipe:") or output.endswith("/")):
         raise UsageError(f"-o {output!r} can't show what is done: it needs a place like {{}}, and is to name an object")
-    raw = {f"{option}{pattern}" for option in ("", "-o", "--output=")} if pattern else set()
-    fill = [put if word in raw else line_filled if before == "-c" else filled for before, word in pairs(command)]
+    parts = parts_of(command, {output, told(command)} - {""})
     tasks = []
     owners: dict[str, str] = {}
     for item in items:
@@ -126,30 +133,71 @@ def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force
             raise UsageError(f"{both} would both write {shown(name)!r}")
         if name:
             owners[name] = item
-        words = tuple(put_in(word, item) for put_in, word in zip(fill, command, strict=True))
+        words = tuple(head + fill(rest, item) for head, rest, fill in parts)
         tasks.append(Task(item, words, name, force, bool(output)))
     if again := next((task.item for task in tasks if task.item in owners and owners[task.item] != task.item), None):
         raise UsageError(f"{shown(again)!r} is an item, and what {shown(owners[again])!r} writes: -s has to name fewer")
     return tasks
 
 
-def pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each word of *command* with the one before it, "" before the first."""
-    return zip(["", *command], command, strict=False)
+def parts_of(command: Sequence[str], outputs: Collection[str]) -> list[tuple[str, str, Fill]]:
+    """Return for each word of *command* the part that stays, the rest, and what fills the places of that.
+
+    A line for a shell is what follows an option like -c of a shell, of tarproc, or of what starts a shell for it, what
+    follows --post, and what is written behind such an option in one word, or behind pipe:. The patterns of *outputs*
+    get the item as it is, like all names of objects; what else may be a line, `filled` tells by its looks.
+
+    >>> [(head, rest) for head, rest, fill in parts_of(["bash", "-lc", "./x-{}", "pipe:{}"], ()) if fill is line_filled]
+    [('', './x-{}'), ('pipe:', '{}')]
+    """
+    parts: list[tuple[str, str, Fill]] = []
+    shell = ours = line = False  # there was a shell, or tarproc; a line is what comes next
+    for word in command:
+        found = LINE.match(word) or (LINE_OF_OURS.match(word) if ours else None)
+        if line and word[:1] not in ("-", "+"):  # as in bash -c -e LINE
+            parts.append(("", word, line_filled))
+            line = False
+        elif found:
+            parts.append((found[0], word[found.end() :], line_filled))
+        else:
+            named = OUTPUT.fullmatch(word)
+            raw = word in outputs or (named and named[1] in outputs)
+            parts.append(("", word, put if raw else line_filled if line else filled))
+        line = line or word == "--post" or (ours and bool(LINE_OF_OURS.fullmatch(word)))
+        line = line or (shell and bool(LINE_NEXT.fullmatch(word)))
+        name = os.path.basename(word)
+        shell, ours = shell or name in SHELLS | TO_SHELLS, ours or name == "tarproc"
+    return parts
+
+
+def told(command: Sequence[str]) -> str:
+    """Return what is behind the -o or --output of *command*, if it has a place in it and is no `pipe:`; else ""."""
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        found = OUTPUT.fullmatch(word)
+        pattern = following if OUTPUT_NEXT.fullmatch(word) else found[1] if found else ""
+        if PLACE.search(pattern) and not pattern.startswith("pipe:"):
+            return pattern
+    return ""
 
 
 def output_in(command: Sequence[str]) -> str:
-    """Return the pattern behind the -o or --output of *command*, if it has a place in it; else "".
+    """Return the pattern of the one output that *command* is told by -o or --output; "" if nobody knows one.
+
+    That of tarsplit, and what ends in "/", begins the names of many.
 
     >>> output_in(["tarcat", "in-{}.tar", "-o", "out-{}.tar"]), output_in(["tarcat", "--output=x.tar", "{}"])
     ('out-{}.tar', '')
     """
-    for word, following in zip(command, [*command[1:], ""], strict=True):
-        found = OUTPUT.fullmatch(word)
-        pattern = following if word in ("-o", "--output") else found[1] if found else ""
-        if PLACE.search(pattern) and not pattern.startswith("pipe:"):
-            return pattern
-    return ""
+    pattern = told(command)
+    return "" if pattern.endswith("/") or tool(command)[0] == "tarsplit" else pattern
+
+
+def tool(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the name of the program that *command* runs, and its words; that of `python -m tartools NAME` is NAME."""
+    name = os.path.basename(command[0])
+    if name.startswith("python") and tuple(command[1:3]) == ("-m", "tartools"):
+        return command[3] if len(command) > 3 else "", command[3:]
+    return name, command
 
 
 def workers_in(command: Sequence[str], ours: Iterable[str]) -> int | None:
@@ -158,10 +206,7 @@ def workers_in(command: Sequence[str], ours: Iterable[str]) -> int | None:
     >>> workers_in(["tarproc", "-vp", "16", "-c", "true"], ["tarproc"]), workers_in(["mkdir", "-p", "7"], ["tarproc"])
     (16, None)
     """
-    name = os.path.basename(command[0])
-    if name.startswith("python") and tuple(command[1:3]) == ("-m", "tartools"):
-        command = command[3:]
-        name = command[0] if command else ""
+    name, command = tool(command)
     if name not in ours:
         return None
     for word, following in zip(command, [*command[1:], ""], strict=True):
@@ -217,22 +262,37 @@ def record(task: Task, ended: Ended, time: float) -> bytes:
     return json.dumps(said).encode() + b"\n"
 
 
-def last_records(log: bytes, name: str) -> dict[str, dict[str, Any]]:
-    """Return the last record of each item in *log*, the content of the file *name*.
+def last_records(log: bytes, name: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the last record of each item and output in *log*, the content of the file *name*.
 
     A line that was cut, which a killed run leaves, is passed over. Raises: StorageError for one that is none of ours.
     """
-    records: dict[str, dict[str, Any]] = {}
+    records: dict[tuple[str, str], dict[str, Any]] = {}
     for number, line in enumerate(log.split(b"\n"), 1):
         try:
             said = json.loads(line)
-            if not isinstance(said["item"], str) or not isinstance(said["seconds"], (int, float)):
-                raise TypeError
-            records[said["item"]] = said
-        except (ValueError, KeyError, TypeError):
-            if not line.startswith(BEGIN) and not BEGIN.startswith(line):
-                raise StorageError(f"line {number} is no record of a job", url=name) from None
+        except ValueError:
+            if line.startswith(BEGIN) or BEGIN.startswith(line):
+                continue
+            said = None
+        if not _is_record(said):
+            raise StorageError(f"line {number} is no record of a job", url=name)
+        records[said["item"], said["output"]] = said
     return records
+
+
+def _is_record(said: object) -> bool:
+    """Tell whether *said* has what a report is made of."""
+    if not isinstance(said, dict):
+        return False
+    texts = [said.get(name) for name in ("item", "output", "status", "failure", "host", "stderr")]
+    seconds, tries = said.get("seconds"), said.get("tries")
+    return (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(seconds, (int, float))
+        and abs(seconds) < LONGEST  # nor is it NaN
+        and isinstance(tries, int)
+    )
 
 
 @dataclass
@@ -251,14 +311,14 @@ def report_of(records: Iterable[dict[str, Any]], slowest: int = 3) -> Report:
     """Return the sum of *records*, with so many of the *slowest*."""
     report = Report()
     for each in records:
-        report.done += each.get("status") == DONE
-        if each.get("status") != DONE:
+        report.done += each["status"] == DONE
+        if each["status"] != DONE:
             report.failed.append(each)
-        report.seconds.append(float(each.get("seconds", 0)))
-        report.tries += int(each.get("tries", 1))
-        report.hosts[str(each.get("host", ""))] += 1
+        report.seconds.append(each["seconds"])
+        report.tries += each["tries"]
+        report.hosts[each["host"]] += 1
         report.slowest.append(each)
-    report.slowest = sorted(report.slowest, key=lambda each: -float(each.get("seconds", 0)))[:slowest]
+    report.slowest = sorted(report.slowest, key=lambda each: -each["seconds"])[:slowest]
     report.seconds.sort()
     return report
 
@@ -272,8 +332,8 @@ def report_lines(report: Report) -> list[str]:
         middle, last = report.seconds[ended // 2], report.seconds[-1]
         lines.append(f"{sum(report.seconds):.1f} s in all; an item {middle:.1f} s (median), {last:.1f} s at most")
         lines.append("hosts: " + ", ".join(f"{host} {count}" for host, count in report.hosts.most_common()))
-        lines += [f"slowest: {shown(each['item'])}: {float(each.get('seconds', 0)):.1f} s" for each in report.slowest]
+        lines += [f"slowest: {shown(each['item'])}: {each['seconds']:.1f} s" for each in report.slowest]
     for each in report.failed:
-        words = Ended(None, said=str(each.get("stderr", ""))).last_words
-        lines.append(f"failed: {shown(str(each['item']))}: {each.get('failure', '')}{': ' if words else ''}{words}")
+        words = Ended(None, said=each["stderr"]).last_words
+        lines.append(f"failed: {shown(each['item'])}: {each['failure']}{': ' if words else ''}{words}")
     return lines

@@ -27,8 +27,8 @@ def read(urls: str | Sequence[str], *, lax: bool = False, skip_special: bool = F
         for sample in tartools.read("train-{000..147}.tar"):
             sample.key, sample["jpg"]  # str, bytes
 
-    *urls* are paths and URLs as on the command line: braces and wildcards are expanded, `-` is stdin. All local files
-    are looked at before this returns. Dropping the iterator closes what it has open.
+    *urls* are paths and URLs as on the command line: braces and wildcards are expanded, `-` is stdin. An empty list has
+    no samples. All local files are looked at before this returns. Dropping the iterator closes what it has open.
 
     Order: that of the names, and of each archive. Holds: one sample, one read buffer of 1 MiB. A sample that you keep
     keeps its buffer: keep `sample.own()` instead.
@@ -36,7 +36,8 @@ def read(urls: str | Sequence[str], *, lax: bool = False, skip_special: bool = F
     carry no data (links) are told as warnings, unless *skip_special*; *lax* accepts a shard without an end.
     """
     patterns = [urls] if isinstance(urls, str) else list(urls)
-    return shards.read_samples(storage.expand(patterns), reading=shards.Reading(lax, skip_special))
+    expanded = storage.expand(patterns) if patterns else []
+    return shards.read_samples(expanded, reading=shards.Reading(lax, skip_special))
 
 
 def write(

@@ -52,7 +52,7 @@ def map_samples(
 
     *function* gets a sample and returns None (nothing is written for it), a sample, a mapping as `TarWriter.write`
     takes it, or an iterable of these, be it a generator. *inputs* are as in `read`, *output* as in `TarWriter`: it
-    appears when it is complete.
+    appears when it is complete. Of an empty list of inputs an empty shard is made.
 
     *workers* is how many threads call *function*; with 1 the caller's own does, and Ctrl-C ends a call. Threads gain
     where calls wait, or compute in C (Pillow, NumPy). What is pure Python gains in processes: give a
@@ -63,7 +63,8 @@ def map_samples(
     Raises: what *function* raises, with a note that names the sample, when the calls under way in threads have ended;
     TypeError if it returns something else; what `read` and `TarWriter` raise. Nothing is written then.
     """
-    urls = storage.expand([inputs] if isinstance(inputs, str) else list(inputs))
+    patterns = [inputs] if isinstance(inputs, str) else list(inputs)
+    urls = storage.expand(patterns) if patterns else []
     storage.check_output(output, force, urls)
     account = Account()
     samples = shards.read_samples(urls, account, shards.Reading(lax, skip_special))
@@ -73,7 +74,7 @@ def map_samples(
 
 def map_shards(
     function: OfShard[Source],
-    pairs: Iterable[tuple[Source, str]],
+    pairs: Iterable[tuple[Source, str | os.PathLike[str]]],
     *,
     engine: Literal["local", "ray"] = "local",
     workers: int | Executor | None = None,
@@ -90,8 +91,9 @@ def map_shards(
 
     A call that was interrupted, or in which some shards failed, is made again as it is, and does what is missing. This
     holds for outputs that appear whole or not at all, as those of all tartools do. Of a *function* that writes in
-    place, what a killed run leaves looks done. *redo* calls it for outputs that are there too; it has to replace them
-    (`force=True`). Outputs are paths and URLs, as they are; inputs are whatever *function* takes.
+    place, what a killed run leaves looks done; a directory never does. *redo* calls it for outputs that are there too;
+    it has to replace them (`force=True`). Outputs are paths and URLs, as they are, and strings for *function*; inputs
+    are whatever it takes.
 
     The engine "local" calls *function* in so many threads as *workers* says, by default those that a
     `ThreadPoolExecutor` takes, with 1 in the caller's, or in an executor of the caller's. The engine "ray" has a task
@@ -109,7 +111,9 @@ def map_shards(
         raise ValueError(f"engine is 'local' or 'ray', not {engine!r}")
     if engine == "local" and address is not None:
         raise ValueError("an address is for the engine 'ray'")
-    todo = _missing(list(pairs), redo)
+    if isinstance(workers, int) and workers < 1:
+        raise ValueError(f"workers is 1 or more, not {workers}")
+    todo = _missing([(source, os.fspath(output)) for source, output in pairs], redo)
     if engine == "local":
         failed = _here(function, todo, redo, workers)
     elif isinstance(workers, Executor):
@@ -182,7 +186,12 @@ def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, 
             raise ValueError(f"two of the pairs have the output {shown(output)!r}")
         outputs.add(output)
     there = set() if redo else storage.those_there([output for _, output in pairs])
-    return [pair for pair in pairs if pair[1] not in there]
+    return [pair for pair in pairs if pair[1] not in there or _is_directory(pair[1])]
+
+
+def _is_directory(output: str) -> bool:
+    """Tell whether *output*, which is there, is a local directory: such a thing does not appear whole."""
+    return storage.is_file(output) and storage.is_there(f"{output}/.")
 
 
 def _make(function: OfShard[Source], source: Source, output: str, redo: bool) -> None:
@@ -190,7 +199,7 @@ def _make(function: OfShard[Source], source: Source, output: str, redo: bool) ->
 
     Raises: what it raises; StorageError if the output is not there then.
     """
-    if not redo and storage.is_there(output):
+    if not redo and storage.is_there(output) and not _is_directory(output):
         return
     function(source, output)
     if not storage.is_there(output):  # looked at where it was made: network file systems tell others late
@@ -202,17 +211,21 @@ def _here(
 ) -> dict[str, Exception]:
     """Have *function* do all of *todo* on this machine; return by output how it failed."""
     failed: dict[str, Exception] = {}
-    futures: list[Future[None]] = []
+    futures: dict[str, Future[None]] = {}
     with _crew(workers) as executor:
         try:
-            futures.extend(executor.submit(_make, function, source, output, redo) for source, output in todo)
-            for (_, output), future in zip(todo, futures, strict=True):
+            for source, output in todo:
+                try:
+                    futures[output] = executor.submit(_make, function, source, output, redo)
+                except Exception as error:  # a pool that broke meanwhile
+                    failed[output] = error
+            for output, future in futures.items():
                 try:
                     future.result()
                 except Exception as error:
                     failed[output] = error
         finally:
-            for future in futures:
+            for future in futures.values():
                 future.cancel()
     return failed
 
@@ -233,6 +246,7 @@ def _on_ray(
     folder = os.getcwd()
 
     def work(source: Source, output: str) -> None:  # with its function it is sent to each worker once
+        cluster.heed_interrupts()
         cluster.enter(folder, output)
         _make(function, source, output, redo)
 

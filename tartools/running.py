@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -16,27 +16,32 @@ from tartools.stages import ordered
 from tartools.storage.programs import Programs
 
 Done = Generator[tuple[Task, Ended | None], None, None]
+Told = Callable[[Task, Ended], object]
 HOST = os.uname().nodename
 FORCE = {b"TARTOOLS_FORCE": b"1"}
 
 
-def missing(tasks: Sequence[Task], records: Mapping[str, Mapping[str, Any]], *, redo: bool) -> list[Task]:
+def missing(tasks: Sequence[Task], records: Mapping[tuple[str, str], Mapping[str, Any]], *, redo: bool) -> list[Task]:
     """Return those of *tasks* that are to be done: their output is not there, or by *records* of a log they failed.
 
-    Of the latter what is there is replaced. With *redo* they all are.
-    Raises: StorageError if nobody can tell what is there.
+    Of the latter what is there is replaced. With *redo* they all are. A directory is no output: it does not appear
+    whole. Raises: StorageError if nobody can tell what is there.
     """
-    failed = {item for item, said in records.items() if said.get("status") == FAILED}
+    failed = {which for which, said in records.items() if said["status"] == FAILED}
     there = set() if redo else storage.those_there([task.output for task in tasks if task.output])
+    there = {url for url in there if not (storage.is_file(url) and storage.is_there(f"{url}/."))}
     return [
         task._replace(force=task.force or task.output in there)
         for task in tasks
-        if task.output not in there or task.item in failed
+        if task.output not in there or (task.item, task.output) in failed
     ]
 
 
-def attempted(task: Task, programs: Programs, retries: int = 0) -> Ended:
-    """Return how *task* ended after up to 1 + *retries* tries by *programs*."""
+def attempted(task: Task, programs: Programs, retries: int = 0, told: Told | None = None) -> Ended:
+    """Return how *task* ended after up to 1 + *retries* tries by *programs*.
+
+    *told* is called for each try that failed and is followed by another one, before that begins.
+    """
     begun = monotonic()
     force = task.force
     tries = 1
@@ -45,6 +50,8 @@ def attempted(task: Task, programs: Programs, retries: int = 0) -> Ended:
         failure = found.failure or _absence(task)
         if not failure or tries > retries or programs.stopped:
             break
+        if told:
+            told(task, Ended(found.status, failure, monotonic() - begun, tries, HOST, found.said))
         tries += 1
         force = True  # what has failed may have written its output all the same
     printed = b"" if failure else found.printed
@@ -62,12 +69,19 @@ def _absence(task: Task) -> str:
 
 
 def here(
-    tasks: Iterable[Task], jobs: Jobs, workers: int, *, retries: int, timeout: float | None, fail_fast: bool
+    tasks: Iterable[Task],
+    jobs: Jobs,
+    workers: int,
+    *,
+    retries: int,
+    timeout: float | None,
+    fail_fast: bool,
+    told: Told | None = None,
 ) -> Done:
     """Yield each of *tasks* as it ends, up to *workers* at a time; None for one that was not begun.
 
-    With *fail_fast* that are all that were not begun when one had failed. *jobs* is told how many run. When this is
-    closed, what runs is ended.
+    With *fail_fast* that are all that were not begun when one had failed. *jobs* is told how many run; *told* is
+    called, in the thread of the task, as in `attempted`. When this is closed, what runs is ended.
     """
     lock = threading.Lock()
     failed = False
@@ -79,7 +93,7 @@ def here(
         with lock:
             jobs.running += 1
         try:
-            ended = attempted(task, programs, retries)
+            ended = attempted(task, programs, retries, told)
         finally:
             with lock:
                 jobs.running -= 1

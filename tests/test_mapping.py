@@ -9,7 +9,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -254,6 +254,13 @@ def test_options_of_read_and_tarwriter_are_passed_on(tmp_path: Path, out: Path) 
     with pytest.warns(UserWarning, match="without an end-of-archive"):
         tartools.map_samples(same, f"{tmp_path}/x.tar", f"{tmp_path}/y.tgz", lax=True, gzip=True)
     assert (tmp_path / "y.tgz").read_bytes()[:2] == b"\x1f\x8b"
+
+
+def test_an_empty_list_has_no_samples(out: Path) -> None:
+    """It does not stand for stdin, as no names on a command line do."""
+    assert list(tartools.read([])) == []
+    assert tartools.map_samples(same, [], str(out)) == 0
+    assert has_end(out.read_bytes()) and members_of(out.read_bytes()) == []
 
 
 # ---- who calls, and how much is under way ----
@@ -522,6 +529,42 @@ def test_what_somebody_made_meanwhile_is_left_alone(pairs: list[tuple[str, str]]
     assert tartools.map_shards(first_makes_second, pairs[:2], workers=1) == ["out-00.tar", "out-01.tar"]
 
 
+def test_a_directory_is_not_made(pairs: list[tuple[str, str]]) -> None:
+    """Who writes files into one may have been stopped before the last."""
+
+    def unpack(source: str, output: str) -> None:
+        os.makedirs(output, exist_ok=True)
+        Path(output, str(len(os.listdir(output)))).touch()
+
+    for times in (1, 2):
+        assert tartools.map_shards(unpack, [("in-00.tar", "out")], workers=1) == ["out"]
+        assert len(os.listdir("out")) == times
+
+
+def test_outputs_may_be_paths(pairs: list[tuple[str, str]]) -> None:
+    work = Work()
+    assert tartools.map_shards(work, [(source, Path(output)) for source, output in pairs]) == [o for _, o in pairs]
+    assert sorted(work.calls) == pairs
+
+
+def test_a_pool_that_breaks_meanwhile(pairs: list[tuple[str, str]]) -> None:
+    """Calls that it does not take have failed as those that it has lost."""
+
+    class Breaking(ThreadPoolExecutor):
+        taken = 0
+
+        def submit(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Future[object]:  # type: ignore[override]
+            self.taken += 1
+            if self.taken > 2:
+                raise BrokenExecutor("a process was killed")
+            return super().submit(fn, *args, **kwargs)
+
+    with Breaking(1) as pool, pytest.raises(ExceptionGroup, match=r"^1 of 3 shards failed: out-02.tar$") as caught:
+        tartools.map_shards(Work(), pairs[:3], workers=pool)
+    assert [type(error) for error in caught.value.exceptions] == [BrokenExecutor]
+    assert made() == ["out-00.tar", "out-01.tar"]
+
+
 def test_inputs_are_whatever_the_function_takes(pairs: list[tuple[str, str]]) -> None:
     def join(sources: list[str], output: str) -> None:
         tartools.map_samples(same, sources, output)
@@ -537,7 +580,9 @@ def test_inputs_are_whatever_the_function_takes(pairs: list[tuple[str, str]]) ->
         ({"engine": "slurm"}, "engine is 'local' or 'ray', not 'slurm'"),
         ({"address": "127.0.0.1:6379"}, "an address is for the engine 'ray'"),
         ({"engine": "ray", "workers": Lazy(1)}, "an executor is for the engine 'local'"),
-        ({"workers": 0}, "max_workers must be greater than 0"),
+        ({"workers": 0}, "workers is 1 or more, not 0"),
+        ({"engine": "ray", "workers": 0}, "workers is 1 or more, not 0"),
+        ({"engine": "ray", "workers": -1}, "workers is 1 or more, not -1"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(

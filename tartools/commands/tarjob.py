@@ -2,20 +2,25 @@ r"""Run a command for each of many shards, here or on a Ray cluster.
 
 COMMAND is run once for each item of SPEC, with {} replaced by the item. {.} is the item without its last suffix, {/}
 without its directory, {/.} without both. A command without any of these gets the item as its last word. No shell reads
-COMMAND, unless it is one: bash -c '... {}'. In such a word, which means something to a shell, the item is quoted, or
-refused where quotes would not help; bash -c '... "$1"' _ {} takes any. An item that begins with - may be an option to
-COMMAND, as with xargs: write './*.tar', or -- before it.
+COMMAND, unless it is one: bash -c '... {}'. In a line for a shell the item is quoted, or refused where quotes would not
+help; bash -c '... "$1"' _ {} takes any. Such a line is a word that has anything in it which means something to a shell,
+what follows -c of a shell or of tarproc, or --post, and the command of a pipe:. But {} alone may be a line by itself.
+An item that begins with - may be an option to COMMAND, as with xargs: write './*.tar', or -- before it.
 
 What a command writes by -o shows whether its item is done: a tarjob that was interrupted, or of which some items
 failed, is run again as it is, and does what is missing. The output is what -o of tarjob names, with {} in it, or else
-what the command's own -o does, unless that is just the item. This holds for outputs that appear whole or not at all, as
-those of all tartools do. Of a command that writes in place, what a killed run leaves looks done. And a command may fail
-and leave an output (tarproc -e skip does); only --log remembers that, and has it done again.
+what the command's own -o does, unless that is just the item, or ends in /. A directory shows nothing. The -o of
+tarsplit begins the names of many shards; there -o of tarjob has to name one, say the last that is made of an item, or
+all is done again. This holds for outputs that appear whole or not at all, as those of all tartools do. Of a command
+that writes in place, what a killed run leaves looks done. And a command may fail and leave an output (tarproc -e skip
+does); only --log remembers that, and has it done again.
 
 Each item is tried 1 + --retries times; another try replaces what the one before has written, by TARTOOLS_FORCE=1, as
---redo does. Other items go on when one has failed; the exit status is 0 only if all are done. What a command prints on
-stdout is printed in one piece when it has succeeded, up to 16 MiB, in the order in which they end; its stderr is in the
-log, and its last line in the message if it failed. What it leaves running in its process group is killed when it ends.
+--redo does. The log gets a line for each try when it ends; under Ray, one when the last has ended. Other items go on
+when one has failed; the exit status is 0 only if all are done. What a command prints on stdout is printed in one piece
+when it has succeeded, up to 16 MiB, in the order in which they end; its stderr is in the log, and its last line in the
+message if it failed. What it leaves running in its process group is killed when it ends. When tarjob is stopped, so is
+all that its commands have begun; what has left its session and its parents, as daemons do, survives --timeout.
 
 -j items are worked on at a time. If COMMAND is one of tartools with -p N, that is by default the number of cores
 divided by N. Under --engine ray, which is the default with --address, --cpus or RAY_ADDRESS, Ray decides that: each
@@ -41,6 +46,7 @@ Examples:
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from contextlib import closing
@@ -156,14 +162,18 @@ def tarjob(
     log = storage.appended(rules.log)
     if logged and not logged.endswith(b"\n"):
         log.write(b"\n")  # behind a line that was cut
-    with closing(engine(tasks, rules, place, command, account)) as ends, storage.writing("-") as printed:
+
+    def note(task: Task, ended: Ended) -> None:
+        if rules.log:
+            log.write(jobs.record(task, ended, report.now()))
+
+    with closing(engine(tasks, rules, place, command, account, note)) as ends, storage.writing("-") as printed:
         for task, ended in ends:
             if ended is None:
                 continue
             if ended.printed:
                 printed.write(ended.printed)
-            if rules.log:
-                log.write(jobs.record(task, ended, report.now()))
+            note(task, ended)
             book(task, ended, account, rules)
     if left := len(tasks) - account.jobs.done - account.jobs.failed:
         account.omit(f"{several(left, 'item was', 'items were')} not begun, because of --fail-fast")
@@ -179,6 +189,10 @@ def checked(words: Sequence[str], items: Items, rules: Rules, place: Place) -> l
         raise UsageError("--fail-fast and --keep-going exclude each other")
     if rules.timeout is not None and not rules.timeout <= LONGEST:  # nor is it "nan"
         raise UsageError(f"--timeout {rules.timeout:g} is no number of seconds up to {LONGEST:,}")
+    if place.cpus is not None and not place.cpus < math.inf:  # nor is it "nan"
+        raise UsageError(f"--cpus {place.cpus:g} is no number of cores")
+    if place.address == "":
+        raise UsageError("--address is empty (a variable of the shell may not be set)")
     if place.engine is Engine.local and (place.address or place.cpus):
         raise UsageError("--address and --cpus are for --engine ray")
     return list(words)
@@ -190,8 +204,15 @@ def written(log: str | None) -> bytes:
     return storage.content(log) if log and is_file else b""
 
 
-def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[str], account: Account) -> running.Done:
-    """Return what has *tasks* done, and yields each as it ends. Raises: UsageError for a program that is not there."""
+def engine(
+    tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[str], account: Account, told: running.Told
+) -> running.Done:
+    """Return what has *tasks* done, and yields each as it ends; *told* hears of tries that others follow, not on Ray.
+
+    Raises: UsageError for a program that is not there.
+    """
+    if not tasks:
+        return nothing()
     asked = jobs.workers_in(command, {path.stem for path in Path(__file__).parent.glob("tar*.py")})
     on_ray = place.address or place.cpus or os.environ.get("RAY_ADDRESS")
     if place.engine is Engine.ray or (place.engine is None and on_ray):
@@ -206,7 +227,6 @@ def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[
             retries=rules.retries,
             timeout=rules.timeout,
             fail_fast=rules.fail_fast,
-            whole=asked is not None,
         )
     if not jobs.PLACE.search(command[0]):
         programs.check_program(command[0])
@@ -214,10 +234,21 @@ def engine(tasks: Sequence[Task], rules: Rules, place: Place, command: Sequence[
     wanted = min(place.jobs or max(1, cli.workers(0) // cores), max(1, len(tasks)))
     workers = min(wanted, programs.at_most())
     if workers < wanted:
-        account.warn(f"the limit of open files (ulimit -n) allows {workers} items at a time, not {wanted}")
+        account.warn(f"the limit of open files (ulimit -n) allows {several(workers, 'item')} at a time, not {wanted}")
     return running.here(
-        tasks, account.jobs, workers, retries=rules.retries, timeout=rules.timeout, fail_fast=rules.fail_fast
+        tasks,
+        account.jobs,
+        workers,
+        retries=rules.retries,
+        timeout=rules.timeout,
+        fail_fast=rules.fail_fast,
+        told=told,
     )
+
+
+def nothing() -> running.Done:
+    """Return what ends nothing."""
+    yield from ()
 
 
 def book(task: Task, ended: Ended, account: Account, rules: Rules) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import resource
 import shutil
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ SAID = 2048  # bytes of stderr that are kept, the last ones
 PRINTED = 16 << 20  # bytes of stdout that are passed on
 PATIENCE = 3.0  # seconds to end in; longer than tartools take to end what they have started themselves
 STEP = 0.02  # seconds between two looks at what is left
+LOOK = 0.2  # seconds between two looks at how much a program has printed
 FILES, OTHERS = 6, 40  # that one of them needs while it starts, and all together
 SLOT = 12  # bytes of a process id and a newline in the file that the guard reads
 
@@ -87,6 +89,7 @@ class Programs:
         self._tmpdir = tmpdir
         mark = f"{os.getpid()}.{time.monotonic_ns()}"
         os.environ["TARTOOLS_JOB"] = mark  # all that run inherit it; to hand each a copy of our variables costs more
+        self._mark = f"TARTOOLS_JOB={mark}"
         self._paths: dict[str, str | None] = {}  # of programs: it takes longer to look for one than to start it
         self._lock = threading.Lock()
         self._live: dict[Child, int] = {}  # with its slot in the file
@@ -97,7 +100,7 @@ class Programs:
         self._nowhere = open(os.devnull, "rb", buffering=0)  # noqa: SIM115  # up to the end of the block
         with signals_wait():
             self._guard = subprocess.Popen(
-                ["sh", "-c", GUARD, "tartools-guard", f"TARTOOLS_JOB={mark}"],
+                ["sh", "-c", GUARD, "tartools-guard", self._mark],
                 stdin=subprocess.PIPE,
                 stdout=self._running,
                 stderr=subprocess.PIPE,
@@ -140,7 +143,7 @@ class Programs:
                     child = self._started(words, environment, printed, said)
                 if child is None:
                     return Finished(None, "was not begun", "", b"")
-                status, failure = self._ended(child)
+                status, failure = self._ended(child, printed)
             except (OSError, ValueError) as error:
                 if child is not None:
                     raise
@@ -148,31 +151,43 @@ class Programs:
             finally:
                 if child is not None:
                     self._forget(child)
-            size = os.fstat(printed.fileno()).st_size
-            if size > PRINTED and not failure:
-                failure = f"printed {size:,} bytes, and only {PRINTED:,} are passed on: have it write a file (-o)"
-            output = b"" if failure else os.pread(printed.fileno(), size, 0)
+            output = b"" if failure else os.pread(printed.fileno(), PRINTED, 0)
             return Finished(status, failure, _tail(said), output)
 
     def stop(self) -> None:
-        """End what runs, by SIGTERM, after three seconds by SIGKILL; nothing is started any more."""
+        """End what runs, by SIGTERM, after three seconds by SIGKILL; nothing is started any more.
+
+        If something runs, what earlier programs have left in sessions of their own is killed too.
+        """
         with self._lock:
             self.stopped = True
             live = list(self._live)
         try:
-            _end(live)
+            _end(live, self._marked)
         finally:
             self._over.set()
+
+    def _marked(self) -> set[int]:
+        """Return the sessions of what has inherited our mark, whoever its parent is now, but that of the guard."""
+        mark = os.fsencode(self._mark)
+        sessions = {process.session for process in _processes() if mark in _environment(process.number)}
+        return sessions - {self._guard.pid, os.getsid(0)}
 
     def _started(
         self, words: Sequence[str], environment: Mapping[bytes, bytes], printed: io.FileIO, said: io.FileIO
     ) -> Child | None:
-        """Start *words*, and write that down for `stop` and for the guard; None if we were stopped."""
+        """Start *words*, and write that down for `stop` and for the guard; None if we were stopped.
+
+        Raises: OSError, ValueError, before anything was started.
+        """
         with self._lock:  # so that whoever stops us knows of all that runs
             if self.stopped:
                 return None
             if words[0] not in self._paths:
                 self._paths[words[0]] = shutil.which(words[0])
+            slot = self._free[-1] if self._free else len(self._live)
+            if not self._free:  # there may be no room for it
+                os.pwrite(self._running.fileno(), b"%*s\n" % (SLOT - 1, b""), slot * SLOT)
             child = Child(
                 words,
                 executable=self._paths[words[0]],
@@ -181,24 +196,35 @@ class Programs:
                 stderr=said,
                 env={**os.environb, **environment} if environment else None,
             )
-            slot = self._free.pop() if self._free else len(self._live)
+            if self._free:
+                self._free.pop()
             self._live[child] = slot
             os.pwrite(self._running.fileno(), b"%*d\n" % (SLOT - 1, child.pid), slot * SLOT)
             return child
 
-    def _ended(self, child: Child) -> tuple[int | None, str]:
-        """Wait for *child*; return its status and how it failed."""
-        in_time = child.has_ended(self._timeout)
-        if not in_time:
+    def _ended(self, child: Child, printed: io.FileIO) -> tuple[int | None, str]:
+        """Wait for *child*, which writes to *printed*; return its status and how it failed."""
+        until = math.inf if self._timeout is None else time.monotonic() + self._timeout
+        ended = too_much = False
+        while not ended and not too_much and (left := until - time.monotonic()) > 0:
+            ended = child.has_ended(min(left, LOOK))
+            too_much = os.fstat(printed.fileno()).st_size > PRINTED
+        if not ended:
             _end([child])
         elif self.stopped:
             self._over.wait()  # since what is left of it may still be ending
         status = child.wait()
-        if not in_time:
+        if not ended and not too_much:
             return None, f"took longer than {self._timeout:g} seconds and was stopped"
         if self.stopped:
             return status, "was stopped"
-        return status, describe(status) if status else ""
+        if status and ended:
+            return status, describe(status)
+        # What it has left in its process group may have printed more, until it was killed.
+        if too_much or os.fstat(printed.fileno()).st_size > PRINTED:
+            why = f"printed more than {PRINTED:,} bytes, and only these are passed on: have it write a file (-o)"
+            return status if ended else None, why
+        return status, ""
 
     def _forget(self, child: Child) -> None:
         """Strike *child* out, which has ended; end it if that is why we do not wait any longer."""
@@ -262,6 +288,15 @@ def _processes() -> list[_Process]:
     return found
 
 
+def _environment(number: int) -> list[bytes]:
+    """Return the variables that process *number* began with; none if it has ended, or is not ours to look at."""
+    try:
+        with open(f"/proc/{number}/environ", "rb", buffering=0) as file:
+            return file.readall().split(b"\0")
+    except OSError:
+        return []
+
+
 def _family(sessions: Collection[int]) -> set[int]:
     """Return *sessions*, and those that what descends from them has made."""
     family = set(sessions)
@@ -273,10 +308,11 @@ def _family(sessions: Collection[int]) -> set[int]:
     return family
 
 
-def _end(children: Collection[Child]) -> None:
+def _end(children: Collection[Child], others: Callable[[], set[int]] = set) -> None:
     """End *children* and all of their sessions: by SIGTERM, after three seconds by SIGKILL.
 
-    What has made sessions of its own is for those to end that have started it; what they leave is killed.
+    What has made sessions of its own is for those to end that have started it; what they leave is killed, and so are
+    the sessions *others*.
     """
     if not children:
         return
@@ -294,6 +330,7 @@ def _end(children: Collection[Child]) -> None:
         time.sleep(STEP)
     for child in children:
         child.kill()
+    family |= others()
     until = time.monotonic() + PATIENCE  # for what can't be killed
     while time.monotonic() < until and (left := [process for process in _processes() if process.session in family]):
         for process in left:

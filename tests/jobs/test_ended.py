@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -84,6 +85,38 @@ def test_nothing_runs_on(number: signal.Signals, name: str, start: Started, tmp_
     if number != signal.SIGKILL:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tar", "log"]
     assert (tmp_path / "log").read_bytes() == b""  # nothing has ended by itself
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_daemons_do_not_run_on(number: signal.Signals, start: Started, tmp_path: Path) -> None:
+    """Sessions of their own, whose parents, and of one the leader, have ended."""
+    line = "setsid bash -c 'sleep 1000 & exit'; (setsid sleep 1000 &); sleep 1000; true"
+    with start("-s", "{1..2}", "-j", 2, "--", "bash", "-c", line) as process:
+        until(lambda: sleepers(tmp_path) == 6)
+        process.send_signal(number)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert process.returncode == -number
+    assert alive(tmp_path) == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_log_knows_of_tries_that_failed_when_the_next_is_ended(
+    number: signal.Signals, start: Started, tmp_path: Path
+) -> None:
+    """The first leaves half of its output."""
+    rules = ("-v", "--log", "log", "-o", "out-{}", "-s", 1, "--")
+    line = "test -e out-{} && exec sleep 1000; echo half > out-{}; false"
+    with start("--retries", 1, *rules, "bash", "-c", line) as process:
+        until(lambda: sleepers(tmp_path) == 1)
+        process.send_signal(number)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    until(lambda: not alive(tmp_path))
+    (said,) = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert (said["status"], said["tries"], said["failure"]) == ("failed", 1, "ended with status 1")
+    with start(*rules, "bash", "-c", "echo whole > out-{}") as process:
+        said = process.communicate(timeout=PATIENCE)[1].decode()
+    assert said.startswith("tarjob: 1 item: 1 done, 0 failed, ")
+    assert (tmp_path / "out-1").read_text() == "whole\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

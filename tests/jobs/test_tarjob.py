@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,37 @@ def test_nothing_of_an_item_is_run(line: str, tarjob: Run, tmp_path: Path) -> No
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bash", "-lc", "./run-{}"),
+        ("tarcat", "pipe:./gen-{}", "-o", "x"),
+        ("tarproc", "--command", "./x-{}", "in.tar", "-o", "x"),
+        ("tarproc", "--command=./x-{}", "in.tar", "-o", "x"),
+        ("tarproc", "-c./x-{}", "in.tar", "-o", "x"),
+        ("tarsplit", "--post", "./up-{}", "-n", "1", "in.tar", "-o", "x"),
+        ("tarsplit", "--post=./up-{}", "-n", "1", "in.tar", "-o", "x"),
+        ("tarcat", "in.tar", "-o", "pipe:./up-{}"),
+        ("tarcat", "in.tar", "-opipe:./up-{}"),
+    ],
+)
+def test_nothing_of_a_name_is_run(words: tuple[str, ...], tarjob: Run, tmp_path: Path) -> None:
+    """Where the place is in a word that looks harmless. Some lines are run in directories of their own."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
+    (tmp_path / "a;touch pwned;.tar").touch()
+    for item in ("a;touch pwned;.tar", f"a;touch {tmp_path}/pwned;.tar"):
+        done = tarjob("-0", "-T", "-", "--", *words, stdin=item.encode() + b"\0")
+        assert (done.status, done.stdout) == (1, b"")
+        assert not (tmp_path / "pwned").exists()
+
+
+def test_programs_with_blanks_in_their_names_are_run(tarjob: Run, tmp_path: Path) -> None:
+    program(tmp_path / "run-a b", "#!/bin/sh\necho $0\n")
+    assert tarjob("-s", "a b", "--", "bash", "-lc", "./run-{}") == (0, b"./run-a b\n", "")
+    (tmp_path / "a b.tar").write_text("12345")
+    assert tarjob("-s", "a b.tar", "--", "wc", "-c", "./{}") == (0, b"5 ./a b.tar\n", "")
+
+
 def test_parts(tarjob: Run) -> None:
     parts = [lines(tarjob("-s", "{0..9}", "--only", f"{k}/3", "--", "echo")) for k in (1, 2, 3)]
     assert parts == [["0", "3", "6", "9"], ["1", "4", "7"], ["2", "5", "8"]]
@@ -124,7 +156,31 @@ def test_what_is_there_is_not_done_again(
     assert members_of((tmp_path / "out/2.tar").read_bytes()) == make_samples(3)
 
 
-@pytest.mark.parametrize("pattern", ["out", "pipe:cat > {}"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tarsplit", "-n", "1", "in-{}.tar", "-o", "sq-{}/"),
+        ("tarsplit", "-n", "1", "in-{}.tar", "-osq-{}"),
+        (sys.executable, "-m", "tartools", "tarsplit", "-n", "1", "in-{}.tar", "-o", "sq-{}"),
+        ("bash", "-c", "tarsplit -n 1 in-{}.tar -o sq-{}/; : $0 $1", "-o", "sq-{}/"),
+    ],
+)
+def test_shards_that_a_stopped_run_has_left_are_not_done(words: tuple[str, ...], tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "in-1.tar").write_bytes(make_tar(make_samples(3)))
+    (tmp_path / "sq-1").mkdir()
+    done = tarjob("-v", "-s", 1, "--", *words)
+    assert (done.status, len(list(tmp_path.glob("sq-1*/*0*.tar")) + list(tmp_path.glob("sq-1*0*.tar")))) == (0, 3)
+    assert done.stderr.startswith("tarjob: 1 item: 1 done, 0 failed, ")
+
+
+def test_a_directory_shows_nothing(tarjob: Run, tmp_path: Path) -> None:
+    """Neither by its name nor by its URL; it is not replaced either."""
+    (tmp_path / "out-1").mkdir()
+    for pattern in ("out-{}", f"file:{tmp_path}/out-{{}}"):
+        assert tarjob("-o", pattern, "-s", 1, "--", "bash", "-c", "echo {}$TARTOOLS_FORCE") == (0, b"1\n", "")
+
+
+@pytest.mark.parametrize("pattern", ["out", "pipe:cat > {}", "out-{}/"])
 def test_a_pattern_that_shows_nothing(pattern: str, tarjob: Run) -> None:
     done = tarjob("-o", pattern, "-s", "a", "--", "true")
     assert (done.status, done.stdout) == (2, b"")
@@ -163,6 +219,27 @@ def test_what_the_log_says_has_failed_is_done_again(tarjob: Run, tmp_path: Path)
     assert "0 done, 3 there before, 0 failed" in tarjob("--log", "log", *options).stderr
 
 
+def test_a_log_may_be_that_of_two_commands(tarjob: Run, tmp_path: Path) -> None:
+    def run(name: str, line: str) -> str:
+        output = f"{name}-{{}}"
+        words = ("-v", "--log", "log", "-o", output, "-s", "{1..3}", "--", "bash", "-c", f"touch {output}; {line}")
+        return tarjob(*words).stderr
+
+    assert "2 done, 1 failed" in run("a", "test {} != 2")
+    assert "3 done, 0 failed" in run("b", "true")
+    assert tarjob("--report", "log").stdout.startswith(b"6 items: 5 done, 1 failed, 6 tries\n")
+    assert "1 done, 2 there before, 0 failed" in run("a", "true")
+    assert tarjob("--report", "log").stdout.startswith(b"6 items: 6 done, 0 failed, 6 tries\n")
+
+
+def test_no_engine_is_asked_when_there_is_nothing_to_do(tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "out-1").touch()
+    words = ("-v", "--engine", "ray", "--address", "127.0.0.1:1", "-s", 1, "--", "tarcat", "in-{}", "-o", "out-{}")
+    done = tarjob(*words)
+    assert (done.status, done.stdout) == (0, b"")
+    assert done.stderr.startswith("tarjob: 1 item: 0 done, 1 there before, 0 failed, ")
+
+
 def test_one_of_two_hundred_fails(tarjob: Run, tmp_path: Path) -> None:
     line = "echo {} >> tried; test {} != 137 || { echo one; echo these are my last words; exit 3; } >&2; touch out-{}"
     options = ("-v", "-o", "out-{}", "-s", "{000..199}", "--log", "log", "--", "bash", "-c", line)
@@ -187,7 +264,14 @@ def test_retries(tarjob: Run, tmp_path: Path) -> None:
     line = "echo {} >> tried; echo $TARTOOLS_FORCE; echo bad >&2; test $(grep -c {} tried) -gt {}"
     done = tarjob("--retries", 2, "--log", "log", *ONE, "-s", "{0..3}", "--", "bash", "-c", line)
     assert done == (1, b"\n1\n1\n", "tarjob: 3: ended with status 1 after 3 tries: bad\n")
-    assert [said["tries"] for said in records(tmp_path / "log")] == [1, 2, 3, 3]
+    said = [(said["item"], said["tries"], said["status"]) for said in records(tmp_path / "log")]
+    assert said == [
+        ("0", 1, "done"),
+        *(("1", 1, "failed"), ("1", 2, "done")),
+        *(("2", 1, "failed"), ("2", 2, "failed"), ("2", 3, "done")),
+        *(("3", 1, "failed"), ("3", 2, "failed"), ("3", 3, "failed")),
+    ]
+    assert tarjob("--report", "log").stdout.startswith(b"4 items: 3 done, 1 failed, 9 tries\n")
 
 
 def test_what_a_failed_try_has_written_is_replaced_by_the_next(tarjob: Run, tmp_path: Path) -> None:
@@ -200,11 +284,12 @@ def test_what_a_failed_try_has_written_is_replaced_by_the_next(tarjob: Run, tmp_
 
 
 def test_a_timeout(tarjob: Run, tmp_path: Path) -> None:
-    line = "echo begun >&2; test {} = 1 || sleep 1000"
-    done = tarjob("--timeout", 1, "--log", "log", "-s", "{1..2}", "--", "bash", "-c", line)
-    assert done == (1, b"", "tarjob: 2: took longer than 1 seconds and was stopped: begun\n")
-    said = {said["item"]: said for said in records(tmp_path / "log")}["2"]
-    assert (said["status"], said["exit"], said["stderr"]) == ("failed", None, "begun\n")
+    """What ends has all the time that it may need; what is to be stopped would never end."""
+    assert tarjob("--timeout", 1000, "--log", "log", "-s", 1, "--", "echo") == (0, b"1\n", "")
+    done = tarjob("--timeout", 1, "--log", "log", "-s", 2, "--", "bash", "-c", "exec sleep 1000 # {}")
+    assert done == (1, b"", "tarjob: 2: took longer than 1 seconds and was stopped\n")
+    said = {said["item"]: (said["status"], said["exit"]) for said in records(tmp_path / "log")}
+    assert said == {"1": ("done", 0), "2": ("failed", None)}
 
 
 @pytest.mark.parametrize("option", [(), ("--keep-going",)])
@@ -235,7 +320,8 @@ def test_an_absent_output_is_a_failure_that_stops_all(tarjob: Run) -> None:
     [
         ("kill -9 $$", "was ended by SIGKILL"),
         ("exit 255", "ended with status 255"),
-        ("head -c 16777217 /dev/zero", "printed 16,777,217 bytes, and only 16,777,216 are passed on: have it write a"),
+        ("head -c 16777217 /dev/zero", "printed more than 16,777,216 bytes, and only these are passed on: have it w"),
+        ("yes", "printed more than 16,777,216 bytes, and only these are passed on: have it write a file (-o)\n"),
         ("printf 'a\\n\\e[31mb\\377 \\n\\n' >&2; exit 1", "ended with status 1: \\x1b[31mb\ufffd\n"),
     ],
 )
@@ -279,6 +365,9 @@ def test_programs_that_depend_on_the_item(tarjob: Run, tmp_path: Path) -> None:
         (("-s", "a", "--fail-fast", "--keep-going", "true"), "--fail-fast and --keep-going exclude each other"),
         (("-s", "a", "--engine", "local", "--address", "x", "true"), "--address and --cpus are for --engine ray"),
         (("-s", "a", "--engine", "local", "--cpus", "2", "true"), "--address and --cpus are for --engine ray"),
+        (("-s", "a", "--cpus", "nan", "true"), "--cpus nan is no number of cores"),
+        (("-s", "a", "--cpus", "inf", "true"), "--cpus inf is no number of cores"),
+        (("-s", "a", "--address", "", "true"), "--address is empty"),
         (("-s", "a", "--engine", "slurm", "true"), "Invalid value for '--engine'"),
         (("-s", "a", "--only", "9/8", "true"), "--only '9/8' is no part"),
         (("-s", "a", "--timeout", "nan", "true"), "--timeout nan is no number of seconds"),
@@ -359,10 +448,28 @@ def test_cores_are_divided_by_those_of_the_command(parallel: str, tarjob: Run, t
     assert at_once(tmp_path) == 1
 
 
-def test_no_more_than_files_can_be_opened(shell: Run) -> None:
-    done = shell("ulimit -n 64; tarjob -j 50 -s '{1..60}' -- echo")
+@pytest.mark.parametrize(("files", "allowed"), [(64, "4 items"), (50, "1 item")])
+def test_no_more_than_files_can_be_opened(files: int, allowed: str, shell: Run) -> None:
+    done = shell(f"ulimit -n {files}; tarjob -j 50 -s '{{1..60}}' -- echo")
     assert (done.status, lines(done)) == (0, sorted(map(str, range(1, 61))))
-    assert done.stderr == "tarjob: the limit of open files (ulimit -n) allows 4 items at a time, not 50\n"
+    assert done.stderr == f"tarjob: the limit of open files (ulimit -n) allows {allowed} at a time, not 50\n"
+
+
+FULL = """
+import resource, sys, tempfile
+from tartools.commands.tarjob import tarjob
+tempfile.gettempdir()  # which writes a file once
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+sys.exit(tarjob.main(["-j", "1", "-s", "{1..2}", "--", "touch", "ran-{}"]))
+"""
+
+
+def test_what_can_not_be_written_down_is_not_begun(shell: Run, tmp_path: Path) -> None:
+    """As on a full disk: no file can become longer."""
+    done = shell(f"{sys.executable} -", stdin=FULL.encode())
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr == "".join(f"tarjob: {n}: can't be run: touch: File too large\n" for n in (1, 2))
+    assert os.listdir(tmp_path) == []
 
 
 # ---- what is printed ----
@@ -381,9 +488,11 @@ def test_what_failed_prints_nothing(tarjob: Run) -> None:
 
 
 def test_sixteen_megabytes_are_passed_on(tarjob: Run) -> None:
-    assert tarjob("-s", "x", "--", "head", "-c", 16 << 20, "/dev/zero", "-z") != (0, b"", "")
-    done = tarjob("-s", 16 << 20, "--", "head", "/dev/zero", "-c")
-    assert (done.status, done.stdout == bytes(16 << 20), done.stderr) == (0, True, "")
+    most = 16 << 20
+    done = tarjob("-s", most, "--", "head", "/dev/zero", "-c")
+    assert (done.status, done.stdout == bytes(most), done.stderr) == (0, True, "")
+    said = "printed more than 16,777,216 bytes, and only these are passed on: have it write a file (-o)"
+    assert tarjob("-s", most + 1, "--", "head", "/dev/zero", "-c") == (1, b"", f"tarjob: {most + 1}: {said}\n")
 
 
 def test_stdin_is_empty(tarjob: Run) -> None:
@@ -449,6 +558,14 @@ def test_the_report(tarjob: Run) -> None:
     tarjob("--log", "one", "-s", "1", "--", "true")
     assert tarjob("--report", "one").stdout.startswith(b"1 item: 1 done, 0 failed, 1 try\n")
     assert tarjob("--report", "none") == (1, b"", "tarjob: none: No such file or directory\n")
+
+
+@pytest.mark.parametrize("value", ["null", '"x"', "1e999", "[1]"])
+def test_a_report_of_what_is_no_log(value: str, tarjob: Run, tmp_path: Path) -> None:
+    tarjob("--log", "log", "-s", "1", "--", "true")
+    log = (tmp_path / "log").read_text()
+    (tmp_path / "log").write_text(log + log.replace('"tries": 1', f'"tries": {value}'))
+    assert tarjob("--report", "log") == (1, b"", "tarjob: log: line 2 is no record of a job\n")
 
 
 def test_the_account(tarjob: Run) -> None:
