@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import subprocess
@@ -77,6 +78,12 @@ def running(command: Sequence[str | Path], **options: Any) -> Iterator[subproces
             yield process
         finally:
             process.kill()
+
+
+def open_descriptors() -> set[str]:
+    """Return the descriptors that are open here, but for those that only garbage of other tests holds."""
+    gc.collect()
+    return set(os.listdir("/dev/fd"))
 
 
 def clean_environment() -> dict[str, str]:

@@ -15,7 +15,7 @@ from tartools.errors import StorageError, UsageError, shown
 from tartools.storage.command import fill
 from tartools.storage.local import path_of
 from tartools.storage.names import scheme_of
-from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+from tests.conftest import Run, has_end, make_samples, make_tar, members_of, open_descriptors
 
 TAR = make_tar(make_samples(3))
 
@@ -294,10 +294,6 @@ def test_outputs_by_command_leave_the_descriptors_of_others_alone() -> None:
         with open("other", "wb", buffering=0) as other:
             del output
             assert other.write(b"x") == 1
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
