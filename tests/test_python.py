@@ -18,8 +18,7 @@ from PIL import Image
 
 import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError
-
-from .conftest import make_samples, make_tar, members_of
+from tests.conftest import make_samples, make_tar, members_of, open_descriptors
 
 
 @pytest.fixture
