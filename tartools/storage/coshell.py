@@ -3,10 +3,13 @@
 The shell (bash) is a child of ours in a session of its own. It reads tasks from a pipe and runs the command in a
 subshell, which `set -m` gives a process group. A task is words, each with a NUL behind it, which none can hold:
 
-    =SHARD          only if it is not that of the task before: from here on TAR_SHARD
+    =SHARD/         only if it is not that of the task before: from here on TAR_SHARD
     NAME            the directory, as it is called in the folder where the shell has been started
     INDEX           TAR_INDEX
-    KEY             TAR_KEY
+    KEY/            TAR_KEY
+
+A slash stands behind what may be any bytes, since it ends a character that is cut there. bash would take a NUL for a
+part of that, and wait for more.
 
 The answer, on a second pipe, is two numbers and a newline: of the process of the subshell, which is that of its
 group, and its status. On a third pipe, the notices, stands by then what bash remarks on the end of a job, which tells
@@ -31,14 +34,13 @@ from tartools.storage.command import Child, describe
 
 NAMES = (b"TAR_INDEX", b"TAR_KEY", b"TAR_SHARD")  # what a task sets in the environment
 _CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # no older one was tried
-# By bytes: in UTF-8, read takes a NUL behind the begin of a character for a part of it, and waits for more.
 # All in one line, so that the line numbers of messages are those that a new shell tells.
 _LOOP = (
     "BASH_EXECUTION_STRING=$1; shift; export TAR_SHARD TAR_INDEX TAR_KEY; "
     "exec 3<&0 5>&2 2>&{notices} {notices}>&- </dev/null; set -m; "
-    'while LC_ALL=C read -r -d "" -u 3; do '
-    'case $REPLY in =*) TAR_SHARD=${{REPLY#=}}; read -r -d "" -u 3;; esac; '
-    'IFS= read -r -d "" -u 3 TAR_INDEX; LC_ALL=C IFS= read -r -d "" -u 3 TAR_KEY || break; '
+    'while read -r -d "" -u 3; do '
+    'case $REPLY in =*) TAR_SHARD=${{REPLY#=}}; TAR_SHARD=${{TAR_SHARD%/}}; read -r -d "" -u 3;; esac; '
+    'IFS= read -r -d "" -u 3 TAR_INDEX; IFS= read -r -d "" -u 3 TAR_KEY || break; TAR_KEY=${{TAR_KEY%/}}; '
     '( set +m; cd -- "$REPLY"; unset -v REPLY OLDPWD; {restored}SECONDS=0; {command}\n) '
     "{output} 3<&- 5>&- & "
     "wait $!; echo $! $?; done"
@@ -123,9 +125,9 @@ class Coshell:
 
     def give(self, name: bytes, index: bytes, key: bytes, shard: bytes) -> None:
         """Have the command run in the directory *name*. Raises: BrokenPipeError if the shell has ended before."""
-        words = b"%b\0%b\0%b\0" % (name, index, key)
+        words = b"%b\0%b\0%b/\0" % (name, index, key)
         if shard != self._shard:
-            words = b"=%b\0%b" % (shard, words)
+            words = b"=%b/\0%b" % (shard, words)
             self._shard = shard
         while words:
             words = words[self._tasks.write(words) or 0 :]
