@@ -186,12 +186,7 @@ def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, 
             raise ValueError(f"two of the pairs have the output {shown(output)!r}")
         outputs.add(output)
     there = set() if redo else storage.those_there([output for _, output in pairs])
-    return [pair for pair in pairs if pair[1] not in there or _is_directory(pair[1])]
-
-
-def _is_directory(output: str) -> bool:
-    """Tell whether *output*, which is there, is a local directory: such a thing does not appear whole."""
-    return storage.is_file(output) and storage.is_there(f"{output}/.")
+    return [pair for pair in pairs if pair[1] not in there or storage.is_directory(pair[1])]
 
 
 def _make(function: OfShard[Source], source: Source, output: str, redo: bool) -> None:
@@ -199,7 +194,7 @@ def _make(function: OfShard[Source], source: Source, output: str, redo: bool) ->
 
     Raises: what it raises; StorageError if the output is not there then.
     """
-    if not redo and storage.is_there(output) and not _is_directory(output):
+    if not redo and storage.is_there(output) and not storage.is_directory(output):  # such a thing does not appear whole
         return
     function(source, output)
     if not storage.is_there(output):  # looked at where it was made: network file systems tell others late

@@ -92,7 +92,7 @@ def in_pieces(
     reading: Reading,
     work: Work[Told],
     plan: Plan,
-    take: Callable[[Told], object] = bool,
+    take: Callable[[Told], object],
 ) -> Generator[bytes, None, None]:
     """Yield what *work* yields for the samples of *urls*, in order, in the same parts; have *take* what it returns.
 
@@ -109,6 +109,28 @@ def in_pieces(
     plan = plan._replace(most=min(plan.most, MOST - 1), far=plan.far and len(urls) > 1)  # one more waits to be heard
     units = planned(urls, account.expected if plan.most > 1 and can_fork() else 0, plan)
     return _worked_off(units, urls, account, reading, work, plan, take)
+
+
+def digest(
+    urls: Sequence[str],
+    account: Account,
+    reading: Reading,
+    look: Callable[[Iterator[Batch]], Told],
+    most: int,
+    take: Callable[[Told], object],
+) -> None:
+    """Have *take* what *look* returns for the samples of each unit of the input, in order, as in `in_pieces`.
+
+    Shards on servers are read apart too, since what comes of them is small. Raises: what `in_pieces` raises.
+    """
+
+    def work(batches: Iterator[Batch], _turn: Turn) -> Generator[bytes, None, Told]:
+        yield from ()  # what it makes of them is what it returns
+        return look(batches)
+
+    with closing(in_pieces(urls, account, reading, work, Plan(most, far=True), take)) as parts:
+        for _ in parts:
+            pass  # there are none
 
 
 def _worked_off(

@@ -29,7 +29,7 @@ def missing(tasks: Sequence[Task], records: Mapping[tuple[str, str], Mapping[str
     """
     failed = {which for which, said in records.items() if said["status"] == FAILED}
     there = set() if redo else storage.those_there([task.output for task in tasks if task.output])
-    there = {url for url in there if not (storage.is_file(url) and storage.is_there(f"{url}/."))}
+    there = {url for url in there if not storage.is_directory(url)}
     return [
         task._replace(force=task.force or task.output in there)
         for task in tasks

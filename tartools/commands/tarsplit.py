@@ -20,18 +20,14 @@ Examples:
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple, NoReturn
 
 import typer
 
 from tartools import cli, compression, numbering, shards, storage
 from tartools.account import Account
 from tartools.errors import SampleError, UsageError
-
-if TYPE_CHECKING:
-    from tartools.pieces import Turn
-    from tartools.sample import Batch
 
 DEFAULT_SIZE = 10**9  # bytes
 
@@ -124,17 +120,9 @@ def even_counts(urls: Sequence[str], into: int, reading: shards.Reading) -> Spre
     for url in urls:
         if not storage.is_repeatable(url):
             raise UsageError("--shards reads the inputs twice, which this one does not allow", url=url)
-
-    def count(batches: Iterator[Batch], _turn: Turn) -> Generator[bytes, None, int]:
-        yield from ()  # it makes nothing of them
-        return sum(map(len, batches))
-
     counts: list[int] = []
-    plan = pieces.Plan(min(cli.workers(0), pieces.WORKERS), far=True)
-    parts = pieces.in_pieces(urls, Account(lambda _: None), reading, count, plan, counts.append)
-    with shards.closing_upstream(parts):
-        for _ in parts:
-            pass  # there are none
+    most = min(cli.workers(0), pieces.WORKERS)
+    pieces.digest(urls, Account(lambda _: None), reading, lambda batches: sum(map(len, batches)), most, counts.append)
     total = sum(counts)
     if total < into:
         raise SampleError(f"{total} samples are too few for {into} shards")

@@ -42,7 +42,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -79,8 +79,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Pa
     reading = shards.Reading(source.lax, source.skip_special, ranges=True, forks=True)
     most = parallel or min(cli.workers(0), pieces.WORKERS)
 
-    def work(batches: Iterator[Batch], _turn: pieces.Turn) -> Generator[bytes, None, dict[str, Any]]:
-        yield from ()  # what it makes of them is what it returns
+    def told_of(batches: Iterator[Batch]) -> dict[str, Any]:
         found = Statistics()
         for batch in batches:
             found.add(statistics.of_batch(batch, wanted))
@@ -89,11 +88,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Pa
         return found.told()
 
     found = Statistics()
-    plan = pieces.Plan(most, far=True)
-    parts = pieces.in_pieces(urls, account, reading, work, plan, lambda part: found.add(Statistics.of(part)))
-    with shards.closing_upstream(parts):
-        for _ in parts:
-            pass  # there are none
+    pieces.digest(urls, account, reading, told_of, most, lambda part: found.add(Statistics.of(part)))
     if found.samples and found.fields is not None:
         known = {field.lower() for field in found.fields}
         unseen = [name for name in named if name.lower() not in known]

@@ -155,6 +155,11 @@ def is_file(url: str) -> bool:
     return scheme_of(url) in LOCAL
 
 
+def is_directory(url: str) -> bool:
+    """Tell whether *url* is a local directory that is there."""
+    return is_file(url) and is_there(f"{url}/.")
+
+
 def is_repeatable(url: str) -> bool:
     """Tell whether *url* can be read twice: not so stdin, commands and fifos.
 
