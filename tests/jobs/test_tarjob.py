@@ -286,10 +286,11 @@ def test_what_a_failed_try_has_written_is_replaced_by_the_next(tarjob: Run, tmp_
 def test_a_timeout(tarjob: Run, tmp_path: Path) -> None:
     """What ends has all the time that it may need; what is to be stopped would never end."""
     assert tarjob("--timeout", 1000, "--log", "log", "-s", 1, "--", "echo") == (0, b"1\n", "")
-    done = tarjob("--timeout", 1, "--log", "log", "-s", 2, "--", "bash", "-c", "exec sleep 1000 # {}")
-    assert done == (1, b"", "tarjob: 2: took longer than 1 seconds and was stopped\n")
-    said = {said["item"]: (said["status"], said["exit"]) for said in records(tmp_path / "log")}
-    assert said == {"1": ("done", 0), "2": ("failed", None)}
+    line = "echo begun >&2; exec sleep 1000 # {}"
+    done = tarjob("--timeout", 10, "--log", "log", "-s", 2, "--", "bash", "-c", line)
+    assert done == (1, b"", "tarjob: 2: took longer than 10 seconds and was stopped: begun\n")
+    said = {said["item"]: (said["status"], said["exit"], said["stderr"]) for said in records(tmp_path / "log")}
+    assert said == {"1": ("done", 0, ""), "2": ("failed", None, "begun\n")}
 
 
 @pytest.mark.parametrize("option", [(), ("--keep-going",)])
