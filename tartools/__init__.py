@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tartools.library import TarWriter, open, read, write
-    from tartools.mapping import map_samples, map_shards
-    from tartools.sample import Sample
+    from tartools.run.functions import map_samples, map_shards
+    from tartools.samples.sample import Sample
+    from tartools.shards.library import TarWriter, open, read, write
 
 __all__ = ["Sample", "TarWriter", "map_samples", "map_shards", "open", "read", "write"]
 
@@ -27,6 +27,7 @@ __all__ = ["Sample", "TarWriter", "map_samples", "map_shards", "open", "read", "
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'tartools' has no attribute {name!r}")
-    from tartools import library, mapping
+    from tartools.run import functions
+    from tartools.shards import library
 
-    return getattr(mapping if name.startswith("map_") else library, name)
+    return getattr(functions if name.startswith("map_") else library, name)

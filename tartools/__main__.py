@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tartools import manual
+from tartools.commands import _manual
 
 USAGE = 2
-PAGE = "man7/tartools.7"
-PAGES = (Path(sys.prefix, "share/man", PAGE), Path(__file__).parents[1] / "man/tartools.7")  # installed, in a clone
+PAGE = "man/man7/tartools.7"
+PAGES = (Path(sys.prefix, "share", PAGE), Path(__file__).parents[1] / PAGE)  # installed, in a clone
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,19 +29,19 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"tartools {version('tartools')}\n")
         return 0
     if name == "demo":
-        from tartools import demo
+        from tartools.commands import _demo
 
-        return demo.main(arguments[1:])
-    if name in manual.names():
+        return _demo.main(arguments[1:])
+    if name in _manual.names():
         sys.argv = [name, *arguments[1:]]
-        manual.load(name)()
+        _manual.load(name)()
     sys.stderr.write(unknown(name))
     return USAGE
 
 
 def listing() -> str:
     """Return the commands with their summaries."""
-    rows = [(name, manual.load(name).summary) for name in manual.names()]
+    rows = [(name, _manual.load(name).summary) for name in _manual.names()]
     rows.append(("demo", "Make a small data set and run the commands on it, line by line."))
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:{width}}  {summary}\n" for name, summary in rows]
@@ -54,9 +54,9 @@ def listing() -> str:
 
 
 def unknown(name: str) -> str:
-    """Return what to say to somebody who asked for *name*, which is none of ours."""
-    near = difflib.get_close_matches(name, [*manual.names(), "demo"], cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(manual.names())} and demo"
+    """Return the message for *name*, which is not one of our commands."""
+    near = difflib.get_close_matches(name, [*_manual.names(), "demo"], cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(_manual.names())} and demo"
     return f"tartools: no command is called {name!r}; {hint}\n"
 
 

@@ -1,31 +1,30 @@
-"""The failures a user can act on, each with the place where it happened.
+"""The failures that a user can act on, each with the URL and the byte where it happened.
 
     TarToolsError            1  base of all; printed as `NAME: URL: at byte N: what is wrong`
     ├─ StorageError          1  a URL cannot be opened, read, written or closed
     ├─ TarFormatError        1  the bytes are not a well-formed archive
     │  └─ TruncatedError     1  ... they end too early
-    ├─ SampleError           1  a sound archive, but its members do not do as samples
+    ├─ SampleError           1  the archive is sound, but its samples are not what was asked for
     ├─ CommandError          1  a command that the user gave failed on a sample
     └─ UsageError            2  the command line cannot be carried out
 
 The number is the exit status. Signals are not errors: `cli` turns them into statuses above 128.
-An error of the system that none of these stands for is one line too. Any other exception is a bug and shows its
-traceback.
+Other errors of the operating system are printed as one line too. Any other exception is a bug and shows its traceback.
 """
 
 from __future__ import annotations
 
 import re
 
-_QUERY = re.compile(r"""(://[^\s'"?]*)\?[^\s'"]*""")
-_LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp")  # schemes in whose names a question mark is a letter
-_PASSWORD = re.compile(r"""(://[^\s'"/@:]*):[^\s'"/@]*@""")
+_QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
+_LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp")  # schemes without a query: ? is part of a name
+_CREDENTIALS = r"""(://[^\s'"/@:]*):[^\s'"/@]*@"""
 
 
 class TarToolsError(Exception):
-    """A failure with its place: *url* as the user gave it, *offset* in bytes of the tar stream.
+    """A failure: *url* as the user gave it, *offset* in bytes of the tar stream.
 
-    `str()` gives one printable line; a query in the URL (which may be a signature) is never part of it.
+    `str()` gives one printable line. It never contains the query of a URL, which may be a signature.
     """
 
     status = 1
@@ -56,7 +55,7 @@ class TruncatedError(TarFormatError):
 
 
 class SampleError(TarToolsError):
-    """The archive is sound, but its members do not do as the samples that were asked for."""
+    """The archive is sound, but its samples are not what was asked for."""
 
 
 class CommandError(TarToolsError):
@@ -81,7 +80,7 @@ def printable(text: str) -> str:
 
 
 def several(count: int, what: str, more: str = "") -> str:
-    """Return *count* of *what*, or of *more* if that is not *what* with an s.
+    """Return *count* and the noun *what*; its plural is *more*, or else *what* with an s.
 
     >>> several(1, "shard"), several(1200, "shard"), several(2, "try", "tries")
     ('1 shard', '1,200 shards', '2 tries')
@@ -89,17 +88,30 @@ def several(count: int, what: str, more: str = "") -> str:
     return f"{count:,} {what if count == 1 else more or what + 's'}"
 
 
+def in_units(size: float) -> str:
+    """Return *size* in bytes with a unit, to one decimal.
+
+    >>> in_units(999), in_units(21_370_880)
+    ('999 B', '21.4 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < (1000 if unit == "B" else 999.95) or unit == "TB":  # 999.95 would round to 1000.0
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
 def concealed(command: str) -> str:
-    """Return *command* as messages show it: without the queries and passwords of the URLs in it.
+    """Return *command* for a message: without the queries and passwords of the URLs in it.
 
     >>> concealed("curl -s 'https://me:secret@host/a.tar?signature=abc' | pv")
     "curl -s 'https://me:…@host/a.tar?…' | pv"
     """
-    return printable(_PASSWORD.sub(r"\1:…@", _QUERY.sub(r"\1?…", command)))
+    return printable(re.sub(_CREDENTIALS, r"\1:…@", re.sub(_QUERY, r"\1?…", command)))
 
 
 def shown(url: str) -> str:
-    """Return *url* as messages show it: "stdin" for -, a query (which may be a signature) replaced.
+    """Return *url* for a message: "stdin" for -, and `?…` in place of a query, which may be a signature.
 
     >>> shown("https://host/a.tar?X-Amz-Signature=abc"), shown("s3://b/what?.tar")
     ('https://host/a.tar?…', 's3://b/what?.tar')

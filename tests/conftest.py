@@ -10,10 +10,13 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from tests.forkclient import Forks
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -30,22 +33,45 @@ class Result(NamedTuple):
 Run = Callable[..., Result]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Return what distributes the tests among workers, if there are some."""
+    from tests.schedule import Schedule
+
+    return Schedule(config, log)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Give what commands are forked from."""
+    forks = Forks(clean_environment())
+    yield forks
+    forks.stop()
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Return a function that runs an installed command in `tmp_path`: `run("tarcat", "-c", 3, stdin=data)`."""
+def run(tmp_path: Path, forks: Forks) -> Run:
+    """Return a function that runs an installed command in `tmp_path`: `run("tarcat", "-c", 3, stdin=data)`.
+
+    It is a fork of a process that has imported the commands (`tests.forkserver`), which a test can't tell from one that
+    was started, but for the time. With `real=True` it is started.
+    """
 
     def run(
-        name: str, *arguments: object, stdin: bytes = b"", env: dict[str, str] | None = None, timeout: float = 120
+        name: str,
+        *arguments: object,
+        stdin: bytes = b"",
+        env: dict[str, str] | None = None,
+        timeout: float = 120,
+        real: bool = False,
     ) -> Result:
-        done = subprocess.run(
-            [BIN / name, *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            cwd=tmp_path,
-            env=clean_environment() | (env or {}),
-            timeout=timeout,
-            check=False,
-        )
+        command = [BIN / name, *map(str, arguments)]
+        environment = clean_environment() | (env or {})
+        if real or not forks.can(command, environment):
+            start = partial(subprocess.run, capture_output=True, check=False)
+        else:
+            start = forks.run
+        done = start(command, input=stdin, cwd=tmp_path, env=environment, timeout=timeout)
         return Result(done.returncode, done.stdout, done.stderr.decode())
 
     return run

@@ -1,4 +1,4 @@
-"""The README tells the truth: its pipelines and its Python run as printed, its two commands are what CI runs."""
+"""The README is true: its pipelines and its Python run as printed, and CI runs its two commands."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of
@@ -190,11 +192,42 @@ def test_the_endless_stream_ends(data: Path, shell: Run) -> None:
 
 def test_the_two_commands_are_what_ci_runs() -> None:
     install, tests = BLOCKS[:2]
-    assert install.startswith("python3 -m venv ") and install.endswith(" && .venv/bin/python -m tartools demo")
-    assert tests.startswith(".venv/bin/python -m pytest")
+    venv, plain, demo = install.split(" && ")
+    assert (venv, plain) == ("python3 -m venv .venv", ".venv/bin/pip install -q .")  # without what only tests need
+    assert demo == ".venv/bin/python -m tartools demo"
+    editable, pytest_ = tests.split(" && ")
+    assert editable == ".venv/bin/pip install -q -e '.[test]'" and pytest_.startswith(".venv/bin/python -m pytest ")
     script = (ROOT / ".ci/run").read_text()
-    assert [f"\n{line}" in README for line in (install, tests)] == [True, True]
-    assert "readme_line 'python3 -m venv '" in script and "readme_line '\\.venv/bin/python -m pytest'" in script
+    for prefix, line in (("python3 -m venv ", install), (r"\.venv/bin/pip install ", tests)):
+        assert re.findall(rf"^{prefix}.*", README, re.MULTILINE) == [line]
+        assert script.count(f"readme_line '{prefix}'") == 1
+    assert [script.count(part) for part in ('bash -c "${second%% && *}"', 'bash -c "${second#* && }"')] == [1, 1]
+
+
+def workflow(name: str) -> dict[str, Any]:
+    """Return the jobs of a workflow of GitHub."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows" / name).read_text())["jobs"]
+    assert isinstance(jobs, dict)
+    return jobs
+
+
+def test_the_workflows_run_what_the_readme_says() -> None:
+    jobs = workflow("tests.yml")
+    assert jobs["linux"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert [step["run"] for step in jobs["linux"]["steps"] if "run" in step] == [".ci/run"]
+    assert [step["run"] for step in jobs["macos"]["steps"] if "run" in step] == BLOCKS[:2]
+    assert workflow("release.yml")["publish"]["needs"] == ["test", "build"]
+    assert workflow("release.yml")["test"]["uses"] == "./.github/workflows/tests.yml"
+
+
+def test_the_form_for_issues_asks_for_what_helps() -> None:
+    fields = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text())["body"]
+    assert [field["id"] for field in fields] == ["command", "expected", "version", "members"]
+
+
+def test_make_knows_the_targets_of_the_guide() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"^make (\w+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)) == targets
 
 
 def test_the_libraries_are_those_of_the_project() -> None:
@@ -209,6 +242,6 @@ def test_the_libraries_are_those_of_the_project() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", ROOT / "ARCHITECTURE.md"):
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), target

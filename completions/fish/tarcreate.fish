@@ -1,4 +1,4 @@
-# Made by python -m tartools.manual.
+# Made by python -m tartools.commands._manual.
 function __tartools_fields
     for file in (commandline -opc)[2..]
         set file (string replace -r -- '^~/' "$HOME/" $file)
@@ -10,18 +10,18 @@ function __tartools_fields
         return
     end
 end
-complete -c tarcreate -l format -x -d 'tsv, csv or recipe; else the suffix tells.'
-complete -c tarcreate -l key -x -d 'Keys of a table without __key__: \'{:09d}\'.'
-complete -c tarcreate -s C -l directory -x -a '(__fish_complete_directories)' -d 'Relative paths begin in DIR, not here.'
-complete -c tarcreate -l allow-pipe -d 'Run the commands that a table names.'
-complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make samples of the files below DIR.'
-complete -c tarcreate -l class -x -a '(__tartools_fields)' -d 'Store the name of the directory as FIELD.'
-complete -c tarcreate -l skip-special -d 'Leave out links and special files without a word.'
-complete -c tarcreate -s o -l output -r -F -d 'Write to URL, which appears when it is complete. Default: -.'
-complete -c tarcreate -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'
-complete -c tarcreate -s z -l gzip -d 'Compress by gzip; the name must not say otherwise.'
-complete -c tarcreate -l progress -d 'Show progress even if nobody seems to watch.'
+complete -c tarcreate -l format -x -d 'Format of the plan: tsv, csv or recipe. Default: tsv for stdin, else by suffix.'
+complete -c tarcreate -l key -x -d 'Make keys from the row\'s number, if there is no __key__. Default: {:09d}.'
+complete -c tarcreate -s C -l directory -x -a '(__fish_complete_directories)' -d 'Directory of relative paths. Default: the current one.'
+complete -c tarcreate -l allow-pipe -d 'Run the commands (pipe:) that a table names; only for tables that you trust.'
+complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make samples from the files below DIR, without a plan.'
+complete -c tarcreate -l class -x -a '(__tartools_fields)' -d 'With --folder: store the name of each file\'s directory as FIELD.'
+complete -c tarcreate -l skip-special -d 'With --folder: skip links and special files silently (exit status 0).'
+complete -c tarcreate -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
+complete -c tarcreate -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tarcreate -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'
+complete -c tarcreate -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tarcreate -s q -l quiet -d 'Show neither progress nor warnings.'
-complete -c tarcreate -s v -l verbose -d 'End with one line of account on stderr.'
+complete -c tarcreate -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarcreate -l version -d 'Show the version and exit.'
 complete -c tarcreate -s h -l help -d 'Show this help and exit.'

@@ -1,4 +1,4 @@
-# Made by python -m tartools.manual.
+# Made by python -m tartools.commands._manual.
 function __tartools_fields
     for file in (commandline -opc)[2..]
         set file (string replace -r -- '^~/' "$HOME/" $file)
@@ -10,22 +10,22 @@ function __tartools_fields
         return
     end
 end
-complete -c tarshow -s T -l files-from -r -F -d 'Read more names of shards from FILE, one a line.'
-complete -c tarshow -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
-complete -c tarshow -l lax -d 'Accept shards that have no end-of-archive block.'
-complete -c tarshow -l skip-special -d 'Leave out links, devices and sparse members without a word.'
-complete -c tarshow -s f -l fields -x -a '(__tartools_fields)' -d 'Only these fields: words \'a;b\' or \'new=a;b\'.'
-complete -c tarshow -s x -l exclude -x -a '(__tartools_fields)' -d 'Not these fields.'
-complete -c tarshow -l verbatim -d 'Compare names of fields with their case.'
-complete -c tarshow -l html -r -F -d 'Write a page for a browser, which needs nothing else.'
-complete -c tarshow -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'
-complete -c tarshow -l sample -x -d 'Show N samples, drawn evenly from all. At least 1.'
-complete -c tarshow -l seed -x -d 'Which of the possible random orders. Default: 0.'
+complete -c tarshow -s f -l fields -x -a '(__tartools_fields)' -d 'Fields to keep, in quotes: \'jpg cls\'. \'a;b\' takes the first that exists, \'new=old\' renames.'
+complete -c tarshow -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields to drop, in quotes: \'json txt\'.'
+complete -c tarshow -l verbatim -d 'Match field names by exact case.'
+complete -c tarshow -l html -r -F -d 'Write a page for a browser: one file, no network needed.'
+complete -c tarshow -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tarshow -l sample -x -d 'Show N samples drawn at random from all. At least 1.'
+complete -c tarshow -l seed -x -d 'Random seed. Default: 0.'
 complete -c tarshow -s c -l count -x -d 'Stop after N samples.'
-complete -c tarshow -l pictures -x -a 'auto kitty iterm sixel blocks none' -d 'How pictures are drawn; auto is what the terminal knows. Default: auto.'
+complete -c tarshow -l pictures -x -a 'auto kitty iterm sixel blocks none' -d 'How to draw pictures; auto picks what the terminal can do. Default: auto.'
 complete -c tarshow -s i -l interactive -d 'Show one sample at a time; keys turn the pages.'
-complete -c tarshow -l progress -d 'Show progress even if nobody seems to watch.'
+complete -c tarshow -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
+complete -c tarshow -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarshow -l lax -d 'Accept shards without an end-of-archive block.'
+complete -c tarshow -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
+complete -c tarshow -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tarshow -s q -l quiet -d 'Show neither progress nor warnings.'
-complete -c tarshow -s v -l verbose -d 'End with one line of account on stderr.'
+complete -c tarshow -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarshow -l version -d 'Show the version and exit.'
 complete -c tarshow -s h -l help -d 'Show this help and exit.'

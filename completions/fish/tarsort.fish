@@ -1,4 +1,4 @@
-# Made by python -m tartools.manual.
+# Made by python -m tartools.commands._manual.
 function __tartools_fields
     for file in (commandline -opc)[2..]
         set file (string replace -r -- '^~/' "$HOME/" $file)
@@ -10,24 +10,24 @@ function __tartools_fields
         return
     end
 end
-complete -c tarsort -s T -l files-from -r -F -d 'Read more names of shards from FILE, one a line.'
+complete -c tarsort -s s -l sortkey -x -a '(__tartools_fields)' -d 'Sort by this field, such as cls or meta.json:width. Default: __key__.'
+complete -c tarsort -s S -l sorttype -x -a 'text int float version shuffle' -d 'How to compare values. Default: text.'
+complete -c tarsort -s r -l reverse -d 'Sort in descending order.'
+complete -c tarsort -s u -l unique -x -a 'first last' -d 'Of samples with equal values keep only the first, or only the last.'
+complete -c tarsort -l missing -x -a 'first last' -d 'Put samples without the field first, or last; otherwise they are an error.'
+complete -c tarsort -l seed -x -d 'Random seed. Default: 0.'
+complete -c tarsort -l verbatim -d 'Match field names by exact case, and keep the final newline of values.'
+complete -c tarsort -s M -l memory -x -d 'Memory for sorting, 64K or more, such as 64M or 1e9. Default: 256M.'
+complete -c tarsort -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
+complete -c tarsort -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarsort -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
-complete -c tarsort -l lax -d 'Accept shards that have no end-of-archive block.'
-complete -c tarsort -l skip-special -d 'Leave out links, devices and sparse members without a word.'
-complete -c tarsort -s o -l output -r -F -d 'Write to URL, which appears when it is complete. Default: -.'
-complete -c tarsort -l force -d 'Replace what exists. Environment: TARTOOLS_FORCE.'
-complete -c tarsort -s z -l gzip -d 'Compress by gzip; the name must not say otherwise.'
-complete -c tarsort -s s -l sortkey -x -a '(__tartools_fields)' -d 'What to sort by. Default: __key__.'
-complete -c tarsort -s S -l sorttype -x -a 'text int float version shuffle' -d 'As what it is compared. Default: text.'
-complete -c tarsort -s r -l reverse -d 'The greatest first; equal ones stay as they were.'
-complete -c tarsort -s u -l unique -x -a 'first last' -d 'Keep only this one of equal samples.'
-complete -c tarsort -l missing -x -a 'first last' -d 'Where samples go that lack what is sorted by.'
-complete -c tarsort -l seed -x -d 'Which of the possible random orders. Default: 0.'
-complete -c tarsort -l verbatim -d 'Compare names with their case, take values as they are.'
-complete -c tarsort -s M -l memory -x -d 'What sorting holds; 64K or more. Default: 268435456.'
-complete -c tarsort -l tmpdir -x -a '(__fish_complete_directories)' -d 'Temporary files go here, not $TMPDIR.'
-complete -c tarsort -l progress -d 'Show progress even if nobody seems to watch.'
+complete -c tarsort -l lax -d 'Accept shards without an end-of-archive block.'
+complete -c tarsort -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
+complete -c tarsort -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
+complete -c tarsort -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tarsort -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'
+complete -c tarsort -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tarsort -s q -l quiet -d 'Show neither progress nor warnings.'
-complete -c tarsort -s v -l verbose -d 'End with one line of account on stderr.'
+complete -c tarsort -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarsort -l version -d 'Show the version and exit.'
 complete -c tarsort -s h -l help -d 'Show this help and exit.'

@@ -1,4 +1,4 @@
-# Made by python -m tartools.manual.
+# Made by python -m tartools.commands._manual.
 function __tartools_fields
     for file in (commandline -opc)[2..]
         set file (string replace -r -- '^~/' "$HOME/" $file)
@@ -10,15 +10,15 @@ function __tartools_fields
         return
     end
 end
-complete -c tarstat -s T -l files-from -r -F -d 'Read more names of shards from FILE, one a line.'
+complete -c tarstat -l classes -x -a '(__tartools_fields)' -d 'Count the values of these fields too, in quotes: \'label split\'.'
+complete -c tarstat -l json -d 'Print one JSON object.'
+complete -c tarstat -s p -l parallel -x -d 'Number of workers. Default: one per core, up to 4.'
+complete -c tarstat -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarstat -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
-complete -c tarstat -l lax -d 'Accept shards that have no end-of-archive block.'
-complete -c tarstat -l skip-special -d 'Leave out links, devices and sparse members without a word.'
-complete -c tarstat -l classes -x -a '(__tartools_fields)' -d 'Count the values of these fields too.'
-complete -c tarstat -l json -d 'Write one JSON object.'
-complete -c tarstat -s p -l parallel -x -d 'Workers; 0 is one a core. Default: 0.'
-complete -c tarstat -l progress -d 'Show progress even if nobody seems to watch.'
+complete -c tarstat -l lax -d 'Accept shards without an end-of-archive block.'
+complete -c tarstat -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
+complete -c tarstat -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tarstat -s q -l quiet -d 'Show neither progress nor warnings.'
-complete -c tarstat -s v -l verbose -d 'End with one line of account on stderr.'
+complete -c tarstat -s v -l verbose -d 'Print one line of totals on stderr at the end.'
 complete -c tarstat -l version -d 'Show the version and exit.'
 complete -c tarstat -s h -l help -d 'Show this help and exit.'

@@ -1,56 +1,63 @@
 r"""Write fields of samples as a table.
 
-Writes one row a sample, as tab-separated values with a header. The first column is the key; -f names the others:
+Writes one row per sample, as tab-separated values with a header. The first column is the key; -f names the others:
 FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD, FIELD:path.into.json, or one of __key__,
 __shard__, __index__ (from 0, over all shards) and __size__ (bytes in the archive). Without -f there are only keys.
 
 A field is UTF-8 text, without one final newline unless --verbatim. In TSV, tab, newline, carriage return and
-backslash are written as \t \n \r \\, in CSV they are quoted. In JSON lines, values inside JSON fields keep their
-type. A sample that lacks a value is a failure unless --missing says what to write; a column for which no sample
-had a value always is one.
+backslash are written as \t \n \r \\; in CSV they are quoted. In JSON lines, values from JSON fields keep their
+type. A sample that lacks a value is an error, unless --missing says what to write; a column without any value is
+always an error.
 
 Examples:
-  tar2tsv -f cls small.tar
-  tar2tsv -f 'cls meta.json:width' --missing NA 'train-*.tar' > labels.tsv
-  tar2tsv --nokey --noheader -f cls train.tar | sort | uniq -c
-  tar2tsv --verbatim -f 'txt cls' a.tar | tarcreate > b.tar
+  Print the class of each sample:
+    tar2tsv -f cls small.tar
+  Write labels and widths to a file, with NA for missing values:
+    tar2tsv -f 'cls meta.json:width' --missing NA 'train-*.tar' > labels.tsv
+  Count the samples of each class:
+    tar2tsv --nokey --noheader -f cls train.tar | sort | uniq -c
+  Copy two fields to a new archive:
+    tar2tsv --verbatim -f 'txt cls' a.tar | tarcreate > b.tar
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import typer
-
-from tartools import cli, pieces, shards, storage
-from tartools.account import Account
+from tartools import cli, storage
+from tartools.cli import Option
 from tartools.errors import UsageError
-from tartools.sample import Batch
-from tartools.stages import table
-from tartools.values import INDEX
+from tartools.formats import tsv
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.samples.values import INDEX
+from tartools.shards.gathering import WORKERS, gather
+from tartools.shards.reading import Reading, closing_upstream, each
+from tartools.storage.names.expand import expand
 
 
-@cli.group
-class Layout(NamedTuple):
+class TableOptions(cli.Group):
     """What the table looks like."""
 
     fields: Annotated[
         list[str] | None,
-        typer.Option("-f", "--fields", metavar="SPEC", help="The columns: words 'a;b', 'NEW=a' or 'FIELD:json.path'."),
+        Option(
+            *("-f", "--fields"),
+            metavar="SPEC",
+            help="Columns, in quotes: 'cls meta.json:width'. 'a;b' takes the first that exists, 'new=old' renames.",
+        ),
     ] = None
-    nokey: Annotated[bool, typer.Option("--nokey", help="No column for the key.")] = False
-    noheader: Annotated[bool, typer.Option("--noheader", help="No line with the names of the columns.")] = False
-    csv: Annotated[bool, typer.Option("--csv", help="Write comma-separated values (RFC 4180).")] = False
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Write one JSON object a line.")] = False
+    nokey: Annotated[bool, Option("--nokey", help="Write no column __key__.")] = False
+    noheader: Annotated[bool, Option("--noheader", help="Write no line with the names of the columns.")] = False
+    csv: Annotated[bool, Option("--csv", help="Write comma-separated values (RFC 4180).")] = False
+    jsonl: Annotated[bool, Option("--jsonl", help="Write one JSON object per line.")] = False
     missing: Annotated[
-        str | None, typer.Option("--missing", metavar="STR", help="Write STR where a sample lacks a value.")
+        str | None,
+        Option("--missing", metavar="STR", help="Write STR where a sample lacks a value; otherwise that is an error."),
     ] = None
     verbatim: cli.Verbatim = False
 
 
-@cli.group
-class TextOutput(NamedTuple):
+class TextOutput(cli.Group, shared=True):
     """Where the table goes."""
 
     url: cli.Url = "-"
@@ -61,27 +68,27 @@ class TextOutput(NamedTuple):
 def tar2tsv(
     account: Account,
     source: cli.Inputs,
-    layout: Layout,
+    table: TableOptions,
     output: TextOutput,
     first: cli.Count = None,
 ) -> None:
     """Run the command."""
-    if layout.csv and layout.jsonl:
+    if table.csv and table.jsonl:
         raise UsageError("--csv and --jsonl exclude each other")
-    columns = table.parse_columns(layout.fields or (), key=not layout.nokey)
-    form = "csv" if layout.csv else "jsonl" if layout.jsonl else "tsv"
-    shape = table.Layout(columns, form, not layout.noheader, layout.missing, layout.verbatim)
-    urls = storage.expand(*source.named)
+    columns = tsv.parse_columns(table.fields or (), key=not table.nokey)
+    form = "csv" if table.csv else "jsonl" if table.jsonl else "tsv"
+    shape = tsv.TableFormat(columns, form, not table.noheader, table.missing, table.verbatim)
+    urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    reading = shards.Reading(source.lax, source.skip_special, forks=True)
+    reading = Reading(source.lax, source.skip_special, forks=True)
     one_by_one = first is not None or any(INDEX in column.choices for column in columns)
-    most = 1 if one_by_one else min(cli.workers(0), pieces.WORKERS)
+    most = 1 if one_by_one else min(cli.workers(0), WORKERS)
 
-    def rows(batches: Iterator[Batch], _turn: pieces.Turn) -> table.Rows:
-        return table.rows(shards.each(batches, account), shape, account, first)
+    def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> tsv.Rows:
+        return tsv.rows(each(batches, account), shape, account, first)
 
-    unseen = table.Unseen(shape)
-    parts = pieces.in_pieces(urls, account, reading, rows, pieces.Plan(most), unseen.add)
-    with shards.closing_upstream(parts), storage.writing(output.url, output.force) as sink:
-        table.write_lines(table.lines(parts, shape), sink)
+    unseen = tsv.EmptyColumnCheck(shape)
+    parts = gather(urls, account, reading, rows, unseen.add, most=most)
+    with closing_upstream(parts), storage.writing(output.url, output.force) as sink:
+        tsv.write_lines(tsv.lines(parts, shape), sink)
         unseen.check()

@@ -1,89 +1,104 @@
 r"""Make a tar from a plan, or from a folder.
 
-A PLAN in TSV or CSV has a header. A column is a field, and its cells are the payloads; of a column @FIELD the cells
-are paths or URLs to read, and an empty one says that this sample lacks the field. A column __key__ holds the keys,
-without one --key makes them from the number of the row. TSV cells use the escapes of tar2tsv (\t \n \r \\), so that
-`tar2tsv --verbatim ... | tarcreate` gives the fields back. Columns __shard__, __index__ and __size__ are ignored.
+A PLAN is a table or a recipe. A table (TSV or CSV) has a header, one column per field and one row per sample; its cells
+are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means that the sample
+lacks the field. A column __key__ holds the keys; without it, --key makes them from the row's number. TSV cells use the
+escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields back. Columns __shard__,
+__index__ and __size__ are ignored.
 
-A recipe has lines NAME SOURCE: a member's name, blanks, and text:PAYLOAD, a path, or a URL (file:, pipe:COMMAND).
-Adjacent lines of one key are one sample.
+A recipe has lines NAME SOURCE: the name of a member, blanks, and text:PAYLOAD, a path, or a URL (file:, pipe:COMMAND).
+Adjacent lines with the same key are one sample.
 
---folder makes a sample of the files in a tree that have one key, which is their path up to the first dot of the
-name, sorted by key. Symbolic links and special files are reported, not followed; --skip-special says that this is
-meant. With --class, the name of the directory that holds a sample becomes a field.
+--folder makes a sample from all files in a folder that have the same key, which is the path up to the first dot of the
+file name. Samples are sorted by key. Symbolic links and special files are skipped and reported; with --skip-special
+they are skipped silently. --class stores the name of a sample's directory as a field.
 
-All local sources are looked at before anything is written. Keys that are absolute or hold '..' are refused, and so
-is pipe: in a table unless --allow-pipe is given: a plan that was downloaded is data. A PLAN that is not found here
-is looked for in the directory of -C. Members have mode 0644, owner and time 0: same input, same bytes.
+All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
+in a table, unless --allow-pipe is given: a plan from the network must not run commands. A PLAN that does not exist in
+the current directory is looked for in that of -C. Members have mode 0644, owner 0 and time 0: the same input gives the
+same bytes.
 
 Examples:
-  tarcreate -C data plan.tsv -o train.tar
-  tar2tsv --verbatim -f 'cls txt' a.tar | tarcreate > b.tar
-  tarcreate --folder photos --class cls | tarsplit -s 1e9 -o photos
-  printf 'a.txt text:hello\na.jpg photo.jpg\n' | tarcreate --format recipe > a.tar
+  Make an archive from a table, whose paths begin in the folder data:
+    tarcreate -C data plan.tsv -o train.tar
+  Copy two fields to a new archive:
+    tar2tsv --verbatim -f 'cls txt' a.tar | tarcreate > b.tar
+  Make shards from a folder with one subfolder per class:
+    tarcreate --folder photos --class cls | tarsplit -s 1e9 -o photos
+  Make a sample with a text and a photo:
+    printf 'a.txt text:hello\na.jpg photo.jpg\n' | tarcreate --format recipe > a.tar
 """
-
-from __future__ import annotations
 
 import io
 import os
 from collections.abc import Iterable, Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import typer
-
-from tartools import cli, plan, shards, sources, storage
-from tartools.account import Account
+from tartools import cli, storage
+from tartools.cli import Option
 from tartools.errors import SampleError, UsageError
-from tartools.plan import Plan
-from tartools.sample import checked_path
-from tartools.sources import Planned
-from tartools.stages import table
-from tartools.storage.names import scheme_of
+from tartools.formats import build, plan, tsv
+from tartools.formats.build import PlannedSample
+from tartools.formats.plan import Plan
+from tartools.samples.account import Account
+from tartools.samples.sample import checked_path
+from tartools.shards.writing import write_samples
 from tartools.storage.streams import stream_file
+from tartools.storage.url import Url
 
 FORMATS = ("tsv", "csv", "recipe")
 KEYS = "{:09d}"
 
 
 def plan_format(text: str) -> str:
-    """Return *text* if it is a format of plans. Raises: typer.BadParameter."""
+    """Return *text* if it is a format of plans. Raises: ValueError."""
     if text not in FORMATS:
-        raise typer.BadParameter(f"not a format: {text!r}; there are {', '.join(FORMATS)}")
+        raise ValueError(f"not a format: {text!r}; choose from {', '.join(FORMATS)}")
     return text
 
 
-@cli.group
-class Sources(NamedTuple):
-    """What samples are made of."""
+class PlanOptions(cli.Group):
+    """What samples are made from."""
 
-    plan: Annotated[str | None, typer.Argument(metavar="[PLAN]", help="The plan; none, or -, is stdin.")] = None
+    plan: Annotated[str | None, cli.argument("[PLAN]", "The plan; without it, or for -, stdin.")] = None
     form: Annotated[
         str | None,
-        typer.Option(
-            "--format", metavar="FORMAT", parser=plan_format, help="tsv, csv or recipe; else the suffix tells."
+        Option(
+            "--format",
+            metavar="FORMAT",
+            parser=plan_format,
+            default="tsv for stdin, else by suffix",
+            help="Format of the plan: tsv, csv or recipe.",
         ),
     ] = None
     template: Annotated[
-        str | None, typer.Option("--key", metavar="TEMPLATE", help="Keys of a table without __key__: '{:09d}'.")
+        str | None,
+        Option(
+            "--key", metavar="TEMPLATE", default=KEYS, help="Make keys from the row's number, if there is no __key__."
+        ),
     ] = None
     base: Annotated[
-        str, typer.Option("-C", "--directory", metavar="DIR", help="Relative paths begin in DIR, not here.")
+        str,
+        Option("-C", "--directory", metavar="DIR", default="the current one", help="Directory of relative paths."),
     ] = ""
-    allow_pipe: Annotated[bool, typer.Option("--allow-pipe", help="Run the commands that a table names.")] = False
+    allow_pipe: Annotated[
+        bool,
+        Option("--allow-pipe", help="Run the commands (pipe:) that a table names; only for tables that you trust."),
+    ] = False
     folder: Annotated[
-        str | None, typer.Option("--folder", metavar="DIR", help="Make samples of the files below DIR.")
+        str | None, Option("--folder", metavar="DIR", help="Make samples from the files below DIR, without a plan.")
     ] = None
     class_field: Annotated[
-        str | None, typer.Option("--class", metavar="FIELD", help="Store the name of the directory as FIELD.")
+        str | None,
+        Option("--class", metavar="FIELD", help="With --folder: store the name of each file's directory as FIELD."),
     ] = None
     skip_special: Annotated[
-        bool, typer.Option("--skip-special", help="Leave out links and special files without a word.")
+        bool, Option("--skip-special", help="With --folder: skip links and special files silently (exit status 0).")
     ] = False
 
 
 @cli.command(__doc__)
-def tarcreate(account: Account, wanted: Sources, output: cli.Output) -> None:
+def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None:
     """Run the command."""
     check_usage(wanted)
     if wanted.folder is not None:
@@ -95,19 +110,19 @@ def tarcreate(account: Account, wanted: Sources, output: cli.Output) -> None:
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
     with stream_file(storage.open_read(name), name) as file:
-        write(planned(wanted, file, Plan(name, wanted.base, wanted.allow_pipe)), account, output)
+        write(described(wanted, file, Plan(name, wanted.base, wanted.allow_pipe)), account, output)
 
 
-def write(samples: Iterable[Planned], account: Account, output: cli.Output) -> None:
+def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output) -> None:
     """Write the planned *samples*. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
-        urls = sources.urls_of(samples)
+        urls = build.urls_of(samples)
         storage.check_inputs(urls)
         storage.check_output(output.url, output.force, urls)
-    shards.write_samples(sources.build(samples, account), output.url, account, force=output.force, gzip=output.gzip)
+    write_samples(build.build_samples(samples, account), output.destination, account)
 
 
-def check_usage(wanted: Sources) -> None:
+def check_usage(wanted: PlanOptions) -> None:
     """Raise UsageError for options that do not go together, a key template or a field that can be none."""
     template = wanted.template or KEYS
     try:
@@ -124,27 +139,27 @@ def check_usage(wanted: Sources) -> None:
         raise UsageError("with --folder there is no PLAN, and neither --format nor --key")
 
 
-def found_plan(wanted: Sources) -> str:
+def found_plan(wanted: PlanOptions) -> str:
     """Return the URL of the plan: one that is not here may be in the directory of -C."""
     name = wanted.plan or "-"
     inside = os.path.join(wanted.base, name)
-    if scheme_of(name) == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
+    if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
         return inside
     return name
 
 
-def planned(wanted: Sources, file: io.BufferedReader, origin: Plan) -> Iterable[Planned]:
+def described(wanted: PlanOptions, file: io.BufferedReader, origin: Plan) -> Iterable[PlannedSample]:
     """Return the samples that the plan *file* describes: as a list if they have sources, which must be looked at."""
     suffix = origin.name.partition("?")[0].rpartition(".")[2].lower()
     form = wanted.form or ("tsv" if origin.name == "-" else suffix)
     if form not in ("tsv", "csv"):
         if wanted.template is not None:
             raise UsageError("--key is for tables; in a recipe, names hold the keys")
-        samples = list(plan.from_recipe(table.text_lines(file, "\n"), origin))
+        samples = list(plan.from_recipe(tsv.text_lines(file, "\n"), origin))
         if not samples:
             raise SampleError("the plan is empty: it names no member", url=origin.name)
         return samples
-    rows: Iterator[table.Row] = table.read_rows(file, form, origin.name)
+    rows: Iterator[tsv.Row] = tsv.read_rows(file, form, origin.name)
     header = next(rows, None)
     if header is None:
         raise SampleError("the plan is empty: a table has a header", url=origin.name)

@@ -1,52 +1,55 @@
 """Write the first file that matches.
 
-Writes the payload of one member to stdout, as it is: of the first sample that meets all conditions, the field that
--f names, or its first member. Then it stops reading. When no sample matches, the exit status is 1.
+Finds the first sample that meets all conditions and writes one of its fields to stdout, unchanged: the field that -f
+names, or else its first member. Then it stops reading. If no sample matches, the exit status is 1.
 
--S takes an expression over fields, in Python's words. A name is the text of that field, field('meta.json') one
-whose name has a dot, field('meta.json:width') a value inside JSON, has('txt') tells whether there is one; __key__,
-__shard__, __index__ and __size__ are there too. There are int, float, str, len, abs, min, max and round. A sample
-that lacks a field which is asked for does not match; a value that the expression cannot take is a failure.
+-S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
+has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. __key__, __shard__,
+__index__ and __size__ are available, and int, float, str, len, abs, min, max and round. A sample that lacks a field of
+the expression does not match; a value that the expression can't handle, such as int() of a word, is an error.
 
 Examples:
-  tarfirst small.tar > first.jpg
-  tarfirst -f 'jpg;png' -S 'int(cls) == 180' 'train-*.tar' > picture.jpg
-  tarfirst -k train/n01/a -f json small.tar
-  tarfirst -i 41 -f cls small.tar
+  Get the first file of an archive:
+    tarfirst small.tar > first.jpg
+  Get a picture of class 180:
+    tarfirst -f 'jpg;png' -S 'int(cls) == 180' 'train-*.tar' > picture.jpg
+  Print the metadata of one sample:
+    tarfirst -k train/n01/a -f json small.tar
+  Print the class of sample number 41:
+    tarfirst -i 41 -f cls small.tar
 """
-
-from __future__ import annotations
 
 import io
 import shutil
 from collections.abc import Iterable, Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import typer
-
-from tartools import cli, shards, storage
-from tartools.account import Account
+from tartools import cli, storage
+from tartools.cli import Option
 from tartools.errors import SampleError, UsageError
-from tartools.sample import Sample
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
+from tartools.samples.values import field_list
+from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.stages import select
 from tartools.stages.expression import Expression
-from tartools.values import told
+from tartools.storage.names.expand import expand
 
 
-@cli.group
-class Conditions(NamedTuple):
-    """Which sample, and what of it."""
+class Conditions(cli.Group):
+    """Which sample, and which of its fields."""
 
     fields: Annotated[
         list[str] | None,
-        typer.Option("-f", "--fields", metavar="SPEC", help="The field to write: FIELD, or the first there is of a;b."),
+        Option("-f", "--fields", metavar="SPEC", help="Field to write: jpg, or 'jpg;png' for the first that exists."),
     ] = None
     expression: Annotated[
-        str | None, typer.Option("-S", "--select", metavar="EXPR", help="Samples of which EXPR is true.")
+        str | None,
+        Option("-S", "--select", metavar="EXPR", help="Only samples for which EXPR is true, such as 'int(cls) == 3'."),
     ] = None
-    key: Annotated[str | None, typer.Option("-k", "--key", metavar="KEY", help="Samples with this key.")] = None
+    key: Annotated[str | None, Option("-k", "--key", metavar="KEY", help="Only the sample with this key.")] = None
     place: Annotated[
-        int | None, typer.Option("-i", "--index", metavar="N", min=0, help="The sample with this number, from 0 on.")
+        int | None, Option("-i", "--index", metavar="N", minimum=0, help="Only sample number N, counted from 0.")
     ] = None
     verbatim: cli.Verbatim = False
 
@@ -58,9 +61,9 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
     expression = None
     if conditions.expression is not None:
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
-    urls = storage.expand(*source.named)
-    samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special))
-    with shards.closing_upstream(samples), storage.writing("-") as sink:
+    urls = expand(*source.named)
+    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
+    with closing_upstream(samples), storage.writing("-") as sink:
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)
         if payload is None:
@@ -106,7 +109,7 @@ def nothing(read: int, expression: Expression | None, field: Iterable[str], lack
     """Return what to say when none of the samples *read* matched, of which some had not *field* but those *lacking*."""
     text = f"none of {read} samples matches"
     if expression and expression.unseen:
-        text += f"; none had {' '.join(expression.unseen)}, the fields were: {told(expression.seen)}"
+        text += f"; none had {' '.join(expression.unseen)}, the fields were: {field_list(expression.seen)}"
     elif lacking:
-        text += f"; those without {';'.join(field)} had: {told(lacking)}"
+        text += f"; those without {';'.join(field)} had: {field_list(lacking)}"
     return text

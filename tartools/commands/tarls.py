@@ -1,58 +1,61 @@
 """List shards.
 
-Writes the names of the shards at each URL, one a line, sorted by bytes, so that `tarls URL | tarcat -T -` reads them.
-A shard is what has a name that ends like one: .tar, .tgz, .tar.gz, .tar.bz2, .tar.xz, .tar.zst or .tar.lz4.
+Prints the names of the shards at each URL, one per line, sorted by bytes; `tarls URL | tarcat -T -` reads them. Names
+of shards end in .tar, .tgz, .tar.gz, .tar.bz2, .tar.xz, .tar.zst or .tar.lz4.
 
-A URL of s3:, gs: or ais: is a prefix: s3://bucket/train- stands for all objects whose names begin so, in directories
-too. A local directory stands for all files below it; none is the current one. Wildcards match as they do for all
-commands, braces stand for several URLs. Web servers are not listed: an http: URL is one object.
+An s3:, gs: or ais: URL is a prefix: s3://bucket/train- lists all objects whose names begin with it, in directories
+too. A local directory lists all files below it; without a URL, that is the current directory. Wildcards and braces work
+as for all commands. Web servers can't be listed: an http: URL is one object.
 
---long writes size in bytes and time of the last change (UTC) before the name, --json an object a line: url, size,
-modified. --brace writes names that count up as one, as in train-{000000..000146}.tgz, which all commands read.
+--long prints size in bytes and modification time (UTC) before each name. --json prints one object per line with url,
+size and modified. --brace prints numbered names as one pattern, such as train-{000000..000146}.tgz, which all commands
+read.
 
-An object with braces in its name is written as a pattern that only it matches. A name with a line feed in it is only
-written with -0 or --json. If there is no shard at a URL, that is a failure.
+If the name of an object contains braces, it is printed as a pattern that matches only this object. A name that contains
+a line feed is printed only with -0 or --json. A URL without any shard is an error.
 
 Examples:
-  tarls s3://bucket/train/
-  tarls -l data 'gs://bucket/val-*.tgz'
-  tarls --brace s3://bucket/photos > photos.list
-  tarls s3://bucket/train/ | tarcat -T - | tarsplit -s 1e9 -o train
+  List the shards of a training set:
+    tarls s3://bucket/train/
+  List a local folder and some remote objects, with sizes and times:
+    tarls -l data 'gs://bucket/val-*.tgz'
+  Save a short list of a large data set:
+    tarls --brace s3://bucket/photos > photos.list
+  Cut all shards of a bucket anew:
+    tarls s3://bucket/train/ | tarcat -T - | tarsplit -s 1e9 -o train
 """
-
-from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import typer
-
-from tartools import cli, compression, storage
-from tartools.account import Account
+from tartools import cli, storage
+from tartools.cli import Option
 from tartools.errors import StorageError, UsageError
-from tartools.stages import table
-from tartools.storage.braces import folded, quoted
-from tartools.storage.expand import is_there, named
-from tartools.storage.names import split_query
-from tartools.storage.stores import Listed
+from tartools.formats import tsv
+from tartools.samples.account import Account
+from tartools.storage.names.braces import folded, quoted
+from tartools.storage.names.expand import named
+from tartools.storage.names.listing import ls
+from tartools.storage.names.paths import is_literal
+from tartools.storage.objects.contract import Listed
+from tartools.storage.url import Url
+from tartools.tar import compression
 
 
-@cli.group
-class Places(NamedTuple):
-    """What is listed."""
+class Prefixes(cli.Group):
+    """What to list."""
 
     urls: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[URL]...", help="Prefixes, directories, patterns; none is the current directory."),
+        cli.argument("[URL]...", "Prefixes, directories or wildcards; without any, the current directory."),
     ] = None
     files_from: Annotated[
-        list[str] | None,
-        typer.Option("-T", "--files-from", metavar="FILE", help="Read more URLs from FILE, one a line."),
+        list[str] | None, Option("-T", "--files-from", metavar="FILE", help="Read more URLs from FILE, one per line.")
     ] = None
     null: Annotated[
-        bool, typer.Option("-0", "--null", help="Names end with NUL, not newline, those in -T files too.")
+        bool, Option("-0", "--null", help="Names end with NUL, not newline, in -T files and in the output.")
     ] = False
 
     @property
@@ -61,34 +64,33 @@ class Places(NamedTuple):
         return "\0" if self.null else "\n"
 
 
-@cli.group
-class Layout(NamedTuple):
-    """Which objects are listed, and how."""
+class Form(cli.Group):
+    """Which objects to list, and how."""
 
-    every: Annotated[bool, typer.Option("--all", help="List every object, whatever its name.")] = False
-    long: Annotated[bool, typer.Option("-l", "--long", help="Write size and time before each name.")] = False
-    json: Annotated[bool, typer.Option("--json", help="Write one JSON object a line.")] = False
-    brace: Annotated[bool, typer.Option("--brace", help="Write names that count up as one: a-{00..12}.tar.")] = False
+    every: Annotated[bool, Option("--all", help="List every object, not only shards.")] = False
+    long: Annotated[bool, Option("-l", "--long", help="Print size and time before each name.")] = False
+    json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False
+    brace: Annotated[bool, Option("--brace", help="Print numbered names as one pattern: a-{00..12}.tar.")] = False
 
 
 @cli.command(__doc__)
-def tarls(account: Account, places: Places, layout: Layout) -> None:
+def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
     """Run the command."""
-    if layout.long + layout.json + layout.brace > 1:
+    if form.long + form.json + form.brace > 1:
         raise UsageError("--long, --json and --brace exclude each other")
-    urls = named(places.urls or [], places.files_from or [], places.end) or [""]
-    entries = (entry for url in urls for entry in shards_at(url, layout.every, account))
+    urls = named(prefixes.urls or [], prefixes.files_from or [], prefixes.end) or [""]
+    entries = (entry for url in urls for entry in shards_at(url, form.every, account))
     with storage.writing("-") as sink:
-        lines = written(entries, layout, places.end, account)
-        table.write_lines((line.encode("utf-8", "surrogateescape") for line in lines), sink)
+        lines = written(entries, form, prefixes.end, account)
+        tsv.write_lines((line.encode("utf-8", "surrogateescape") for line in lines), sink)
 
 
 def shards_at(url: str, every: bool, account: Account) -> Iterator[Listed]:
     """Yield the shards at *url*, or *every* object there, and count them. Raises: StorageError if there is none."""
     account.listed = account.listed or 0
     before = account.listed
-    for entry in storage.ls(url):
-        shard = compression.split_suffix(split_query(entry.url)[0])[1] != ""
+    for entry in ls(url):
+        shard = compression.split_suffix(Url(entry.url).name)[1] != ""
         if shard or every:
             account.listed += 1
             account.shards_done += shard
@@ -99,19 +101,19 @@ def shards_at(url: str, every: bool, account: Account) -> Iterator[Listed]:
         raise StorageError(f"{what} listed under this{'' if every else '; --all lists every object'}", url=url or ".")
 
 
-def written(entries: Iterator[Listed], layout: Layout, end: str, account: Account) -> Iterator[str]:
+def written(entries: Iterator[Listed], form: Form, end: str, account: Account) -> Iterator[str]:
     """Yield what is written of *entries*, each piece with its *end*. Names that can't be told from two are omitted."""
-    if layout.json:
+    if form.json:
         for url, size, modified in entries:
             yield json.dumps({"url": url, "size": size, "modified": moment(modified)}) + end
         return
     whole = (entry for entry in entries if is_one_line(entry.url, end, account))
-    if layout.long:
+    if form.long:
         for url, size, modified in whole:
             yield f"{'-' if size is None else size:>15}  {moment(modified) or '-':20}  {url}{end}"
         return
     urls = (quoted(entry.url) for entry in whole)
-    for text in folded(urls, is_there) if layout.brace else urls:
+    for text in folded(urls, is_literal) if form.brace else urls:
         yield text + end
 
 

@@ -1,31 +1,38 @@
 """Concatenate shards, several of them read at once.
 
-Does what tarcat does, with the same options; the bytes are those that tarcat writes with the same options and seed.
-Shards that are read ahead of their turn wait in memory, all together up to -M, and beyond that in unnamed temporary
-files: those of up to N-1 shards. Reading at once pays for compressed and remote shards, and for commands.
+Does what tarcat does, with the same options, and writes the same bytes for the same options and seed. Reading several
+shards at once pays for compressed and remote shards, and for commands (pipe:).
 
-With --unordered, samples are written as they come, each whole, and nothing is kept on disk.
+Shards that were read before their turn wait in memory, up to -M bytes in all. What does not fit goes to temporary files
+without names, for at most N-1 shards. With --unordered, whole samples are written as they arrive, and nothing goes to
+disk.
 
 Examples:
-  tarpcat -p 8 'train-{000..147}.tgz' -o train.tar
-  tarpcat -p 4 'pipe:gsutil cat gs://bucket/train-{000..147}.tar' | tarsort -S shuffle -o shuffled.tar
-  tarpcat --unordered --shuffle 5000 'train-*.tgz' | tar2tsv -f cls -o classes.tsv
+  Decompress and join 148 shards, eight at a time:
+    tarpcat -p 8 'train-{000..147}.tgz' -o train.tar
+  Read four objects at once through a command, and shuffle the samples:
+    tarpcat -p 4 'pipe:gsutil cat gs://bucket/train-{000..147}.tar' | tarsort -S shuffle -o shuffled.tar
+  Tabulate the classes of all samples, where their order does not matter:
+    tarpcat --unordered 'train-*.tgz' | tar2tsv -f cls -o classes.tsv
 """
 
-from __future__ import annotations
-
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Annotated
 
-import typer
-
-from tartools import cli, shards, storage
-from tartools.account import Account
+from tartools import cli, storage
+from tartools.cli import Option
 from tartools.commands import _cat
 from tartools.errors import UsageError
-from tartools.stages import parallel, processes, shuffle
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.shards import prefetch
+from tartools.shards.reading import Reading, check_shards, counted, each, one_by_one, shard_batches
+from tartools.shards.writing import write_batches, write_samples
+from tartools.stages import shuffle
+from tartools.storage.names.expand import expand
 
-Unordered = Annotated[bool, typer.Option("--unordered", help="Write samples as they come, in no certain order.")]
+Unordered = Annotated[bool, Option("--unordered", help="Write samples as they arrive, in any order.")]
 
 
 @cli.command(__doc__)
@@ -43,32 +50,30 @@ def tarpcat(
     """Run the command."""
     if unordered and choice.interleave:
         raise UsageError("--interleave and --unordered exclude each other")
-    urls = _cat.order(storage.expand(*source.named), choice)
+    urls = _cat.order(expand(*source.named), choice)
     storage.check_output(output.url, output.force, urls)
-    shards.announce(urls, account)
-    reading = shards.Reading(source.lax, source.skip_special)
+    check_shards(urls, account)
+    reading = Reading(source.lax, source.skip_special)
     most = cli.workers(workers)
-    way = processes if account.expected is not None else parallel  # processes for files, threads for what is awaited
+    if unordered:
+        batches = prefetch.as_they_come(urls, account, reading, most)
+        with closing(batches):
+            write([batches], output, wanted, choice, account)
+        return
+    ahead = prefetch.read_ahead(urls, account, most, memory, tmpdir)
+    with closing(ahead):
+        streams = zip(urls, ahead, strict=True)
+        shards = (shard_batches(url, account, reading, stream) for url, stream in streams)
+        write(shards, output, wanted, choice, account)
 
-    def opened(url: str) -> shards.ShardStream:
-        return shards.ShardStream(url, account, forks=way is processes)
 
-    with ExitStack() as readers:  # whatever happens, they end here
-        if unordered:
-            samples = way.as_they_come(
-                urls, opened, lambda url, own, stream: shards.read_shard(url, own, reading, stream), most, account
-            )
-            readers.enter_context(shards.closing_upstream(samples))
-        else:
-            ahead = way.read_ahead(urls, opened, most, memory, tmpdir)
-            readers.enter_context(shards.closing_upstream(ahead))
-            streams = zip(urls, ahead, strict=True)
-            if _cat.everything(choice, wanted):
-                batches = (shards.shard_batches(url, account, reading, stream) for url, stream in streams)
-                counted = shards.counted(shards.one_by_one(batches), account)
-                shards.write_batches(counted, output.url, account, force=output.force, gzip=output.gzip)
-                return
-            each = (shards.read_shard(url, account, reading, stream) for url, stream in streams)
-            samples = shuffle.interleaved(each, choice.interleave) if choice.interleave else shards.one_by_one(each)
-        samples = _cat.chosen(samples, choice, wanted, account)
-        shards.write_samples(samples, output.url, account, force=output.force, gzip=output.gzip)
+def write(
+    shards: Iterable[Iterator[Batch]], output: cli.Output, wanted: cli.Fields, choice: _cat.Choice, account: Account
+) -> None:
+    """Write the samples of *shards* that are *wanted*, as tarcat does."""
+    if _cat.everything(choice, wanted):
+        write_batches(counted(one_by_one(shards), account), output.destination, account)
+        return
+    samples = (each(batches, account) for batches in shards)
+    chosen = shuffle.interleave(samples, choice.interleave) if choice.interleave else one_by_one(samples)
+    write_samples(_cat.chosen(chosen, choice, wanted, account), output.destination, account)

@@ -1,48 +1,52 @@
 """Show samples to a person.
 
-Writes one block a sample: its key, and for each field the size and what it is. Pictures are told by format, size
-and mode, arrays by dtype and shape, sound by length; JSON and text are shown, cut where they are long. A picture
-that is damaged says so in its place. Nothing is unpickled, and control characters are escaped.
+Prints each sample as a block: its key, then each field with its size and a summary. For pictures that is format, size
+and mode, for arrays dtype and shape, for sound the length. JSON and text are printed, and cut if they are long. A
+damaged picture is marked as such. Nothing is unpickled, and control characters are escaped.
 
-On a terminal the pictures are seen too, side by side as far as they fit, by the means that --pictures names: the
-protocols of kitty, iTerm2 and sixel, or half blocks, which are text in colours. Which one is chosen from the
-environment; where that is wrong, the variable TARTOOLS_PICTURES can say it for all runs. What is piped is plain text,
-unless --pictures is given.
+On a terminal, pictures are drawn too, as many side by side as fit. --pictures says how: by the protocols of kitty,
+iTerm2 or sixel, or as half blocks, which are coloured text. auto chooses by environment variables; if it chooses wrong,
+set TARTOOLS_PICTURES. Output to a pipe or file is plain text, unless --pictures is given.
 
-With -i, samples are shown one at a time, and keys turn the pages: space, n and right go on, p, b and left go back,
-g goes to the first, q ends, ? shows this. Keys are read from the terminal even if the samples come by stdin. The last
-1,000 samples, or 256 MiB of them, are kept to go back to.
+-i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, g for the first, q
+to quit, ? for help. Keys are read from the terminal even if the samples come from stdin. The last 1,000 samples, or 256
+MiB of them, can be shown again.
 
-With --html, all of that is one page for a browser, which needs no network and no other file: a contact sheet with
-classes, sizes, a filter (words, or field=value) and sounds that can be played: those of a sample up to 2 MiB, of all
-samples up to 24 MiB. It takes the first 200 samples unless -c or --sample says otherwise.
+--html writes a contact sheet: one HTML file that needs no network, with classes, sizes, a filter (words, or
+field=value) and sounds to play (up to 2 MiB per sample, 24 MiB in all). It shows the first 200 samples, unless -c or
+--sample says otherwise.
 
-With -c, reading ends with the header that ends the last sample shown. With --sample, everything is read, and some
-samples are drawn, each as likely as any other; --seed draws others.
+-c stops reading after N samples. --sample reads everything and shows N samples, each equally likely; another --seed
+draws others.
 
 Examples:
-  tarshow -c 2 small.tar
-  tarshow -f 'cls json' 'train-*.tar' | less
-  tarshow --pictures blocks small.tar | less -R
-  curl -s https://host/photos.tgz | tarshow -i
-  tarshow --html sheet.html --sample 500 'train-*.tar'
+  Look at two samples:
+    tarshow -c 2 small.tar
+  Read the labels and metadata of many samples:
+    tarshow -f 'cls json' 'train-*.tar' | less
+  Look at pictures in a pager:
+    tarshow --pictures blocks small.tar | less -R
+  Look through a remote archive, one sample at a time:
+    curl -s https://host/photos.tgz | tarshow -i
+  Make a contact sheet of 500 random samples:
+    tarshow --html sheet.html --sample 500 'train-*.tar'
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import typer
-
-from tartools import cli, shards, storage
-from tartools.account import Account
+from tartools import cli, storage
+from tartools.cli import Option
 from tartools.errors import UsageError, shown
-from tartools.show import pager, sheet, terminal
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
+from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.show import keyboard, pager, sheet, terminal
 from tartools.stages import reservoir, select
-from tartools.storage import keyboard
+from tartools.storage.names.expand import expand
 
 
 class Pictures(StrEnum):
@@ -60,16 +64,15 @@ WORKERS = 4  # threads that decode pictures, two of them each
 SHEET = 200  # samples on a page, unless the user says how many
 
 
-@cli.group
-class Sheet(NamedTuple):
-    """The page that is written, and the samples that are drawn."""
+class Sheet(cli.Group):
+    """The page to write, and the samples to draw for it."""
 
     url: Annotated[
-        str | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser, which needs nothing else.")
+        str | None, Option("--html", metavar="FILE", help="Write a page for a browser: one file, no network needed.")
     ] = None
     force: cli.Force = False
     drawn: Annotated[
-        int | None, typer.Option("--sample", metavar="N", min=1, help="Show N samples, drawn evenly from all.")
+        int | None, Option("--sample", metavar="N", minimum=1, help="Show N samples drawn at random from all.")
     ] = None
     seed: cli.Seed = 0
 
@@ -82,48 +85,72 @@ def tarshow(
     contact: Sheet,
     first: cli.Count = None,
     pictures: Annotated[
-        Pictures, typer.Option("--pictures", help="How pictures are drawn; auto is what the terminal knows.")
+        Pictures, Option("--pictures", help="How to draw pictures; auto picks what the terminal can do.")
     ] = Pictures.auto,
     interactive: Annotated[
-        bool, typer.Option("-i", "--interactive", help="Show one sample at a time; keys turn the pages.")
+        bool, Option("-i", "--interactive", help="Show one sample at a time; keys turn the pages.")
     ] = False,
 ) -> None:
     """Run the command."""
-    if interactive and not os.isatty(1):
-        raise UsageError("-i shows samples on a terminal, and stdout is none")
-    if interactive and os.environ.get("TERM") == "dumb":
-        raise UsageError("-i fills the screen, which this terminal cannot (TERM is dumb)")
-    if interactive and contact.url is not None:
-        raise UsageError("-i and --html do not go together")
-    if contact.url is not None and pictures is not Pictures.auto:
-        raise UsageError("--pictures is about terminals; the page of --html has pictures of its own")
-    urls = storage.expand(*source.named)
+    check_usage(contact, pictures, interactive)
+    urls = expand(*source.named)
     if contact.url is not None:
         storage.check_output(contact.url, contact.force, urls)
         if first is None and contact.drawn is None:
             first = SHEET
     ranges = interactive or contact.drawn is not None
-    samples = shards.read_samples(urls, account, shards.Reading(source.lax, source.skip_special, ranges=ranges))
+    samples = read_samples(urls, account, Reading(source.lax, source.skip_special, ranges=ranges))
+    samples = choose(samples, wanted, contact, first, account)
+    with closing_upstream(samples):
+        if contact.url is not None:
+            title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
+            write_page(samples, contact.url, contact.force, title, first, account)
+        elif interactive:
+            with keyboard.taken_over() as keys:
+                pager.browse(samples, keys, partial(terminal.screen, pictures), account)
+        else:
+            print_samples(samples, terminal.screen(pictures), account)
+
+
+def check_usage(contact: Sheet, pictures: Pictures, interactive: bool) -> None:
+    """Raise UsageError if the options exclude each other, or if stdout cannot be used interactively."""
+    if interactive and not os.isatty(1):
+        raise UsageError("-i needs a terminal on stdout")
+    if interactive and os.environ.get("TERM") == "dumb":
+        raise UsageError("-i needs a terminal that it can clear (TERM is dumb)")
+    if interactive and contact.url is not None:
+        raise UsageError("-i and --html exclude each other")
+    if contact.url is not None and pictures is not Pictures.auto:
+        raise UsageError("--pictures is for terminals; leave it out with --html")
+
+
+def choose(
+    samples: Iterator[Sample], wanted: cli.Fields, contact: Sheet, first: int | None, account: Account
+) -> Iterator[Sample]:
+    """Yield the *first* of *samples*, or those drawn, with the fields that are *wanted*."""
     if wanted.fields or wanted.exclude:
         words, dropped = select.parse_words(wanted.fields or ()), " ".join(wanted.exclude or ()).split()
         samples = select.fields(samples, words, dropped, account, verbatim=wanted.verbatim)
     if first is not None:
         samples = select.count(samples, first)
     if contact.drawn is not None:
-        samples = reservoir.drawn(samples, contact.drawn, contact.seed, account)
-    if contact.url is not None:
-        from tartools.show import page
+        samples = reservoir.draw(samples, contact.drawn, contact.seed, account)
+    return samples
 
-        title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
-        with shards.closing_upstream(samples), storage.writing(contact.url, contact.force) as sink:
-            account.samples_out = page.write(samples, sink, title, min(cli.workers(0), WORKERS), first)
-        return
-    if interactive:
-        with shards.closing_upstream(samples), keyboard.taken_over() as keys:
-            pager.browse(samples, keys, partial(terminal.screen, pictures), account)
-        return
-    screen = terminal.screen(pictures)
-    with shards.closing_upstream(samples), storage.writing("-") as sink:
+
+def write_page(
+    samples: Iterator[Sample], url: str, force: bool, title: str, first: int | None, account: Account
+) -> None:
+    """Write *samples* as a page of HTML to *url*."""
+    from tartools.show.html import page
+
+    with storage.writing(url, force) as sink:
+        account.samples_out = page.write(samples, sink, title, min(cli.workers(0), WORKERS), first)
+
+
+def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account) -> None:
+    """Write *samples* to stdout as *screen* shows them, one row at a time."""
+    with storage.writing("-") as sink:
         for drawn, count in sheet.rows(samples, screen):
             sink.write(drawn.encode())
             account.samples_out += count

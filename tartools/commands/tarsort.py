@@ -1,79 +1,95 @@
 """Sort the samples of shards, however many.
 
-Reads all samples of each SHARD, and writes them as one tar archive: in the order of their keys, or of what -s names.
-The order is stable: samples that are equal in it stay as they were, under -r too.
+Reads all samples of each SHARD and writes them as one tar archive, sorted by key or by the field that -s names. The
+sort is stable: samples with equal values keep their order, with -r too.
 
-By key (the default), members of one key become one sample wherever they are in the inputs. If that would hold a field
-twice it is a failure, unless -u says which one to keep; tarcat --rekey gives samples new keys. By anything else, and
-with -S shuffle, samples are what is adjacent.
+When sorting by key (the default), members with the same key become one sample, wherever they are in the inputs. If that
+sample would have a field twice, tarsort fails, unless -u says which one to keep; tarcat --rekey gives samples new keys.
+With any other sort key, and with -S shuffle, a sample is a group of adjacent members, as for other commands.
 
--s takes a field, FIELD:path.in.json, __key__, __size__ (bytes in the archive) or __shard__. -S says as what it is
-compared: text by bytes, int (of any length), float, version (runs of digits as numbers, as sort -V), or shuffle: a
-random order that depends on --seed and on nothing else. Without -S it is text, and int for __size__ and __index__.
+-s takes FIELD, FIELD:path.in.json, __key__, __size__ (bytes in the archive) or __shard__. -S says how to compare:
+text (by bytes), int (of any length), float, version (runs of digits as numbers, as sort -V does) or shuffle, which is
+a random order that depends on --seed and on nothing else. The default is text, and int for __size__ and __index__.
 
--u keeps one of the samples with equal sort keys, by key one of the members with equal names. Samples that have no
-value to sort by are a failure, unless --missing says where they go; -r does not move them, and none equals another.
+With -u, one sample of those with equal values is kept; when sorting by key, one of the members with equal names.
+Samples without a value to sort by are an error, unless --missing says where they go. -r does not move them, and -u
+keeps all of them.
 
-Sorting holds -M bytes, the process up to 100 MB more. Beyond that it needs about 100 bytes of disk a sample, in
---tmpdir, and there a copy of inputs that are not plain local files. Those that are must not change meanwhile.
+Sorting uses -M bytes of memory, and the process up to 100 MB more. Larger inputs need about 100 bytes of disk per
+sample in --tmpdir, and a copy of all inputs that are not plain local files. Local inputs must not change while they
+are sorted.
 
 Examples:
-  tarsort train.tar > sorted.tar
-  tarsort -S shuffle --seed 7 'train-{000..147}.tar' | tarsplit -s 1e9 -o shuffled
-  tarsort -s cls -S int photos.tgz -o by-class.tar
-  tarsort -s meta.json:width -S int -r --missing last photos.tar | tarcat -c 10 > widest.tar
-  tarsort images.tar labels.tar -o both.tar
+  Sort an archive by key:
+    tarsort train.tar > sorted.tar
+  Shuffle all samples of 148 shards, and cut the result into new shards:
+    tarsort -S shuffle --seed 7 'train-{000..147}.tar' | tarsplit -s 1e9 -o shuffled
+  Sort by class number:
+    tarsort -s cls -S int photos.tgz -o by-class.tar
+  Find the ten widest photos, by a value in JSON:
+    tarsort -s meta.json:width -S int -r --missing last photos.tar | tarcat -c 10 > widest.tar
+  Join images and labels that are in two archives:
+    tarsort images.tar labels.tar -o both.tar
 """
-
-from __future__ import annotations
 
 import io
 from collections.abc import Generator, Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import typer
-
-from tartools import cli, pieces, shards, sortkeys, storage
-from tartools.account import Account
+from tartools import cli, storage
+from tartools.cli import Option
 from tartools.errors import StorageError, UsageError
-from tartools.places import Files, Places
-from tartools.sample import Batch
-from tartools.stages import sort
-from tartools.values import NUMBERS, parse_column
+from tartools.samples import sortkeys
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.samples.values import NUMBERS, parse_column
+from tartools.shards.gathering import WORKERS, gather
+from tartools.shards.reading import Reading, counted
+from tartools.shards.writing import write_batches
+from tartools.stages.sorting import index, sort
+from tartools.stages.sorting.samplefiles import Identities, SampleFiles
+from tartools.storage.names.expand import expand
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
 
 
-def memory_size(text: str | int) -> int:
-    """Return the bytes that *text* stands for. Raises: typer.BadParameter for less than 64K."""
+def memory_size(text: str) -> int:
+    """Return the number of bytes *text*. Raises: ValueError for less than 64K."""
     size = cli.byte_size(text)
     if size < LEAST:
-        raise typer.BadParameter(f"{text} is too little to sort with; 64K is the least")
+        raise ValueError(f"{text} is too little to sort with; 64K is the least")
     return size
 
 
-@cli.group
-class Sorting(NamedTuple):
+class Sorting(cli.Group):
     """The options that say in which order, and what sorting may use."""
 
-    sortkey: Annotated[str, typer.Option("-s", "--sortkey", metavar="FIELD", help="What to sort by.")] = "__key__"
+    sortkey: Annotated[
+        str, Option("-s", "--sortkey", metavar="FIELD", help="Sort by this field, such as cls or meta.json:width.")
+    ] = "__key__"
     sorttype: Annotated[
-        sortkeys.Kind | None, typer.Option("-S", "--sorttype", help="As what it is compared.", show_default="text")
+        sortkeys.Kind | None, Option("-S", "--sorttype", default="text", help="How to compare values.")
     ] = None
-    reverse: Annotated[
-        bool, typer.Option("-r", "--reverse", help="The greatest first; equal ones stay as they were.")
-    ] = False
+    reverse: Annotated[bool, Option("-r", "--reverse", help="Sort in descending order.")] = False
     unique: Annotated[
-        sortkeys.End | None, typer.Option("-u", "--unique", help="Keep only this one of equal samples.")
+        sortkeys.End | None,
+        Option("-u", "--unique", help="Of samples with equal values keep only the first, or only the last."),
     ] = None
     missing: Annotated[
-        sortkeys.End | None, typer.Option("--missing", help="Where samples go that lack what is sorted by.")
+        sortkeys.End | None,
+        Option("--missing", help="Put samples without the field first, or last; otherwise they are an error."),
     ] = None
     seed: cli.Seed = 0
     verbatim: cli.Verbatim = False
     memory: Annotated[
         int,
-        typer.Option("-M", "--memory", metavar="BYTES", parser=memory_size, help="What sorting holds; 64K or more."),
+        Option(
+            *("-M", "--memory"),
+            metavar="BYTES",
+            parser=memory_size,
+            default="256M",
+            help="Memory for sorting, 64K or more, such as 64M or 1e9.",
+        ),
     ] = sort.MEMORY
     tmpdir: cli.TmpDir = None
 
@@ -82,25 +98,25 @@ class Sorting(NamedTuple):
 def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: Sorting) -> None:
     """Run the command."""
     order = ordered(wanted)
-    urls = storage.expand(*source.named)
+    urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    reading = shards.Reading(
+    reading = Reading(
         source.lax,
         source.skip_special,
         ranges=sortkeys.key_encoder(order) is not None,  # values are read, keys are known
         tmpdir=wanted.tmpdir,
         forks=True,
     )
-    places = Places(reopened, wanted.tmpdir, urls)
-    most = 1 if order.by_position else min(cli.workers(0), pieces.WORKERS)
+    files = SampleFiles(reopened, wanted.tmpdir, urls)
+    most = 1 if order.by_position else min(cli.workers(0), WORKERS)
 
-    def work(batches: Iterator[Batch], turn: pieces.Turn) -> Generator[bytes, None, Files]:
-        return sort.indexed_in_turn(shards.counted(batches, account), order, places, *turn)
+    def work(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Identities]:
+        return index.index_blocks(counted(batches, account), order, files, number, forked)
 
-    blocks = pieces.in_pieces(urls, account, reading, work, pieces.Plan(most, plain=True), places.add_files)
-    index = sort.index_of(blocks)
-    batches = sort.sorted_batches(index, order, account, places, memory=wanted.memory, tmpdir=wanted.tmpdir)
-    shards.write_batches(batches, output.url, account, force=output.force, gzip=output.gzip)
+    blocks = gather(urls, account, reading, work, files.add_identities, most=most, plain=True)
+    records = index.records_of(blocks)
+    batches = sort.sorted_batches(records, order, account, files, memory=wanted.memory, tmpdir=wanted.tmpdir)
+    write_batches(batches, output.destination, account)
 
 
 def ordered(wanted: Sorting) -> sortkeys.Order:

@@ -1,20 +1,20 @@
-"""Tell what is in shards.
+"""Summarize what is in shards.
 
-Reads all samples, and writes: how many there are, what they take and how much of that is headers and padding; each
-field with its sizes, and how many samples lack it; which fields come together; pictures by format and size; how often
-each class comes; how even the shards are. On a terminal that is a few tables, otherwise one fact a line.
+Reads all samples and prints: the number of samples; their size, and how much of it is headers and padding; for each
+field its sizes, and how many samples lack it; which fields occur together; formats and sizes of pictures; how often
+each class occurs; how evenly the shards are filled. On a terminal these are tables, otherwise one fact per line.
 
-Classes are the values of the field cls, of those that begin with cls., and of those that --classes names. Pictures are
-known by the last part of their field (jpg, png, ...); they are opened, not decoded. Of local files, large payloads are
-not read at all. Names and values are escaped.
+Classes are the values of the field cls, of fields that begin with cls., and of those that --classes names. Pictures are
+recognized by the last part of their field (jpg, png ...); their headers are read, their pixels are not decoded. Large
+payloads of local files are not read at all. Names and values are escaped.
 
-Counts, sums, least and greatest are exact. Quantiles are up to 1 % too small, and the same whatever -p. Of fields,
-combinations of fields, classes and sizes of pictures at most 1,000 different ones are told one by one.
+Counts, sums, minima and maxima are exact. Quantiles are up to 1 % too small, and do not depend on -p. At most 1,000
+different fields, combinations of fields, classes and picture sizes are listed.
 
-Workers are processes, as many as there are cores, up to four unless -p says how many. They share local files, and
-shards that are on servers; stdin and commands are read by one. Where one waits for servers, -p 16 is faster than four.
+Workers are processes that share local files and remote shards; stdin and commands are read by one worker. For remote
+shards, which mostly wait, -p 16 is faster than the default.
 
---json writes one object. Its units are bytes and samples, and null is what is not told one by one:
+--json prints one object, in bytes and samples; null stands for lists that were too long:
 
   samples, members
   bytes         archives (decompressed); of these payloads, headers, padding,
@@ -31,76 +31,94 @@ shards that are on servers; stdin and commands are read by one. Where one waits 
   combinations  of each, the most frequent first: fields, samples
 
 Examples:
-  tarstat train.tar
-  tarstat 'train-{000..147}.tar' | grep ^missing
-  tarstat --classes 'label split' -p 8 'train-*.tar'
-  tarstat --json train.tar | jq '.fields[] | {field, bytes}'
+  Summarize one shard:
+    tarstat train.tar
+  List the fields that some samples lack:
+    tarstat 'train-{000..147}.tar' | grep ^missing
+  Count the values of two more fields, with eight workers:
+    tarstat --classes 'label split' -p 8 'train-*.tar'
+  Get the size of each field, for a program:
+    tarstat --json train.tar | jq '.fields[] | {field, bytes}'
 """
-
-from __future__ import annotations
 
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-import typer
-
-from tartools import cli, pieces, shards, storage
-from tartools.account import Account
+from tartools import cli, storage
+from tartools.cli import Option
 from tartools.errors import SampleError, TarToolsError, shown
-from tartools.sample import Batch
-from tartools.show import decoding, tables, terminal, text
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.samples.values import field_list
+from tartools.shards.gathering import WORKERS, gather_results
+from tartools.shards.reading import Reading
+from tartools.show import decoding, statreport, terminal, text
 from tartools.stages import statistics
-from tartools.stages.statistics import Field, Measured, Numbers, Statistics
+from tartools.stages.statistics import Distribution, Field, PictureSize, Statistics
+from tartools.storage.names.expand import expand
 from tartools.tar import Member
-from tartools.values import told
 
 STEPS = 12  # of a histogram
 
 
-@cli.group
-class Looks(NamedTuple):
-    """What is looked into, and how it is told."""
+class Looks(cli.Group):
+    """What to count, and how to print it."""
 
     classes: Annotated[
-        str | None, typer.Option("--classes", metavar="NAMES", help="Count the values of these fields too.")
+        str | None,
+        Option("--classes", metavar="NAMES", help="Count the values of these fields too, in quotes: 'label split'."),
     ] = None
-    json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False
+    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
+
+
+Workers = Annotated[
+    int,
+    Option(
+        *("-p", "--parallel"),
+        metavar="N",
+        minimum=0,
+        default="one per core, up to 4",
+        help="Number of workers.",
+    ),
+]
 
 
 @cli.command(__doc__)
-def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Parallel = 0) -> None:
+def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Workers = 0) -> None:
     """Run the command."""
-    urls = storage.expand(*source.named)
+    urls = expand(*source.named)
     named = (looks.classes or "").split()
-    wanted = statistics.Wanted(classes_in(named), is_picture, measured)
-    reading = shards.Reading(source.lax, source.skip_special, ranges=True, forks=True)
-    most = parallel or min(cli.workers(0), pieces.WORKERS)
+    wanted = statistics.FieldKinds(classes_in(named), is_picture, measured)
+    reading = Reading(source.lax, source.skip_special, ranges=True, forks=True)
+    most = parallel or min(cli.workers(0), WORKERS)
 
     def told_of(batches: Iterator[Batch]) -> dict[str, Any]:
         found = Statistics()
         for batch in batches:
-            found.add(statistics.of_batch(batch, wanted))
+            found.add(statistics.count_batch(batch, wanted))
             account.samples_in += len(batch)
             account.samples_out += len(batch)
-        return found.told()
+        return found.as_dict()
 
     found = Statistics()
-    pieces.digest(urls, account, reading, told_of, most, lambda part: found.add(Statistics.of(part)))
+    gather_results(urls, account, reading, told_of, most, lambda part: found.add(Statistics.from_dict(part)))
     if found.samples and found.fields is not None:
         known = {field.lower() for field in found.fields}
         unseen = [name for name in named if name.lower() not in known]
         if unseen:
-            raise SampleError(f"no sample had the field {' '.join(unseen)}; there were: {told(found.fields)}")
+            raise SampleError(
+                f"no sample had the field {' '.join(unseen)}; the fields were: {field_list(found.fields)}"
+            )
     facts = facts_of(found, urls, account.unpacked)
     if looks.json:
         written = json.dumps(facts, indent=2) + "\n"
     elif os.isatty(1):
-        written = tables.drawn(facts, terminal.screen(terminal.NONE))
+        written = statreport.tables(facts, terminal.screen(terminal.NONE))
     else:
-        written = "".join(f"{line}\n" for line in tables.lines(facts))
+        written = "".join(f"{line}\n" for line in statreport.plain_lines(facts))
     with storage.writing("-") as sink:
         sink.write(written.encode())
 
@@ -116,15 +134,15 @@ def is_picture(name: str) -> bool:
     return name.rpartition(".")[2].lower() in text.PICTURES
 
 
-def measured(member: Member) -> Measured:
+def measured(member: Member) -> PictureSize:
     """Return what the header of the picture *member* says, or what is wrong with it."""
     try:
-        form, width, height, _ = decoding.heading(member, any_size=True)
+        form, width, height, _ = decoding.read_header(member, any_size=True)
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own
-        return Measured(broken=decoding.reason(error) if member.size else "it is empty")
-    return Measured(form, width, height)
+        return PictureSize(broken=decoding.reason(error) if member.size else "it is empty")
+    return PictureSize(form, width, height)
 
 
 def facts_of(found: Statistics, urls: Sequence[str], size: int) -> dict[str, Any]:
@@ -189,13 +207,13 @@ def facts_of_field(name: str, field: Field, samples: int) -> dict[str, Any]:
     return facts
 
 
-def spread(numbers: Numbers) -> dict[str, int | None]:
+def spread(numbers: Distribution) -> dict[str, int | None]:
     """Return least, median and greatest of *numbers*; None if there are none."""
     known = numbers.least is not None
     return {"min": numbers.least, "median": numbers.quantile(50) if known else None, "max": numbers.greatest}
 
 
-def histogram(numbers: Numbers) -> list[int]:
+def histogram(numbers: Distribution) -> list[int]:
     """Return how many *numbers* fall into each of at most 12 equally wide steps of buckets, from least to greatest."""
     places = {place(low): count for low, count in numbers.buckets.items()}
     first, buckets = min(places), max(places) - min(places) + 1

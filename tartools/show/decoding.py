@@ -1,6 +1,6 @@
-"""A picture as pixels to look at: any format and mode as RGB, the right way up, and no larger than it is shown.
+"""Decode pictures: any format and mode to RGB, rotated as EXIF says, and no larger than they are shown.
 
-Or just what its header says; and what is wrong with it, in words.
+Also read just the header of a picture, and say in words why one cannot be decoded.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tartools.tar import Member
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# what Pillow decodes by itself, the usual first; for others (EPS) it would run a program
+# formats that Pillow decodes itself, the usual ones first; for others (EPS) it would run a program
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
-DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all of them grey
-NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values, or those between them, are not what is seen
-GREY = (128, 128, 128)  # behind what is transparent: both black and white are seen on it
-MESSAGE = 100  # characters of what is wrong
+DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
+NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to resize a picture
+GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
+MESSAGE = 100  # characters of an error message
 
 
-class Heading(NamedTuple):
-    """What the header of a picture says: its *form* ("JPEG"), its size in pixels, its *mode* as Pillow has it."""
+class PictureHeader(NamedTuple):
+    """The header of a picture: its *form* ("JPEG"), its size in pixels, and its *mode* in Pillow."""
 
     form: str
     width: int
@@ -34,37 +34,37 @@ class Heading(NamedTuple):
     mode: str
 
 
-def heading(member: Member, *, any_size: bool = False) -> Heading:
-    """Return what the header of the picture *member* says. Nothing is decoded. Raises: as `decoded`.
+def read_header(member: Member, *, any_size: bool = False) -> PictureHeader:
+    """Return the header of the picture *member* without decoding it. Raises: as `decoded`.
 
-    *any_size* takes away Pillow's limit, for a process in which nothing is decoded at all.
+    *any_size* switches Pillow's limit on sizes off, for a process that never decodes a picture.
     """
     from PIL import Image
 
     if any_size:
         Image.MAX_IMAGE_PIXELS = None
     with member.open() as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of large ones, which are no danger as long as nobody decodes them
+        warnings.simplefilter("ignore")  # about large pictures, which are harmless while they are not decoded
         with Image.open(file, formats=FORMATS) as opened:
-            return Heading(str(opened.format), opened.width, opened.height, opened.mode)
+            return PictureHeader(str(opened.format), opened.width, opened.height, opened.mode)
 
 
 def decoded(member: Member, width: int, height: int) -> Image:
-    """Return the picture *member* as RGB, made smaller where it is larger than *width* by *height* pixels.
+    """Return the picture *member* as RGB, reduced to at most *width* by *height* pixels.
 
-    It is turned as EXIF says. Transparent parts are over grey, more than 8 bits are shown from the lowest value to
-    the highest, and what moves is shown by its first frame.
+    It is rotated as EXIF says. Transparent parts get a grey background, values of more than 8 bits are scaled from the
+    lowest to the highest, and of an animation the first frame is returned.
 
-    Holds: the picture as it is decoded, twice; of JPEG, unless it is progressive, some four times what is returned.
-    Raises: what Pillow raises, which can be any exception, for a damaged picture, one that is cut, and one of more
-    than Pillow's `MAX_IMAGE_PIXELS`.
+    Holds: the decoded picture, twice; for JPEG, unless it is progressive, some four times what is returned.
+    Raises: any exception that Pillow raises for a picture that is damaged or cut, or has more pixels than Pillow's
+    `MAX_IMAGE_PIXELS`.
     """
     from PIL import Image
 
     with member.open() as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd metadata
+        warnings.simplefilter("ignore")  # about odd metadata
         with Image.open(file, formats=FORMATS) as opened:
-            most = Image.MAX_IMAGE_PIXELS  # of which Pillow only warns, and filters of warnings hold for all threads
+            most = Image.MAX_IMAGE_PIXELS  # Pillow only warns, and warning filters are shared by all threads
             if most and opened.width * opened.height > most:
                 raise Image.DecompressionBombError(
                     f"its size ({opened.width * opened.height} pixels) exceeds the limit of {most} pixels"
@@ -75,7 +75,7 @@ def decoded(member: Member, width: int, height: int) -> Image:
             turn(opened)
             picture = in_colour(opened) if opened.mode in NO_AVERAGE or "transparency" in opened.info else opened
             picture.thumbnail((width, height), Image.Resampling.LANCZOS)
-            picture = in_colour(picture)  # what is left to do, of few pixels
+            picture = in_colour(picture)  # the rest of the conversion, now of few pixels
     if picture.mode == "RGB":
         return picture
     ground = Image.new("RGB", picture.size, GREY)
@@ -84,18 +84,18 @@ def decoded(member: Member, width: int, height: int) -> Image:
 
 
 def turn(picture: Image) -> None:
-    """Turn *picture* as its EXIF data say, if they can be read."""
+    """Rotate *picture* as its EXIF data say, if they can be read."""
     from PIL import ImageOps
 
-    with suppress(Exception):  # metadata of all kinds of cameras; the pixels are sound
+    with suppress(Exception):  # cameras write all kinds of metadata; the pixels are fine
         ImageOps.exif_transpose(picture, in_place=True)
 
 
 def in_colour(picture: Image) -> Image:
-    """Return *picture* as RGB, or as RGBA if some of it may be transparent; black and white as grey."""
+    """Return *picture* as RGB, as RGBA if parts may be transparent, or as grey if it has no colours."""
     if picture.mode in DEEP:
         picture = picture.convert("F")
-        picture.info.pop("transparency", None)  # a value that is then another
+        picture.info.pop("transparency", None)  # a value that scaling would change
         low, high = cast("tuple[float, float]", picture.getextrema())
         if math.isfinite(low) and math.isfinite(high) and high > low:
             scale = 255 / (high - low)
@@ -107,7 +107,7 @@ def in_colour(picture: Image) -> Image:
 
 
 def reason(error: Exception) -> str:
-    """Return what Pillow says is wrong with a picture, on one line, without the name of our file object."""
+    """Return Pillow's message for a bad picture on one line, without the name of our file object."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):

@@ -1,19 +1,19 @@
-"""Samples one at a time, as a person turns the pages."""
+"""The pager of `tarshow -i`: show one sample at a time; keys turn the pages."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
-from tartools.account import Account
 from tartools.errors import printable, shown
-from tartools.sample import Sample
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
 from tartools.show import pictures, sheet
+from tartools.show.keyboard import Keyboard
 from tartools.show.terminal import KITTY, Screen
 
-MOST = 1000  # samples that one can go back
-MOST_BYTES = 256 << 20  # in memory; large members are in files
+MOST = 1000  # samples kept to go back to
+MOST_BYTES = 256 << 20  # of memory that they hold; large members are in files
 
 NEXT = (" ", "n", "j", "enter", "right", "down", "page down")
 PREVIOUS = ("p", "b", "k", "left", "up", "page up")
@@ -23,22 +23,10 @@ KEYS = "space n → next   p b ← previous   g first   q quit"
 CLEAR, REVERSE = "\x1b[H\x1b[2J", "\x1b[7m"
 
 
-class Keyboard(Protocol):
-    """The terminal that shows the pages."""
+class History:
+    """*samples*, read as far as they have been shown; the last ones are kept.
 
-    def key(self) -> str:
-        """Wait for a key, and return its character or its name."""
-        ...
-
-    def write(self, data: bytes, /) -> None:
-        """Show *data*."""
-        ...
-
-
-class Seen:
-    """*samples*, read as far as somebody has looked, of which the last ones can be looked at again.
-
-    Holds: 1000 samples, or as many as fit into 256 MiB; members of files are not held.
+    Holds: 1,000 samples, or as many as fit into 256 MiB; ranges of files do not count.
     """
 
     def __init__(self, samples: Iterable[Sample], account: Account) -> None:
@@ -46,10 +34,10 @@ class Seen:
         self._account = account
         self._kept: deque[Sample] = deque()
         self._held = 0
-        self.first = 0  # number of the first that is kept
+        self.first = 0  # number of the first sample that is kept
 
     def read_to(self, number: int) -> int:
-        """Read as far as sample *number*; return it, or the number of the last if there are fewer, -1 for none."""
+        """Read up to sample *number*; return *number*, or that of the last sample if there are fewer; -1 if none."""
         while number >= self.first + len(self._kept):
             sample = next(self._unread, None)
             if sample is None:
@@ -67,31 +55,31 @@ class Seen:
 
 
 def in_memory(sample: Sample) -> int:
-    """Return the bytes of memory that *sample*, which owns them, holds."""
+    """Return the bytes of memory that *sample* holds; it must own them."""
     sources = {id(member.source): member.source for member in sample.members}
     return sum(len(source) for source in sources.values() if isinstance(source, bytes | bytearray))
 
 
 def browse(samples: Iterable[Sample], keyboard: Keyboard, screen: Callable[[], Screen], account: Account) -> None:
-    """Show *samples* one at a time on *screen*, and go on, back, and away as *keyboard* says.
+    """Show *samples* one at a time on *screen*, as the keys of *keyboard* say.
 
-    Reads as far as it is asked to; what it has read is counted in *account*.
-    Holds: what `Seen` holds. Raises: TarToolsError.
+    Reads no further than needed, and counts in *account* what it has read.
+    Holds: what `History` holds. Raises: TarToolsError.
     """
-    seen = Seen(samples, account)
+    seen = History(samples, account)
     number = seen.read_to(0)
     helping, note = False, ""
     while number >= 0:
-        here = screen()
+        current = screen()
         foot = KEYS if helping else note or HINT
-        keyboard.write(drawn(seen[number], number, foot, here).encode())
+        keyboard.write(drawn(seen[number], number, foot, current).encode())
         key = keyboard.key()
         helping, note = key in HELP and not helping, ""
         if key in QUIT:
             return
         if key in NEXT:
             before, number = number, seen.read_to(number + 1)
-            note = "that was the last" if number == before else ""
+            note = "this is the last" if number == before else ""
         elif key in PREVIOUS:
             before, number = number, max(seen.first, number - 1)
             note = "this is the first" + (" that is kept" if number else "") if number == before else ""
@@ -100,9 +88,9 @@ def browse(samples: Iterable[Sample], keyboard: Keyboard, screen: Callable[[], S
 
 
 def drawn(sample: Sample, number: int, foot: str, screen: Screen) -> str:
-    """Return what fills *screen* with *sample*, and says in its last row which one it is and, to the right, *foot*."""
+    """Return the text that fills *screen* with *sample*; the last row has number, key and *foot*."""
     page, whole = sheet.page(sample, screen)
-    right = f" {foot} " if whole else f" there is more  {foot} "
+    right = f" {foot} " if whole else f" more below  {foot} "
     left = f" {number + 1:,}  {printable(sample.key)}  {shown(sample.shard)}"
     left = sheet.fit(left, max(1, screen.columns - sheet.cells(right)))
     blanks = " " * (screen.columns - sheet.cells(left) - sheet.cells(right))

@@ -1,6 +1,6 @@
-"""Pictures as terminals draw them: each function makes of an RGB image what is sent, and does nothing else.
+"""Encode RGB pictures for terminals.
 
-kitty, iTerm2 and sixel draw pixels where the cursor is; half blocks are text.
+The protocols of kitty, iTerm2 and sixel draw pixels at the cursor; half blocks are text.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PALETTE = [  # colours 16 to 255; the last 24 are greys
     *((red, green, blue) for red in LEVELS for green in LEVELS for blue in LEVELS),
     *((grey, grey, grey) for grey in range(8, 239, 10)),
 ]
-KITTY_FORGET = "\x1b_Ga=d,d=A,q=2\x1b\\"  # removes what kitty's protocol has drawn on the screen
-FIRST = 16  # number of the first of them
-SIXEL = ord("?")  # no dot of six is set; the dots are bits on top of that, the lowest is the topmost
+KITTY_FORGET = "\x1b_Ga=d,d=A,q=2\x1b\\"  # removes the pictures that kitty's protocol has drawn
+FIRST = 16  # number of the first colour of the palette
+SIXEL = ord("?")  # none of the six dots is set; each dot adds a bit, the top one the lowest
 
 
 def kitty(picture: Image, columns: int, rows: int) -> str:
-    """Return what makes a terminal that knows kitty's protocol draw *picture* over *columns* and *rows* of cells.
+    """Return the code that draws *picture* over *columns* and *rows* of cells in kitty's protocol.
 
     The cursor stays where it is, and the terminal does not answer.
     https://sw.kovidgoyal.net/kitty/graphics-protocol/, "Display images on screen" and "Remote client".
@@ -39,7 +39,7 @@ def kitty(picture: Image, columns: int, rows: int) -> str:
 
 
 def iterm(picture: Image, columns: int, rows: int) -> str:
-    """Return what makes iTerm2, and those that follow it, draw *picture* within *columns* and *rows* of cells.
+    """Return the code that draws *picture* within *columns* and *rows* of cells in the protocol of iTerm2.
 
     https://iterm2.com/documentation-images.html
     """
@@ -49,14 +49,14 @@ def iterm(picture: Image, columns: int, rows: int) -> str:
 
 
 def png(picture: Image) -> bytes:
-    """Return *picture* as PNG, compressed as far as that is fast."""
+    """Return *picture* as PNG with fast compression."""
     file = io.BytesIO()
     picture.save(file, "PNG", compress_level=3)
     return file.getvalue()
 
 
 def sixel(picture: Image, width: int, height: int) -> str:
-    """Return *picture*, as large as fits into *width* by *height* pixels, as sixels of at most 256 colours.
+    """Return *picture*, scaled to fit *width* by *height* pixels, as sixels of at most 256 colours.
 
     VT330/VT340 Programmer Reference Manual, volume 2, chapter 14: bands of six rows; in each band, for each colour
     the sixels of that colour from left to right, then back to its start ($); then the next band (-).
@@ -83,15 +83,15 @@ def sixel(picture: Image, width: int, height: int) -> str:
 
 
 def _runs(sixels: bytearray) -> str:
-    """Return *sixels* with repetitions of four and more as `!N` and the sixel; empty ones at the end are left out."""
+    """Return *sixels* with four and more repetitions as `!N` and the sixel, without empty ones at the end."""
     text = sixels.decode().rstrip(chr(SIXEL))
     return re.sub(r"(.)\1{3,}", lambda found: f"!{len(found[0])}{found[1]}", text)
 
 
 def blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
-    """Return *picture* as *rows* lines of text, *columns* wide, each character an upper and a lower half.
+    """Return *picture* as *rows* lines of *columns* half blocks, each with a colour above and one below.
 
-    Colours are *exact*, or else those of the 256 of xterm that are near. Every line ends with the default colours.
+    Colours are *exact*, or the nearest of the 256 of xterm. Every line ends with the default colours.
     """
     from PIL import Image
 
@@ -102,14 +102,16 @@ def blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]
     else:
         palette = Image.new("P", (1, 1))
         palette.putpalette([value for colour in PALETTE for value in colour])
-        few = small.quantize(palette=palette, dither=Image.Dither.NONE)  # dots as large as these are seen as dots
+        few = small.quantize(
+            palette=palette, dither=Image.Dither.NONE
+        )  # dithering would be visible in dots as large as these
         colours = [f"5;{FIRST + number}" for number in few.tobytes()]
     lines = [colours[y * columns : (y + 1) * columns] for y in range(2 * rows)]
     return [_line(upper, lower) for upper, lower in zip(lines[::2], lines[1::2], strict=True)]
 
 
 def _line(upper: list[str], lower: list[str]) -> str:
-    """Return a line of half blocks of these colours; one that stays is not named again."""
+    """Return a line of half blocks in these colours; a colour is only set when it changes."""
     cells = list(zip(upper, lower, strict=True))
     parts = []
     for before, cell in pairwise([("", ""), *cells]):

@@ -1,7 +1,6 @@
-"""Samples with their pictures on a screen: pictures side by side, a label under each, then the other fields in words.
+"""Arrange samples on a terminal: pictures side by side with labels under them, then the other fields as text.
 
-A sample makes a `Block`, or several if its pictures do not fit side by side; samples stand side by side as far as
-they fit.
+A sample is a `Block`, or several if its pictures do not fit side by side. As many samples as fit are side by side.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
-from tartools.sample import Sample, field_name
+from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, pictures, text
 from tartools.show.terminal import BLOCKS, ITERM, KITTY, NONE, Screen
 from tartools.tar import Member
 
-GAP = 2  # columns between what stands side by side
-NARROW, WIDE, HIGH = 39, 64, 32  # columns and rows of pictures: on 80 columns two fit
-SMALL = 20  # columns that each picture of a page gets at least
-AROUND = 5  # rows of a screen that pictures leave: key, label, a line of text, an empty one, the prompt
-MESSAGE = 26  # columns of what is said in place of a picture
+GAP = 2  # columns between pictures, and between samples
+NARROW, WIDE, HIGH = 39, 64, 32  # limits of columns and rows of a picture: two fit into 80 columns
+SMALL = 20  # columns of a picture in the pager, at least
+AROUND = 5  # rows of the screen besides pictures: key, label, a line of text, an empty line, the prompt
+MESSAGE = 26  # columns of the message in place of a picture
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 Described = Sequence[tuple[Member, text.Description]]
 
 
 class Tile(NamedTuple):
-    """A picture that takes *columns* and *rows*, and the *label* under it.
+    """A picture of *columns* by *rows* cells, and the *label* under it.
 
-    It is *lines* of that many columns, or else *drawing*, which is sent when the cursor is where it begins.
+    The picture is *lines* of text, or else *drawing*, a code that draws it at the cursor.
     """
 
     columns: int
@@ -54,15 +53,15 @@ class Block(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns that it takes."""
+        """Columns of the block."""
         tiles = sum(tile.width + GAP for tile in self.tiles) - GAP
         return max(tiles, cells(self.title), *map(cells, self.lines))
 
 
 def rows(samples: Iterable[Sample], screen: Screen) -> Iterator[tuple[str, int]]:
-    """Yield what shows *samples* on *screen*, and how many of them that is.
+    """Yield (text that shows samples side by side on *screen*, count of these samples).
 
-    Order: input order. Holds: what is drawn of as many samples as stand side by side. Raises: TarToolsError.
+    Order: input order. Holds: the text of the samples that are side by side. Raises: TarToolsError.
     """
     if screen.protocol == NONE:
         yield from ((text.block(sample, bold=screen.codes), 1) for sample in samples)
@@ -86,9 +85,9 @@ def rows(samples: Iterable[Sample], screen: Screen) -> Iterator[tuple[str, int]]
 
 
 def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
-    """Return *sample* alone, as large as *screen* can show it without its last row, and whether all of it is there.
+    """Return text that fills *screen*, without its last row, with *sample*; and whether all of the sample fits.
 
-    Pictures get what the words leave, but half of the rows at least. What does not fit is cut or left out.
+    Pictures get the rows that the text leaves, but at least half of them. The rest is cut or left out.
     """
     found = described(sample)
     count = sum(description.kind == "picture" for _, description in found) if screen.protocol != NONE else 0
@@ -96,7 +95,7 @@ def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     room = screen.rows - 1
     left = room - 1 - min(words, room // 2)  # rows for pictures and their labels
     most = min(count, (screen.columns + GAP) // (SMALL + GAP))
-    # as many side by side as make square pictures largest
+    # the number side by side that makes square pictures largest
     across = max(range(1, most + 1), key=lambda n: min(screen.columns // n, 2 * (left // -(-count // n))), default=1)
     high = max(1, left // max(1, -(-count // across)) - 1)
     shown, whole = "", True
@@ -112,33 +111,33 @@ def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
 
 
 def described(sample: Sample) -> Described:
-    """Return the members of *sample*, and what they are."""
+    """Return the members of *sample* with their descriptions."""
     return [(member, text.describe(member)) for member in sample.members]
 
 
 def laid_out(sample: Sample, found: Described, screen: Screen, wide: int, high: int) -> list[Block]:
-    """Return *sample*, of which that was *found*, as blocks whose pictures fit into the width of *screen*.
+    """Return *sample*, with the members *found* in it, as blocks whose pictures fit into the width of *screen*.
 
-    A picture and its label take at most *wide* columns, and a picture *high* rows. The words are in the last block.
+    A picture and its label take at most *wide* columns, a picture *high* rows. The last block has the text.
     """
-    seen: list[tuple[Member, text.Description]] = []
-    told: list[tuple[Member, text.Description]] = []
+    drawn: list[tuple[Member, text.Description]] = []
+    described: list[tuple[Member, text.Description]] = []
     for pair in found:
-        (seen if pair[1].kind == "picture" and screen.protocol != NONE else told).append(pair)
+        (drawn if pair[1].kind == "picture" and screen.protocol != NONE else described).append(pair)
     bands: list[list[Tile]] = [[]]
-    for member, description in seen:
+    for member, description in drawn:
         another = tile(member, description.what, screen, wide, high)
         if bands[-1] and sum(tile.width + GAP for tile in bands[-1]) + another.width > screen.columns:
             bands.append([])
         bands[-1].append(another)
     blocks = [Block("", band, ()) for band in bands]
     blocks[0] = blocks[0]._replace(title=printable(sample.key))
-    blocks[-1] = blocks[-1]._replace(lines=text.rows(told))
+    blocks[-1] = blocks[-1]._replace(lines=text.rows(described))
     return blocks
 
 
 def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Tile:
-    """Return the picture *member*, which is *what*, as it is drawn on *screen*; what is wrong if that can't be."""
+    """Return the picture *member*, described as *what*, for *screen*; or a message if it cannot be decoded."""
     name = printable(field_name(member)) or "-"
     try:
         picture = decoding.decoded(member, wide * screen.cell[0], high * screen.cell[1])
@@ -162,9 +161,9 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
 
 
 def in_cells(size: tuple[int, int], wide: int, high: int) -> tuple[int, int]:
-    """Return columns and rows for a picture of *size* pixels: at most *wide*, *high*, and one column a pixel.
+    """Return columns and rows for a picture of *size* pixels: at most *wide* and *high*, and one column per pixel.
 
-    A cell is taken to be twice as high as it is wide.
+    A cell counts as twice as high as it is wide.
 
     >>> in_cells((500, 375), 40, 20), in_cells((375, 500), 40, 20), in_cells((28, 28), 40, 20)
     ((40, 15), (30, 20), (28, 14))
@@ -175,9 +174,9 @@ def in_cells(size: tuple[int, int], wide: int, high: int) -> tuple[int, int]:
 
 
 def row(blocks: Sequence[Block], *, codes: bool = True) -> str:
-    """Return what draws *blocks* side by side, from the beginning of a line on; the cursor ends below them.
+    """Return the text that draws *blocks* side by side, from the start of a line on; the cursor ends below them.
 
-    Pictures are drawn when there is room for them, so that a screen that has to scroll has done so before.
+    Pictures are drawn after the lines that make room for them, so that the screen has scrolled before.
     """
     tallest = max((tile.rows for block in blocks for tile in block.tiles), default=0)
     columns = [written(block, codes) for block in blocks]
@@ -188,7 +187,7 @@ def row(blocks: Sequence[Block], *, codes: bool = True) -> str:
 
 
 def written(block: Block, codes: bool) -> list[str]:
-    """Return the lines of *block*, with room for pictures that are drawn; styled, if escape *codes* are wanted."""
+    """Return the lines of *block*, empty where pictures will be drawn; styled, if escape *codes* are wanted."""
     lines = [styled(block.title, BOLD if codes else "")] if block.title else []
     columns = [[*(tile.lines or [""] * tile.rows), styled(tile.label, DIM if codes else "")] for tile in block.tiles]
     widths = [tile.width for tile in block.tiles]
@@ -197,7 +196,7 @@ def written(block: Block, codes: bool) -> list[str]:
 
 
 def drawings(blocks: Sequence[Block], tallest: int) -> str:
-    """Return what draws the pictures of *blocks* into the *tallest* rows above the cursor, which stays where it is."""
+    """Return the code that draws the pictures of *blocks* into the *tallest* rows above the cursor, which stays."""
     drawn = ""
     left = 0
     for block in blocks:
@@ -211,18 +210,18 @@ def drawings(blocks: Sequence[Block], tallest: int) -> str:
 
 
 def beside(widths: Sequence[int], parts: Sequence[str]) -> str:
-    """Return *parts* on one line, each in so many columns; without blanks at the end."""
+    """Return *parts* on one line, padded to *widths* columns, without blanks at the end."""
     padded = (part + " " * (width - cells(part)) for width, part in zip(widths, parts, strict=True))
     return (" " * GAP).join(padded).rstrip(" ")
 
 
 def styled(line: str, code: str) -> str:
-    """Return *line* between the escape *code* and the one that ends it, if there is anything to style."""
+    """Return *line* between the escape *code* and the code that resets it; unchanged if either is empty."""
     return f"{code}{line}{PLAIN}" if line and code else line
 
 
 def framed(message: str, width: int) -> list[str]:
-    """Return lines of *width* columns that have *message* in a frame."""
+    """Return *message* in a frame, as lines of *width* columns."""
     import textwrap
 
     from rich.cells import set_cell_size
@@ -244,7 +243,7 @@ def cells(line: str) -> int:
 
 
 def fit(line: str, width: int) -> str:
-    """Return *line*, cut to *width* columns where it is longer.
+    """Return *line*, cut to *width* columns if it is longer.
 
     >>> fit("abcdef", 4), fit("abcd", 4)
     ('abc…', 'abcd')

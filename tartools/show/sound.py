@@ -1,4 +1,4 @@
-"""Sound for a person: how long it is and how it is stored, and a waveform."""
+"""Describe sounds: length, format and waveform."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 KINDS = frozenset(("flac", "oga", "ogg", "opus", "wav"))  # not mp3, whose decoder writes to stderr itself
 COLUMNS = 48  # of a waveform in a terminal
-HEARD = 8192  # frames of a column that are looked at, so that an hour costs no more than a minute
+HEARD = 8192  # frames of a column that are read, so that an hour takes no longer than a minute
 BARS = "▁▂▃▄▅▆▇█"
 
-# as libsndfile calls how samples are stored -> as people do
+# subtype of libsndfile -> description
 STORED = {
     "PCM_S8": "8 bit",
     "PCM_U8": "8 bit",
@@ -26,7 +26,7 @@ STORED = {
     "DOUBLE": "64 bit float",
 }
 
-# what a file begins with -> what browsers call it
+# first bytes of a file -> media type
 MEDIA = (
     (b"RIFF", "audio/wav"),
     (b"fLaC", "audio/flac"),
@@ -37,14 +37,14 @@ MEDIA = (
 
 
 class Sound(NamedTuple):
-    """What a sound is, in words, and its *peaks* from 0 to 1, the loudest being 1; none if it is empty."""
+    """A description of a sound, and its *peaks* from 0 to 1, the loudest being 1; no peaks if it is empty."""
 
     what: str
     peaks: Sequence[float]
 
 
 def is_sound(kind: str, head: bytes) -> bool:
-    """Tell whether a file that begins with *head*, of a field that ends in *kind*, is or should be a sound."""
+    """Return whether a file that begins with *head*, in a field that ends in *kind*, is or should be a sound."""
     return kind in KINDS or _begins(head)
 
 
@@ -53,10 +53,10 @@ def _begins(head: bytes) -> bool:
 
 
 def read(member: Member, columns: int = COLUMNS) -> Sound:
-    """Return what the sound *member* is, and the peak of each of so many *columns*, as far as it is heard.
+    """Return the description of the sound *member*, and the peaks of its first 8192 frames in each of *columns*.
 
-    Holds: 8192 frames. Raises: ValueError if it does not begin as a sound that we read (libsndfile knows many
-    formats that nobody tests), and what soundfile raises for what is damaged, RuntimeError mostly.
+    Holds: 8192 frames. Raises: ValueError if the first bytes are not those of WAV, FLAC or Ogg (libsndfile reads many
+    formats that are hardly tested); what soundfile raises for a damaged file, mostly RuntimeError.
     """
     import soundfile
 
@@ -98,7 +98,7 @@ def line(peaks: Sequence[float]) -> str:
 
 
 def media_type(payload: bytes) -> str:
-    """Return the media type (RFC 6838) of the sound that begins with *payload*; nothing for one we do not know."""
+    """Return the media type (RFC 6838) of the sound *payload*; empty if its format is unknown."""
     if payload[4:8] == b"ftyp":
         return "audio/mp4"
     return next((kind for magic, kind in MEDIA if payload.startswith(magic)), "")

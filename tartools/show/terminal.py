@@ -1,6 +1,6 @@
-"""What a terminal can draw, by what the environment says of it. The terminal itself is never asked.
+"""What the terminal can draw, by environment variables. The terminal itself is never queried.
 
-To ask would mean to write to it, to wait for an answer that may not come, and to take keys that are for others.
+A query would have to write to the terminal, wait for an answer that may not come, and read keys meant for others.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ AUTO, NONE, BLOCKS, KITTY, ITERM, SIXEL = "auto", "none", "blocks", "kitty", "it
 VARIABLE = "TARTOOLS_PICTURES"
 PROTOCOLS = (AUTO, KITTY, ITERM, SIXEL, BLOCKS, NONE)
 
-# what TERM begins with, and what TERM_PROGRAM is
+# prefixes of TERM, and values of TERM_PROGRAM
 TERMS = {
     **dict.fromkeys(("xterm-kitty", "xterm-ghostty"), KITTY),
     **dict.fromkeys(("wezterm", "mintty"), ITERM),
     **dict.fromkeys(("foot", "mlterm", "contour", "yaft"), SIXEL),
 }
 PROGRAMS = {"kitty": KITTY, "ghostty": KITTY, "iTerm.app": ITERM, "WezTerm": ITERM, "mintty": ITERM}
-MULTIPLEXERS = ("tmux", "screen")  # they take what draws pictures for themselves
-KONSOLE = 220400  # the first version that knows kitty's protocol
+MULTIPLEXERS = ("tmux", "screen")  # they do not pass pictures on to the terminal
+KONSOLE = 220400  # the first version of Konsole with kitty's protocol
 
-COLUMNS, ROWS = 80, 24  # where nobody knows better
+COLUMNS, ROWS = 80, 24  # if the system does not say
 NARROWEST, SHORTEST = 20, 8
-CELL = (10, 20)  # pixels of a character, where the system does not know; pictures take all to be of this proportion
+CELL = (10, 20)  # pixels of a character if the system does not say; pictures assume this proportion
 SMALLEST_CELL, LARGEST_CELL = 4, 64
 
 
 class Screen(NamedTuple):
-    """Where samples are shown.
+    """The screen that shows samples.
 
-    *protocol* draws pictures, *exact* says whether half blocks may have any colour, *codes* whether escape codes are
-    wanted at all; *columns* and *rows* of characters, of which each has *cell* pixels (width and height).
+    *protocol* draws pictures; *exact* says whether half blocks may have any colour, *codes* whether escape codes are
+    wanted; *columns* and *rows* are in characters of *cell* (width, height) pixels.
     """
 
     protocol: str = NONE
@@ -50,12 +50,12 @@ class Screen(NamedTuple):
 
 
 def screen(wanted: str = AUTO) -> Screen:
-    """Return what is behind stdout; pictures by *wanted*, one of `PROTOCOLS`.
+    """Return the screen of stdout. *wanted*, one of `PROTOCOLS`, says how to draw pictures.
 
-    Without a wish, the environment variable TARTOOLS_PICTURES has one, but for a terminal only: what is piped is
-    plain then. Else `guess` decides; who has set NO_COLOR (https://no-color.org), or has a dumb terminal, gets text.
+    If it is auto and stdout is a terminal, the environment variable TARTOOLS_PICTURES decides, else `guess`. There are
+    no pictures by default if stdout is no terminal, NO_COLOR (https://no-color.org) is set, or TERM is dumb.
 
-    Raises: UsageError if the variable has none of the values.
+    Raises: UsageError if the variable is not one of `PROTOCOLS`.
     """
     terminal = os.isatty(1)
     codes = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
@@ -70,7 +70,7 @@ def screen(wanted: str = AUTO) -> Screen:
 
 
 def guess(environment: Mapping[str, str]) -> str:
-    """Return the protocol of the terminal that *environment* tells of: of those it knows the best, else half blocks.
+    """Return the best protocol of the terminal that *environment* describes; half blocks if it is unknown.
 
     >>> guess({"TERM": "xterm-kitty"}), guess({"TERM": "xterm-256color", "LC_TERMINAL": "iTerm2"})
     ('kitty', 'iterm')
@@ -84,7 +84,7 @@ def guess(environment: Mapping[str, str]) -> str:
     program = environment.get("TERM_PROGRAM", "")
     if program in PROGRAMS:
         return PROGRAMS[program]
-    if environment.get("LC_TERMINAL") == "iTerm2" or "WEZTERM_PANE" in environment:  # the first comes through ssh
+    if environment.get("LC_TERMINAL") == "iTerm2" or "WEZTERM_PANE" in environment:  # LC_TERMINAL is passed on by ssh
         return ITERM
     version = environment.get("KONSOLE_VERSION", "")
     konsole = version.isascii() and version.isdigit() and int(version[:9]) >= KONSOLE
@@ -92,10 +92,10 @@ def guess(environment: Mapping[str, str]) -> str:
 
 
 def size() -> tuple[int, int, tuple[int, int]]:
-    """Return columns, rows, and width and height of a character in pixels.
+    """Return columns, rows, and (width, height) of a character in pixels.
 
-    COLUMNS and LINES go before what the system says of the terminal: that of stdout, or else of stderr or stdin, for
-    somebody who looks through a pager.
+    COLUMNS and LINES override the system's size of the terminal of stdout, or else (stdout is a pager) of stderr or
+    stdin.
     """
     columns = rows = across = down = 0
     for fd in (1, 2, 0):

@@ -1,6 +1,6 @@
-"""A sample in words: its key, and for each field the size and what it is.
+"""Describe samples in words: the key, and for each field its size, its type, and the beginning of text.
 
-Nothing is executed or unpickled, pictures are not decoded, and of a large member only a part is read.
+Nothing is executed or unpickled, pictures are not decoded, and only a part of a large member is read.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
-from tartools.sample import Sample, field_name
+from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, sound
 from tartools.tar import Member
 
-HEAD = 1 << 16  # bytes of a member that are looked at
-HEAD_OF_SOUND = 16  # of these, what tells a sound
-JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as the text it is
-ARRAY_LIMIT = 16 << 20  # bytes; of longer arrays the range is not told
+HEAD = 1 << 16  # bytes of a member that are read
+HEAD_OF_SOUND = 16  # bytes that identify a sound
+JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as plain text
+ARRAY_LIMIT = 16 << 20  # bytes; longer arrays are shown without their range of values
 ARRAY_HEADER = 10_000  # bytes; numpy's own limit
 DIMENSIONS = 64  # numpy's own limit
-COUNTED = 10_000  # lines of JSON
-LINES, WIDTH = 12, 100  # of a text, beyond which it is cut
+COUNTED = 10_000  # lines of JSON that are counted
+LINES, WIDTH = 12, 100  # of a text; longer ones are cut
 
 PICTURES = frozenset(
     ("avif", "bmp", "gif", "jpe", "jpeg", "jpg", "jp2", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
@@ -32,7 +32,7 @@ ARRAY = b"\x93NUMPY"  # numpy.lib.format, "Format Version 1.0"
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 
-# what a file begins with -> what that is
+# first bytes of a file -> what it is
 PICTURE_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
 MAGIC = (
     (b"\x1f\x8b", "gzip data"),
@@ -54,15 +54,15 @@ MAGIC = (
 )
 
 
-# brand in the ftyp box (ISO/IEC 14496-12, 4.3) -> what that is
+# brand in the ftyp box (ISO/IEC 14496-12, 4.3) -> what it is
 BRANDS = {b"M4A ": "sound, MPEG-4", b"qt  ": "video, QuickTime", b"heic": "HEIC picture", b"avif": "AVIF picture"}
 
 
 class Description(NamedTuple):
-    """What a member is, and *lines* of what is in it.
+    """The description of a member, and *lines* of its contents.
 
-    *kind* is "picture", "sound", "text" or "number" where it could be read as such, "broken" for a picture or sound
-    that could not; *value* is all of a short text.
+    *kind* is "picture", "sound", "text" or "number" if it could be read as one, "broken" for a picture or sound that
+    could not; *value* is the whole text if it is short.
     """
 
     what: str
@@ -72,9 +72,9 @@ class Description(NamedTuple):
 
 
 def block(sample: Sample, *, bold: bool = False) -> str:
-    """Return the lines that describe *sample*, and an empty one; with *bold*, the key by a terminal's escape codes.
+    """Return the lines that describe *sample*, and an empty line; *bold* sets the key in bold by escape codes.
 
-    Control characters of keys, fields and texts are escaped, so that showing a file can't drive the terminal.
+    Control characters in keys, fields and texts are escaped, so that a file cannot control the terminal.
 
     Holds: 64 KiB of a member at a time; JSON up to 1 MiB as a whole.
     """
@@ -84,7 +84,7 @@ def block(sample: Sample, *, bold: bool = False) -> str:
 
 
 def rows(described: Iterable[tuple[Member, Description]]) -> list[str]:
-    """Return the lines of the fields that are *described*: name, size and what it is, in columns."""
+    """Return the lines of the *described* fields: name, size and description, in columns."""
     named = [(printable(field_name(member)) or "-", f"{member.size:,} B", found) for member, found in described]
     names, sizes = (max((len(row[column]) for row in named), default=0) for column in (0, 1))
     lines = []
@@ -95,7 +95,7 @@ def rows(described: Iterable[tuple[Member, Description]]) -> list[str]:
 
 
 def describe(member: Member) -> Description:
-    """Return what *member* is: by its first bytes where they tell, else by its field."""
+    """Return the description of *member*, by its first bytes if they are known, else by its field."""
     with member.open() as file:
         head = file.read(HEAD)
     kind = field_name(member).rpartition(".")[2].lower()
@@ -113,7 +113,7 @@ def describe(member: Member) -> Description:
 
 
 def may_sound(member: Member) -> bool:
-    """Tell whether *member* begins, or is called, as sounds are."""
+    """Return whether *member* is or should be a sound, by its first bytes and its field."""
     with member.open() as file:
         head = file.read(HEAD_OF_SOUND)
     return sound.is_sound(field_name(member).rpartition(".")[2].lower(), head) or guess(head).kind == "sound"
@@ -122,7 +122,7 @@ def may_sound(member: Member) -> bool:
 def picture(member: Member) -> Description:
     """Return format, size and mode of a picture, from its header."""
     try:
-        form, width, height, mode = decoding.heading(member)
+        form, width, height, mode = decoding.read_header(member)
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own
@@ -136,8 +136,10 @@ def heard(member: Member, kind: str) -> Description:
         what, peaks = sound.read(member)
     except TarToolsError:
         raise
-    except Exception as error:  # of the many ways to fail, the library names some
-        why = re.sub(r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+", "", str(error))  # it names our file object
+    except Exception as error:  # the library does not document all its exceptions
+        why = re.sub(
+            r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+", "", str(error)
+        )  # without the name of our file object
         name = f"{printable(kind.upper())[:WIDTH]} " if kind in sound.KINDS else "sound "
         return Description(f"{name}that cannot be read: {printable(why)[:WIDTH]}", kind="broken")
     if peaks and not any(peaks):
@@ -146,9 +148,9 @@ def heard(member: Member, kind: str) -> Description:
 
 
 def array(head: bytes, member: Member) -> Description:
-    """Return dtype, shape and range of the .npy file *member*, of which *head* is the beginning.
+    """Return dtype, shape and range of values of the .npy file *member*, which begins with *head*.
 
-    The header is read as a literal, and numpy is given plain numbers only: never the pickles that an array may hold.
+    The header is parsed as a literal, and numpy gets plain numbers only, never the pickles that an array may hold.
     """
     import ast
 
@@ -168,16 +170,16 @@ def array(head: bytes, member: Member) -> Description:
     numeric = re.fullmatch(r"[<>|=]?([biufc])(\d{1,3})", kind) if isinstance(kind, str) else None
     if numeric is None:
         return Description(what)
-    there, expected = member.size - start - length, math.prod(shape) * int(numeric[2])
-    if there != expected:
-        return Description(f"{what}, but it has {there:,} bytes of data instead of {expected:,}")
-    if there and there <= ARRAY_LIMIT and numeric[1] in "iuf":
+    found, expected = member.size - start - length, math.prod(shape) * int(numeric[2])
+    if found != expected:
+        return Description(f"{what}, but it has {found:,} bytes of data instead of {expected:,}")
+    if found and found <= ARRAY_LIMIT and numeric[1] in "iuf":
         what += extent(member.read()[start + length :], kind)
     return Description(what)
 
 
 def extent(data: bytes, kind: str) -> str:
-    """Return the least and the greatest of the numbers that *data* are in the numeric dtype *kind*, in words.
+    """Return in words the minimum and maximum of *data*, numbers of the dtype *kind*.
 
     >>> extent(bytes([3, 0, 9]), "|u1")
     ', from 0 to 9'
@@ -186,7 +188,7 @@ def extent(data: bytes, kind: str) -> str:
 
     try:
         values = np.frombuffer(data, np.dtype(kind))
-    except TypeError:  # a width that this machine has not
+    except TypeError:  # a width that this machine does not have
         return ""
     unknown = int(np.isnan(values).sum())
     if unknown:
@@ -197,7 +199,7 @@ def extent(data: bytes, kind: str) -> str:
 
 
 def dtype(kind: object) -> str:
-    """Return the name of the dtype that a .npy header calls *kind*.
+    """Return the name of the dtype *kind* of a .npy header.
 
     >>> dtype("<f4"), dtype(">i2"), dtype("|O")
     ('float32', 'big-endian int16', 'of pickled objects (not opened)')
@@ -210,7 +212,7 @@ def dtype(kind: object) -> str:
 
 
 def document(member: Member) -> Description:
-    """Return JSON with indentation, cut. Holds: what it is, and the lines that are shown."""
+    """Return JSON with indentation, cut. Holds: the value, and the lines that are shown."""
     import json
 
     payload = member.read()
@@ -227,9 +229,9 @@ def document(member: Member) -> Description:
 
 
 def beginning(parts: Iterable[str]) -> tuple[list[str], int]:
-    """Return the first lines of the text that *parts* are, each as far as it is shown, and how many more there are.
+    """Return the first lines of the text in *parts*, each cut to the width shown, and the count of further lines.
 
-    They are counted up to a limit, since each line of nested JSON takes time.
+    Counting stops at a limit, because each line of nested JSON takes time.
     """
     lines: list[str] = []
     line, more = "", 0
@@ -250,7 +252,7 @@ def beginning(parts: Iterable[str]) -> tuple[list[str], int]:
 
 
 def text(head: bytes, *, whole: bool) -> Description | None:
-    """Return the text that *head* is the beginning of, cut; None if it is none. *whole*: there is no more."""
+    """Return the text that begins with *head*, cut; None if it is not text. *whole*: *head* is all of it."""
     try:
         found = codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
     except UnicodeDecodeError:
@@ -265,7 +267,7 @@ def text(head: bytes, *, whole: bool) -> Description | None:
 
 
 def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
-    """Return the first of *lines*, each up to a width, control characters escaped, and a sign that there were more."""
+    """Return the first of *lines*, cut and with control characters escaped, and a mark if there are more."""
     shown = [printable(line[:WIDTH]) + ("…" if len(line) > WIDTH else "") for line in lines[:LINES]]
     if not whole:
         shown.append("…")
@@ -275,7 +277,7 @@ def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
 
 
 def guess(head: bytes) -> Description:
-    """Return what a file that begins with *head* may be."""
+    """Return what a file that begins with *head* probably is."""
     if head[4:8] == b"ftyp":
         what = BRANDS.get(head[8:12], "video, MP4")
     elif head[:4] == b"RIFF" and head[8:12] == b"AVI ":

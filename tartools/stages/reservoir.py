@@ -1,20 +1,20 @@
-"""An even sample of all there is: each as likely as any other, by repeatable chance."""
+"""Reservoir sampling: draw a given number of samples, each with the same probability; equal seed, equal result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tartools.account import Account
-from tartools.sample import Sample
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
 
 
-def drawn(samples: Iterable[Sample], count: int, seed: int, account: Account) -> Iterator[Sample]:
-    """Yield *count* of *samples*, or all there are, drawn by *seed*, none of them twice; leave out the others.
+def draw(samples: Iterable[Sample], count: int, seed: int, account: Account) -> Iterator[Sample]:
+    """Yield *count* of *samples* at random, without repetition; all of them if there are fewer. Leave out the others.
 
-    Order: that of the input. Holds: *count* samples, owned; nothing is yielded before the input has ended.
+    Order: input order. Holds: *count* samples, owned; the first is yielded when the input has ended.
     Vitter, "Random Sampling with a Reservoir" (ACM TOMS 11, 1985), algorithm R.
     """
-    import random  # costs 10 ms, which most runs need not pay
+    import random  # takes 10 ms, so import it only when needed
 
     chance = random.Random(seed)
     held: list[tuple[int, Sample]] = []
@@ -23,8 +23,8 @@ def drawn(samples: Iterable[Sample], count: int, seed: int, account: Account) ->
             held.append((number, sample.own()))
             continue
         account.left_out += 1
-        place = chance.randrange(number + 1)
-        if place < count:
-            held[place] = number, sample.own()
+        slot = chance.randrange(number + 1)
+        if slot < count:
+            held[slot] = number, sample.own()
     for _, sample in sorted(held, key=lambda item: item[0]):
         yield sample

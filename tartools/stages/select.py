@@ -1,17 +1,15 @@
-"""Stages that choose samples and members, and give new keys."""
-
-from __future__ import annotations
+"""Stages that select samples and fields, and rename keys."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tartools import tar
-from tartools.account import Account
-from tartools.compression import split_suffix
 from tartools.errors import SampleError, UsageError
-from tartools.sample import Sample, checked_path, field_name, join_path
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample, checked_path, field_name, join_path
+from tartools.samples.values import field_list
 from tartools.tar import Member, split_path
-from tartools.values import told
+from tartools.tar.compression import split_suffix
 
 
 class Word(NamedTuple):
@@ -23,9 +21,7 @@ class Word(NamedTuple):
 
 
 def parse_words(specs: Sequence[str]) -> list[Word]:
-    """Return the words of *specs*, which are separated by blanks.
-
-    Raises: UsageError for a word with an empty name in it.
+    """Return the words of *specs*, separated by blanks. Raises: UsageError for a word with an empty name.
 
     >>> parse_words(["jpg;png", "label=cls"])[1]
     Word(text='label=cls', choices=('cls',), new='label')
@@ -41,7 +37,7 @@ def parse_words(specs: Sequence[str]) -> list[Word]:
 
 
 def count(samples: Iterable[Sample], most: int) -> Iterator[Sample]:
-    """Yield the first *most* of *samples*, and ask for no more."""
+    """Yield the first *most* of *samples*; read no further."""
     if most:
         for number, sample in enumerate(samples, 1):
             yield sample
@@ -50,12 +46,12 @@ def count(samples: Iterable[Sample], most: int) -> Iterator[Sample]:
 
 
 def part(samples: Iterable[Sample], chosen: slice, account: Account) -> Iterator[Sample]:
-    """Yield the samples at the places that *chosen* names: Python's slice, without negatives. Others are left out."""
+    """Yield the samples whose numbers are in the slice *chosen*, which has no negatives; leave out the others."""
     start, stop, step = chosen.start or 0, chosen.stop, chosen.step or 1
     if stop is not None:
         if stop <= start:
             return
-        stop -= (stop - 1 - start) % step  # behind the last one wanted
+        stop -= (stop - 1 - start) % step  # one after the last one chosen
     for number, sample in enumerate(samples):
         if number >= start and (number - start) % step == 0:
             yield sample
@@ -73,12 +69,12 @@ def fields(
     *,
     verbatim: bool = False,
 ) -> Iterator[Sample]:
-    """Yield *samples* with only the members that *words* name (all, if there are none) and not those *dropped*.
+    """Yield *samples* with only the members that *words* select (all if *words* is empty), without those *dropped*.
 
-    A word takes every member of the first of its fields that the sample has; names compare without case unless
-    *verbatim*. Members keep the order of the archive. A sample with no member left is left out.
+    A word selects every member of the first of its fields that the sample has; case is ignored unless *verbatim*.
+    Members keep their order. A sample without a member left is left out.
 
-    Raises: SampleError when a renamed member meets one of that name; at the end, for a word that no sample had.
+    Raises: SampleError if two members would get one name; at the end, if no sample had any field of a word.
     """
     fold: Callable[[str], str] = str if verbatim else str.lower
     unwanted = {fold(name) for name in dropped}
@@ -99,7 +95,7 @@ def fields(
             account.left_out += 1
     if unseen and any_sample:
         missing = " ".join(word.text for word in unseen)
-        raise SampleError(f"no sample had the field {missing}; there were: {told(seen)}")
+        raise SampleError(f"no sample had the field {missing}; the fields were: {field_list(seen)}")
 
 
 def _chosen(
@@ -109,11 +105,11 @@ def _chosen(
     fold: Callable[[str], str],
     unseen: dict[Word, None],
 ) -> list[tuple[str, Member]]:
-    """Return those of *named* that *words* choose, renamed where they say so, in their old order."""
-    there = {name for name, _ in named}
+    """Return the members of *named* that *words* select, renamed if a word says so, in their old order."""
+    present = {name for name, _ in named}
     targets: dict[str, dict[str | None, None]] = {}
     for word in words:
-        found = next((fold(choice) for choice in word.choices if fold(choice) in there), None)
+        found = next((fold(choice) for choice in word.choices if fold(choice) in present), None)
         if found is not None:
             targets.setdefault(found, {})[word.new] = None
             unseen.pop(word, None)
@@ -133,9 +129,10 @@ def _chosen(
 
 
 def rekey(samples: Iterable[Sample], template: str) -> Iterator[Sample]:
-    """Yield *samples* under new keys: *template* with {index}, {key} and {shard} filled in.
+    """Yield *samples* with new keys: *template* with {index}, {key} and {shard} filled in.
 
-    Raises: SampleError for a key that would not read back: empty, or with a dot in its base name.
+    Raises: SampleError for a key that would not read back (empty, or with a dot in its base name); UsageError for a bad
+    template.
     """
     for index, sample in enumerate(samples):
         shard = split_suffix(base_name(sample.shard))[0]
@@ -143,14 +140,14 @@ def rekey(samples: Iterable[Sample], template: str) -> Iterator[Sample]:
             text = template.format(index=index, key=sample.key, shard=shard)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise UsageError(
-                f"not a template for keys: {template!r}; it knows {{index}}, {{key}}, {{shard}}"
+                f"not a template for keys: {template!r}; it may use {{index}}, {{key}}, {{shard}}"
             ) from error
         key = text.encode("utf-8", "surrogateescape")
         yield with_key(sample, key)
 
 
 def base_name(url: str) -> str:
-    """Return the last part of the path of *url*; a query, which may be a signature, is never part of it.
+    """Return the last part of the path of *url*, without a query, which may be a signature.
 
     >>> base_name("data/what?.tar"), base_name("https://host/b/a.tar?X-Amz-Signature=a/b")
     ('what?.tar', 'a.tar')
@@ -161,10 +158,7 @@ def base_name(url: str) -> str:
 
 
 def with_key(sample: Sample, key: bytes) -> Sample:
-    """Return *sample* under another key.
-
-    Raises: SampleError if it would not read back under it.
-    """
+    """Return *sample* with another key. Raises: SampleError if it would not read back."""
     members = []
     for member in sample.members:
         field = split_path(member.path)[1]

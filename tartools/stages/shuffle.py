@@ -1,63 +1,63 @@
-"""Stages that change the order by chance: repeatable chance, for equal seed and input."""
+"""Shuffle: the order of shards, the shuffle buffer, and interleaving. Equal seed and input give equal order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tartools.account import Account
-from tartools.sample import Sample
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
 
 
-def shuffled(urls: Sequence[str], seed: int) -> list[str]:
-    """Return *urls* in a random order that *seed* decides."""
-    import random  # costs 10 ms, which most runs need not pay
+def shuffled_urls(urls: Sequence[str], seed: int) -> list[str]:
+    """Return *urls* in random order; *seed* decides it."""
+    import random  # takes 10 ms, so import it only when needed
 
     order = list(urls)
     random.Random(seed).shuffle(order)
     return order
 
 
-def buffered(samples: Iterable[Sample], held: int, seed: int, account: Account) -> Iterator[Sample]:
-    """Yield all *samples* in an order that is random within a window of *held*.
+def shuffle_buffer(samples: Iterable[Sample], held: int, seed: int, account: Account) -> Iterator[Sample]:
+    """Yield *samples* through a shuffle buffer of *held* samples: each one leaves it at random.
 
-    Holds: *held* samples, owned. Those still held when nobody asks for more are left out.
+    Holds: *held* samples, owned. Samples in the buffer when the consumer stops are left out.
     """
     import random
 
     chance = random.Random(seed)
-    window: list[Sample] = []
+    buffer: list[Sample] = []
     try:
         for sample in samples:
-            window.append(sample.own())
-            if len(window) > held:
-                place = chance.randrange(len(window))
-                window[place], window[-1] = window[-1], window[place]
-                yield window.pop()
-        chance.shuffle(window)
-        while window:
-            yield window.pop()
+            buffer.append(sample.own())
+            if len(buffer) > held:
+                chosen = chance.randrange(len(buffer))
+                buffer[chosen], buffer[-1] = buffer[-1], buffer[chosen]
+                yield buffer.pop()
+        chance.shuffle(buffer)
+        while buffer:
+            yield buffer.pop()
     finally:
-        account.left_out += len(window)
+        account.left_out += len(buffer)
 
 
-def interleaved(sources: Iterable[Iterator[Sample]], most: int) -> Iterator[Sample]:
-    """Yield one sample of each of *most* open *sources* in turn; the next source takes the place of one that ended.
+def interleave(shards: Iterable[Iterator[Sample]], most: int) -> Iterator[Sample]:
+    """Yield one sample from each of *most* open *shards* in turn; the next shard replaces one that has ended.
 
-    Holds: *most* sources.
+    Holds: *most* open shards.
     """
-    waiting = iter(sources)
-    running: list[Iterator[Sample]] = []
-    place = 0
+    waiting = iter(shards)
+    opened: list[Iterator[Sample]] = []
+    turn = 0
     while True:
-        while len(running) < most and (fresh := next(waiting, None)) is not None:
-            running.append(fresh)
-        if not running:
+        while len(opened) < most and (fresh := next(waiting, None)) is not None:
+            opened.append(fresh)
+        if not opened:
             return
-        place %= len(running)
-        sample = next(running[place], None)
+        turn %= len(opened)
+        sample = next(opened[turn], None)
         if sample is None:
             fresh = next(waiting, None)
-            running[place : place + 1] = [] if fresh is None else [fresh]
+            opened[turn : turn + 1] = [] if fresh is None else [fresh]
         else:
             yield sample
-            place += 1
+            turn += 1

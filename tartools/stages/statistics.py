@@ -1,8 +1,8 @@
-"""What is in shards, counted; and how the counts of parts become those of the whole.
+"""Statistics of shards: count the samples of a batch, and add the counts of parts of the input.
 
-Counts are exact, but for quantiles. These come from buckets of numbers that share their first eight binary digits, so
-that they are wrong by less than 1 %. As in DDSketch (Masson et al., PVLDB 12(12), 2019) the buckets do not depend on
-the data, so counts of parts just add up: the result is the same wherever the input was cut, and there is no rounding.
+All counts are exact, except quantiles, which are less than 1 % too small: numbers are counted in buckets that share
+their first eight binary digits. As in DDSketch (Masson et al., PVLDB 12(12), 2019) the buckets do not depend on the
+data, so the counts of parts add up to the same result however the input is divided.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from itertools import repeat
 from operator import add, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tartools.sample import Batch
+from tartools.samples.sample import Batch
 from tartools.tar import BLOCK, Member, read_range
 
-MOST = 1000  # distinct fields, combinations of these, classes or sizes of pictures; more are not told one by one
-LONGEST = 256  # bytes of a class
-DIGITS = 8  # binary, that all numbers of a bucket begin with
-NEAR = 1 << 13  # bytes; payloads in a file that are no further apart are read at once
+MOST = 1000  # distinct fields, combinations of fields, classes or sizes of pictures; more are not listed
+LONGEST = 256  # bytes of a value that counts as a class
+DIGITS = 8  # binary digits that the numbers of a bucket share
+NEAR = 1 << 13  # bytes; payloads in a file that are this close on average are read at once
 
-Thing = TypeVar("Thing")
-Counts = dict[str, int] | None  # how often something came, in order of appearance; None for more than MOST things
+T = TypeVar("T")
+Counts = dict[str, int] | None  # value -> count, in order of appearance; None if there are more than MOST values
 
 
-class Measured(NamedTuple):
-    """What the header of a picture says; or why it could not be read."""
+class PictureSize(NamedTuple):
+    """Format and size in pixels from the header of a picture, or why it is *broken*."""
 
     form: str = ""
     width: int = 0
@@ -36,17 +36,17 @@ class Measured(NamedTuple):
     broken: str = ""
 
 
-class Wanted(NamedTuple):
-    """Which fields are looked into: whose values are classes, and whose headers say the size of a picture."""
+class FieldKinds(NamedTuple):
+    """Which fields hold *classes*, which hold *pictures*, and the function that measures a picture."""
 
     classes: Callable[[str], bool]
     pictures: Callable[[str], bool]
-    measure: Callable[[Member], Measured]
+    measure: Callable[[Member], PictureSize]
 
 
 @dataclass
-class Numbers:
-    """Many numbers: their sum, least and greatest, and how many fell into the bucket that begins at a number."""
+class Distribution:
+    """The distribution of numbers: sum, least and greatest, and lower bound of each bucket -> count of numbers."""
 
     total: int = 0
     least: int | None = None
@@ -54,10 +54,10 @@ class Numbers:
     buckets: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.buckets = {int(low): count for low, count in self.buckets.items()}  # JSON makes text of them
+        self.buckets = {int(low): count for low, count in self.buckets.items()}  # JSON turns keys into text
 
     @classmethod
-    def of(cls, numbers: Iterable[int]) -> Numbers:
+    def of(cls, numbers: Iterable[int]) -> Distribution:
         """Count *numbers*."""
         found, counts = cls(), Counter(numbers)
         for number, count in counts.items():
@@ -68,8 +68,8 @@ class Numbers:
         found.least, found.greatest = min(counts, default=None), max(counts, default=None)
         return found
 
-    def add(self, other: Numbers) -> None:
-        """Add what *other* counted."""
+    def add(self, other: Distribution) -> None:
+        """Add the counts of *other*."""
         self.total += other.total
         for low, count in other.buckets.items():
             self.buckets[low] = self.buckets.get(low, 0) + count
@@ -77,7 +77,7 @@ class Numbers:
         self.least, self.greatest = min(known, default=None), max(known, default=None)
 
     def quantile(self, percent: int) -> int:
-        """Return a number, at most 1 % below the one that *percent* of all do not exceed; 0 if there are none."""
+        """Return the quantile at *percent*, at most 1 % too small; 0 if there are no numbers."""
         if self.least is None:
             return 0
         rank = max(1, -(-percent * sum(self.buckets.values()) // 100))
@@ -90,32 +90,32 @@ class Numbers:
 
 @dataclass
 class Pictures:
-    """Pictures, by what their headers say; *broken* ones could not be read: why, of the first, and its key."""
+    """Formats and sizes of pictures; how many are *broken*, and for the first of these why, and its key."""
 
     formats: Counts = field(default_factory=dict)
     sizes: Counts = field(default_factory=dict)
-    widths: Numbers = field(default_factory=Numbers)
-    heights: Numbers = field(default_factory=Numbers)
+    widths: Distribution = field(default_factory=Distribution)
+    heights: Distribution = field(default_factory=Distribution)
     broken: int = 0
     why: str | None = None
     example: str | None = None
 
     @classmethod
-    def of(cls, measured: Sequence[tuple[str, Measured]]) -> Pictures:
-        """Count what was *measured*, each with its key."""
+    def of(cls, measured: Sequence[tuple[str, PictureSize]]) -> Pictures:
+        """Count *measured* pictures, given as (key, size)."""
         sound = [found for _, found in measured if not found.broken]
         broken = [(found.broken, key) for key, found in measured if found.broken]
         return cls(
             dict(Counter(found.form for found in sound)),
             bounded(dict(Counter(f"{found.width}x{found.height}" for found in sound))),
-            Numbers.of(found.width for found in sound),
-            Numbers.of(found.height for found in sound),
+            Distribution.of(found.width for found in sound),
+            Distribution.of(found.height for found in sound),
             len(broken),
             *(broken[0] if broken else ()),
         )
 
     def add(self, other: Pictures) -> None:
-        """Add what *other* counted behind it."""
+        """Add the counts of *other*, a later part of the input."""
         self.formats, self.sizes = joined(self.formats, other.formats), joined(self.sizes, other.sizes)
         self.widths.add(other.widths)
         self.heights.add(other.heights)
@@ -126,18 +126,18 @@ class Pictures:
 
 @dataclass
 class Field:
-    """One field: its members, the samples that have it, and the key of the first sample that lacks it."""
+    """One field: counts of its members and of samples that have it, and the key of the first sample that lacks it."""
 
     members: int = 0
     samples: int = 0
     lacking: str | None = None
-    sizes: Numbers = field(default_factory=Numbers)
+    sizes: Distribution = field(default_factory=Distribution)
     classes: Counts = field(default_factory=dict)
     long: int = 0  # values that are too long for a class
     pictures: Pictures | None = None
 
     def add(self, other: Field) -> None:
-        """Add what *other* counted behind it."""
+        """Add the counts of *other*, a later part of the input."""
         self.members += other.members
         self.samples += other.samples
         self.lacking = other.lacking if self.lacking is None else self.lacking
@@ -152,10 +152,10 @@ class Field:
 
 @dataclass
 class Statistics:
-    """Samples, members, and what these take in an archive, in bytes: headers, payloads and padding.
+    """Counts of samples and members, and of the bytes of headers, payloads and padding.
 
-    *first* is the key of the first sample; *shards* has samples and bytes of each URL; a combination of fields is
-    their names in the order of the archive, joined by "/".
+    *first* is the key of the first sample; *shards* has [samples, bytes] for each URL; a combination of fields is their
+    names in the order of the archive, joined by "/".
     """
 
     samples: int = 0
@@ -168,18 +168,18 @@ class Statistics:
     fields: dict[str, Field] | None = field(default_factory=dict)
     combinations: Counts = field(default_factory=dict)
 
-    def told(self) -> dict[str, Any]:
-        """Return this in a form that JSON keeps."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return all counts as values that JSON can hold."""
         return asdict(self)
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Statistics:
-        """Return what was *told*, be it as it was or as JSON keeps it."""
-        fields = told["fields"] and {name: field_of(each) for name, each in told["fields"].items()}
-        return cls(**told | {"fields": fields})
+    def from_dict(cls, found: dict[str, Any]) -> Statistics:
+        """Return the statistics that `as_dict` made *found* of, directly or through JSON."""
+        fields = found["fields"] and {name: field_from_dict(each) for name, each in found["fields"].items()}
+        return cls(**found | {"fields": fields})
 
     def add(self, other: Statistics) -> None:
-        """Add what *other* counted behind it. Holds on to *other*."""
+        """Add the counts of *other*, a later part of the input, which must not be used any more."""
         for name in ("members", "headers", "payloads", "padding"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for url, (samples, size) in other.shards.items():
@@ -206,22 +206,22 @@ class Statistics:
         return bounded(self.fields)
 
 
-def field_of(told: dict[str, Any]) -> Field:
-    """Return the field that was *told*."""
-    pictures = told["pictures"]
+def field_from_dict(found: dict[str, Any]) -> Field:
+    """Return the field that `as_dict` made *found* of."""
+    pictures = found["pictures"]
     if pictures:
-        widths, heights = Numbers(**pictures["widths"]), Numbers(**pictures["heights"])
+        widths, heights = Distribution(**pictures["widths"]), Distribution(**pictures["heights"])
         pictures = Pictures(**pictures | {"widths": widths, "heights": heights})
-    return Field(**told | {"sizes": Numbers(**told["sizes"]), "pictures": pictures})
+    return Field(**found | {"sizes": Distribution(**found["sizes"]), "pictures": pictures})
 
 
-def bounded(things: dict[str, Thing] | None) -> dict[str, Thing] | None:
-    """Return *things*, or None if there are too many."""
+def bounded(things: dict[str, T] | None) -> dict[str, T] | None:
+    """Return *things*, or None if there are more than MOST."""
     return None if things is None or len(things) > MOST else things
 
 
 def joined(one: Counts, other: Counts) -> Counts:
-    """Return the sum of two counts, of which neither can be used any more."""
+    """Return the sum of two counts. Neither of them must be used any more."""
     if one is None or other is None:
         return None
     if not one:
@@ -231,24 +231,24 @@ def joined(one: Counts, other: Counts) -> Counts:
     return bounded(one)
 
 
-class Shape(NamedTuple):
-    """Samples with the same *fields*: their keys, and a column of members for each field."""
+class Combination(NamedTuple):
+    """Samples with the same combination of *fields*: their keys, and a column of members for each field."""
 
     fields: tuple[str, ...]
     keys: Sequence[bytes]
     columns: Sequence[Sequence[Member]]
 
 
-def of_batch(batch: Batch, wanted: Wanted) -> Statistics:
-    """Return the counts of the samples of *batch*. Of payloads no more is read than is *wanted*.
+def count_batch(batch: Batch, kinds: FieldKinds) -> Statistics:
+    """Return the counts of *batch*. Only the payloads that *kinds* names are read.
 
     Raises: StorageError if the file that it was read from has become shorter.
     """
     found = Statistics(samples=len(batch), first=text(batch.keys[0]))
-    if batch.run is not None:
-        _, keys, starts, members, firsts = batch.run
+    if batch.groups is not None:
+        _, keys, starts, members, firsts = batch.groups
         members = members or []
-        found.headers = starts[-1] - starts[0]  # here still with payloads and padding
+        found.headers = starts[-1] - starts[0]  # payloads and padding are subtracted below
     else:
         keys, members, firsts = batch.keys, list(batch[0].members), [0]
         found.headers = sum(data - start if head is None else BLOCK for _, _, start, data, _, head in members)
@@ -256,38 +256,38 @@ def of_batch(batch: Batch, wanted: Wanted) -> Statistics:
     for size, count in Counter(map(itemgetter(4), members)).items():
         found.payloads += size * count
         found.padding += -size % BLOCK * count
-    found.headers -= 0 if batch.run is None else found.payloads + found.padding
+    found.headers -= 0 if batch.groups is None else found.payloads + found.padding
     found.shards = {batch.shard: [len(batch), found.headers + found.payloads + found.padding]}
-    shapes = shapes_of(keys, members, firsts)
-    found.combinations = bounded({"/".join(shape.fields): len(shape.keys) for shape in shapes})
-    found.fields = fields_of(shapes, wanted)
+    combinations = by_combination(keys, members, firsts)
+    found.combinations = bounded({"/".join(group.fields): len(group.keys) for group in combinations})
+    found.fields = count_fields(combinations, kinds)
     return found
 
 
-def fields_of(shapes: Sequence[Shape], wanted: Wanted) -> dict[str, Field] | None:
-    """Return the counts of the fields of *shapes*; None if there are too many."""
+def count_fields(combinations: Sequence[Combination], kinds: FieldKinds) -> dict[str, Field] | None:
+    """Return the counts of each field in *combinations*; None if there are more than MOST fields."""
     columns: dict[str, list[tuple[Sequence[bytes], Sequence[Member]]]] = {}
-    for shape in shapes:
-        for name, column in zip(shape.fields, shape.columns, strict=True):
-            columns.setdefault(name, []).append((shape.keys, column))
+    for group in combinations:
+        for name, column in zip(group.fields, group.columns, strict=True):
+            columns.setdefault(name, []).append((group.keys, column))
     if len(columns) > MOST:
         return None
     fields = {name: Field() for name in columns}
-    for shape in shapes:
-        for name in set(shape.fields):
-            fields[name].samples += len(shape.keys)
+    for group in combinations:
+        for name in set(group.fields):
+            fields[name].samples += len(group.keys)
     for name, found in fields.items():
-        if len(shapes) > 1:
-            found.lacking = next((text(shape.keys[0]) for shape in shapes if name not in shape.fields), None)
+        if len(combinations) > 1:
+            found.lacking = next((text(group.keys[0]) for group in combinations if name not in group.fields), None)
         for keys, column in columns[name]:
-            found.add(field_in(name, keys, column, wanted))
+            found.add(count_field(name, keys, column, kinds))
     return fields
 
 
-def field_in(name: str, keys: Sequence[bytes], column: Sequence[Member], wanted: Wanted) -> Field:
-    """Return the counts of the members *column* of the field *name*, each that of the sample whose key is in *keys*."""
-    found = Field(len(column), sizes=Numbers.of(map(itemgetter(4), column)))
-    if wanted.classes(name):
+def count_field(name: str, keys: Sequence[bytes], column: Sequence[Member], kinds: FieldKinds) -> Field:
+    """Return the counts of the members *column* of the field *name*; *keys* are those of their samples."""
+    found = Field(len(column), sizes=Distribution.of(map(itemgetter(4), column)))
+    if kinds.classes(name):
         short = (
             column if (found.sizes.greatest or 0) <= LONGEST else [member for member in column if member[4] <= LONGEST]
         )
@@ -297,14 +297,14 @@ def field_in(name: str, keys: Sequence[bytes], column: Sequence[Member], wanted:
             value = text(payload).removesuffix("\n")
             classes[value] = classes.get(value, 0) + count
         found.classes = bounded(classes)
-    if wanted.pictures(name):
-        measured = zip(map(text, keys), map(wanted.measure, map(Member._make, column)), strict=True)
+    if kinds.pictures(name):
+        measured = zip(map(text, keys), map(kinds.measure, map(Member._make, column)), strict=True)
         found.pictures = Pictures.of(list(measured))
     return found
 
 
 def payloads(members: Sequence[Member]) -> list[bytes]:
-    """Return the payloads of *members*, which, if they are several, lie one behind the other in one source."""
+    """Return the payloads of *members*. If there are several, they are in one source, in order of their offsets."""
     if not members:
         return []
     _, source, _, start, _, _ = members[0]
@@ -316,27 +316,27 @@ def payloads(members: Sequence[Member]) -> list[bytes]:
 
 
 def text(raw: bytes) -> str:
-    """Return *raw* as text; what is not UTF-8 is surrogate escapes (PEP 383)."""
+    """Return *raw* as text; bytes that are not UTF-8 become surrogate escapes (PEP 383)."""
     return raw.decode("utf-8", "surrogateescape")
 
 
-def shapes_of(keys: Sequence[bytes], members: Sequence[Member], firsts: Sequence[int]) -> list[Shape]:
-    """Return the samples whose *members* are those from *firsts* on by their fields, in order of appearance."""
+def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Sequence[int]) -> list[Combination]:
+    """Return samples by their combination of fields, in order of appearance; those of sample n begin at `firsts[n]`."""
     each = len(members) // len(keys)
-    if list(firsts) == list(range(0, len(members), each)):  # most of the time all are alike: no step for each of them
+    if list(firsts) == list(range(0, len(members), each)):  # usually all samples are alike: then no loop over them
         columns = [members[number::each] for number in range(each)]
         fields = tuple(column[0][0][len(keys[0]) :] for column in columns)
         if all(
             list(map(itemgetter(0), column)) == list(map(add, keys, repeat(behind)))
             for behind, column in zip(fields, columns, strict=True)
         ):
-            return [Shape(tuple([text(behind[1:]) for behind in fields]), keys, columns)]
+            return [Combination(tuple([text(behind[1:]) for behind in fields]), keys, columns)]
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for number, (key, first, last) in enumerate(zip(keys, firsts, [*firsts[1:], len(members)], strict=True)):
         length = len(key)
         groups.setdefault(tuple([member[0][length:] for member in members[first:last]]), []).append(number)
     return [
-        Shape(
+        Combination(
             tuple([text(behind[1:]) for behind in fields]),
             [keys[number] for number in numbers],
             [[members[firsts[number] + column] for number in numbers] for column in range(len(fields))],

@@ -1,48 +1,45 @@
 """URLs as Python files, for programs that want one: `torch.load`, `zipfile.ZipFile`, `PIL.Image.open`.
 
-Reading seeks by ranges where the store has them. What is written appears at `close`, and never because a file was
-forgotten.
+Reading seeks by ranges if the store has them. What is written appears at `close`, and never by garbage collection.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import weakref
-from types import TracebackType
 
 from tartools import storage
 from tartools.errors import StorageError
-from tartools.storage.interrupts import signals_wait
 from tartools.storage.local import path_of
-from tartools.storage.names import LOCAL, REMOTE, gopen, scheme_of
-from tartools.storage.ranges import RangedInput
+from tartools.storage.objects import object_at
+from tartools.storage.objects.contract import Object
+from tartools.storage.objects.ranges import RangedInput
+from tartools.storage.objects.retry import with_retries
+from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import scratch_file
-from tartools.storage.stores import Object, object_of
-from tartools.storage.streams import BUFFER, Output, check_whole, stream_file
-from tartools.storage.tries import persist
-from tartools.streams import Input
+from tartools.storage.streams import BUFFER, Input, check_whole, stream_file
+from tartools.storage.url import Url
 
-FIRST = 256 << 10  # bytes of the first range behind a seek; ranges double up to the usual 8 MiB
+FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
 
 
 def reading(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as a file. It seeks if *url* is a local file, or an object in a store.
+    """Return the bytes of *url* as a file, which can seek if *url* is a local file or an object.
 
-    Of a server that has no ranges, the whole object is copied to a temporary file first.
+    If a server has no ranges, the whole object is copied to a temporary file first.
 
-    Raises: StorageError, when it is opened or read.
+    Raises: StorageError, when the file is opened or read.
     """
-    scheme = scheme_of(url)
-    if scheme in LOCAL:
+    url = Url(url)
+    if url.is_local:
         try:
             return open(path_of(url), "rb")
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=url) from error
-    if scheme not in REMOTE or gopen(scheme):
+    if not url.is_stored or url.read_command:
         return stream_file(storage.open_read(url), url)
-    source = object_of(url)
-    known = persist(lambda: source.get(0, 1, ""), url)
+    source = object_at(url)
+    known = with_retries(lambda: source.get(0, 1, ""), url)
     known.body.close()
     if known.size == 0 or (known.length == 1 and known.size is not None and known.version):
         return io.BufferedReader(_RangedFile(source, known.size or 0, known.version), BUFFER)
@@ -60,11 +57,11 @@ def _copy(stream: Input, url: str) -> io.BufferedReader:
     finally:
         stream.close()
     scratch.seek(0)
-    return open(os.dup(scratch.fileno()), "rb")  # whoever asked for it closes it
+    return open(os.dup(scratch.fileno()), "rb")  # the caller closes it
 
 
 class _RangedFile(io.RawIOBase):
-    """An object of *size* bytes as a raw file that seeks; all its ranges are of one *version*."""
+    """An object of *size* bytes as a raw file that can seek; all its ranges are of one *version*."""
 
     def __init__(self, source: Object, size: int, version: str) -> None:
         self._source = source
@@ -89,14 +86,14 @@ class _RangedFile(io.RawIOBase):
             raise ValueError("this file is closed")
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         if base + offset < 0:
-            raise OSError(22, "before the begin of the object")
+            raise OSError(22, "seek to before the beginning of the object")
         self._position = base + offset
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         if self._position >= self._size:
             return 0
-        if self._owner != os.getpid():  # the connection is that of the process we were forked from
+        if self._owner != os.getpid():  # the connection belongs to the parent process
             self._input, self._owner = None, os.getpid()
         if self._input is None or self._at != self._position:
             self._stop()
@@ -104,7 +101,7 @@ class _RangedFile(io.RawIOBase):
         try:
             count = self._input.readinto(memoryview(buffer).cast("B"))
         except BaseException:
-            self._stop()  # whoever reads on begins anew here
+            self._stop()  # a later read begins with a new request
             raise
         self._position += count
         self._at = self._position
@@ -120,10 +117,54 @@ class _RangedFile(io.RawIOBase):
         self._input = None
 
 
-class WritableFile(io.BufferedIOBase):
-    """What is written to *url*, which appears whole at `close`, or when a `with` block ends normally.
+class _Buffered:
+    """An output that collects short writes.
 
-    Anything else (an exception, `abort`, being forgotten, the end of the program) leaves nothing behind.
+    Holds: 128 KiB, and what the output below holds. Raises: StorageError.
+    """
+
+    def __init__(self, url: str, force: bool) -> None:
+        self._url = url
+        self._output = storage.open_write(url, force)
+        self._buffer = bytearray()
+        self._failed = False
+
+    def write(self, view: memoryview) -> None:
+        """Add the bytes of *view*."""
+        try:
+            if len(self._buffer) + view.nbytes > BUFFER:
+                self._flush()
+            if view.nbytes > BUFFER:
+                self._output.sink.write(view)
+            else:
+                self._buffer += view
+        except BaseException:
+            self._failed = True  # some of it may have been written: what follows would not belong behind it
+            raise
+
+    def commit(self) -> None:
+        """Write the rest, and let the object appear. Raises: StorageError, also if a write failed before."""
+        if self._failed:
+            raise StorageError("an earlier write failed, so this is not complete", url=self._url)
+        self._flush()
+        self._output.commit()
+
+    def abort(self) -> None:
+        """Drop everything."""
+        self._buffer = bytearray()
+        self._output.abort()
+
+    def _flush(self) -> None:
+        if self._buffer:
+            self._output.sink.write(self._buffer)
+            self._buffer = bytearray()
+
+
+class WritableFile(ClosedByBlock, io.BufferedIOBase):
+    """A file that is written to *url*, which appears whole at `close`, or when a `with` block ends normally.
+
+    Anything else (an exception, `abort`, garbage collection, the end of the program) leaves nothing behind.
+    It belongs to the process that opened it: in a fork, `write` and `close` raise RuntimeError.
 
     Holds: 128 KiB, and what the store's upload holds. Raises: StorageError.
     """
@@ -131,12 +172,9 @@ class WritableFile(io.BufferedIOBase):
     def __init__(self, url: str, *, force: bool = False) -> None:
         storage.check_output(url, force, ())
         self._url = url
-        with signals_wait():
-            self._output: Output = storage.open_write(url, force)
-            self._finalizer = weakref.finalize(self, self._output.abort)
-        self._held = bytearray()
+        self._pending = Pending(self, lambda: _Buffered(url, force))
         self._position = 0
-        self._forgotten = self._broken = False
+        self._forgotten = False
 
     def writable(self) -> bool:
         """Tell that it can be written."""
@@ -147,75 +185,37 @@ class WritableFile(io.BufferedIOBase):
         return self._position
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
-        """Add *data*; return its bytes."""
-        if not self._finalizer.alive:
-            raise ValueError("this file is closed")
+        """Add *data*; return its bytes. Raises: ValueError after `close`."""
         view = memoryview(data).cast("B")
-        try:
-            if len(self._held) + view.nbytes > BUFFER:
-                self._pass_on()
-            if view.nbytes > BUFFER:
-                self._output.sink.write(view)
-            else:
-                self._held += view
-        except BaseException:
-            self._broken = True  # part of it may have been written: what follows would make no whole
-            raise
+        self._pending.writer.write(view)
         self._position += view.nbytes
         return view.nbytes
 
     def close(self) -> None:
-        """Write what is left, and let the object appear. Does nothing the second time, and after `abort`.
+        """Write the rest, and let the object appear. Does nothing the second time, or after `abort`.
 
-        Raises: StorageError, also after what wraps this file was forgotten.
+        Raises: StorageError, also after a wrapper of this file was garbage-collected without being closed.
         """
         if self._forgotten:
-            raise StorageError("not written: what wraps this file was forgotten before it was closed", url=self._url)
-        if self._broken and self._finalizer.alive:
-            self.abort()
-            raise StorageError("an earlier write failed, so this is not whole", url=self._url)
-        if self._finalizer.alive:
-            try:
-                self._pass_on()
-                self._output.commit()
-            except BaseException:
-                self.abort()
-                raise
-            self._finalizer.detach()
-            super().close()
-
-    def abort(self) -> None:
-        """Give up: nothing appears. Does nothing after `close`."""
-        self._held = bytearray()
+            raise StorageError("not written: a wrapper of this file was dropped before it was closed", url=self._url)
         try:
-            self._finalizer()
+            self._pending.commit()
         finally:
             super().close()
 
-    def __enter__(self) -> WritableFile:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close after a normal end of the block, else abort."""
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+    def abort(self) -> None:
+        """Drop everything: nothing appears. Does nothing after `close`."""
+        try:
+            self._pending.abort()
+        finally:
+            super().close()
 
     def _dealloc_warn(self, wrapper: object) -> None:
-        """Give up: a TextIOWrapper that is forgotten closes what it wraps. It calls this before, by this name."""
+        """Abort: a TextIOWrapper that is garbage-collected closes what it wraps, and calls this name before."""
         self._forgotten = True
         self.abort()
 
     def __del__(self) -> None:
-        """Give up: a file that was forgotten is not complete."""
+        """Abort: a file that was not closed is not complete."""
         if hasattr(self, "_position"):
             self.abort()
-
-    def _pass_on(self) -> None:
-        if self._held:
-            self._output.sink.write(self._held)
-            self._held = bytearray()

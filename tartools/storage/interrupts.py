@@ -1,22 +1,23 @@
-"""Signals that wait until what was begun has an owner who cleans it up."""
+"""Defer signals until a new file or process is registered for cleanup."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import threading
+import sys
 from collections.abc import Iterator
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def signals_wait() -> Iterator[None]:
-    """Keep handlers of SIGINT, SIGTERM and SIGHUP that are written in Python from running while the block does.
+def deferred_signals() -> Iterator[None]:
+    """Run Python handlers of SIGINT, SIGTERM and SIGHUP not during the block, but at its end.
 
-    They run at its end. Use it around what makes a file or starts a process, up to where somebody would clean that up.
+    For blocks that make a file or start a process and register it for cleanup.
     """
-    if threading.current_thread() is not threading.main_thread():
+    threading = sys.modules.get("threading")  # not imported: there is only one
+    if threading is not None and threading.current_thread() is not threading.main_thread():
         yield  # handlers run in the main thread only
         return
     came: list[int] = []

@@ -1,4 +1,4 @@
-"""Local files, stdin and stdout."""
+"""Local files, fifos and devices."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tartools.errors import StorageError, UsageError, shown
-from tartools.storage.names import FILE
-from tartools.storage.streams import FileSink, SharedFile, enlarge, wait_until_ready
+from tartools.storage.streams import EXISTS, FileSink, SharedFile, enlarge, wait_until_ready
+from tartools.storage.url import FILE
 
 
 def path_of(url: str) -> str:
-    """Return the path that *url* names; `file://` URLs are percent-decoded, as RFC 8089 has it.
+    """Return the path that *url* names; `file://` URLs are percent-decoded (RFC 8089).
 
     >>> path_of("file:a%20b.tar"), path_of("file:///tmp/a%20b.tar")
     ('a%20b.tar', '/tmp/a b.tar')
@@ -32,12 +32,12 @@ def path_of(url: str) -> str:
         raise UsageError(f"a file: URL of another host: {host}", url=url)
     decoded = slash + unquote(rest)
     if "\0" in decoded:
-        raise UsageError("not a file name: it holds a NUL", url=url)
+        raise UsageError("not a file name: it has a NUL in it", url=url)
     return decoded
 
 
 class FileInput:
-    """An open file as input. A regular one tells, by *file* and *start*, where its bytes can be found again."""
+    """An open file as input. If it is a regular file, its bytes are those of *file* from *start* on."""
 
     def __init__(self, file: io.FileIO, url: str) -> None:
         self._file = file
@@ -51,37 +51,29 @@ class FileInput:
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""
         try:
-            while (count := self._file.readinto(view)) is None:  # somebody left the descriptor non-blocking
+            while (count := self._file.readinto(view)) is None:  # the descriptor was inherited in non-blocking mode
                 wait_until_ready(self._file.fileno(), writing=False)
             return count
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=self._url) from error
 
     def fileno(self) -> int:
-        """Return the descriptor that all of it is read from, be it in a fork of this process."""
+        """Return the descriptor, which a fork of this process can read too."""
         return self._file.fileno()
 
     def skip(self, count: int, /) -> None:
-        """Move *count* bytes on."""
+        """Skip *count* bytes of a regular file."""
         os.lseek(self._file.fileno(), count, os.SEEK_CUR)
 
     def cancel(self) -> bool:
-        """Do nothing: a regular file does not keep its reader waiting, and of another one nobody can say."""
+        """Do nothing: a regular file does not keep its reader waiting, and reading another one can't be ended."""
         return self.file is not None
 
     def close(self) -> None:
-        """Let go of the file. It is closed when the last range of it is forgotten."""
+        """Release the file. It is closed when the last member in it is garbage-collected."""
         if self._file.closefd and self.file is None:
             self._file.close()
         self.file = None
-
-
-def open_stdin(url: str) -> FileInput:
-    """Return stdin as input."""
-    try:
-        return FileInput(SharedFile(0, closefd=False), url)
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
 
 
 def open_read(url: str) -> FileInput:
@@ -94,7 +86,7 @@ def open_read(url: str) -> FileInput:
 
 
 def check_readable(url: str) -> int | None:
-    """Return the bytes of *url*, None if it is no regular file.
+    """Return the size of *url* in bytes, None if it is not a regular file.
 
     Raises: StorageError unless it exists, can be read, and is no directory.
     """
@@ -106,27 +98,27 @@ def check_readable(url: str) -> int | None:
     except ValueError as error:
         raise StorageError(f"not a file name: {error}", url=url) from error
     if stat.S_ISDIR(found.st_mode):
-        raise StorageError("this is a directory, not a shard (tarcreate --folder makes one of it)", url=url)
+        raise StorageError("is a directory, not a shard (tarcreate --folder makes a shard from it)", url=url)
     if not os.access(path, os.R_OK):
         raise StorageError(os.strerror(errno.EACCES), url=url)
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
-    """Raise StorageError when the output *url* exists (unless *force*), or is the same file as one of *inputs*."""
-    there = _stat(url, 1)
-    if there is None or not stat.S_ISREG(there.st_mode):
+    """Raise StorageError if the output *url* exists (unless *force*), or is the same file as one of *inputs*."""
+    found = _stat(url, 1)
+    if found is None or not stat.S_ISREG(found.st_mode):
         return
     for name in inputs:
         other = _stat(name, 0)
-        if other and os.path.samestat(there, other):
+        if other and os.path.samestat(found, other):
             raise StorageError(f"this output is also the input {shown(name)}", url="stdout" if url == "-" else url)
     if url != "-" and not force:
         raise _exists(url)
 
 
-def is_there(url: str) -> bool:
-    """Tell whether there is a file *url*; a link to nothing is none."""
+def exists(url: str) -> bool:
+    """Tell whether the file *url* exists; a link to nothing does not."""
     return _stat(url, 1) is not None
 
 
@@ -138,11 +130,11 @@ def _stat(url: str, fd: int) -> os.stat_result | None:
 
 
 def _exists(url: str) -> StorageError:
-    return StorageError("this exists already; --force replaces it", url=url)
+    return StorageError(EXISTS, url=url)
 
 
 def open_append(url: str) -> FileSink:
-    """Return the local file *url*, made if it is not there, to which what is written is added."""
+    """Return the local file *url*, opened for appending; it is made if it does not exist."""
     try:
         return FileSink(path_of(url), url, os.O_CREAT | os.O_APPEND)
     except OSError as error:
@@ -150,7 +142,7 @@ def open_append(url: str) -> FileSink:
 
 
 class OpenOutput:
-    """Stdout, or something that exists and is no regular file: written in place."""
+    """Stdout, or an existing file that is not a regular one: written in place."""
 
     streaming = True
 
@@ -159,7 +151,7 @@ class OpenOutput:
         enlarge(sink.fileno())
 
     def commit(self) -> None:
-        """Close; an error that shows only now is an error."""
+        """Close. Raises: StorageError if that fails."""
         try:
             self.sink.close()
         except OSError as error:
@@ -170,24 +162,17 @@ class OpenOutput:
         self.sink.close()
 
 
-def open_stdout(url: str, force: bool) -> OpenOutput:
-    """Return stdout as output, unless it is a terminal."""
-    if os.isatty(1):
-        raise UsageError("stdout is a terminal, and a tar archive is nothing to read: use -o FILE, > FILE or a pipe")
-    return OpenOutput(FileSink(1, "stdout"))
-
-
 def between(prefix: str, suffix: str) -> list[str]:
-    """Return the names, in the form of *prefix*, of files that are *prefix*, something without a slash, *suffix*."""
+    """Return the names of files that begin with *prefix*, go on without a slash, and end in *suffix*."""
     folder, start = os.path.split(path_of(prefix))
     rest, slash, below = suffix.partition("/")
     try:
-        there = os.listdir(folder or ".")
+        found = os.listdir(folder or ".")
     except (FileNotFoundError, NotADirectoryError):
         return []
     names = (
         prefix + name[len(start) :] + slash + below
-        for name in there
+        for name in found
         if name.startswith(start) and name.endswith(rest) and len(name) > len(start) + len(rest)
     )
     return sorted(name for name in names if os.path.lexists(path_of(name)))
@@ -201,34 +186,34 @@ def remove(url: str) -> None:
         raise StorageError(error.strerror or str(error), url=url) from error
 
 
-def open_data() -> OpenOutput:
-    """Return stdout as output for what people may read too."""
-    return OpenOutput(FileSink(1, "stdout"))
-
-
 def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
-    """Return a local file as output, which appears when it is complete; other kinds of files are written in place."""
+    """Return a regular file as output, which appears when it is complete. Other files are written in place."""
     name = path_of(url)
     if name.endswith("/"):
-        raise StorageError("this names a directory; name a file in it", url=url)
+        raise StorageError("is the name of a directory; name a file in it", url=url)
     path = os.path.realpath(name)  # a symlink stays one
     try:
-        there = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
-        if there and not stat.S_ISREG(there.st_mode):
-            return open_in_place(name, url)  # not by its real path: that of `>(command)` leads nowhere
-        if there and not force:
+        found = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
+        if found and not stat.S_ISREG(found.st_mode):
+            return open_in_place(name, url)  # by *name*: the real path of `>(command)` does not exist
+        if found and not force:
             raise _exists(url)
-        return FileOutput(path, url, force, stat.S_IMODE(there.st_mode) if there else None)
+        return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 
 
+def open_terminal() -> int:
+    """Return a descriptor for reading and writing the controlling terminal. Raises: OSError if there is none."""
+    return os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)  # POSIX.1-2017, 10.1
+
+
 def open_in_place(path: str, url: str) -> OpenOutput:
-    """Return what is no regular file as output, unless it is a terminal."""
+    """Return a file that is not a regular one as output. Raises: UsageError for a terminal."""
     sink = FileSink(path, url)
     if os.isatty(sink.fileno()):
         sink.close()
-        raise UsageError("this is a terminal: what is written here is not for one", url=url)
+        raise UsageError("is a terminal; name a file or a pipe", url=url)
     return OpenOutput(sink)
 
 
@@ -241,16 +226,16 @@ class FileOutput:
         self._path = path
         self._force = force
         folder, name = os.path.split(path)
-        name = os.fsdecode(os.fsencode(name)[:100])  # bytes, of which a file system allows 255
+        name = os.fsdecode(os.fsencode(name)[:100])  # file systems allow 255 bytes
         self._temporary = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
-        self._owner = os.getpid()  # a fork of this process that ends leaves the file alone
+        self._owner = os.getpid()  # a fork of this process leaves the file alone when it ends
         self.sink = FileSink(self._temporary, url, os.O_CREAT | os.O_EXCL)
         self._open = True
         if mode is not None:
             os.fchmod(self.sink.fileno(), mode)
 
     def commit(self) -> None:
-        """Close, and rename to the name of the output. Raises: StorageError if that came into being meanwhile."""
+        """Close, and rename to the name of the output. Raises: StorageError if that exists by now."""
         try:
             self.sink.close()
             if self._force:
@@ -262,7 +247,7 @@ class FileOutput:
         self._open = False
 
     def _link(self) -> None:
-        """Take the name only if nobody has it, which renaming can't do."""
+        """Take the name only if it is free, which a rename can't do."""
         try:
             os.link(self._temporary, self._path)
         except FileExistsError:
@@ -278,7 +263,7 @@ class FileOutput:
         """Remove the temporary file."""
         if self._open:
             self._open = False
-            with suppress(OSError):  # it would hide why we give up
+            with suppress(OSError):  # it would hide the reason of the abort
                 self.sink.close()
             if os.getpid() == self._owner:
                 with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Files without a name, and private directories, for what does not fit into memory."""
+"""Temporary files without a name, and private directories, for what does not fit into memory."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ import io
 import os
 import stat
 from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tartools.errors import StorageError
-from tartools.storage.interrupts import signals_wait
+from tartools.storage.interrupts import deferred_signals
 from tartools.storage.streams import FileSink, SharedFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def scratch_file(folder: str | None = None) -> io.FileIO:
-    """Return an open file without a name in *folder* (default `$TMPDIR`, else /tmp): gone when it is closed.
+    """Return an open file without a name in *folder* (default `$TMPDIR`, else /tmp), deleted when it is closed.
 
-    Writing to it writes all. Raises: StorageError.
+    Its `write` writes everything. Raises: StorageError.
     """
     import tempfile
 
     where = folder or tempfile.gettempdir()
     if hasattr(os, "O_TMPFILE"):
-        with contextlib.suppress(OSError):  # of a file system that knows no such files, among others
+        with contextlib.suppress(OSError):  # for one, a file system that does not support it
             return FileSink(os.open(where, os.O_RDWR | os.O_TMPFILE, 0o600), f"temporary file in {where}")
     try:
-        with signals_wait():
+        with deferred_signals():
             fd, name = tempfile.mkstemp(prefix="tartools-", dir=where)
             os.unlink(name)
     except OSError as error:
@@ -40,6 +43,7 @@ def private_directory(folder: str | None = None) -> Path:
     Raises: StorageError.
     """
     import tempfile
+    from pathlib import Path
 
     try:
         return Path(tempfile.mkdtemp(prefix="tartools-", dir=folder))
@@ -50,18 +54,18 @@ def private_directory(folder: str | None = None) -> Path:
 
 
 def create_file(path: bytes) -> FileSink:
-    """Return a new file for writing, which writes all that it is given.
+    """Return a new file for writing; its `write` writes everything.
 
-    Raises: FileExistsError if something has this name already, be it a link; OSError.
+    Raises: FileExistsError if the name exists, also as a link; OSError.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     return FileSink(fd, f"temporary file in {os.fsdecode(os.path.dirname(path))}")
 
 
 def write_file(path: bytes, data: bytes | memoryview) -> None:
-    """Make the new file *path* of *data*.
+    """Write *data* to the new file *path*.
 
-    Raises: FileExistsError if something has this name already, be it a link; OSError.
+    Raises: FileExistsError if the name exists, also as a link; OSError.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -73,9 +77,9 @@ def write_file(path: bytes, data: bytes | memoryview) -> None:
 
 
 def read_file(path: bytes, most: int) -> bytes | io.FileIO | None:
-    """Return what the regular file *path* holds, or if that is more than *most* bytes the open file.
+    """Return the content of the regular file *path*, or the open file if it has more than *most* bytes.
 
-    None if it is something else. Never follows it if it is a link. Raises: OSError.
+    None if it is not a regular file. Links are not followed. Raises: OSError.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -95,7 +99,7 @@ def read_file(path: bytes, most: int) -> bytes | io.FileIO | None:
 
 
 def open_file(path: bytes) -> io.FileIO | None:
-    """Return the regular file *path* for reading; None if it is something else. Never follows it if it is a link.
+    """Return the regular file *path* for reading; None if it is not a regular file. Links are not followed.
 
     Raises: OSError.
     """
@@ -114,7 +118,7 @@ def remove_files(paths: Iterable[bytes]) -> None:
 
 
 def remove(path: bytes) -> None:
-    """Remove a file, or a directory with all that is in it, whatever its permissions; nothing there is fine."""
+    """Remove a file, or a directory with its content, whatever the permissions. A missing *path* is no failure."""
     import shutil
 
     try:
@@ -125,10 +129,10 @@ def remove(path: bytes) -> None:
     except FileNotFoundError:
         pass
     except OSError:
-        with contextlib.suppress(OSError):  # what belongs to somebody else stays
+        with contextlib.suppress(OSError):  # files of other users stay
             os.chmod(path, 0o700)
-            for folder, below, _ in os.walk(path):  # from the top, so that each can be entered when its turn comes
-                for place in (os.path.join(folder, name) for name in below):
-                    if not os.path.islink(place):
-                        os.chmod(place, 0o700)
+            for folder, below, _ in os.walk(path):  # from the top, so that each directory can be entered
+                for inner in (os.path.join(folder, name) for name in below):
+                    if not os.path.islink(inner):
+                        os.chmod(inner, 0o700)
         shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The URLs that are left to smart_open as they are: Azure, SFTP, HDFS, FTP.
+"""URLs that are left to smart_open: Azure, SFTP, HDFS, FTP.
 
-smart_open writes some of them in place, under their own name. So an output is complete in a temporary file before
-anything of it is sent.
+smart_open writes some of them in place, under their own name. So an output is collected in a temporary file, and sent
+when it is complete.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Any
 
 from tartools.errors import StorageError
 from tartools.storage.scratch import scratch_file
+from tartools.storage.streams import EXISTS
 
-EXTRAS = {"azure": "azure", "sftp": "sftp", "scp": "sftp", "ssh": "sftp"}  # what has to be installed besides
+EXTRAS = {"azure": "azure", "sftp": "sftp", "scp": "sftp", "ssh": "sftp"}  # of tartools, to be installed besides
 
 
-class Absent(StorageError):  # noqa: N818  # a StorageError, and read as a word
-    """There is no such thing."""
+class NotFoundError(StorageError):
+    """The URL does not exist."""
 
 
 @contextmanager
-def _asking(url: str) -> Iterator[None]:
-    """Turn whatever the libraries below raise into StorageError: each has its own kind."""
+def _translated_errors(url: str) -> Iterator[None]:
+    """Turn what smart_open and the libraries below it raise, each its own exceptions, into StorageError."""
     scheme = url.partition(":")[0]
     try:
         yield
@@ -36,23 +37,25 @@ def _asking(url: str) -> Iterator[None]:
         advice = f"pip install 'tartools[{extra}]'" if extra else "see the documentation of smart_open"
         raise StorageError(f"a library for {scheme}: URLs is missing: {advice}", url=url) from error
     except FileNotFoundError as error:
-        raise Absent(f"{error.filename or 'this'} is not there", url=url) from None
+        raise NotFoundError(
+            f"{error.filename} does not exist" if error.filename else "does not exist", url=url
+        ) from None
     except Exception as error:
-        kind = Absent if _is_absent(error) else StorageError
-        raise kind(f"smart_open cannot do this: {_reason(error)}", url=url) from None
+        kind = NotFoundError if _is_not_found(error) else StorageError
+        raise kind(f"smart_open: {_reason(error)}", url=url) from None
 
 
-def _is_absent(error: Exception) -> bool:
-    """Tell whether *error* says, in the words of some library, that there is no such thing."""
+def _is_not_found(error: Exception) -> bool:
+    """Tell whether *error*, of one of the libraries, means that the URL does not exist."""
     status = getattr(error, "status_code", None)
     return status == 404 or type(error).__name__ in ("ResourceNotFoundError", "NoSuchFile")
 
 
 def _reason(error: Exception) -> str:
-    """Return what *error* says, as far as it is no text that may quote a URL, with the signature in it."""
+    """Return the text of *error*, unless it may quote a URL, and with that a signature."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if type(error) is OSError and "://" not in str(error):  # smart_open's own; those of requests are a kind of it
+    if type(error) is OSError and "://" not in str(error):  # of smart_open; those of requests are subclasses
         return str(error)
     status = getattr(error, "status_code", None)  # of WebHDFS
     return f"{type(error).__name__}, status {status}" if status else type(error).__name__
@@ -65,34 +68,30 @@ def _open(url: str, mode: str) -> Any:
 
 
 class SmartInput:
-    """What smart_open reads, one stream."""
+    """A stream that smart_open reads."""
 
     file: io.FileIO | None = None
     start = 0
 
     def __init__(self, url: str) -> None:
         self._url = url
-        with _asking(url):
+        with _translated_errors(url):
             self._stream = _open(url, "rb")
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""
-        with _asking(self._url):
+        with _translated_errors(self._url):
             data = self._stream.read(len(view))
         view[: len(data)] = data
         return len(data)
 
-    def skip(self, count: int, /) -> None:
-        """Never asked for: there is no file."""
-        raise AssertionError("only files are skipped in")
-
     def cancel(self) -> bool:
-        """Do nothing: nobody can say what would end a `readinto`."""
+        """Do nothing: a `readinto` of smart_open can't be ended."""
         return False
 
     def close(self) -> None:
         """Stop reading."""
-        with suppress(Exception):  # what is wrong behind what was wanted is not asked for
+        with suppress(Exception):  # all bytes that were wanted have been read
             self._stream.close()
 
 
@@ -107,10 +106,10 @@ class SmartOutput:
         self.sink = scratch_file()
 
     def commit(self) -> None:
-        """Send everything. Raises: StorageError; part of it may then be there, if the store writes in place."""
-        if not self._force and is_there(self._url):
-            raise StorageError("this exists already; --force replaces it", url=self._url)
-        with open(os.dup(self.sink.fileno()), "rb") as file, _asking(self._url):
+        """Send everything. Raises: StorageError; a store that writes in place may then have a part of it."""
+        if not self._force and exists(self._url):
+            raise StorageError(EXISTS, url=self._url)
+        with open(os.dup(self.sink.fileno()), "rb") as file, _translated_errors(self._url):
             file.seek(0)
             target = _open(self._url, "wb")
             try:
@@ -122,12 +121,12 @@ class SmartOutput:
         self.sink.close()
 
     def abort(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self.sink.close()
 
 
 def _drop(target: Any) -> None:
-    """Let go of *target*, of which not all was sent: else its destructor might send what it still holds."""
+    """Drop *target*, which is not complete: else its destructor might send what it still holds."""
     if hasattr(target, "lines"):  # of WebHDFS
         target.lines = []
     with suppress(Exception):
@@ -140,22 +139,22 @@ def open_read(url: str) -> SmartInput:
 
 
 def open_write(url: str, force: bool) -> SmartOutput:
-    """Return an output that smart_open sends to *url* at the end."""
+    """Return an output that smart_open sends to *url* at `commit`."""
     return SmartOutput(url, force)
 
 
-def is_there(url: str) -> bool:
-    """Tell whether *url* can be read, so that it is there. Raises: StorageError if nobody can tell."""
+def exists(url: str) -> bool:
+    """Tell whether *url* exists, by reading a byte. Raises: StorageError if that can't be found out."""
     try:
-        with _asking(url):
+        with _translated_errors(url):
             stream = _open(url, "rb")
             stream.read(1)
             stream.close()
-    except Absent:
+    except NotFoundError:
         return False
     except StorageError as error:
         if isinstance(error.__cause__, ImportError):
             raise
-        reason = error.message.removeprefix("smart_open cannot do this: ")
+        reason = error.message.removeprefix("smart_open: ")
         raise StorageError(f"cannot tell whether this exists ({reason}); --force writes it", url=url) from None
     return True

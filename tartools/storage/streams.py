@@ -1,4 +1,4 @@
-"""Outputs, which every scheme gives, and the open files beneath them."""
+"""Streams of bytes: the types that every scheme gives, and the open files below them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,65 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, cast
 
 from tartools.errors import StorageError
-from tartools.streams import Input, Sink
 
 PIPE_SIZE = 1 << 20  # bytes; Linux's limit for users without privileges
 BUFFER = 128 << 10  # bytes that a file over a stream holds
+EXISTS = "already exists; --force replaces it"  # what every output says
+
+
+class Stream(Protocol):
+    """Bytes to read.
+
+    *file* is the open regular file whose bytes from *start* on these are, or None. Large payloads stay in the file, and
+    bytes can be skipped (see `skip`).
+    """
+
+    file: io.FileIO | None
+    start: int
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the end is not where it should be."""
+        ...
+
+
+class FileStream(Stream, Protocol):
+    """A stream whose *file* is not None."""
+
+    def skip(self, count: int, /) -> None:
+        """Skip *count* bytes without reading them."""
+        ...
+
+
+def skip(stream: Stream, count: int) -> None:
+    """Skip *count* bytes of *stream*, whose `file` is not None, without reading them."""
+    cast(FileStream, stream).skip(count)
+
+
+class Input(Stream, Protocol):
+    """A stream that was opened, and has to be closed."""
+
+    def cancel(self) -> bool:
+        """Make a `readinto` in another thread return soon; tell whether that is possible."""
+        ...
+
+    def close(self) -> None:
+        """Stop reading, at the end or before it."""
+        ...
+
+
+class Sink(Protocol):
+    """Bytes to write."""
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> object:
+        """Write all of *data*, which may be changed after the return."""
+        ...
 
 
 class Output(Protocol):
-    """Bytes that are written, and take their name at the end."""
+    """Something that is written, and takes its name at the end."""
 
     @property
     def sink(self) -> Sink:
@@ -26,7 +74,7 @@ class Output(Protocol):
 
     @property
     def streaming(self) -> bool:
-        """Tell whether what is written is seen at once, whatever comes after."""
+        """Tell whether what is written is visible at once, before `commit`."""
         ...
 
     def commit(self) -> None:
@@ -39,16 +87,16 @@ class Output(Protocol):
 
 
 class SharedFile(io.FileIO):
-    """An open file that is closed when the last range of it is forgotten, which is nothing to warn about."""
+    """An open file that is closed when its last user is garbage-collected, without a ResourceWarning."""
 
     def __del__(self) -> None:
         self.close()
 
 
 class FileSink(SharedFile):
-    """An open file that writes all it is given, and whose errors name the URL.
+    """An open file whose `write` writes everything, and whose errors name the URL.
 
-    A reader that has gone is a BrokenPipeError on stdout, as the shell expects, and an error elsewhere.
+    If the reader of a pipe has closed it: BrokenPipeError on stdout, as the shell expects, else StorageError.
     """
 
     def __init__(self, file: str | int, url: str, flags: int = 0, mode: int = 0o666) -> None:
@@ -64,14 +112,14 @@ class FileSink(SharedFile):
         try:
             while view.nbytes:
                 count = super().write(view)
-                if count is None:  # somebody left the descriptor non-blocking
+                if count is None:  # the descriptor was inherited in non-blocking mode
                     wait_until_ready(self.fileno(), writing=True)
                 view = view[count or 0 :]
         except OSError as error:
             if isinstance(error, BrokenPipeError) and self.fileno() == 1:
                 raise
             gone = isinstance(error, BrokenPipeError)
-            what = "nobody reads this any more" if gone else error.strerror or str(error)
+            what = "the reader has closed the pipe" if gone else error.strerror or str(error)
             raise StorageError(what, url=self.url) from error
         return len(data)
 
@@ -91,12 +139,12 @@ def enlarge(fd: int) -> None:
         try:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         except OSError:
-            pass  # no pipe, or the user's share of pipe memory is used up
+            pass  # not a pipe, or the user's limit of pipe memory is reached
 
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Drop what is written to stderr, by code that is not Python as well, while the block runs."""
+    """Drop what is written to stderr during the block, also by code that is not Python."""
     stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nothing, 2)
@@ -108,16 +156,16 @@ def silent() -> Iterator[None]:
 
 
 def check_whole(stream: Input, url: str) -> None:
-    """Raise StorageError if nobody can tell whether what was read of *stream* to its end is all of *url*.
+    """Raise StorageError if *stream*, read to its end, may have been cut: its server does not state the length.
 
-    An archive tells that itself. Of other data a server must say how long they are.
+    For data that are no archive, which has an end of its own.
     """
     if not getattr(stream, "framed", True):
-        raise StorageError("the server does not say how long this is, so it may have been cut", url=url)
+        raise StorageError("the server does not state the length, so this may have been cut", url=url)
 
 
 def stream_file(stream: Input, url: str) -> io.BufferedReader:
-    """Return *stream*, the bytes of *url*, as a file, which closes it. It is checked as `check_whole` does."""
+    """Return *stream*, the bytes of *url*, as a file, which closes it. Its end is checked by `check_whole`."""
     return io.BufferedReader(_StreamFile(stream, url), BUFFER)
 
 

@@ -1,16 +1,17 @@
-"""The tar format: bytes of a stream to members, members to bytes.
+"""The tar format: parse a stream of bytes to members, write members to a stream of bytes.
 
-Knows nothing of samples, URLs or files by name. `reader.read_members` parses, `writer.Writer` writes,
-`writer.encode_header` makes the only new headers there are. Formats: ustar, GNU and pax
-(POSIX.1-2017, pax, "ustar Interchange Format" and "pax Interchange Format"; GNU tar manual, "Basic Tar Format").
+`reader` parses the stream, `header` one header block (and its checksum), `fullheader` a header block with its extended
+headers; `writer` writes members and is the only module that encodes headers; `compression` unpacks and packs streams.
+This room knows nothing of samples, URLs or file names.
+Formats: ustar, GNU and pax (POSIX.1-2017, pax, "ustar Interchange Format" and "pax Interchange Format"; GNU tar manual,
+"Basic Tar Format"). Begin reading at `reader`.
 """
 
 from __future__ import annotations
 
-from tartools.tar.cut import Cut, find_cut
-from tartools.tar.header import BLOCK, Member, Source, located, padded, read_range
-from tartools.tar.members import members_in
-from tartools.tar.parts import END, Loose, Mark, Part, Run, Special, split_path
+from tartools.tar.groups import END, ContiguousGroups, Mark, Parsed, ScatteredGroup, Special, split_path
+from tartools.tar.header import BLOCK, padded
+from tartools.tar.member import Member, Source, located, read_range
 from tartools.tar.reader import read_members
 from tartools.tar.writer import (
     Writer,
@@ -27,21 +28,18 @@ from tartools.tar.writer import (
 __all__ = [
     "BLOCK",
     "END",
-    "Cut",
-    "Loose",
+    "ContiguousGroups",
     "Mark",
     "Member",
-    "Part",
-    "Run",
+    "Parsed",
+    "ScatteredGroup",
     "Source",
     "Special",
     "Writer",
     "archive_size",
     "copy_range",
     "encode_header",
-    "find_cut",
     "located",
-    "members_in",
     "new_member",
     "padded",
     "read_members",

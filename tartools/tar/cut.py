@@ -1,33 +1,31 @@
-"""Where an archive in a file can be cut, so that its pieces can be read beside one another."""
-
-from __future__ import annotations
+"""Find an offset at which an archive can be cut, so that two workers can read its parts at the same time."""
 
 import io
 import os
 from typing import NamedTuple
 
 from tartools.errors import TarFormatError
+from tartools.tar.fullheader import FullHeader, read_full_header
+from tartools.tar.groups import split_path
 from tartools.tar.header import BLOCK, MAGIC
-from tartools.tar.heading import Heading, read_heading
-from tartools.tar.parts import split_path
 
-LOOKED_AT = 1 << 20  # bytes in which there is a header, or else none is looked for
-MOST = 1000  # members that are gone past
-WINDOW = 1 << 13  # bytes of a file that are looked at for a member's headers
+LOOKED_AT = 1 << 20  # bytes that are searched for a header
+MOST = 1000  # members that are read to find the start of a group
+WINDOW = 1 << 13  # bytes that are read for the headers of a member
 
 
 class Cut(NamedTuple):
-    """A place in a file, in bytes, and the key of the group that begins there."""
+    """An offset in a file, in bytes, and the key of the group that begins at it."""
 
-    place: int
+    offset: int
     key: bytes
 
 
 def find_cut(file: io.FileIO, near: int) -> Cut | None:
-    """Return a place behind byte *near* of *file* where a group of members seems to begin; None if none is found.
+    """Return an offset after byte *near* of *file* at which a group of members seems to begin; None if none is found.
 
-    It only seems so: payloads may hold what looks like members. Whoever reads what is before finds out, when that
-    ends there and with another group.
+    It may be wrong, because a payload can hold bytes that look like members. The worker that reads the part before it
+    verifies it: that part must end exactly at this offset, and with another key.
 
     Holds: 1 MiB.
     """
@@ -44,22 +42,22 @@ def find_cut(file: io.FileIO, near: int) -> Cut | None:
 
 
 def _next_group(file: io.FileIO, position: int) -> Cut | None:
-    """Return where the first group begins behind the one of the second member from *position* on.
+    """Return the start of the first group after that of the second member from *position* on.
 
-    Of the first one the extended headers may have been missed. None if what is there can't be understood.
+    The first member is skipped, because *position* may be after its extended headers. None if the bytes are no members.
     """
     keys: list[bytes] = []
     for _ in range(MOST):
         held = os.pread(file.fileno(), WINDOW, position)
         try:
-            heading = read_heading(memoryview(held), 0, {})
+            header = read_full_header(memoryview(held), 0, {})
         except TarFormatError:
             return None
-        if not isinstance(heading, Heading):
+        if not isinstance(header, FullHeader):
             return None
-        if heading.special is None:
-            keys.append(split_path(heading.path)[0])
+        if header.special is None:
+            keys.append(split_path(header.path)[0])
             if len(keys) > 2 and keys[-1] != keys[-2]:
                 return Cut(position, keys[-1])
-        position += heading.end
+        position += header.end
     return None

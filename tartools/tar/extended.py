@@ -1,4 +1,4 @@
-"""Extended headers: pax records and GNU long names, which describe the member after them.
+"""Extended headers: pax records and GNU long names. They describe the member that follows them.
 
 Sources: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Basic Tar Format" (types L and K).
 """
@@ -6,14 +6,11 @@ Sources: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Basic Tar Fo
 from __future__ import annotations
 
 from tartools.errors import TarFormatError
-
-MAX_EXTENDED_HEADER = 1 << 20  # bytes; as in libarchive and Go's archive/tar
-
-Records = dict[bytes, bytes]
+from tartools.tar.header import Records
 
 
 def parse_records(payload: bytes) -> Records:
-    r"""Return the records of a pax extended header, in order; of two with one keyword the later counts.
+    r"""Return the records of a pax extended header, in order. If a keyword occurs twice, the later record counts.
 
     >>> parse_records(b"12 path=abc\n")
     {b'path': b'abc'}
@@ -47,5 +44,5 @@ def format_records(records: Records) -> bytes:
 
 
 def long_name(payload: bytes) -> bytes:
-    """Return the path that a GNU long-name header holds: all before its NUL."""
+    """Return the path in the *payload* of a GNU long-name header: the bytes before the first NUL."""
     return payload.partition(b"\0")[0]

@@ -1,160 +1,32 @@
-"""One 512-byte header block, and the member that it describes."""
+"""One 512-byte header block: its fields, its numbers and its checksum.
+
+Source: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
+"""
 
 from __future__ import annotations
 
-import io
-import os
 import zlib
 from struct import Struct
-from typing import NamedTuple
 
-from tartools.errors import StorageError, TarFormatError
-from tartools.streams import Stream
+from tartools.errors import TarFormatError
 
 BLOCK = 512
-VIEWED = 1 << 12  # bytes; to copy fewer twice is faster than to look at them through a view
 RECORD = 20 * BLOCK  # archives end on a multiple of this, as GNU tar's do
+MAX_EXTENDED_HEADER = 1 << 20  # bytes; as in libarchive and Go's archive/tar
+
+Records = dict[bytes, bytes]  # of a pax extended header
 
 # POSIX.1-2017, pax, "ustar Interchange Format"
 NAME, SIZE = slice(0, 100), slice(124, 136)
 CHKSUM, TYPE = slice(148, 156), slice(156, 157)
 MAGIC, OWNER_NAMES, PREFIX = slice(257, 265), slice(265, 345), slice(345, 500)
-USTAR = b"ustar\x0000"  # with this magic, and only with it, there is a prefix
+USTAR = b"ustar\x0000"  # only headers with this magic have a prefix
 GNU = b"ustar  \0"
 
-# name, size, checksum and type together, first byte of the prefix: all that the fast path looks at
+# the fields that the fast path needs: name, size, checksum with type flag, first byte of the prefix
 FAST = Struct("100s24x12s12x9s188xB")
 
-
-class Chunk(bytearray):
-    """A buffer that a reader fills: bytes of *stream*, of which the first is byte *base*. Its headers are checked.
-
-    As long as the stream is open and a plain file's, the same bytes are in that file.
-    """
-
-    __slots__ = ("base", "stream")
-
-    def __init__(self, size: int, stream: Stream, base: int) -> None:
-        super().__init__(size)
-        self.stream = stream
-        self.base = base
-
-    def __reduce_ex__(self, _protocol: object) -> tuple[type[bytes], tuple[bytes]]:
-        return bytes, (bytes(self),)  # elsewhere there is no stream
-
-
-Source = bytes | bytearray | io.FileIO
 adler32 = zlib.adler32
-
-
-class Member(NamedTuple):
-    """One archive member: its path, and where its bytes are.
-
-    *source* holds the member from byte *start* (first header block, extended headers included) over *data*
-    (payload) to the end of the padding. It is memory, or an open file in which these are offsets. Where
-    *head* is given, it stands for the header: only the payload is taken from *source*, padding is zeros.
-    The memory of a source is never overwritten; a member keeps it alive.
-    """
-
-    path: bytes
-    source: Source
-    start: int
-    data: int
-    size: int
-    head: bytes | None = None
-
-    @property
-    def name(self) -> str:
-        """The path as text; bytes that are not UTF-8 are surrogate escapes (PEP 383)."""
-        return self.path.decode("utf-8", "surrogateescape")
-
-    @property
-    def header(self) -> bytes:
-        """All header blocks, extended headers first."""
-        return self.head if self.head is not None else read_range(self.source, self.start, self.data)
-
-    @property
-    def end(self) -> int:
-        """Where the padding ends in *source*."""
-        return self.data + padded(self.size)
-
-    @property
-    def stored(self) -> int:
-        """Bytes in an archive: headers, payload, padding."""
-        return (self.data - self.start if self.head is None else len(self.head)) + padded(self.size)
-
-    def read(self) -> bytes:
-        """Return the whole payload."""
-        return read_range(self.source, self.data, self.data + self.size)
-
-    def open(self) -> io.BufferedReader:
-        """Return a seekable binary file over the payload; holds one buffer, not the payload."""
-        return io.BufferedReader(PayloadReader(self))
-
-
-class PayloadReader(io.RawIOBase):
-    """Raw, seekable reading of one member's payload."""
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-        self._position = 0
-
-    def readable(self) -> bool:
-        """Payloads can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Payloads can be sought in."""
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill *buffer* from the current position; 0 at the end."""
-        _, source, _, data, size, _ = self._member
-        count = max(0, min(len(buffer), size - self._position))
-        buffer[:count] = read_range(source, data + self._position, data + self._position + count)
-        self._position += count
-        return count
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to *offset* from the start, the position or the end."""
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._member.size}[whence]
-        if origin + offset < 0:
-            raise ValueError(f"negative seek position {origin + offset}")
-        self._position = origin + offset
-        return self._position
-
-    def tell(self) -> int:
-        """Return the position in bytes."""
-        return self._position
-
-
-def read_range(source: Source, start: int, end: int) -> bytes:
-    """Return bytes *start* to *end* of *source*.
-
-    Raises: StorageError if a file has become shorter than that.
-    """
-    if not isinstance(source, io.FileIO):
-        return bytes(source[start:end]) if end - start < VIEWED else bytes(memoryview(source)[start:end])
-    part = os.pread(source.fileno(), end - start, start)
-    if len(part) == end - start:
-        return part
-    parts = [part]
-    start += len(part)
-    while start < end:
-        part = os.pread(source.fileno(), end - start, start)
-        if not part:
-            raise StorageError("the file became shorter while it was read", url=str(source.name), offset=start)
-        parts.append(part)
-        start += len(part)
-    return b"".join(parts)
-
-
-def located(source: Source, start: int, end: int) -> tuple[Source, int, int]:
-    """Return where bytes *start* to *end* of *source* lie in a plain file, if they do and it is open; else them."""
-    if isinstance(source, Chunk) and source.stream.file is not None:
-        shift = source.stream.start + source.base
-        return source.stream.file, start + shift, end + shift
-    return source, start, end
 
 
 def padded(size: int) -> int:
@@ -169,8 +41,8 @@ def padded(size: int) -> int:
 def parse_number(field: bytes) -> int:
     r"""Return the value of a numeric field: octal digits, or GNU's base-256.
 
-    Octal digits may have blanks before and blanks or NULs behind; an empty field is 0.
-    Base-256 (GNU tar manual, "Basic Tar Format"): first bit set, the rest a big-endian two's complement.
+    Blanks may precede the octal digits, blanks and NULs follow them; an empty field is 0.
+    Base-256 (GNU tar manual, "Basic Tar Format"): the first bit is set, the rest is a big-endian two's complement.
 
     >>> parse_number(b"0000644\0"), parse_number(b"\x80\0\0\x02\0\0\0\0")
     (420, 8589934592)
@@ -187,12 +59,12 @@ def parse_number(field: bytes) -> int:
 
 
 def byte_sum(block: bytes | memoryview) -> int:
-    """Return the sum of the bytes of *block* as its checksum counts them: the field itself as blanks."""
+    """Return the checksum of *block*: the sum of its bytes, with blanks in place of the checksum field."""
     return sum(block) - sum(block[CHKSUM]) + 8 * 0x20
 
 
 def checksum_matches(block: bytes) -> bool:
-    """Tell whether the stored checksum is that of *block*, over unsigned or (old Sun tars) signed bytes."""
+    """Return whether the stored checksum is that of *block*, summed over unsigned or (old Sun tars) signed bytes."""
     try:
         stored = parse_number(block[CHKSUM])
     except TarFormatError:
@@ -203,18 +75,17 @@ def checksum_matches(block: bytes) -> bool:
 
 
 def regular_name(block: bytes) -> bytes:
-    """Return the path that *block* itself gives: prefix and name where the magic is ustar's, else the name."""
+    """Return the path in *block*: prefix and name if the magic is that of ustar, else the name."""
     name = block[NAME].partition(b"\0")[0]
     prefix = block[PREFIX].partition(b"\0")[0] if block[MAGIC] == USTAR else b""
     return prefix + b"/" + name if prefix else name
 
 
 class _ExpectedSums(dict[bytes, int]):
-    """Checksum field and type flag -> low half of the Adler-32 sum that the block must have, -1 if not plain.
+    """Checksum field and type flag -> low half of the Adler-32 sum of a sound block; -1 if it is no regular file.
 
-    The low half of Adler-32 is 1 + byte sum, modulo 65521 (RFC 1950, 8.2), at a tenth of the cost of a sum in
-    Python. So one comparison checks the block and that its type is a regular file. At most 7-digit checksums
-    of two types exist; a stream of made-up ones is bounded all the same.
+    The low half of Adler-32 is 1 + the sum of the bytes, modulo 65521 (RFC 1950, 8.2), at a tenth of the cost of a sum
+    in Python. So one comparison verifies the checksum and the type. The table is bounded, in case of forged checksums.
     """
 
     def __missing__(self, field: bytes) -> int:
@@ -231,7 +102,7 @@ class _ExpectedSums(dict[bytes, int]):
 
 
 class _Sizes(dict[bytes, int]):
-    """Size field -> bytes; a negative or malformed one is -1. Bounded."""
+    """Size field -> size in bytes; -1 if it is negative or malformed. Bounded."""
 
     def __missing__(self, field: bytes) -> int:
         if len(self) > 1 << 16:

@@ -1,9 +1,9 @@
-"""Bytes of a tar stream to groups of members: the hot loop of the toolbox.
+"""Parse a tar stream to groups of members: the hot loop of the toolbox.
 
-Where the speed is: one read fills what is left of a buffer of 1 MiB, which is never reused. One look-up checks a header
-and that it is a plain file, one comparison that it belongs to the group before it; only where groups begin is written
-down. All else (extended headers, links, the end, damage) takes the slow path. What is copied is the tail of a full
-buffer, so that groups lie in one piece.
+Why it is fast: reads fill buffers of 1 MiB that are never reused. For each member, one look-up verifies the header and
+that it is a regular file, and one comparison that it belongs to the same group; only the start of each group is
+recorded. All else (extended headers, links, the end, damage) takes the slow path. Only the tail of a full buffer is
+copied, so that groups stay contiguous.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import os
 from collections.abc import Callable, Iterator
 
 from tartools.errors import StorageError, TarFormatError, TruncatedError
-from tartools.streams import Stream
-from tartools.tar.foreign import no_tar
-from tartools.tar.groups import NAME_BYTES, NO_STEM
-from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, Member, adler32, regular_name
-from tartools.tar.heading import BadChecksumError, GlobalHeader, Heading, Missing, read_heading
-from tartools.tar.parts import END, Part, Special, belongs
+from tartools.storage.streams import Stream
+from tartools.tar.fullheader import BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
+from tartools.tar.grouping import NAME_BYTES, NO_STEM
+from tartools.tar.groups import END, Parsed, Special, belongs
+from tartools.tar.header import BLOCK, EXPECTED_SUMS, FAST, RECORD, SIZES, adler32, regular_name
+from tartools.tar.member import Member
 from tartools.tar.window import Window
 
 ZEROS = bytes(BLOCK)
@@ -34,23 +34,23 @@ def read_members(
     lax: bool = False,
     begin: int = 0,
     until: int | None = None,
-) -> Iterator[Part]:
-    """Yield what is in *stream*, in order: groups of regular members, others one by one, END at each end of archive.
+) -> Iterator[Parsed]:
+    """Yield the contents of *stream* in order: groups of regular members, each special member, END at each archive end.
 
-    A group is adjacent members that share the key that `split_path` gives; links and the like among them do not end
-    it, an end of archive does. It is yielded when the header that ends it has been read and is sound, whose payload
-    nobody waits for. Archives that follow one another are read on. What precedes a failure is yielded before it is
-    raised, but for the group in which it lies. With *ranges*, and a *stream* that is a regular file, groups are ranges
-    of that file, and large payloads are not read. Whoever needs no members of most groups says so by *listed*, and
-    gets runs without them.
+    A group is adjacent members with the same key (`split_path`). Special members do not end a group; an end of archive
+    does. A group is yielded once the next header has been read and verified, without waiting for its payload. If
+    another archive follows the end of one, it is read too. A failure is raised after all groups before it have been
+    yielded, except the group that it interrupts.
 
-    A *stream* that is a regular file, and stands at byte *begin* of it, is read from there on, and with *until* up to
-    there, where it has to be between two members that no global header governs: what is behind can be read alone then.
+    With *ranges*, if *stream* is a regular file, groups are ranges of it and large payloads are not read. Without
+    *listed*, contiguous groups come without their members, which is faster if few of them are needed.
+    A regular file can be read in parts: *begin* is the offset at which *stream* stands, *until* the offset to stop at,
+    which must be between two members that no global header governs.
 
-    Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (of a regular file: above
-    1 MiB) are ranges, of the input or of a file that *scratch* makes; so are those of groups above 16 MiB.
-    Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input that ends between
-    two members without an end of archive is accepted: a `Special` of kind "missing end" tells.
+    Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (in a regular file: 1 MiB)
+    are ranges of the input or of a file that *scratch* makes; so are the members of groups above 16 MiB.
+    Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input may end between two
+    members without an end of archive: a `Special` of kind "missing end" is yielded.
     """
     reader = _Reader(stream, url, scratch, ranges, listed, begin, until)
     while True:
@@ -70,16 +70,18 @@ def read_members(
 
 
 class _Reader(Window):
-    """What parses the window of a stream."""
+    """Parses the window of a stream."""
 
-    def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915  # in one piece, because calls cost
-        """Parse what the buffer holds, up to damage, which is returned, or to where more bytes are needed."""
+    # One long function on purpose. Its inner loop runs for every member, in about a microsecond: there each call of
+    # another Python function, and each access to an attribute instead of a local variable, would be measurable.
+    def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
+        """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
         unpack, expected, sizes = FAST.unpack_from, EXPECTED_SUMS, SIZES
-        source, shift, there = groups.source, groups.shift, self.there()
+        source, shift, available = groups.source, groups.shift, self.available()
         with memoryview(buffer) as view:
             while position + BLOCK <= filled:
-                plain, loose = not self.globals, bool(groups.loose)
+                plain, loose = not self.globals, bool(groups.scattered)
                 keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members
                 key, stem, begin, first = groups.key, groups.stem, groups.begin, groups.first
                 short, length = (stem, len(stem)) if groups.plain_stem else (NO_STEM, 0)
@@ -90,10 +92,10 @@ class _Reader(Window):
                     size = sizes[size_field]
                     data = position + BLOCK
                     end = data + ((size + 511) & -512)
-                    if end > there or size < 0 or (not size and (prefix or b"/" in name)):
+                    if end > available or size < 0 or (not size and (prefix or b"/" in name)):
                         break
                     if name.startswith(short) and name[length] and name.find(b"/", length) < 0 and not prefix:
-                        if members is not None:  # it belongs to the group
+                        if members is not None:  # the same group
                             path = name.partition(b"\0")[0]
                             members.append((path, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
                         position = end
@@ -107,7 +109,7 @@ class _Reader(Window):
                             starts.append(begin)
                             firsts.append(first)
                         begin = position + shift
-                        base = path.rfind(b"/") + 1  # from here on as in `split_path`, but for the call
+                        base = path.rfind(b"/") + 1  # `split_path`, inlined
                         dot = path.find(b".", base)
                         if base < dot < len(path) - 1:
                             key, stem, length = path[:dot], path[: dot + 1], dot + 1
@@ -133,10 +135,10 @@ class _Reader(Window):
         return None
 
     def sound_end(self, lax: bool) -> bool:
-        """Tell, at the end of the stream, whether it ended with an end of archive.
+        """Return, at the end of the stream, whether it ended with an end of archive.
 
-        Raises: TruncatedError if it did not and *lax* does not allow that, or if it ended inside something;
-        TarFormatError for what is behind the end; StorageError for a file that is shorter than what was passed over.
+        Raises: TruncatedError if it did not and *lax* does not allow that, or if it ended inside a member;
+        TarFormatError if other bytes follow the end; StorageError if the file became shorter than what was skipped.
         """
         if self.ranges and self.stream.file is not None:
             size = max(0, os.fstat(self.stream.file.fileno()).st_size - self.stream.start)
@@ -145,10 +147,10 @@ class _Reader(Window):
         rest = bytes(memoryview(self.buffer)[self.position : self.filled])
         if self.ended and not rest.strip(b"\0"):
             return True
-        here = self.buffer.base + self.filled
+        end = self.buffer.base + self.filled
         if self.ended and len(rest) < BLOCK:
             raise TarFormatError(_TRAILING, url=self.url, offset=self.buffer.base + self.position)
-        if here == 0:
+        if end == 0:
             raise TruncatedError("the input is empty, not a tar archive", url=self.url, offset=0)
         if len(rest) < BLOCK and not rest.strip(b"\0"):
             if lax:
@@ -158,58 +160,60 @@ class _Reader(Window):
                 "the input ends without an end-of-archive block: it was cut, or its writer left it out "
                 "(then use --lax)",
                 url=self.url,
-                offset=here,
+                offset=end,
             )
-        if here == len(rest) < BLOCK and len(told := no_tar(rest)) > len(no_tar(b"")):
-            raise TarFormatError(told, url=self.url, offset=0)
+        from tartools.tar.nottar import no_tar
+
+        if end == len(rest) < BLOCK and len(message := no_tar(rest)) > len(no_tar(b"")):
+            raise TarFormatError(message, url=self.url, offset=0)
         raise self.cut(self.need - len(rest))
 
     def end_piece(self, until: int) -> None:
-        """Complete what is open at byte *until*, where reading was to end. Raises: TarFormatError if it can't."""
+        """Complete the open group at byte *until*. Raises: TarFormatError if a member does not end exactly at it."""
         if self.globals or self.position != self.filled or self.buffer.base + self.filled != until:
-            raise TarFormatError("here the archive can't be cut", url=self.url, offset=until)
+            raise TarFormatError("no member begins at this byte", url=self.url, offset=until)
         self.groups.complete(self.position)
 
     def _parse_slowly(self) -> bool:
-        """Parse what is at `position`, whatever it is; tell whether all of it was there."""
+        """Parse any header or end block at `position`; return False if more bytes are needed."""
         with memoryview(self.buffer)[: self.filled] as view:
             if view[self.position : self.position + BLOCK] == ZEROS:
                 self._end_block()
                 return True
-            heading = read_heading(view, self.position, self.globals)
-        if isinstance(heading, Missing):
-            self.need, self.waiting = heading.end - self.position, heading.what
+            header = read_full_header(view, self.position, self.globals)
+        if isinstance(header, NeedMore):
+            self.need, self.waiting = header.end - self.position, header.what
             return False
-        if isinstance(heading, GlobalHeader):  # in force up to the end of the archive
-            self.globals = heading.governing
-            self._go_past(heading.end)
-        elif heading.end > self.there():
-            self._wait_for(heading)
+        if isinstance(header, GlobalHeader):  # governs members up to the end of the archive
+            self.globals = header.governing
+            self._go_past(header.end)
+        elif header.end > self.available():
+            self._wait_for(header)
             return False
         else:
-            self.globals = heading.governing
-            if heading.special is not None:
-                self._go_past(heading.end, heading.special)
+            self.globals = header.governing
+            if header.special is not None:
+                self._go_past(header.end, header.special)
             else:
-                self._take(heading)
+                self._take(header)
         self.ended = False
         return True
 
-    def _take(self, heading: Heading) -> None:
-        """Take the regular member of *heading*, all of which is in the buffer."""
+    def _take(self, header: FullHeader) -> None:
+        """Add the regular member of *header*, which is complete."""
         groups, start = self.groups, self.position
-        groups.admit(heading.path, start)
+        groups.admit(header.path, start)
         shift = groups.shift
-        member = Member(heading.path, groups.source, start + shift, heading.data + shift, heading.size, heading.head)
-        if heading.head is not None:  # what is to be written is not what is here
-            self._go_past(heading.end)
-            groups.keep(member, 0 if self.ranges else heading.size)
+        member = Member(header.path, groups.source, start + shift, header.data + shift, header.size, header.head)
+        if header.head is not None:  # it is written with another header than the one in the source
+            self._go_past(header.end)
+            groups.keep(member, 0 if self.ranges else header.size)
         elif groups.members is not None:
             groups.members.append(member)
-        self.position = heading.end
+        self.position = header.end
 
     def _end_block(self) -> None:
-        """Take the zero block at `position`, and those behind it; only the first of a row tells."""
+        """Skip the zero blocks at `position`; the first of them ends the archive."""
         if not self.ended:
             self.groups.complete(self.position)
             self.groups.cut(self.position)
@@ -220,30 +224,32 @@ class _Reader(Window):
         self.position += zeros // BLOCK * BLOCK
 
     def _go_past(self, end: int, special: Special | None = None) -> None:
-        """Move on to *end*, past what is no part of a group; it may be *special*."""
-        self.groups.tell(special, self.position)
+        """Move on to *end*, past bytes that belong to no group; they may be a *special* member."""
+        self.groups.interrupt(special, self.position)
         self.position, self.groups.begin = end, end + self.groups.shift
 
-    def _wait_for(self, heading: Heading) -> None:
-        """Take note of how much of a member is missing, and what to do if that is too much for a buffer."""
-        self.globals = heading.governing
-        self.need = heading.end - self.position
-        self.waiting = f"the payload of {heading.name!r}"
-        special = heading.special
-        if special is None and not self.groups.takes(heading.path):
+    def _wait_for(self, header: FullHeader) -> None:
+        """Record how many bytes the member of *header* needs, and whether they are too many for a buffer."""
+        self.globals = header.governing
+        self.need = header.end - self.position
+        self.waiting = f"the payload of {header.name!r}"
+        special = header.special
+        if special is None and not self.groups.takes(header.path):
             self.groups.complete(self.position)
         if not self.fits(special is not None):
-            self.large = heading
+            self.large = header
             if special:
                 self._go_past(self.position, special)
 
     def _explained(self, error: TarFormatError) -> TarFormatError:
-        """Return *error* with its place in the stream; say what a block that is no header may be."""
+        """Return *error* with its offset in the stream; if the input is no tar archive, with what it is instead."""
         offset = self.buffer.base + (error.offset or 0)
         message = error.message
         if isinstance(error, BadChecksumError):
+            from tartools.tar.nottar import no_tar
+
             message = _TRAILING if self.ended else message if offset else no_tar(bytes(self.buffer[:32]))
         return TarFormatError(message, url=self.url, offset=offset)
 
 
-_TRAILING = "what follows the end of the archive is neither zeros nor an archive"
+_TRAILING = "the bytes after the end of the archive are neither zeros nor an archive"

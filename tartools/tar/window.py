@@ -1,4 +1,4 @@
-"""The part of a tar stream that is in memory: what is read next, what stays when there is no more room."""
+"""The part of a tar stream that is in memory: fill the buffer, and start a new one when it is full."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import sys
 from collections.abc import Callable
 
 from tartools.errors import TruncatedError
-from tartools.streams import Stream
-from tartools.tar.extended import Records
-from tartools.tar.groups import LARGE, Groups
-from tartools.tar.header import BLOCK, Chunk, Member
-from tartools.tar.heading import Heading
-from tartools.tar.members import spool
+from tartools.storage.streams import Stream, skip
+from tartools.tar.fullheader import FullHeader
+from tartools.tar.grouping import LARGE, Grouper
+from tartools.tar.header import BLOCK, Records
+from tartools.tar.member import Chunk, Member
 
-READ = 1 << 20  # bytes a read: fewer, longer ones are faster, be it from a pipe or through a library
-BUFFER = 1 << 20  # bytes; a member that fits is a view, one that does not is a range or gets a buffer of its own
-CARRIED = 1 << 18  # bytes of a group that are copied to the next buffer, so that it stays in one piece
-SKIPPED = 1 << 16  # bytes; where a file has more that nobody asked for, they are not read
-NEXT = 1 << 13  # bytes that are read behind these: more of the kind may follow
+READ = 1 << 20  # bytes per read; fewer and longer reads are faster, from pipes and from libraries
+BUFFER = 1 << 20  # bytes; a member that fits is a view, a larger one is a range or gets a buffer of its own
+CARRIED = 1 << 18  # bytes of a group that are copied to the next buffer, so that the group stays contiguous
+SKIPPED = 1 << 16  # bytes; if more than these are skipped in a file, the next read is short
+NEXT = 1 << 13  # bytes of that short read, since more payloads to skip may follow
 
 
 class Window:
-    """The state of one stream: a buffer, how far it is filled and parsed, the group that is open, and what is found."""
+    """The state of reading one stream: the buffer, how far it is filled and parsed, and the groups found."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class Window:
         begin: int,
         until: int | None,
     ) -> None:
-        """Read *stream* as `read_members` has it, from byte *begin* of its file on."""
+        """Read *stream* from byte *begin* of its file on. The arguments are those of `read_members`."""
         self.stream = stream
         self.url = url
         self.scratch = scratch
@@ -44,20 +43,20 @@ class Window:
         self.until = sys.maxsize if until is None else until
         self.size = min(self.size, self.until)
         self.ranges = ranges and stream.file is not None
-        self.position = 0  # parsed up to here, in the buffer
+        self.position = 0  # offset in the buffer up to which it is parsed
         self.filled = 0
-        self.need = BLOCK  # bytes from position on without which parsing cannot go on
-        self.waiting = "a header"  # for them
-        self.large: Heading | None = None  # whose payload is those bytes, which are too many for a buffer
+        self.need = BLOCK  # bytes from position on that are needed to go on parsing
+        self.waiting = "a header"  # what these bytes are
+        self.large: FullHeader | None = None  # a member whose payload is too large for a buffer
         self.ended = False  # the last thing parsed was an end of archive
         self.globals: Records = {}
-        self.reach = READ  # bytes that are read next
-        self.groups = Groups(scratch, listed)
-        # no more than the file has, since large buffers cost time
+        self.reach = READ  # bytes of the next read
+        self.groups = Grouper(scratch, listed)
+        # no larger than the file: large buffers cost time
         self._begin_buffer(Chunk(BUFFER if stream.file is None else min(BUFFER, self.size + BLOCK), stream, begin))
 
     def refill(self) -> bool:
-        """Read on, so that `parse` can; tell whether there was anything to read.
+        """Read on, so that `parse` can go on; return False at the end of the stream.
 
         A member that is too large for a buffer becomes a range instead.
         """
@@ -65,9 +64,9 @@ class Window:
             self._pass_over(self.large)
             self.large = None
             return True
-        if self.position > self.filled:  # a payload is left where it is
+        if self.position > self.filled:  # the rest of a payload is not needed
             skipped = self.position - self.filled
-            self.stream.skip(skipped)
+            skip(self.stream, skipped)
             self.filled = self.position
             self.reach = NEXT if skipped > SKIPPED else self.reach
         if self.filled >= len(self.buffer) or self.position + self.need > len(self.buffer):
@@ -79,21 +78,21 @@ class Window:
         return count > 0
 
     def fits(self, special: bool) -> bool:
-        """Tell whether the bytes that are needed, of a member which may be *special*, are to be in the buffer."""
+        """Return whether the bytes that are needed go into the buffer; for a *special* member the limit is lower."""
         return self.need <= (BUFFER if special else self.limit)
 
     def _shift(self) -> None:
-        """Make room in the buffer behind what is left of it, and of the group that is open: mostly in another one."""
+        """Make room: move the bytes that are not parsed, and those of the open group, to the start of a buffer."""
         groups, old = self.groups, self.buffer
         begin = self.position
         if not self.ranges and groups.key is not None:
             if self.position - groups.begin > CARRIED:
-                groups.loosen(self.position)
+                groups.scatter(self.position)
             begin = groups.begin
         left = memoryview(old)[begin : self.filled]
         self.position -= begin
         self.filled = len(left)
-        if self.ranges and self.position + self.need <= len(old):  # nobody has a view of it
+        if self.ranges and self.position + self.need <= len(old):  # no view of this buffer exists
             old[: len(left)] = left
             old.base += begin
             self._begin_buffer(old)
@@ -101,29 +100,31 @@ class Window:
             self._begin_buffer(Chunk(max(BUFFER, self.position + self.need), self.stream, old.base + begin))
             self.buffer[: len(left)] = left
 
-    def there(self) -> int:
-        """Return the offset in the buffer up to which payloads are there, in it or in the file."""
+    def available(self) -> int:
+        """Return the offset in the buffer up to which payloads are available, in the buffer or in the file."""
         return max(self.filled, self.size - self.buffer.base) if self.ranges else self.filled
 
-    def _pass_over(self, large: Heading) -> None:
-        """Pass `need` bytes by without holding them: a member becomes a range, a special is forgotten.
+    def _pass_over(self, large: FullHeader) -> None:
+        """Skip `need` bytes without holding them. A regular member becomes a range.
 
-        Raises: TruncatedError if the stream has fewer.
+        Raises: TruncatedError if the stream has fewer bytes.
         """
         need, held, start = self.need, self.filled - self.position, self.buffer.base + self.position
         regular = large.special is None
         if regular:
             self.groups.admit(large.path, self.position)
-        self.groups.loosen(self.position)
+        self.groups.scatter(self.position)
         source = self.stream.file
         if source is not None:
             missing = start + self.stream.start + need - os.fstat(source.fileno()).st_size
             if missing > 0:
                 raise self.cut(missing)
-            self.stream.skip(need - held)
+            skip(self.stream, need - held)
             first = start + self.stream.start
         else:
             source, first = self.scratch() if regular else None, 0
+            from tartools.tar.rescan import spool
+
             missing = spool(self.stream, memoryview(self.buffer)[self.position : self.filled], need, source)
             if missing:
                 raise self.cut(missing)
@@ -136,7 +137,7 @@ class Window:
         self.ended = False
 
     def _begin_buffer(self, buffer: Chunk) -> None:
-        """Parse *buffer* from now on. What is open in the one before begins where that begins in it."""
+        """Parse *buffer* from now on. The open group begins at its start, unless members are ranges of the file."""
         groups, self.buffer = self.groups, buffer
         if self.ranges and self.stream.file is not None:
             groups.source, groups.shift = self.stream.file, self.stream.start + buffer.base
@@ -144,7 +145,7 @@ class Window:
             groups.source, groups.begin = buffer, 0
 
     def cut(self, missing: int) -> TruncatedError:
-        """Return the failure of a stream that ends *missing* bytes before what has to come."""
+        """Return the failure of a stream that ends *missing* bytes too early."""
         total = self.buffer.base + self.position + self.need - missing
         return TruncatedError(
             f"the input ends inside {self.waiting}: {missing} bytes are missing", url=self.url, offset=total

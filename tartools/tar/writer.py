@@ -1,7 +1,7 @@
-"""Members to the bytes of a tar stream; the only place that makes headers.
+"""Write members to a tar stream; the only module that encodes headers.
 
-Where the speed is: members that lie one behind the other in one source are one piece, whatever their number; long
-pieces are written as they lie, short ones by the MiB; ranges of files go by `sendfile` where the system can.
+Why it is fast: adjacent members of one source are written as one piece, whatever their number. Long pieces are written
+without a copy, short ones are collected to 1 MiB, and ranges of files go by `sendfile` where the system has it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import os
 from collections.abc import Iterable
 
 from tartools.errors import SampleError, StorageError
-from tartools.streams import Sink
-from tartools.tar.extended import Records, format_records, parse_records
+from tartools.storage.streams import Sink
 from tartools.tar.header import (
     BLOCK,
     CHKSUM,
@@ -25,32 +24,30 @@ from tartools.tar.header import (
     SIZE,
     TYPE,
     USTAR,
-    Member,
-    Source,
+    Records,
     byte_sum,
-    located,
     padded,
     parse_number,
-    read_range,
 )
+from tartools.tar.member import Member, Source, located, read_range
 
-PENDING = 1 << 20  # bytes that are collected before they are written
-DIRECT = 1 << 16  # bytes; a longer piece is written as it lies, a shorter one is copied, which frees its buffer
+PENDING = 1 << 20  # bytes collected before they are written
+DIRECT = 1 << 16  # bytes; a longer piece is written directly, a shorter one is copied, which frees its buffer
 COPY = 1 << 20  # bytes of a range in memory at a time
-LARGEST_OCTAL = 8**11 - 1  # bytes; what a size field holds without base-256
+LARGEST_OCTAL = 8**11 - 1  # bytes; the largest size in a size field of octal digits
 
 
 class Writer:
     """Writes members, then the end of the archive, to *sink*.
 
-    Holds: up to 1 MiB of short pieces, and the source of the one piece that is being extended.
+    Holds: up to 1 MiB of short pieces, and the source of the current piece.
     """
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
-        self._closed = 0  # bytes in pieces that are closed
+        self._closed = 0  # bytes in the pieces before the current one
         self._pending = bytearray()
-        self._source: Source | None = None  # the piece being extended
+        self._source: Source | None = None  # of the current piece
         self._start = 0
         self._end = 0
 
@@ -60,7 +57,7 @@ class Writer:
         return self._closed + self._end - self._start
 
     def add(self, members: Iterable[Member]) -> None:
-        """Add *members* in order, byte for byte as they were read; a rewritten one with its new head."""
+        """Add *members* in order, byte for byte as they were read; rewritten ones with their new headers."""
         source, end = self._source, self._end
         for _, origin, start, data, size, head in members:
             last = data + ((size + 511) & -512)
@@ -103,7 +100,7 @@ class Writer:
         self._write_pending()
 
     def _turn(self, origin: Source | None, begin: int) -> None:
-        """Close the piece being extended, and begin one at *begin* of *origin*."""
+        """Write or collect the current piece, and begin one at *begin* of *origin*."""
         old, first, end = self._source, self._start, self._end
         self._source, self._start, self._end = origin, begin, begin
         if old is None or first == end:
@@ -131,7 +128,7 @@ ZEROS = bytes(BLOCK)
 
 
 def archive_size(size: int) -> int:
-    """Return the bytes of an archive whose members take *size*: with its end, a multiple of 10,240.
+    """Return the bytes of an archive whose members take *size* bytes: with its end, a multiple of 10,240.
 
     >>> archive_size(0), archive_size(9216), archive_size(9728)
     (10240, 10240, 20480)
@@ -140,7 +137,7 @@ def archive_size(size: int) -> int:
 
 
 def room_in(size: int) -> int:
-    """Return the bytes of members that an archive of at most *size* bytes has room for; negative if there is none.
+    """Return the bytes of members that fit into an archive of *size* bytes; negative if not even its end fits.
 
     >>> room_in(20479), room_in(20480)
     (9216, 19456)
@@ -149,7 +146,7 @@ def room_in(size: int) -> int:
 
 
 def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
-    """Write bytes *start* to *end* of *source* to *sink*, holding at most 1 MiB.
+    """Write bytes *start* to *end* of *source* to *sink*. Holds: 1 MiB.
 
     Raises: StorageError if the file has become shorter.
     """
@@ -162,12 +159,12 @@ def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
 
 
 def _send(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
-    """Copy inside the kernel as far as that goes; return how far."""
+    """Copy with `sendfile` as far as the kernel can; return the offset reached."""
     while start < end:
         try:
             count = os.sendfile(sink.fileno(), source.fileno(), start, min(end - start, 1 << 30))
         except OSError:
-            return start  # not between these two kinds of files, or an error that writing will show too
+            return start  # not supported for these files, or an error that writing will show too
         if not count:
             raise StorageError("the file became shorter while it was read", url=str(source.name), offset=start)
         start += count
@@ -175,30 +172,30 @@ def _send(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
 
 
 def write_all(file: io.FileIO, data: bytes | bytearray | memoryview) -> None:
-    """Write all of *data* to *file*, however often that takes."""
+    """Write all of *data* to *file*, in as many calls as it takes."""
     view = memoryview(data)
     while view.nbytes:
         view = view[file.write(view) or 0 :]
 
 
 def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = None) -> Member:
-    """Return a member of this *path* and *payload*; what else its header says is that of *like*.
+    """Return a member with this *path* and *payload*; mode, owner and times are those of *like*.
 
-    Without *like*: mode 0644, owner and time 0, so that equal contents are equal bytes.
+    Without *like*: mode 0644, owner and time 0, so that equal contents give equal bytes.
     """
     source = payload if isinstance(payload, bytes) else bytes(payload)
     return Member(path, source, 0, 0, len(source), encode_header(path, len(source), like))
 
 
 def renamed(member: Member, path: bytes) -> Member:
-    """Return *member* under another *path*; its header keeps all the rest."""
+    """Return *member* with another *path*; the rest of its header stays."""
     return member if path == member.path else member._replace(path=path, head=encode_header(path, member.size, member))
 
 
 def rewritten(member: Member, path: bytes, source: Source, size: int) -> Member:
     """Return *member* with another *path* and the first *size* bytes of *source* as payload.
 
-    Its header stays as it is where neither path nor size changed.
+    If neither path nor size changes, the header stays byte for byte.
     """
     same = path == member.path and size == member.size
     head = member.header if same else encode_header(path, size, member)
@@ -206,14 +203,14 @@ def rewritten(member: Member, path: bytes, source: Source, size: int) -> Member:
 
 
 def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
-    """Return the header blocks for a regular member: one ustar block, after a pax header for what it can't hold.
+    """Return the header blocks of a regular member: a pax header for what ustar cannot hold, then a ustar block.
 
     Mode, owner, times and pax records are those of *like*; GNU long names become pax records.
 
-    Raises: SampleError for a path that no archive can hold.
+    Raises: SampleError if the path is empty or contains a NUL.
     """
     if not path or b"\0" in path:
-        raise SampleError(f"not a name for a member: {path.decode('utf-8', 'surrogateescape')!r}")
+        raise SampleError(f"not a member name: {path.decode('utf-8', 'surrogateescape')!r}")
     if like is None:
         records: Records = {}
         block = bytearray(_NEW)
@@ -222,7 +219,7 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
         records = _records_of(header)
         block = bytearray(header[-BLOCK:])
         if block[MAGIC] not in (USTAR, GNU):
-            block[OWNER_NAMES] = bytes(80)  # of no meaning before POSIX
+            block[OWNER_NAMES] = bytes(80)  # meaningless before POSIX
         block[MAGIC] = USTAR
         if block[TYPE] != b"7":
             block[TYPE] = b"0"
@@ -237,16 +234,18 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
     if size > LARGEST_OCTAL:
         records[b"size"] = b"%d" % size
     block[NAME] = name[-100:].ljust(100, b"\0")
-    block[PREFIX] = (prefix or b"").ljust(155, b"\0")  # in GNU's format: times
+    block[PREFIX] = (prefix or b"").ljust(155, b"\0")  # in the GNU format this field held times
     block[SIZE] = b"%011o\0" % (size if size <= LARGEST_OCTAL else 0)
     _seal(block)
     return extended_header(records, bytes(block)) + bytes(block)
 
 
 def extended_header(records: Records, block: bytes) -> bytes:
-    """Return the pax header of *records* for the member with header *block*; nothing for no records."""
+    """Return the pax header of *records* for the member with header *block*; empty if *records* is empty."""
     if not records:
         return b""
+    from tartools.tar.extended import format_records
+
     payload = format_records(records)
     head = bytearray(_NEW)
     head[NAME] = (b"PaxHeaders/" + block[NAME].partition(b"\0")[0].rpartition(b"/")[2])[:100].ljust(100, b"\0")
@@ -261,7 +260,7 @@ def _seal(block: bytearray) -> None:
 
 
 def _split(path: bytes) -> tuple[bytes | None, bytes]:
-    """Return (prefix, name) as ustar holds *path*; prefix None if it can't."""
+    """Return *path* as the ustar fields (prefix, name); prefix is None if it does not fit."""
     if len(path) <= 100:
         return b"", path
     slash = path.find(b"/", len(path) - 101)
@@ -279,7 +278,9 @@ def _is_utf8(path: bytes) -> bool:
 
 
 def _records_of(header: bytes) -> Records:
-    """Return the pax records among the blocks of *header*."""
+    """Return the pax records in the blocks of *header*."""
+    from tartools.tar.extended import parse_records
+
     records: Records = {}
     at = 0
     while at < len(header) - BLOCK:

@@ -14,14 +14,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from tartools.account import Account
-from tartools.externalsort import external_sort
-from tartools.places import Places, unpacked
-from tartools.sample import Batch
-from tartools.sortkeys import Order, decoder, key_encoder
-from tartools.stages.sort import MEMORY, indexed, keys_joined
-from tartools.tar import Member, Run
-from tartools.values import parse_column
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.samples.sortkeys import Order, decoder, key_encoder
+from tartools.samples.values import parse_column
+from tartools.stages.sorting.externalsort import external_sort
+from tartools.stages.sorting.index import index_records
+from tartools.stages.sorting.joining import join_equal_keys
+from tartools.stages.sorting.records import unpacked
+from tartools.stages.sorting.samplefiles import SampleFiles
+from tartools.stages.sorting.sort import MEMORY
+from tartools.tar import ContiguousGroups, Member
 
 IN_A_RUN = 700  # samples
 SIZE = 1536  # bytes of each
@@ -34,7 +37,7 @@ def batches(count: int, file: io.FileIO) -> Iterator[Batch]:
         keys = [b"%09d" % (n * 7_368_787 % 1_000_000_007) for n in numbers]
         starts = [SIZE * n for n in (*numbers, numbers.stop)]
         members = [Member(key + b".txt", file, at, at + 512, 1000) for key, at in zip(keys, starts, strict=False)]
-        yield Batch(Run(file, keys, starts, members, list(range(len(keys)))), file.name)
+        yield Batch(ContiguousGroups(file, keys, starts, members, list(range(len(keys)))), file.name)
 
 
 def microseconds(count: int) -> float:
@@ -43,10 +46,10 @@ def microseconds(count: int) -> float:
     assert key_encoder(order) is not None
     with tempfile.NamedTemporaryFile() as some, io.FileIO(some.name) as file:
         begun = time.perf_counter()
-        places = Places(lambda _: file, None)
-        records = external_sort(indexed(batches(count, file), order, places), MEMORY, None)
+        files = SampleFiles(lambda _: file, None)
+        records = external_sort(index_records(batches(count, file), order, files), MEMORY, None)
         found, last = 0, b""
-        for parts in keys_joined(unpacked(records, decoder(order)), order, Account()):
+        for parts in join_equal_keys(unpacked(records, decoder(order)), order, Account()):
             assert parts[0].key > last
             found, last = found + 1, parts[0].key
         assert found == count

@@ -15,40 +15,27 @@ from hypothesis import strategies as st
 
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.storage.scratch import scratch_file
-from tartools.streams import Stream
+from tartools.storage.streams import Stream
 from tartools.tar import END as ENDED
 from tartools.tar import (
-    Loose,
+    ContiguousGroups,
     Mark,
     Member,
-    Run,
+    ScatteredGroup,
     Special,
     extended,
-    groups,
+    grouping,
     header,
     located,
-    members_in,
     read_members,
     read_range,
+    rescan,
     split_path,
     window,
 )
-from tartools.tar import members as found_again
-from tests.archives import (
-    BLOCK,
-    END,
-    GNU,
-    USTAR,
-    V7,
-    Trickle,
-    base256,
-    data,
-    entry,
-    file_stream,
-    long,
-    pax,
-    sealed,
-)
+from tartools.tar.header import MAX_EXTENDED_HEADER
+from tartools.tar.rescan import members_in
+from tests.archives import BLOCK, END, GNU, USTAR, V7, Trickle, base256, data, entry, file_stream, long, pax, sealed
 from tests.archives import header as block
 from tests.conftest import make_samples, make_tar, members_of
 
@@ -81,16 +68,16 @@ def parse(
 
     found: list[Member | Special | Mark] = []
     for part in read_members(stream, url="a.tar", scratch=scratch, ranges=ranges, listed=listed, lax=lax):
-        if isinstance(part, Run):
+        if isinstance(part, ContiguousGroups):
             found += members_of_run(part)
-        elif isinstance(part, Loose):
+        elif isinstance(part, ScatteredGroup):
             found += map(Member._make, part.members)
         else:
             found.append(part)
     return found
 
 
-def members_of_run(run: Run) -> list[Member]:
+def members_of_run(run: ContiguousGroups) -> list[Member]:
     """Return the members of *run*, which are grouped as it says, be they listed or found later."""
     source, keys, starts, listed, firsts = run
     assert len(starts) == len(keys) + 1
@@ -195,7 +182,7 @@ def test_pax_size_goes_before_the_header() -> None:
         (entry(b"p", b"7 pathx\n", b"x") + entry(b"a.x"), 0, "pax"),
         (entry(b"p", b"5 =x\n", b"x") + entry(b"a.x"), 0, "pax"),
         (entry(b"p", b"\0" * 10, b"g") + entry(b"a.x"), 0, "pax"),
-        (entry(b"a.x") + block(b"p", extended.MAX_EXTENDED_HEADER + 1, b"x"), BLOCK, "limit"),
+        (entry(b"a.x") + block(b"p", MAX_EXTENDED_HEADER + 1, b"x"), BLOCK, "limit"),
         (block(b"p", size_field=base256(1 << 80), kind=b"L"), 0, "limit"),
         (entry(b"a.x") + pax((b"mtime", b"1")) + END, 3 * BLOCK, "checksum"),
         (entry(b"a.x") + b"\1" * BLOCK, BLOCK, "checksum"),
@@ -210,7 +197,7 @@ def test_malformed(content: bytes, at: int, what: str, step: int) -> None:
 
 
 def test_an_extended_header_may_have_the_size_of_the_limit() -> None:
-    value = b"v" * (extended.MAX_EXTENDED_HEADER - 20)
+    value = b"v" * (MAX_EXTENDED_HEADER - 20)
     assert one(pax((b"comment", value)) + entry(b"a.x", b"1")).read() == b"1"
 
 
@@ -273,7 +260,7 @@ def test_a_file_that_grows_is_read_on(ranges: bool, tmp_path: Path) -> None:
         with (tmp_path / "a.tar").open("ab") as more:
             more.write(content[20_000:])
         found += reading
-    assert sum(len(part.keys) for part in found if isinstance(part, Run)) == 100
+    assert sum(len(part.keys) for part in found if isinstance(part, ContiguousGroups)) == 100
 
 
 @pytest.mark.parametrize("kind", [b"0", b"\0"])
@@ -450,7 +437,9 @@ def test_what_precedes_a_failure_is_given_first() -> None:
     found: list[object] = []
     with pytest.raises(TarFormatError):
         found.extend(read_members(Trickle(A + B + A + b"\1" * BLOCK), url="a.tar", scratch=scratch_file))
-    assert [part.keys for part in found if isinstance(part, Run)] == [[b"a", b"b"]]  # what the last would be, who knows
+    assert [part.keys for part in found if isinstance(part, ContiguousGroups)] == [
+        [b"a", b"b"]
+    ]  # what the last would be, who knows
 
 
 def test_a_group_is_given_before_the_next_payload_is_waited_for() -> None:
@@ -458,18 +447,25 @@ def test_a_group_is_given_before_the_next_payload_is_waited_for() -> None:
     stream = Trickle(A + entry(b"a.y") + block(b"b.x", 700), 100)
     parts = read_members(stream, url="a.tar", scratch=scratch_file)
     run = next(parts)
-    assert isinstance(run, Run)
+    assert isinstance(run, ContiguousGroups)
     assert [member.path for member in members_of_run(run)] == [b"a.x", b"a.y"]
     assert stream.position == len(stream.content)
 
 
-@pytest.mark.parametrize("at", [*range(0, 148), *range(156, 512)])
-def test_any_flipped_byte_of_a_header_is_found(at: int) -> None:
-    content = bytearray(A + A + END)
-    content[len(A) + at] ^= 0x40
-    with pytest.raises(TarFormatError, match="checksum") as raised:
-        parse_bytes(bytes(content))
-    assert raised.value.offset == len(A)
+def test_any_flipped_byte_of_a_header_is_found() -> None:
+    missed = []
+    for at in (*range(0, 148), *range(156, 512)):
+        content = bytearray(A + A + END)
+        content[len(A) + at] ^= 0x40
+        try:
+            parse_bytes(bytes(content))
+        except TarFormatError as error:
+            if "checksum" in str(error) and error.offset == len(A):
+                continue
+            missed.append((at, error))
+        else:
+            missed.append((at, "no error"))
+    assert missed == []
 
 
 def test_changed_checksums_are_found_unless_they_mean_the_same() -> None:
@@ -529,7 +525,7 @@ def test_every_boundary_from_a_pipe(
     monkeypatch.setattr(window, "BUFFER", buffer)
     monkeypatch.setattr(window, "READ", 700)
     monkeypatch.setattr(window, "LARGE", 4000)
-    monkeypatch.setattr(groups, "LARGE", 4000)
+    monkeypatch.setattr(grouping, "LARGE", 4000)
     found = parse(Trickle(archive_of_all_kinds(), step), scratch)
     assert contents(found) == EXPECTED
     assert [f.kind for f in found if isinstance(f, Special)] == ["directory", "symbolic link", "sparse file"]
@@ -628,8 +624,8 @@ def test_members_of_a_window_are_found_again(tmp_path: Path, monkeypatch: pytest
     with file_stream(tmp_path / "a.tar", whole) as stream:
         assert stream.file is not None
         for memory, window in ((1 << 20, 1), (1024, 1), (1024, 512), (1024, 1 << 14)):
-            monkeypatch.setattr(found_again, "IN_MEMORY", memory)
-            monkeypatch.setattr(found_again, "WINDOW", window)
+            monkeypatch.setattr(rescan, "IN_MEMORY", memory)
+            monkeypatch.setattr(rescan, "WINDOW", window)
             members = list(map(Member._make, members_in(stream.file, 512, 512 + len(content))))
             assert [(m.path, m.read()) for m in members] == expected
             assert all(isinstance(m.source, io.FileIO) == (memory == 1024) for m in members)

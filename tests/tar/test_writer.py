@@ -16,9 +16,9 @@ from tartools.errors import SampleError, StorageError
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import FileSink
 from tartools.tar import (
-    Loose,
+    ContiguousGroups,
     Member,
-    Run,
+    ScatteredGroup,
     Writer,
     encode_header,
     extended,
@@ -36,7 +36,7 @@ def members(content: bytes) -> list[Member]:
     """Return the members of the archive *content*."""
     found: list[Member] = []
     for part in read_members(Trickle(content), url="a.tar", scratch=scratch_file):
-        if isinstance(part, (Run, Loose)):
+        if isinstance(part, (ContiguousGroups, ScatteredGroup)):
             found += map(Member._make, part.members or ())
     return found
 
@@ -213,7 +213,7 @@ def _opened(head: bytes) -> tarfile.TarFile:
 
 @pytest.mark.parametrize("path", [b"", b"a\0b.x"])
 def test_names_that_no_archive_holds_are_refused(path: bytes) -> None:
-    with pytest.raises(SampleError, match="not a name"):
+    with pytest.raises(SampleError, match="not a member name"):
         encode_header(path, 1)
 
 

@@ -1,0 +1,13 @@
+# The quick loop:  make test ROOM=tar   make lint   make bench WORK=cat-B   make man   make ci
+python := .venv/bin/python
+.PHONY: test lint bench man ci
+test:  # all, or those of one room, with its doctests
+	$(python) -m pytest -q -n 3 $(if $(ROOM),tartools/$(ROOM) $(wildcard tests/$(ROOM)))
+lint:
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && $(python) -m mypy
+bench:  # WORK: names from python -m tests.bench --list
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(python) -m tests.bench -n 3 $(WORK)
+man:  # man pages and completions
+	$(python) -m tartools.commands._manual
+ci:
+	.ci/run

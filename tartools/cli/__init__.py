@@ -1,0 +1,52 @@
+"""The command line: options, errors to exit statuses, progress on stderr, signals.
+
+`declare` and `options` are what commands declare their parameters with, `command` makes a command of a function,
+`parse` reads the ordinary command line, and `typer_app` explains the rest; `process` and `progress` are the command as
+a process. Only this room exits. Begin reading at `command.Command`.
+"""
+
+from __future__ import annotations
+
+from tartools.cli.command import Command, command
+from tartools.cli.declare import Group, Option, argument
+from tartools.cli.options import (
+    Common,
+    Count,
+    Fields,
+    Force,
+    Gzip,
+    Inputs,
+    Memory,
+    Output,
+    Parallel,
+    Seed,
+    TmpDir,
+    Url,
+    Verbatim,
+    workers,
+)
+from tartools.cli.values import byte_size, sample_slice
+
+__all__ = [
+    "Command",
+    "Common",
+    "Count",
+    "Fields",
+    "Force",
+    "Group",
+    "Gzip",
+    "Inputs",
+    "Memory",
+    "Option",
+    "Output",
+    "Parallel",
+    "Seed",
+    "TmpDir",
+    "Url",
+    "Verbatim",
+    "argument",
+    "byte_size",
+    "command",
+    "sample_slice",
+    "workers",
+]

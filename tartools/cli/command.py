@@ -1,0 +1,124 @@
+"""A command: a function whose signature declares its options, run with the words of a command line.
+
+`command` makes a `Command` of a function: console scripts call it, tests drive it by `main`, and the man page is made
+from it. Parsing checks and does not act: the function runs when all values are known.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from tartools.cli import process, progress
+from tartools.cli.declare import REQUIRED, Declared, declared, hints, is_group, is_option
+from tartools.cli.options import Common
+from tartools.cli.parse import parse
+from tartools.errors import TarToolsError, printable
+from tartools.samples.account import Account
+
+
+class Command:
+    """A command: its *name*, *summary* (one line), *manual* (all its text, which begins with that) and *parameters*."""
+
+    def __init__(self, function: Callable[..., None], manual: str, interspersed: bool = True) -> None:
+        self.interspersed = interspersed
+        self.name = function.__name__
+        self.manual = manual.strip("\n")
+        self.summary = self.manual.partition("\n")[0]
+        self._function = function
+        self._hints = {name: hint for name, hint in hints(function).items() if name != "return"}
+
+    @property
+    def parameters(self) -> dict[str, Declared]:
+        """The options and arguments by their names in Python, as declared; those of all commands are the last."""
+        defaults = self._function.__kwdefaults__ or {}
+        places = self._function.__code__.co_varnames[: self._function.__code__.co_argcount]
+        given = self._function.__defaults__ or ()
+        defaults |= dict(zip(places[len(places) - len(given) :], given, strict=True))
+        every = (
+            one
+            for name, hint in {**self._hints, "common": Common}.items()
+            if is_group(hint) or is_option(hint)
+            for one in declared(hint, name, defaults.get(name, REQUIRED))
+        )
+        return {one.name: one for one in every}
+
+    def __call__(self) -> NoReturn:
+        """Run as a process: arguments from `sys.argv`, signals as they should be, exit."""
+        process.run(lambda: self.main(sys.argv[1:]))
+
+    def main(self, arguments: Sequence[str]) -> int:
+        """Run with *arguments*, and return the exit status; 128 + N stands for signal N."""
+        try:
+            values = self._parse(arguments)
+            if isinstance(values, int):
+                sys.stdout.flush()
+                return values
+            status = self._run(values)
+            return process.SIGNALLED + process.came[0] if process.came else status
+        except TarToolsError as error:
+            return self._failed(str(error), error.status)
+        except BrokenPipeError:
+            return process.SIGNALLED + signal.SIGPIPE
+        except (KeyboardInterrupt, process.Interrupted) as error:
+            return process.SIGNALLED + getattr(error, "number", signal.SIGINT)
+        except OSError as error:
+            return self._failed(f"{printable(str(error.filename or 'error'))}: {error.strerror or error}", 1)
+
+    def _parse(self, arguments: Sequence[str]) -> dict[str, Any] | int:
+        """Return the values of the options that are given; the exit status if there is nothing left to do."""
+        every = self.parameters.values()
+        given: dict[str, Any] | int | None = parse(arguments, every, interspersed=self.interspersed)
+        if given is None:
+            from tartools.cli import typer_app
+
+            given = typer_app.values(self.name, arguments, self.manual, every, interspersed=self.interspersed)
+        if isinstance(given, dict) and given.get("version"):
+            from importlib.metadata import version
+
+            sys.stdout.write(f"tartools {version('tartools')}\n")
+            return 0
+        return given
+
+    def _run(self, given: dict[str, Any]) -> int:
+        common = _values_of(Common, given)
+        account = Account(lambda text: progress.say(self.name, text), common.quiet)
+        arguments: dict[str, Any] = {}
+        for name, hint in self._hints.items():
+            if is_group(hint):
+                arguments[name] = _values_of(hint, given)
+            elif hint is Account:
+                arguments[name] = account
+            elif name in given:
+                arguments[name] = given[name]
+        begin = progress.clock()
+        with progress.progress(self.name, account, not common.quiet and (common.progress or progress.wanted())):
+            self._function(**arguments)
+        account.settle()
+        if common.verbose:
+            progress.summary(self.name, account, progress.clock() - begin)
+        return 1 if account.omissions else 0
+
+    def _failed(self, message: str, status: int) -> int:
+        if os.environ.get("TARTOOLS_DEBUG") == "1":
+            import traceback
+
+            traceback.print_exc()
+        progress.say(self.name, message)
+        return status
+
+
+def _values_of(group: Any, given: dict[str, Any]) -> Any:
+    """Return the *group* with those of its options that are *given*."""
+    return group(**{name: given[name] for name in hints(group) if name in given})
+
+
+def command(manual: str | None, *, interspersed: bool = True) -> Callable[[Callable[..., None]], Command]:
+    """Return a decorator that makes a function the command of its name, with *manual* as its help and man page.
+
+    Unless *interspersed*, what follows the first argument is an argument too, whatever it looks like.
+    """
+    return lambda function: Command(function, manual or "", interspersed)

@@ -1,0 +1,181 @@
+"""Light declarations of options: what a command's signature is made of.
+
+    Count = Annotated[int | None, Option("-c", "--count", metavar="N", minimum=0, help="Stop after N samples.")]
+
+declares an option as a type: of a parameter of a command's function, or of an attribute of a `Group`. Its default is
+the parameter's. The ordinary command line is parsed from these alone (`parse`); Typer, which takes longer to import
+than most runs take, is made from them where something has to be explained (`typer_app`).
+
+Modules that declare options do not import `annotations` from `__future__`: their annotations are values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import NoneType
+from typing import Annotated, Any, Literal, dataclass_transform, get_origin, get_type_hints
+
+from tartools.cli.values import number, whole_number
+
+REQUIRED = ...  # the default of an option that has none
+
+
+class Option:
+    """An option, by its *names*; without any it is an argument.
+
+    *metavar* stands for its value in the help. *minimum* bounds a number. *parser* makes the value of a word, and
+    raises ValueError with the reason if it can't. A flag is also set by the environment variable *envvar* being 1.
+    *default* says in the help what the default is, where the value does not.
+    """
+
+    def __init__(
+        self,
+        *names: str,
+        help: str,
+        metavar: str = "",
+        minimum: float | None = None,
+        parser: Callable[[str], Any] | None = None,
+        envvar: str = "",
+        default: str = "",
+    ) -> None:
+        self.names = names
+        self.help = help
+        self.metavar = metavar
+        self.minimum = minimum
+        self.parser = parser
+        self.envvar = envvar
+        self.default = default
+
+
+def argument(metavar: str, help: str) -> Option:
+    """Return the declaration of what stands on the command line without a name."""
+    return Option(metavar=metavar, help=help)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Group:
+    """Options that belong together: its annotated attributes, which have their defaults as values.
+
+    An instance has the values that were given; for others the class has the default. *shared* marks groups that
+    many commands have.
+    """
+
+    shared = False
+
+    def __init_subclass__(cls, shared: bool = False) -> None:
+        cls.shared = shared
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and all(getattr(self, n) == getattr(other, n) for n in hints(type(self)))
+
+    def __hash__(self) -> int:
+        raise TypeError("options are not hashable")
+
+
+class Declared:
+    """An option or argument of one command: its *name* in Python, *option*, *type*, *default*, whether it is *shared*.
+
+    What costs time is computed only for those that stand on the command line.
+    """
+
+    __slots__ = ("default", "name", "option", "shared", "type")
+
+    def __init__(self, name: str, hint: Any, default: Any, shared: bool) -> None:
+        self.name = name
+        self.option: Option = hint.__metadata__[0]
+        self.type: Any = hint.__origin__
+        self.default = default
+        self.shared = shared
+
+    @property
+    def flag(self) -> bool:
+        """Whether it takes no value."""
+        return self.type is bool
+
+    @property
+    def kind(self) -> Any:
+        """The type of a value besides None: a class, list[str] or a Literal."""
+        every = getattr(self.type, "__args__", ()) if get_origin(self.type) not in (list, Literal) else ()
+        return next((one for one in every if one is not NoneType), self.type)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it may be given several times, and adds up."""
+        return get_origin(self.kind) is list
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that may be its value; none if any may."""
+        kind = self.kind
+        if get_origin(kind) is Literal:
+            return tuple(kind.__args__)
+        members = getattr(kind, "__members__", {})
+        return tuple(str(member.value) for member in members.values())
+
+    def value(self, text: str) -> Any:
+        """Return the value that *text* stands for. Raises: ValueError with the reason."""
+        option, kind = self.option, self.kind
+        if option.parser:
+            return option.parser(text)
+        if kind is int or kind is float:
+            found = whole_number(text) if kind is int else number(text)
+            if option.minimum is not None and found < option.minimum:
+                raise ValueError(f"{text} is less than {option.minimum:g}")
+            return found
+        choices = self.choices
+        if not choices:
+            return text
+        if text not in choices:
+            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
+        return text if get_origin(kind) is Literal else kind(text)
+
+    @property
+    def metavar(self) -> str:
+        """What stands for its value in the help; nothing for a flag."""
+        return "" if self.flag else self.option.metavar or "|".join(self.choices) or self.name.upper()
+
+    @property
+    def help(self) -> str:
+        """The help, with the least value, the default and the environment variable."""
+        return " ".join((self.option.help, *self._remarks()))
+
+    def _remarks(self) -> Iterator[str]:
+        default = getattr(self.default, "value", self.default)
+        if self.option.minimum:
+            yield f"At least {self.option.minimum:g}."
+        if self.option.default:
+            yield f"Default: {self.option.default}."
+        elif not self.flag and default not in (None, "", REQUIRED):
+            yield f"Default: {default}."
+        if self.option.envvar:
+            yield f"Environment: {self.option.envvar}."
+
+
+def hints(of: Any) -> dict[str, Any]:
+    """Return the annotations of the function or group *of* as types."""
+    found: dict[str, Any] = getattr(of, "__annotations__", {})
+    if any(isinstance(hint, str) for hint in found.values()):
+        return get_type_hints(of, include_extras=True)
+    return found
+
+
+def is_group(hint: Any) -> bool:
+    """Tell whether *hint* is a group of options."""
+    return isinstance(hint, type) and issubclass(hint, Group)
+
+
+def is_option(hint: Any) -> bool:
+    """Tell whether *hint* declares an option."""
+    return get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], Option)
+
+
+def declared(hint: Any, name: str, default: Any) -> Iterator[Declared]:
+    """Yield the options of the parameter *name* with *hint*: one, or those of a group."""
+    if is_group(hint):
+        for option, inner in hints(hint).items():
+            yield Declared(option, inner, getattr(hint, option, REQUIRED), hint.shared)
+    else:
+        yield Declared(name, hint, default, False)

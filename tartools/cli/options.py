@@ -1,0 +1,119 @@
+"""The options that several commands have, as types; `declare` says how they are written."""
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+from tartools.cli.declare import Group, Option, argument
+from tartools.cli.values import byte_size
+
+if TYPE_CHECKING:
+    from tartools.shards.writing import Destination
+
+
+def workers(parallel: int) -> int:
+    """Return the number of workers that -p asks for: 0 is one for each core that this process may use."""
+    if parallel:
+        return parallel
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Common(Group, shared=True):
+    """The options of every command."""
+
+    progress: Annotated[bool, Option("--progress", help="Show progress even if stderr is not a terminal.")] = False
+    quiet: Annotated[bool, Option("-q", "--quiet", help="Show neither progress nor warnings.")] = False
+    verbose: Annotated[bool, Option("-v", "--verbose", help="Print one line of totals on stderr at the end.")] = False
+    version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False
+
+
+class Inputs(Group, shared=True):
+    """The shards to read, and how strictly."""
+
+    inputs: Annotated[list[str] | None, argument("[SHARD]...", "Shards to read; without any, or for -, stdin.")] = None
+    files_from: Annotated[
+        list[str] | None,
+        Option("-T", "--files-from", metavar="FILE", help="Read more shard names from FILE, one per line."),
+    ] = None
+    null: Annotated[bool, Option("-0", "--null", help="Names in -T files end with NUL, not newline.")] = False
+    lax: Annotated[bool, Option("--lax", help="Accept shards without an end-of-archive block.")] = False
+    skip_special: Annotated[
+        bool,
+        Option("--skip-special", help="Skip links, devices and sparse members silently (exit status 0)."),
+    ] = False
+
+    @property
+    def named(self) -> tuple[list[str], list[str], str]:
+        """Patterns, file lists, and the separator of names in these: what `expand` takes."""
+        return self.inputs or [], self.files_from or [], "\0" if self.null else "\n"
+
+
+Force = Annotated[bool, Option("--force", envvar="TARTOOLS_FORCE", help="Replace outputs that already exist.")]
+Gzip = Annotated[
+    bool,
+    Option("-z", "--gzip", help="Compress with gzip; OUTPUT may not end in another compression's suffix."),
+]
+Url = Annotated[
+    str,
+    Option(
+        "-o",
+        "--output",
+        metavar="OUTPUT",
+        default="stdout",
+        help="File or URL to write; it appears once it is complete.",
+    ),
+]
+
+
+class Output(Group, shared=True):
+    """The tar archive to write."""
+
+    url: Url = "-"
+    force: Force = False
+    gzip: Gzip = False
+
+    @property
+    def destination(self) -> "Destination":
+        """What `shards.writing` takes."""
+        from tartools.shards.writing import Destination
+
+        return Destination(self.url, self.force, self.gzip)
+
+
+class Fields(Group):
+    """The fields of a sample to pass on."""
+
+    fields: Annotated[
+        list[str] | None,
+        Option(
+            *("-f", "--fields"),
+            metavar="SPEC",
+            help="Fields to keep, in quotes: 'jpg cls'. 'a;b' takes the first that exists, 'new=old' renames.",
+        ),
+    ] = None
+    exclude: Annotated[
+        list[str] | None, Option("-x", "--exclude", metavar="NAMES", help="Fields to drop, in quotes: 'json txt'.")
+    ] = None
+    verbatim: Annotated[bool, Option("--verbatim", help="Match field names by exact case.")] = False
+
+
+Count = Annotated[int | None, Option("-c", "--count", metavar="N", minimum=0, help="Stop after N samples.")]
+Seed = Annotated[int, Option("--seed", metavar="N", help="Random seed.")]
+Memory = Annotated[
+    int,
+    Option(
+        *("-M", "--memory"),
+        metavar="BYTES",
+        parser=byte_size,
+        default="256M",
+        help="Memory for data that waits, such as 64M or 1e9.",
+    ),
+]
+Parallel = Annotated[
+    int, Option("-p", "--parallel", metavar="N", minimum=0, help="Number of workers; 0 means one per core.")
+]
+TmpDir = Annotated[
+    str | None, Option("--tmpdir", metavar="DIR", default="$TMPDIR, else /tmp", help="Directory for temporary files.")
+]
+Verbatim = Annotated[
+    bool, Option("--verbatim", help="Match field names by exact case, and keep the final newline of values.")
+]

@@ -1,0 +1,102 @@
+"""A command as a process: standard streams that are open, signals that end it, the status that a shell sees."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+SIGNALLED = 128  # what a status is above this stands for a signal
+PULSE = 1.0  # seconds
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+came: list[int] = []  # signals; Python swallows what is raised in a finalizer, and the run then goes on to its end
+
+
+class Interrupted(BaseException):
+    """A signal, the *number*, that asks us to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Run *main* and exit with the status it returns. SIGINT, SIGTERM or SIGHUP raise Interrupted in it, once.
+
+    A status of 128 + N makes the process die of signal N. A timer ticks while *main* runs: Python handles signals
+    only between two of its steps, so a signal just before a system call would wait until the call ends, perhaps
+    forever; the next tick interrupts the call.
+    """
+    _open_standard_streams()
+    ticking = not has_alarm()
+    if ticking:
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, PULSE, PULSE)
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
+            signal.signal(number, _interrupt)
+    status = main()
+    for number in SIGNALS:
+        if signal.getsignal(number) == _interrupt:  # the interpreter, which ends now, would only complain
+            signal.signal(number, signal.SIG_DFL)
+    if ticking:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # what it is set back to by the interpreter would end us
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    _let_go_of_standard_streams()
+    if status > SIGNALLED:  # a shell must see that it was the signal
+        signal.signal(status - SIGNALLED, signal.SIG_DFL)
+        os.kill(os.getpid(), status - SIGNALLED)
+    if status == 0 and not _has_work_at_exit():
+        os._exit(0)  # taking the interpreter apart takes a third of a short run
+    sys.exit(status)
+
+
+def _has_work_at_exit() -> bool:
+    """Return whether a module may have registered a function for the exit, or another thread is running."""
+    threading = sys.modules.get("threading")
+    return "atexit" in sys.modules or (threading is not None and threading.active_count() > 1)
+
+
+def has_alarm() -> bool:
+    """Return whether our parent process has set a timer that ends us, as `perl -e 'alarm 10; exec @ARGV'` does."""
+    return signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] > 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":  # Python would swallow what is raised here: once more, a little later
+            import threading
+
+            threading.Timer(0.001, os.kill, (os.getpid(), number)).start()
+            return
+        frame = frame.f_back
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)  # what is being cleaned up is cleaned up
+    came.append(number)
+    raise Interrupted(number)
+
+
+def _let_go_of_standard_streams() -> None:
+    """Flush stdout and stderr. Drop what can't be written: the interpreter would change the exit status for it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _open_standard_streams() -> None:
+    """Open closed standard streams so that no file gets their descriptors; writing to them fails."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  # for the rest of the process
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115

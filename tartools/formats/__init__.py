@@ -1,0 +1,5 @@
+"""Other formats, to samples and back.
+
+`plan` reads the plans of tarcreate, `build` makes the samples that they plan, `tsv` writes and reads tables as TSV, CSV
+and JSON lines. Begin reading at `plan`.
+"""

@@ -1,0 +1,95 @@
+"""Make samples from planned ones: read the files and URLs that a plan names.
+
+This is not a stage, because stages open nothing. `formats.plan` makes the planned samples.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from tartools import storage, tar
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
+from tartools.storage.scratch import scratch_file
+from tartools.storage.streams import Stream, check_whole
+from tartools.storage.url import Url
+from tartools.tar import Member
+
+RANGE = 1 << 20  # bytes; a larger local file is not read into memory
+LARGE = 16 << 20  # bytes; larger payloads of other URLs go to a scratch file
+READ = 1 << 18  # bytes
+
+
+class PlannedMember(NamedTuple):
+    """A member to make: its path, and its payload or the URL to read it from."""
+
+    path: bytes
+    payload: bytes = b""
+    url: str | None = None
+
+
+class PlannedSample(NamedTuple):
+    """A sample to make."""
+
+    key: bytes
+    parts: tuple[PlannedMember, ...]
+
+
+def local_url(path: str, base: str) -> str:
+    """Return the URL of the local file *path*, relative to *base*, even if it looks like a URL with a scheme.
+
+    >>> local_url("a.jpg", "data"), local_url("pipe:rm a", "")
+    ('data/a.jpg', './pipe:rm a')
+    """
+    joined = os.path.join(base, path)
+    return joined if Url(joined).scheme == "" else f"./{joined}"
+
+
+def urls_of(planned: Iterable[PlannedSample]) -> list[str]:
+    """Return the URLs that *planned* samples are read from, without duplicates."""
+    return list(dict.fromkeys(part.url for sample in planned for part in sample.parts if part.url is not None))
+
+
+def build_samples(planned: Iterable[PlannedSample], account: Account) -> Iterator[Sample]:
+    """Yield the *planned* samples, in order. Members are new: mode 0644, owner and time 0.
+
+    Holds: one sample; members above 1 MiB are ranges of local files, others above 16 MiB go to scratch.
+    Raises: StorageError if a URL cannot be read.
+    """
+    for key, parts in planned:
+        members = tuple(build_member(part) for part in parts)
+        account.bytes_in += sum(member.size for member in members)
+        account.samples_in += 1
+        yield Sample(key, members)
+
+
+def build_member(part: PlannedMember) -> Member:
+    """Return the member that *part* plans. Raises: StorageError if its URL cannot be read."""
+    if part.url is None:
+        return tar.new_member(part.path, part.payload)
+    with closing(storage.open_read(part.url)) as stream:
+        file = stream.file
+        if file is not None and (size := os.fstat(file.fileno()).st_size) > RANGE:
+            return Member(part.path, file, 0, 0, size, tar.encode_header(part.path, size))
+        source = _read_all(stream)
+        check_whole(stream, part.url)
+    size = os.fstat(source.fileno()).st_size if isinstance(source, io.FileIO) else len(source)
+    return Member(part.path, source, 0, 0, size, tar.encode_header(part.path, size))
+
+
+def _read_all(stream: Stream) -> bytearray | io.FileIO:
+    """Return the bytes of *stream*: in memory, or in a scratch file if they are many."""
+    held, scratch = bytearray(), None
+    room = memoryview(bytearray(READ))
+    while count := stream.readinto(room):
+        held += room[:count]
+        if scratch is None and len(held) > LARGE:
+            scratch = scratch_file()
+        if scratch is not None:
+            tar.write_all(scratch, held)
+            held.clear()
+    return held if scratch is None else scratch

@@ -1,0 +1,277 @@
+r"""Tables of text: write samples as TSV, CSV or JSON lines; read TSV and CSV.
+
+In TSV, tab, newline, carriage return and backslash are written as `\t \n \r \\`, so that a row is one line; CSV is
+quoted (RFC 4180). `read_rows` reads back exactly what `lines` writes.
+"""
+
+import io
+import re
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import IO, NamedTuple
+
+from tartools.errors import SampleError, UsageError
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
+from tartools.samples.values import Column, field_list, getter, lookup, parse_column
+from tartools.storage.streams import Sink
+
+CHUNK = 1 << 16  # bytes collected before they are written
+ABSENT = object()  # the sample lacks the value of a JSON column; None is JSON's null
+
+_ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
+_UNESCAPES = {"\\" + letter: value for letter, value in (("t", "\t"), ("n", "\n"), ("r", "\r"), ("\\", "\\"))}
+
+
+class Row(NamedTuple):
+    """One row, and the number (from 1) of the line on which it ends."""
+
+    line: int
+    cells: list[str]
+
+
+def escape(text: str) -> str:
+    r"""Return *text* as a TSV cell.
+
+    >>> escape("a\tb\\")
+    'a\\tb\\\\'
+    """
+    return text if text.isprintable() and "\\" not in text else text.translate(_ESCAPES)
+
+
+def unescape(cell: str) -> str:
+    r"""Return the text of a TSV *cell*; inverse of `escape`.
+
+    Raises: ValueError for a backslash before any other character than t, n, r or a backslash.
+    """
+    return re.sub(r"\\.?", _unescaped, cell) if "\\" in cell else cell
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found[0] not in _UNESCAPES:
+        raise ValueError(f"unknown escape {found[0]!r}; the escapes are \\t \\n \\r, and \\\\ for a backslash")
+    return _UNESCAPES[found[0]]
+
+
+def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
+    """Return the columns of *specs*, words separated by blanks. If *key*, a missing `__key__` becomes the first.
+
+    Raises: UsageError for a bad word, two columns with one name, or no column at all.
+    """
+    columns = [parse_column(word) for word in " ".join(specs).split()]
+    names = [column.name for column in columns]
+    if key and "__key__" not in names:
+        columns.insert(0, parse_column("__key__"))
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two columns are called {twice!r}; write NEW={twice} for one of them")
+    if not columns:
+        raise UsageError("a table without a column: name fields with -f, or leave out --nokey")
+    return columns
+
+
+class TableFormat(NamedTuple):
+    """The format of a table: its columns, its *form* (tsv, csv or jsonl), and the text for a *missing* value."""
+
+    columns: Sequence[Column]
+    form: str = "tsv"
+    header: bool = True
+    missing: str | None = None
+    verbatim: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return [column.name for column in self.columns]
+
+
+class EmptyColumns(NamedTuple):
+    """The columns for which no sample had a value; if there are any, also the fields that the samples had."""
+
+    unseen: list[str]
+    fields: list[str]
+
+
+Rows = Generator[bytes, None, EmptyColumns]
+
+
+def rows(samples: Iterable[Sample], table: TableFormat, account: Account, most: int | None = None) -> Rows:
+    """Yield a line for each of *samples*, in order; return the columns that stayed empty.
+
+    A value that a sample lacks is written as the *missing* of *table*. Values are text; in jsonl, values inside JSON
+    fields keep their type. After *most* rows reading stops, and no column counts as empty.
+
+    Holds: one sample. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
+    *missing* is None.
+    """
+    names, form, missing, verbatim = table.names, table.form, table.missing, table.verbatim
+    unseen = set(names)
+    seen: dict[str, None] = {}
+    if most == 0:
+        return EmptyColumns([], [])
+    make = line_maker(form, names)
+    of = json_getter if form == "jsonl" else getter
+    getters = [of(column, verbatim=verbatim) for column in table.columns]
+    nothing = ABSENT if form == "jsonl" else None  # in JSON, None is a value
+    for index, sample in enumerate(samples):
+        values = [get(sample, index) for get in getters]
+        if unseen or nothing in values:
+            absent = [name for name, value in zip(names, values, strict=True) if value is nothing]
+            if absent and missing is None:
+                raise _lacks(sample, absent[0])
+            unseen.intersection_update(absent)
+            seen.update(dict.fromkeys(sample.fields) if unseen else ())
+            values = [missing if value is nothing else value for value in values]
+        try:
+            line = make(values).encode()
+        except UnicodeEncodeError:
+            raise _unwritable(sample, names, values) from None
+        account.samples_out += 1
+        yield line
+        if index + 1 == most:  # later samples might have the other columns
+            return EmptyColumns([], [])
+    return EmptyColumns([name for name in names if name in unseen], list(seen))
+
+
+def lines(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
+    """Yield the header, if wanted, then *rows*."""
+    if table.header and table.form != "jsonl":
+        yield line_maker(table.form, table.names)(table.names).encode("utf-8", "replace")
+    yield from rows
+
+
+class EmptyColumnCheck:
+    """Finds the columns of *table* that stay empty in all parts of the input."""
+
+    def __init__(self, table: TableFormat) -> None:
+        self._names = table.names
+        self._left = set(table.names)
+        self._fields: dict[str, None] = {}
+
+    def add(self, seen: tuple[Iterable[str], Iterable[str]]) -> None:
+        """Add what `rows` returned for a part of the input."""
+        if self._left:
+            self._left &= set(seen[0])
+            self._fields |= dict.fromkeys(seen[1])
+
+    def check(self) -> None:
+        """Raise SampleError if a column is empty, unless there were no samples."""
+        if self._left and self._fields:
+            lost = " ".join(name for name in self._names if name in self._left)
+            raise SampleError(f"no sample had a value for {lost}; the fields were: {field_list(self._fields)}")
+
+
+def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], object]:
+    """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT if the sample has no value."""
+
+    def value(sample: Sample, index: int) -> object:
+        found = lookup(sample, column, index, verbatim=verbatim)
+        return ABSENT if found is None else found[0]
+
+    return value
+
+
+def _lacks(sample: Sample, name: str) -> SampleError:
+    return SampleError(
+        f"sample {sample.key!r} has no value for {name!r}; its fields are: {field_list(sample.fields)} "
+        "(--missing STR writes STR instead)",
+        url=sample.shard,
+    )
+
+
+def _unwritable(sample: Sample, names: Sequence[str], values: Sequence[object]) -> SampleError:
+    """Return the failure for a value that UTF-8 cannot encode: bytes of a key, a lone surrogate in JSON."""
+    bad = next((n for n, v in zip(names, values, strict=True) if re.search("[\ud800-\udfff]", str(v))), "?")
+    return SampleError(
+        f"sample {sample.key!r}: {bad!r} is not valid Unicode, so a table cannot hold it"
+        + (" (tarcat --rekey gives other keys)" if bad == "__key__" else ""),
+        url=sample.shard,
+    )
+
+
+def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], str]:
+    """Return a function that makes a line of *form* from the values of the columns *names*."""
+    if form == "jsonl":
+        import json
+
+        return lambda values: json.dumps(dict(zip(names, values, strict=True)), ensure_ascii=False) + "\n"
+    if form == "csv":
+        import csv
+
+        return csv.writer(_Echo()).writerow
+    tabs = len(names) - 1
+
+    def line(values: Sequence[object]) -> str:
+        text = "\t".join(values)  # type: ignore[arg-type]  # getters give text
+        if text.count("\t") == tabs and not ("\n" in text or "\\" in text or "\r" in text):
+            return text + "\n"
+        return "\t".join(escape(str(value)) for value in values) + "\n"
+
+    return line
+
+
+class _Echo:
+    """A file whose `write` returns its argument, which turns csv.writer into a function."""
+
+    def write(self, text: str, /) -> str:
+        return text
+
+
+def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
+    """Write *parts* to *sink*, 64 KiB or more at a time. If *parts* fails, what came before is still written."""
+    pending = bytearray()
+    try:
+        for part in parts:
+            pending += part
+            if len(pending) >= CHUNK:
+                full, pending = pending, bytearray()
+                sink.write(full)
+    finally:
+        if pending:
+            sink.write(pending)
+
+
+def read_rows(file: IO[bytes], form: str, name: str) -> Iterator[Row]:
+    """Yield the rows of the table in *file*, of *form* tsv or csv; the first is the header.
+
+    Bytes that are not UTF-8 become surrogate escapes. Lines may end with CR LF, and a byte order mark is ignored.
+    Empty lines are skipped, unless the table is a TSV of one column.
+
+    Holds: one row. Raises: SampleError, naming *name* and the line, for rows that are not *form* or have another number
+    of cells than the header.
+    """
+    width = 0
+    for row in (csv_rows if form == "csv" else tsv_rows)(file, name):
+        if len(row.cells) != width and row.cells in ([], [""]):
+            continue
+        width = width or len(row.cells)
+        if len(row.cells) != width:
+            raise SampleError(f"line {row.line}: the header has {width} cells, this row has {len(row.cells)}", url=name)
+        yield row
+
+
+def tsv_rows(file: IO[bytes], name: str) -> Iterator[Row]:
+    """Yield the rows of a TSV file; an empty line is a row of one empty cell. As `read_rows`."""
+    for number, line in enumerate(text_lines(file, "\n"), 1):
+        cells = line.removesuffix("\n").removesuffix("\r").split("\t")  # a CR in a value is escaped
+        try:
+            yield Row(number, [unescape(cell) for cell in cells])
+        except ValueError as error:
+            raise SampleError(f"line {number}: {error}", url=name) from None
+
+
+def csv_rows(file: IO[bytes], name: str) -> Iterator[Row]:
+    """Yield the rows of a CSV file; an empty line is a row without cells. As `read_rows`."""
+    import csv
+
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(text_lines(file, ""), strict=True)
+    try:
+        for cells in reader:
+            yield Row(reader.line_num, cells)
+    except csv.Error as error:
+        raise SampleError(f"line {reader.line_num}: not CSV: {error}", url=name) from None
+
+
+def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
+    """Return *file* as text without a byte order mark; bytes that are not UTF-8 become surrogate escapes."""
+    return io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline=newline)

@@ -1,0 +1,6 @@
+"""Commands and functions over samples and shards: tarproc's shells, tarjob's tasks, `map_samples` and `map_shards`.
+
+tarproc: `directories` writes samples as files, `shells` runs the command, in a `coshell` if possible, `results` reads
+the files back. tarjob: `tasks` says what is run, `local` and `ray` run it, in `sessions`, and `log` records it. Both
+have a `guard`. Only this room, `storage.pipe` and `shards.forks` start processes. Begin reading at `tasks`.
+"""

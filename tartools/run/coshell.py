@@ -1,0 +1,197 @@
+"""A shell that waits for tasks and runs the same command for each in a fork of itself: a fifth of a new shell's cost.
+
+The shell (bash) is our child, in a session of its own. It reads tasks from a pipe and runs the command in a subshell,
+to which `set -m` gives a process group. A task consists of words, each followed by a NUL, which no word can contain:
+
+    =SHARD/         only if it differs from that of the task before: TAR_SHARD from here on
+    NAME            the directory, relative to the folder in which the shell was started
+    INDEX           TAR_INDEX
+    KEY/            TAR_KEY
+
+A slash follows what may be any bytes, because it ends an incomplete character. bash would take a NUL there for a part
+of the character, and wait for more.
+
+The answer, on a second pipe, is two numbers and a newline: the process number of the subshell, which is that of its
+group, and its status. By then a third pipe, the notices, has bash's notice about the end of the job, which tells a
+status above 128 from a signal.
+
+The subshell has none of these pipes, and of our variables only those that a new `bash -c` has too. docs/adr/0010 lists
+the differences to a new shell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+
+from tartools.run.directories import LOG
+from tartools.run.processes import kill_sessions
+from tartools.storage.pipe import Child, describe
+
+_CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were not tested
+# All in one line, so that messages of bash have the same line numbers as in a new shell.
+_LOOP = (
+    "BASH_EXECUTION_STRING=$1; shift; export TAR_SHARD TAR_INDEX TAR_KEY; "
+    "exec 3<&0 5>&2 2>&{notices} {notices}>&- </dev/null; set -m; "
+    'while read -r -d "" -u 3; do '
+    'case $REPLY in =*) TAR_SHARD=${{REPLY#=}}; TAR_SHARD=${{TAR_SHARD%/}}; read -r -d "" -u 3;; esac; '
+    'IFS= read -r -d "" -u 3 TAR_INDEX; IFS= read -r -d "" -u 3 TAR_KEY || break; TAR_KEY=${{TAR_KEY%/}}; '
+    '( set +m; cd -- "$REPLY"; unset -v REPLY OLDPWD; {restored}SECONDS=0; {command}\n) '
+    "{output} 3<&- 5>&- & "
+    "wait $!; echo $! $?; done"
+)
+# Like BASH_ENV, functions and others that begin with BASH, these change how a shell starts; the loop uses REPLY.
+_STARTING = (b"SHELLOPTS", b"POSIXLY_CORRECT", b"ENV", b"REPLY")
+_STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_LONG = 4096  # characters; far less than the pipe for notices holds
+_NOTICES = 1 << 16  # bytes
+
+
+def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes] | None:
+    """Return a process whose status is 0 if a long-lived shell can run the words *arguments*.
+
+    The process checks that the command is complete and has no syntax error. None if there is no use in asking: for
+    other shells than bash, for a command that asks for the number of its shell, where *environment* changes how a
+    shell starts, and without /proc, in which we find what is to be killed.
+    """
+    program, *rest = arguments
+    if (
+        os.path.basename(os.path.realpath(program)) != "bash"
+        or rest[0] != "-c"
+        or "$$" in rest[1]
+        or any(name.startswith(b"BASH") or name in _STARTING for name in environment)
+        or not os.path.exists("/proc/self/stat")
+    ):
+        return None
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen([program, "-c", _CHECK, program, rest[1]], stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def loop(command: str, environment: Mapping[bytes, bytes], notices: int, logged: bool) -> str:
+    """Return the program of the shell. *notices* is the descriptor of its pipe for notices.
+
+    A *command* of one line is a part of the program, so that bash replaces the subshell by the last program, as a new
+    shell does. It is complete, so nothing in it can end our subshell. If an end of file could be a part of it, or one
+    line may change how the next is read, it is a string for `eval`; also if it is long, because bash copies it into
+    its notices.
+    """
+    plain = not ("\n" in command or "<<" in command or command.endswith("\\")) and len(command) < _LONG
+    old = environment.get(b"OLDPWD")
+    return _LOOP.format(
+        notices=notices,
+        restored=f"export OLDPWD={shlex.quote(os.fsdecode(old))}; " if old and os.path.isdir(old) else "",
+        command=command if plain else 'eval "$BASH_EXECUTION_STRING"',
+        output=f'>>"$REPLY{LOG}" 2>&1' if logged else ">&5 2>&5",
+    )
+
+
+class Coshell:
+    """One such shell, in *folder*. What the command prints goes to our stderr, or if *logged* to the directory's log.
+
+    *reusable* says whether it can run another task. Raises: OSError if it can't be started.
+    """
+
+    def __init__(
+        self, name: str, program: str, command: str, folder: bytes, environment: Mapping[bytes, bytes], logged: bool
+    ) -> None:
+        self.reusable = True
+        self._lock = threading.Lock()
+        self._shard: bytes | None = None
+        self._notices, theirs = os.pipe()
+        try:
+            os.set_blocking(self._notices, False)
+            self.child = Child(
+                [name, "-c", loop(command, environment, theirs, logged), name, command],
+                executable=program,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=2,  # even if Python has no stderr
+                pass_fds=(theirs,),
+            )
+        except BaseException:
+            os.close(self._notices)
+            raise
+        finally:
+            os.close(theirs)
+        assert self.child.stdin and self.child.stdout
+        self._tasks, self._answers = self.child.stdin, self.child.stdout
+
+    def start(self, name: bytes, variables: Mapping[bytes, bytes]) -> None:
+        """Start the command in the directory *name*, with *variables*: TAR_INDEX, TAR_KEY and TAR_SHARD.
+
+        Raises: BrokenPipeError if the shell has ended.
+        """
+        words = b"%b\0%b\0%b/\0" % (name, variables[b"TAR_INDEX"], variables[b"TAR_KEY"])
+        shard = variables[b"TAR_SHARD"]
+        if shard != self._shard:
+            words = b"=%b/\0%b" % (shard, words)
+            self._shard = shard
+        while words:
+            words = words[self._tasks.write(words) or 0 :]
+
+    def wait(self, timeout: float | None) -> str:
+        """Wait for the command, and return how it failed, "" if it did not. Afterwards, `reusable` is current.
+
+        What the command left running is killed then; after *timeout* seconds all of it.
+        """
+        self.reusable = False
+        if timeout is not None and not self._answered(timeout):
+            return f"took longer than {timeout:g} seconds and was killed"
+        answer = self._answers.read(_NOTICES)
+        if not answer:
+            return describe(self.end())
+        group, status = map(int, answer.split())
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left, as usual
+            os.killpg(group, signal.SIGKILL)
+        notice = self._notice()
+        self.reusable = True
+        if status <= 128 or (notice.startswith(b"[") and b"%d" % status in notice.partition(b"( ")[0].split()):
+            return describe(status) if status else ""
+        if status - 128 in _STOPS:
+            self.reusable = False
+            return f"was stopped by {signal.Signals(status - 128).name}, and killed"
+        return describe(128 - status)
+
+    def kill(self) -> None:
+        """Kill the shell and all of its session; `wait` in another thread then returns soon."""
+        with self._lock:
+            if self.child.running:
+                self.child.kill()
+                kill_sessions({self.child.pid})
+
+    def end(self) -> int:
+        """Kill the shell and all of its session, and return its status."""
+        self.kill()
+        return self.close()
+
+    def close(self) -> int:
+        """Kill the shell, which is idle, and return its status."""
+        self.child.kill()
+        with self._lock:  # not while `kill` uses its number, which is free once it is reaped
+            status = self.child.wait()
+        if not self._answers.closed:
+            self._tasks.close()
+            self._answers.close()
+            os.close(self._notices)
+        return status or 0
+
+    def _answered(self, timeout: float) -> bool:
+        """Wait up to *timeout* seconds for an answer; and say whether it came."""
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
+
+    def _notice(self) -> bytes:
+        """Return bash's notice about the end of the subshell: "[1]+  Exit 137  ( ..." unless that was a signal."""
+        try:
+            return os.read(self._notices, _NOTICES).strip()
+        except BlockingIOError:
+            return b""

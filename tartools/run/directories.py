@@ -1,0 +1,200 @@
+"""The directories of tarproc: one for each sample, with its members as files, below one private folder.
+
+`SampleDirectories` makes and removes them; `shells` runs commands in them, and `results` reads back what these left. In
+a directory, `sample.<field>` is a member, `sample` the member without a field, and `sample.__key__` holds the key.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from types import TracebackType
+from typing import NamedTuple
+
+from tartools.errors import StorageError
+from tartools.run.guard import Guard
+from tartools.samples.sample import Sample, join_path
+from tartools.storage import scratch
+from tartools.storage.interrupts import deferred_signals
+from tartools.tar import Member, Writer, copy_range, split_path
+
+KEY = b"__key__"
+LOG = ".log"  # behind the name of a directory: the file with what the command printed
+RAW = b".tar"  # likewise: the sample as it was read
+BAD_NAME = (errno.EEXIST, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)  # of files; other errors end the run
+
+
+class Errors(StrEnum):
+    """What happens to the run and the sample when a command fails."""
+
+    abort = "abort"
+    skip = "skip"
+    ignore = "ignore"
+
+
+class DirectoryOptions(NamedTuple):
+    """How samples become directories, and directories samples.
+
+    *base* is the name of the files before the dot, *log* the field for what commands print, if wanted. With *subdirs*
+    each subdirectory is a sample. With *keep* the directories are not removed.
+    """
+
+    base: bytes = b"sample"
+    errors: Errors = Errors.abort
+    subdirs: bool = False
+    log: bytes | None = None
+    keep: bool = False
+
+
+class SampleTask(NamedTuple):
+    """A sample on disk, in *folder*; its *members* have headers but no payload.
+
+    *number* is its position in the input, from 0. *failure* tells why it could not be written. If they are wanted,
+    what the command prints goes to the file *log*, and the file *raw* holds the sample as it was read.
+    """
+
+    folder: bytes
+    number: int
+    key: bytes
+    shard: str
+    members: tuple[Member, ...]
+    failure: str
+    log: bytes | None
+    raw: bytes | None
+
+    @property
+    def environment(self) -> dict[bytes, bytes]:
+        """The variables that the command finds in its environment, beside ours."""
+        return {b"TAR_KEY": self.key, b"TAR_INDEX": b"%d" % self.number, b"TAR_SHARD": os.fsencode(self.shard)}
+
+
+class SampleFailedError(Exception):
+    """A sample has failed; the text says why."""
+
+
+class SampleDirectories:
+    """Makes the directories of samples in a private folder in *tmpdir*, and removes them.
+
+    At the end of the `with` block the folder is removed, unless *options* say to keep it. If this process is killed
+    before, the `guard` removes it. Threads may share it. Raises: StorageError if the folder can't be made.
+    """
+
+    def __init__(self, options: DirectoryOptions, tmpdir: str | None = None) -> None:
+        self.options = options
+        self._emptied: list[bytes] = []  # directories to be removed
+        with deferred_signals():  # until the guard runs
+            self.folder = os.path.realpath(os.fsencode(scratch.private_directory(tmpdir)))
+            try:
+                self.guard = Guard(self.folder, keep=options.keep, tmpdir=tmpdir)
+            except BaseException:
+                scratch.remove(self.folder)
+                raise
+
+    def __enter__(self) -> SampleDirectories:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.options.keep:
+            scratch.remove(self.folder)
+        self.guard.close()
+
+    def write(self, samples: Iterable[Sample]) -> Iterator[SampleTask]:
+        """Yield each of *samples* as a directory of its own, with its members as files.
+
+        Order: that of *samples*. Holds: no payload once it is written. Raises: StorageError if the disk is full.
+        """
+        for number, sample in enumerate(samples):
+            folder = b"%b/%06d" % (self.folder, number)
+            raw = folder + RAW if self.options.errors is Errors.ignore else None
+            log = folder + LOG.encode() if self.options.log else None
+            failure = ""
+            try:
+                if raw:
+                    _write_raw(sample, raw)
+                _write_files(sample, folder, self.options.base)
+            except SampleFailedError as error:
+                failure = str(error)
+            except OSError as error:
+                raise StorageError(
+                    f"cannot write the files of sample {sample.key!r}: {error.strerror} (--tmpdir names another place)",
+                    url=os.fsdecode(self.folder),
+                ) from error
+            bare = tuple(Member(m.path, b"", 0, 0, m.size, m.header) for m in sample.members)
+            yield SampleTask(folder, number, sample.raw_key, sample.shard, bare, failure, log, raw)
+
+    def remove(self, task: SampleTask, files: Iterable[bytes]) -> None:
+        """Remove what *task* has on disk; of kept directories only the copy of the sample. *files* are in it.
+
+        The directory itself is removed by the next call of `sweep`.
+        """
+        if task.raw:
+            scratch.remove(task.raw)
+        if self.options.keep:
+            return
+        if task.log:
+            scratch.remove(task.log)
+        scratch.remove_files(files)
+        self._emptied.append(task.folder)
+
+    def sweep(self) -> None:
+        """Remove the directories of tasks that were given to `remove`. This may wait for the disk."""
+        while self._emptied:
+            try:
+                folder = self._emptied.pop()
+            except IndexError:
+                return  # another thread was faster
+            try:
+                os.rmdir(folder)
+            except OSError:
+                scratch.remove(folder)
+
+
+def _write_raw(sample: Sample, path: bytes) -> None:
+    """Write *sample* as it was read to the new file *path*."""
+    with scratch.create_file(path) as sink:
+        writer = Writer(sink)
+        sample.write_to(writer)
+        writer.flush()
+
+
+def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
+    """Write the files of *sample* into the new directory *folder*."""
+    os.mkdir(folder, 0o700)
+    if b"\0" in sample.raw_key:
+        raise SampleFailedError("its key contains a NUL, which no file and no environment can")
+    key = Member(b"", sample.raw_key, 0, 0, len(sample.raw_key))
+    _write_file(folder, base + b"." + KEY, key)
+    for member in sample.members:
+        _write_file(folder, join_path(base, split_path(member.path)[1]), member)
+
+
+def _write_file(folder: bytes, name: bytes, member: Member) -> None:
+    """Write the payload of *member* to the new file *name* in *folder*."""
+    _, source, _, data, size, _ = member
+    path = folder + b"/" + name
+    try:
+        if isinstance(source, io.FileIO):
+            with scratch.create_file(path) as sink:
+                copy_range(source, data, data + size, sink)
+        else:
+            scratch.write_file(path, memoryview(source)[data : data + size])
+    except ValueError:
+        raise SampleFailedError(f"a field with a NUL can't be the name of a file: {text(name)!r}") from None
+    except OSError as error:
+        if error.errno not in BAD_NAME:
+            raise
+        if error.errno == errno.EEXIST:
+            raise SampleFailedError(f"two of its members need the one file name {text(name)!r}") from None
+        raise SampleFailedError(
+            f"the file system can't store the name {text(name)[:60]!r}...: {error.strerror}"
+        ) from None
+
+
+def text(raw: bytes) -> str:
+    """Return *raw* as text for messages."""
+    return raw.decode("utf-8", "surrogateescape")

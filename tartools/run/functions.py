@@ -1,0 +1,297 @@
+"""Calls Python functions on many samples (`map_samples`) and many shards (`map_shards`).
+
+Nothing here forks or changes signal handlers. Functions are called in the caller's thread, in threads, in an executor
+that the caller passes, or on a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import Literal, ParamSpec, TypeVar
+
+from tartools import storage
+from tartools.errors import StorageError, shown
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample, Value, build
+from tartools.shards.reading import Reading, closing_upstream, one_by_one, read_samples
+from tartools.shards.writing import Destination, write_samples
+from tartools.storage.names.existing import existing
+from tartools.storage.names.expand import expand
+
+Source = TypeVar("Source")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Made = Sample | Mapping[str, Value]
+OfSample = Callable[[Sample], Made | Iterable[Made] | None]
+OfShard = Callable[[Source, str], object]
+
+WINDOW = 4  # samples for each worker that are under way, or done and waiting for those before them
+UNKNOWN = 16  # assumed workers of an executor that does not say how many it has
+NAMED = 3  # outputs named in a message
+
+
+def map_samples(
+    function: OfSample,
+    inputs: str | Sequence[str],
+    output: str,
+    *,
+    workers: int | Executor = 1,
+    force: bool = False,
+    gzip: bool = False,
+    lax: bool = False,
+    skip_special: bool = False,
+) -> int:
+    """Write what *function* makes of each sample of *inputs* to the shard *output*; return how many samples it has.
+
+        def flipped(sample):
+            picture = ImageOps.mirror(Image.open(sample.open("jpg")))
+            return {"__key__": sample.key, "jpg": picture, "cls": sample["cls"]}
+
+        tartools.map_samples(flipped, "train-{000..147}.tar", "flipped.tar", workers=4)
+
+    *function* gets a sample and returns None (nothing is written for it), a sample, a mapping as for
+    `TarWriter.write`, or an iterable of these, for example a generator. *inputs* are as in `read`, *output* as in
+    `TarWriter`: it appears when it is complete. An empty list of inputs gives an empty shard.
+
+    *workers* is the number of threads that call *function*; with 1 it is called in the caller's thread, and Ctrl-C
+    ends a call. Threads help if calls wait, or compute in C (Pillow, NumPy). Pure Python needs processes: pass a
+    `concurrent.futures.ProcessPoolExecutor`, or any other executor, which stays open.
+
+    Order: input order, with any *workers*. Holds: 4 samples a worker and their results; with 1 worker, one sample and
+    one of its results.
+    Raises: what *function* raises, with a note that names the sample, when the calls under way in threads have ended;
+    TypeError if it returns something else; what `read` and `TarWriter` raise. Nothing is written then.
+    """
+    patterns = [inputs] if isinstance(inputs, str) else list(inputs)
+    urls = expand(patterns) if patterns else []
+    storage.check_output(output, force, urls)
+    account = Account()
+    samples = read_samples(urls, account, Reading(lax, skip_special))
+    write_samples(_mapped(function, samples, workers), Destination(output, force, gzip), account)
+    return account.samples_out
+
+
+def map_shards(
+    function: OfShard[Source],
+    pairs: Iterable[tuple[Source, str | os.PathLike[str]]],
+    *,
+    engine: Literal["local", "ray"] = "local",
+    workers: int | Executor | None = None,
+    redo: bool = False,
+    address: str | None = None,
+    cpus: float = 1,
+) -> list[str]:
+    """Call `function(input, output)` for each of *pairs* whose output is missing; return the outputs that it made.
+
+        def work(shard, output):
+            tartools.map_samples(flipped, shard, output)
+
+        tartools.map_shards(work, [(f"in-{n:03d}.tar", f"out-{n:03d}.tar") for n in range(148)], engine="ray")
+
+    A call that was interrupted, or in which some shards failed, is repeated as it is, and does what is missing. This
+    requires outputs that appear whole or not at all, as those of all tartools do. If *function* writes in place, what a
+    killed run leaves counts as done; a directory never does. *redo* calls it for existing outputs too; it must replace
+    them (`force=True`). Outputs are paths or URLs, taken literally and passed to *function* as strings; inputs may
+    be anything.
+
+    The engine "local" calls *function* in *workers* threads (default: as many as a `ThreadPoolExecutor` has), with 1
+    in the caller's, or in an executor of the caller's. The engine "ray" submits a Ray task for each pair, which
+    requests *cpus* cores, up to *workers* at a time and never more than 1,000, to the cluster at *address* (default:
+    `RAY_ADDRESS`, else one on this machine). Ray pickles *function*, and retries when it loses a worker or a node;
+    every node needs tartools.
+
+    Order: that of *pairs*, in the returned list; calls are made in no certain order.
+    Raises, when all others are done: ExceptionGroup of what *function* raised, each with a note that names the output.
+    Before any call: ValueError for arguments that do not fit; StorageError if the existence of an output can't be
+    determined, or if the cluster can't be reached; UsageError without Ray. After Ctrl-C no call begins, and those under
+    way in threads are waited for; Ray tasks are cancelled.
+    """
+    if engine not in ("local", "ray"):
+        raise ValueError(f"engine must be 'local' or 'ray', not {engine!r}")
+    if engine == "local" and address is not None:
+        raise ValueError("address requires engine='ray'")
+    if isinstance(workers, int) and workers < 1:
+        raise ValueError(f"workers must be 1 or more, not {workers}")
+    todo = _missing([(source, os.fspath(output)) for source, output in pairs], redo)
+    if engine == "local":
+        failed = _on_threads(function, todo, redo, workers)
+    elif isinstance(workers, Executor):
+        raise ValueError("an executor requires engine='local'")
+    else:
+        failed = _on_ray(function, todo, redo, workers, address, cpus)
+    if failed:
+        _raise_group([(output, failed[output]) for _, output in todo if output in failed], len(todo))
+    return [output for _, output in todo]
+
+
+# ---- samples ----
+
+
+def _mapped(function: OfSample, samples: Iterator[Sample], workers: int | Executor) -> Iterator[Sample]:
+    """Yield what *function* makes of *samples*, in their order."""
+    with closing_upstream(samples):
+        if workers == 1:
+            yield from one_by_one(_made(function, sample) for sample in samples)
+            return
+        with _executor(workers) as executor:
+            # No copies (`own`): the samples under way are adjacent, so they keep few read buffers alive.
+            window = WINDOW * getattr(executor, "_max_workers", UNKNOWN)
+            waiting: deque[Future[list[Sample]]] = deque()
+            try:
+                for sample in samples:
+                    waiting.append(executor.submit(_all_made, function, sample))
+                    if len(waiting) == window:
+                        yield from waiting.popleft().result()
+                while waiting:
+                    yield from waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+def _made(function: OfSample, sample: Sample) -> Iterator[Sample]:
+    """Yield what *function* makes of *sample*. Raises: what it raises, with a note; TypeError."""
+    try:
+        made = function(sample)
+        alone = isinstance(made, (Sample, Mapping)) or not isinstance(made, Iterable)
+        for one in () if made is None else (made,) if alone else made:
+            if isinstance(one, Sample):
+                yield one
+            elif isinstance(one, Mapping):
+                yield build(one)
+            else:
+                raise TypeError(
+                    f"the function returned {type(one).__name__}: "
+                    "it must return None, a sample, a mapping with '__key__', or an iterable of these"
+                )
+    except Exception as error:
+        error.add_note(f"in sample {sample.key!r} of {shown(sample.shard)}")
+        raise
+
+
+def _all_made(function: OfSample, sample: Sample) -> list[Sample]:
+    """Return what `_made` yields, as a list, which can be sent to another process."""
+    return list(_made(function, sample))
+
+
+# ---- shards ----
+
+
+def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, str]]:
+    """Return those of *pairs* whose output is missing, or all with *redo*. Raises: ValueError; StorageError."""
+    outputs: set[str] = set()
+    for _, output in pairs:
+        if output in outputs:
+            raise ValueError(f"two of the pairs have the output {shown(output)!r}")
+        outputs.add(output)
+    there = set() if redo else existing([output for _, output in pairs])
+    return [pair for pair in pairs if pair[1] not in there or storage.is_directory(pair[1])]
+
+
+def _make(function: OfShard[Source], source: Source, output: str, redo: bool) -> None:
+    """Have *function* make *output* of *source*, unless it exists: Ray retries a call whose worker was lost at its end.
+
+    Raises: what it raises; StorageError if the output is missing afterwards.
+    """
+    if not redo and storage.exists(output) and not storage.is_directory(output):  # which does not appear whole
+        return
+    function(source, output)
+    if not storage.exists(output):  # checked where it was made: other nodes may see it late
+        raise StorageError("the function returned without writing this output", url=output)
+
+
+def _on_threads(
+    function: OfShard[Source], todo: list[tuple[Source, str]], redo: bool, workers: int | Executor | None
+) -> dict[str, Exception]:
+    """Call *function* for all of *todo* on this machine; return the errors by output."""
+    failed: dict[str, Exception] = {}
+    futures: dict[str, Future[None]] = {}
+    with _executor(workers) as executor:
+        try:
+            for source, output in todo:
+                try:
+                    futures[output] = executor.submit(_make, function, source, output, redo)
+                except Exception as error:  # the pool broke
+                    failed[output] = error
+            for output, future in futures.items():
+                try:
+                    future.result()
+                except Exception as error:
+                    failed[output] = error
+        finally:
+            for future in futures.values():
+                future.cancel()
+    return failed
+
+
+def _on_ray(
+    function: OfShard[Source],
+    todo: list[tuple[Source, str]],
+    redo: bool,
+    workers: int | None,
+    address: str | None,
+    cpus: float,
+) -> dict[str, Exception]:
+    """Call *function* for all of *todo* on the cluster at *address*; return the errors by output."""
+    if not todo:
+        return {}
+    from tartools.run import ray as engine
+
+    folder = os.getcwd()
+
+    def work(source: Source, output: str) -> None:  # Ray sends it, with *function*, to each worker once
+        engine.accept_interrupts()
+        engine.enter_folder(folder, output)
+        _make(function, source, output, redo)
+
+    pairs = ((output, (source, output)) for source, output in todo)
+    with engine.connected(address) as ray:
+        cpus = engine.cores_for(ray, cpus, Account())
+        with closing(engine.call_on_cluster(ray, work, pairs, cpus, workers)) as done:
+            return {output: result for output, result, _ in done if isinstance(result, Exception)}
+
+
+def _raise_group(failed: list[tuple[str, Exception]], total: int) -> None:
+    """Raise the ExceptionGroup for the outputs that *failed*, out of *total*."""
+    for output, error in failed:
+        error.add_note(f"in the call for {shown(output)}")
+    names = ", ".join(shown(output) for output, _ in islice(failed, NAMED)) + (", ..." if len(failed) > NAMED else "")
+    errors = {id(error): error for _, error in failed}  # all calls of a broken pool have the same
+    raise ExceptionGroup(f"{len(failed)} of {total} shards failed: {names}", list(errors.values()))
+
+
+# ---- executors ----
+
+
+class _Caller(Executor):
+    """Calls what is submitted at once, in the caller's thread, where a signal can end it."""
+
+    def submit(
+        self, fn: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Future[Result]:
+        """Return a future that is done."""
+        future: Future[Result] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@contextmanager
+def _executor(workers: int | Executor | None) -> Iterator[Executor]:
+    """Give an executor: the caller's own, or one of *workers* threads, which end with the block."""
+    if isinstance(workers, Executor):
+        yield workers
+    elif workers == 1:
+        yield _Caller()
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(workers, "tartools") as pool:
+            yield pool

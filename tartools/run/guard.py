@@ -1,0 +1,142 @@
+"""A guard: a small `sh` beside us that cleans up if this process is killed and has no time to do so itself.
+
+It sleeps until its stdin ends. If it read "done" before, it exits. Otherwise this process has died, and the guard
+
+1. stops (SIGSTOP) what it finds of our commands, and looks again until it finds no more, since what is stopped starts
+   nothing new,
+2. kills all of it,
+3. removes our directory.
+
+Ours is: the sessions in the list that `Guard` keeps; what descends from them; what has our mark in its environment, as
+a process that was started just before we died and daemons have; and what works in our directory. A guard has no mark
+and no parent among ours. So if a tarjob is killed together with a tarproc that it runs, the tarproc's guard lives on
+and does its part; and Ray, which kills the children of a worker, spares it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import threading
+import time
+
+from tartools.run.processes import environment
+from tartools.storage.interrupts import deferred_signals
+from tartools.storage.scratch import scratch_file
+
+MARKS = "TARTOOLS_GUARDED"  # the variable with the marks of all guards that a process has, as /1-2//3-4/
+SLOT = 12  # bytes of a process number and a newline in the list
+
+# $1: a pattern of variables with our mark. $2: the directory. $3: a pattern of what is in it. $4: "keep" or empty.
+# Its stdout is the list of sessions, its stderr a pipe that ends when the guard does. It needs /proc for all but the
+# process groups of the sessions.
+PROGRAM = r"""
+exec 3<&1 4<&0 5>&2 >/dev/null 2>&1
+marks=$1 folder=$2 inside=$3 keep=$4
+{
+read -r word && exit
+sessions=" $(echo $(cat <&3)) " found=" " more=yes
+for session in $sessions; do kill -s STOP -- "-$session"; done
+while test "$more"; do
+    more=
+    for number in $(
+        grep -lz "$marks" /proc/[0-9]*/environ
+        test "$folder" && find /proc/[0-9]*/cwd -maxdepth 0 -lname "$inside"
+    ); do
+        number=${number#/proc/}
+        number=${number%/*}
+        case $found in *" $number "*) continue ;; esac
+        kill -s STOP "$number" && found="$found$number " more=yes
+    done
+    for process in /proc/[0-9]*; do
+        number=${process#/proc/}
+        case $found in *" $number "*) continue ;; esac
+        read -r line <"$process/stat" || continue  # number (name) state parent group session
+        set -- ${line##*\) }
+        case $sessions$found in
+        *" $2 "* | *" $4 "*) kill -s STOP "$number" && found="$found$number " more=yes ;;
+        esac
+    done
+done
+for session in $sessions; do kill -s KILL -- "-$session"; done
+for number in $found; do kill -s KILL "$number"; done
+test "$folder" && test -z "$keep" || exit
+rm -rf -- "$folder" || { sleep 1; chmod -R u+rwX -- "$folder"; rm -rf -- "$folder"; }
+} <&4 &
+"""
+
+
+class Guard:
+    """Watches this process until `close`. If it dies before, ends its commands and removes *folder* unless *keep*.
+
+    What this process starts from now on inherits a mark. Threads may share a guard. Holds: two file descriptors.
+    Raises: StorageError if the list can't be made in *tmpdir*.
+    """
+
+    def __init__(self, folder: bytes = b"", *, keep: bool = False, tmpdir: str | None = None) -> None:
+        self._lock = threading.Lock()
+        self._free: list[int] = []  # slots of the list that were released
+        self._slots = 0  # of the list
+        self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
+        self._marks_before = os.environ.get(MARKS)
+        self._list = scratch_file(tmpdir)
+        with deferred_signals():
+            inside = re.sub(rb"([][?*\\])", rb"\\\1", folder) + b"/*"
+            words: list[str | bytes] = [f"^{MARKS}=.*/{self._mark}/", folder, inside, "keep" if keep else ""]
+            self._process = subprocess.Popen(
+                ["sh", "-c", PROGRAM, "tartools-guard", *words],
+                stdin=subprocess.PIPE,
+                stdout=self._list,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                env={name: value for name, value in os.environb.items() if name != os.fsencode(MARKS)},
+                start_new_session=True,  # so that it gets no signals of the terminal
+            )
+            os.environ[MARKS] = f"{self._marks_before or ''}/{self._mark}/"
+        self._process.wait()  # for the first `sh`, the parent of the guard
+
+    def reserve(self) -> int:
+        """Return a slot for `watch`, to be called before a session is started. Raises: OSError if the disk is full."""
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+            self._write(self._slots, b"")
+            self._slots += 1
+            return self._slots - 1
+
+    def watch(self, slot: int, session: int) -> None:
+        """Have the session number *session* killed if we die, until *slot* is released."""
+        self._write(slot, b"%d" % session)
+
+    def release(self, slot: int) -> None:
+        """Forget the session in *slot*, which has ended."""
+        self._write(slot, b"")
+        with self._lock:
+            self._free.append(slot)
+
+    def marks(self, number: int) -> bool:
+        """Tell whether the process *number* has our mark: we started it, or what we started did."""
+        mark = os.fsencode(f"/{self._mark}/")
+        return any(
+            variable.startswith(os.fsencode(MARKS + "=")) and mark in variable for variable in environment(number)
+        )
+
+    def close(self) -> None:
+        """End the guard, which leaves everything as it is, and wait until it has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stderr is not None
+        if self._marks_before is None:
+            os.environ.pop(MARKS, None)
+        else:
+            os.environ[MARKS] = self._marks_before
+        with contextlib.suppress(OSError):  # it was killed
+            self._process.stdin.write(b"done\n")
+            self._process.stdin.close()
+        with self._process.stderr as pipe:
+            pipe.read()
+        self._list.close()
+
+    def _write(self, slot: int, number: bytes) -> None:
+        os.pwrite(self._list.fileno(), number.rjust(SLOT - 1) + b"\n", slot * SLOT)

@@ -1,0 +1,106 @@
+"""Runs tasks on this machine, several at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from tartools import storage
+from tartools.errors import StorageError, shown
+from tartools.run.log import FAILED
+from tartools.run.sessions import Sessions
+from tartools.run.tasks import Task, TaskResult
+from tartools.samples.account import Jobs
+from tartools.stages import ordered
+from tartools.storage.names.existing import existing
+
+Results = Generator[tuple[Task, TaskResult | None], None, None]
+OnRetry = Callable[[Task, TaskResult], object]
+HOST = os.uname().nodename
+
+
+def tasks_to_do(
+    tasks: Sequence[Task], records: Mapping[tuple[str, str], Mapping[str, Any]], *, redo: bool
+) -> list[Task]:
+    """Return those of *tasks* that have no output yet, or that failed by *records* of a log; with *redo* all of them.
+
+    A failed task replaces its output. A directory does not count as an output, because it does not appear whole.
+    Raises: StorageError if the existence of an output can't be determined.
+    """
+    failed = {which for which, entry in records.items() if entry["status"] == FAILED}
+    present = set() if redo else existing([task.output for task in tasks if task.output])
+    present = {url for url in present if not storage.is_directory(url)}
+    return [
+        task._replace(force=task.force or task.output in present)
+        for task in tasks
+        if task.output not in present or (task.item, task.output) in failed
+    ]
+
+
+def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry: OnRetry | None = None) -> TaskResult:
+    """Return how *task* ended after up to 1 + *retries* tries.
+
+    Calls *on_retry* with the result of each try that failed before the next one begins.
+    """
+    begun = monotonic()
+    tries = 1
+    while True:
+        found = sessions.run(task.words, task.environment)
+        failure = found.failure or _missing_output(task)
+        if not failure or tries > retries or sessions.stopped:
+            break
+        if on_retry:
+            on_retry(task, TaskResult(found.status, failure, monotonic() - begun, tries, HOST, found.stderr))
+        tries += 1
+        task = task._replace(force=True)  # a failed try may have written its output
+    stdout = b"" if failure else found.stdout
+    return TaskResult(found.status, failure, monotonic() - begun, tries, HOST, found.stderr, stdout)
+
+
+def _missing_output(task: Task) -> str:
+    """Return how *task* has failed, although its command succeeded: an expected output is missing."""
+    try:
+        if not task.expected or storage.exists(task.output):
+            return ""
+    except StorageError as error:
+        return f"ended well, but the existence of its output can't be determined: {error}"
+    return f"ended well, but its output {shown(task.output)} is missing"
+
+
+def run_tasks(
+    tasks: Iterable[Task],
+    jobs: Jobs,
+    workers: int,
+    *,
+    retries: int,
+    timeout: float | None,
+    fail_fast: bool,
+    on_retry: OnRetry | None = None,
+) -> Results:
+    """Run *tasks*, up to *workers* at a time, and yield each with its result when it ends; None if it was not begun.
+
+    With *fail_fast* no task begins after one has failed. Keeps `jobs.running` current. Calls *on_retry* as
+    `run_with_retries` does, in the thread of the task. Closing this ends what runs.
+    """
+    lock = threading.Lock()
+    failed = False
+
+    def work(task: Task) -> TaskResult | None:
+        nonlocal failed
+        if failed and fail_fast:
+            return None
+        with lock:
+            jobs.running += 1
+        try:
+            result = run_with_retries(task, sessions, retries, on_retry)
+        finally:
+            with lock:
+                jobs.running -= 1
+        failed = failed or bool(result.failure)
+        return result
+
+    with Sessions(timeout=timeout) as sessions:
+        yield from ordered.mapped(tasks, work, workers, sessions.stop, unordered=True)

@@ -1,0 +1,231 @@
+"""Runs tasks on a Ray cluster: one Ray task for each item, and Ray's own retries for lost workers and nodes.
+
+Only this module imports Ray, which comes with the extra `tartools[ray]`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager, redirect_stdout, suppress
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tartools import storage
+from tartools.errors import StorageError, UsageError
+from tartools.run.local import Results, run_with_retries
+from tartools.run.sessions import Sessions
+from tartools.run.tasks import Task, TaskResult
+from tartools.storage.interrupts import deferred_signals
+from tartools.storage.streams import silent
+from tartools.storage.url import Url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from tartools.samples.account import Account
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+IN_FLIGHT = 1000  # tasks submitted at a time; more take memory of Ray and gain nothing
+PATIENCE = 8.0  # seconds in which cancelled tasks end what they run
+PULSE = 0.1  # seconds until a task notices that it was cancelled
+TRIES = ("RAY_NUM_REDIS_GET_RETRIES", "3")  # to reach a cluster, a second or more each
+
+
+def run_tasks(
+    tasks: Iterable[Task],
+    account: Account,
+    *,
+    address: str | None,
+    cpus: float,
+    most: int | None,
+    retries: int,
+    timeout: float | None,
+    fail_fast: bool,
+) -> Results:
+    """Run *tasks* on the cluster at *address*, and yield each with its result when it ends.
+
+    Each requests *cpus* cores, 0 being all of the largest node, and up to *most* run at a time. When Ray retries a
+    task because its worker was lost, an existing output is replaced: the lost try may have failed after writing it.
+    The rest is as in `local.run_tasks`.
+    Raises: UsageError without Ray; StorageError if the cluster can't be reached.
+    """
+    with redirect_stdout(None), connected(address) as ray:  # Ray prints there what it has lost
+        cpus = cores_for(ray, cpus, account)
+        room = max(1, sum(int(cores // cpus) for cores in _cores(ray)))
+        if fail_fast:  # submit no more than can run, since Ray runs all that is submitted
+            most = min(most or IN_FLIGHT, room)
+        failed = False
+
+        def wanted() -> Iterator[Task]:
+            for task in tasks:
+                if failed and fail_fast:
+                    return
+                yield task
+
+        folder = os.getcwd()
+        results = call_on_cluster(ray, _on_a_node, ((t, (t, folder, retries, timeout)) for t in wanted()), cpus, most)
+        with closing(results):  # before Ray is shut down
+            for task, found, running in results:
+                account.jobs.running = min(running, room)
+                result = TaskResult(None, _reason(found)) if isinstance(found, Exception) else found
+                failed = failed or bool(result.failure)
+                yield task, result
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[ModuleType]:
+    """Connect to the cluster at *address* (default: RAY_ADDRESS, else one on this machine), and give the module `ray`.
+
+    Keeps an existing connection. Raises: UsageError without Ray; StorageError if the cluster can't be reached or
+    refuses the token.
+    """
+    os.environ.setdefault(*TRIES)  # read when Ray is loaded
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("Ray is not installed: pip install 'tartools[ray]'") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    where = address or os.environ.get("RAY_ADDRESS") or "this machine"
+    found = re.fullmatch(r"(?:ray://)?(?:\[([^/\]]+)\]|([^/:]+)):(\d+)", where)  # [::1]:6379 too
+    if found and os.environ.get("RAY_USE_TLS", "0") == "0":
+        storage.check_connection(found[1] or found[2], int(found[3]), where)  # Ray would try for minutes
+    try:
+        with deferred_signals(), silent():  # Ray swallows what our handlers raise, and sets others
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+    except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
+        if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
+            message = (
+                "this Ray cluster refuses our token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            )
+        else:
+            message = f"cannot connect to this Ray cluster (--address or RAY_ADDRESS): {_first_line(error)}"
+        raise StorageError(message, url=where) from error
+    try:
+        yield ray
+    finally:
+        with deferred_signals():
+            ray.shutdown()
+
+
+def cores_for(ray: ModuleType, cpus: float, account: Account) -> float:
+    """Return the cores that an item requests: *cpus*, or those of the largest node if *cpus* is 0 or more than it has.
+
+    Warns through *account* in the latter case.
+    """
+    cores = max(_cores(ray), default=0.0)
+    if not cpus:
+        return cores or 1.0
+    if not cores or cpus <= cores:
+        return cpus
+    account.warn(f"item requests {cpus:g} cores; the largest node has {cores:g}, using {cores:g}")
+    return cores
+
+
+def call_on_cluster(
+    ray: ModuleType,
+    work: Callable[..., Result],
+    items: Iterable[tuple[Item, tuple[Any, ...]]],
+    cpus: float,
+    most: int | None = None,
+) -> Generator[tuple[Item, Result | Exception, int], None, None]:
+    """Call *work* with the arguments of each of *items*; yield (item, its result or how it failed, number under way).
+
+    Order: as they end. Holds: up to *most* items, and never more than 1,000. Closing this cancels those under way, and
+    waits for them.
+    """
+    run = ray.remote(work).options(num_cpus=cpus)
+    source = iter(items)
+    flying: dict[Future[Result], tuple[Any, Item]] = {}
+    ended: SimpleQueue[Future[Result]] = SimpleQueue()  # its get() is open to signals; Ray's calls swallow them
+    try:
+        while True:
+            while len(flying) < min(most or IN_FLIGHT, IN_FLIGHT):
+                found = next(source, None)
+                if found is None:
+                    break
+                ref = run.remote(*found[1])
+                future = ref.future()
+                flying[future] = ref, found[0]
+                future.add_done_callback(ended.put)
+            if not flying:
+                return
+            future = ended.get()
+            _, item = flying.pop(future)
+            error = future.exception()
+            assert error is None or isinstance(error, Exception)
+            yield item, future.result() if error is None else error, len(flying)
+    finally:
+        until = monotonic() + PATIENCE
+        for ref, _ in flying.values():
+            ray.cancel(ref)
+        with suppress(Empty):
+            while flying:
+                del flying[ended.get(timeout=max(0.0, until - monotonic()))]
+
+
+def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:
+    """Run *task* on a node of the cluster, in *folder* if the node has it."""
+    try:
+        enter_folder(folder, task.output)
+        if task.output and storage.exists(task.output):  # written by a try whose worker was lost
+            task = task._replace(force=True)
+    except StorageError as error:
+        return TaskResult(None, error.message)
+    return _cancellable(task, retries, timeout)
+
+
+def _cancellable(task: Task, retries: int, timeout: float | None) -> TaskResult:
+    """Run *task*. When Ray cancels it, which raises KeyboardInterrupt here, end what runs.
+
+    The interrupt does not end a system call, so this thread must return from each soon.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, and commands would inherit that
+    accept_interrupts()
+    with ThreadPoolExecutor(1) as thread, Sessions(timeout=timeout) as sessions:
+        result = thread.submit(run_with_retries, task, sessions, retries)
+        while not result.done():
+            wait([result], PULSE)
+        return result.result()
+
+
+def accept_interrupts() -> None:
+    """Let Ray cancel what this process does, even if Ray was started where SIGINT is ignored.
+
+    Commands would inherit the ignored signal; one that is handled here is the default one in them.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def enter_folder(folder: str, output: str) -> None:
+    """Change to *folder* if this node has it. Raises: StorageError if not, and *output* is relative to it."""
+    if os.path.isdir(folder):
+        os.chdir(folder)
+    elif output and Url(output).is_local and not output.startswith(("/", "file:/")):
+        host = os.uname().nodename
+        raise StorageError(f"{host} has no directory {folder}, to which this output is relative", url=output)
+
+
+def _cores(ray: ModuleType) -> list[float]:
+    """Return the cores of each node."""
+    return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+
+
+def _reason(error: Exception) -> str:
+    """Return how Ray lost a task."""
+    error = getattr(error, "cause", None) or error
+    return f"was lost by Ray: {type(error).__name__}: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,203 @@
+"""What commands left in the directories of samples, read back as samples."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator
+
+from tartools import tar
+from tartools.errors import CommandError
+from tartools.run.directories import KEY, Errors, SampleDirectories, SampleFailedError, SampleTask, text
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample, join_path
+from tartools.storage import scratch
+from tartools.tar import Member, Source, copy_range, split_path
+
+SMALL = 1 << 20  # bytes; a file up to this size is read into memory, a larger one stays a file
+HELD = 16 << 20  # bytes of one result in memory
+OPENED = 64  # large files of one result that are kept open; any more are copied into one
+LONGEST_KEY = 1 << 16  # bytes
+
+
+def collect_samples(
+    finished: Iterable[tuple[SampleTask, str]], directories: SampleDirectories, account: Account
+) -> Iterator[Sample]:
+    """Yield the samples that the commands of *finished* tasks left; the text beside a task says how it failed.
+
+    A sample of which nothing is left is left out. A failed one ends the run, is dropped, or is yielded as it was
+    read, depending on the options. With subdirectories, `account.samples_out` counts the inputs that gave any sample.
+
+    Order: that of *finished*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next one
+    is requested. Raises: CommandError naming shard and sample.
+    """
+    options = directories.options
+    for task, failure in finished:
+        reader = _Reader(task, options.base, account)
+        try:
+            try:
+                if failure:
+                    raise SampleFailedError(failure)
+                results = _results(reader, task, options.subdirs, options.log)
+                account.left_out += not results
+            except SampleFailedError as error:
+                results = _after_failure(task, str(error), options.errors, account)
+            account.samples_out += bool(results) and options.subdirs
+            yield from results
+        finally:
+            directories.remove(task, reader.files)
+
+
+def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
+    """Report *task*, which failed, and return the samples that are passed on. Raises: CommandError to end the run."""
+    what = f"sample {text(task.key)!r}: {why}"
+    if errors is Errors.abort:
+        raise CommandError(f"{what} (-e skip leaves such samples out, -e ignore passes them on)", url=task.shard)
+    if errors is Errors.skip:
+        account.dropped += 1
+        account.omit(str(CommandError(f"{what}; it is left out", url=task.shard)))
+        return []
+    account.omit(str(CommandError(f"{what}; it is passed on as it came", url=task.shard)))
+    assert task.raw
+    file = scratch.open_file(task.raw)
+    assert file
+    return [Sample.at(task.key, file, 0, os.fstat(file.fileno()).st_size, task.shard)]
+
+
+def _results(reader: _Reader, task: SampleTask, subdirs: bool, log: bytes | None) -> list[Sample]:
+    """Return the samples that the command of *task* left. Raises: SampleFailedError."""
+    try:
+        if not subdirs:
+            found = [reader.sample(task.folder, task.key)]
+        else:
+            with os.scandir(task.folder) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            found = [reader.sample(task.folder + b"/" + name, task.key + b"/" + name) for name in names]
+        samples = [sample for sample in found if sample]
+        return [reader.with_log(sample, log) for sample in samples] if log else samples
+    except OSError as error:
+        name = text(os.path.basename(os.fsencode(error.filename or b"its directory")))
+        raise SampleFailedError(f"cannot collect {name!r}: {error.strerror}") from error
+
+
+class _Reader:
+    """Reads the results of one task from disk, within the limits of what one result may hold."""
+
+    def __init__(self, task: SampleTask, base: bytes, account: Account) -> None:
+        self._task = task
+        self._base = base
+        self._account = account
+        self._old = {split_path(member.path)[1]: member for member in task.members}
+        self._held = 0  # bytes in memory
+        self._opened = 0  # large files
+        self._common: io.FileIO | None = None  # for what is beyond both
+        self._end = 0  # of it
+        self.files: list[bytes] = []  # in the directory of the sample that was read last
+
+    def sample(self, folder: bytes, default: bytes) -> Sample | None:
+        """Return the sample in *folder*, whose key is *default* unless a file there gives another; None if empty."""
+        paths = self._fields(folder)
+        key_file = paths.pop(KEY, None)
+        if not paths:
+            return None
+        key = self._key(key_file, default) if key_file else default
+        if b"" in paths and len(paths) > 1:
+            raise SampleFailedError(
+                f"{text(self._base)!r} and {text(join_path(self._base, max(paths)))!r} "
+                "would not read back as one sample: keep one of them"
+            )
+        fields = [field for field in self._old if field in paths] + sorted(paths.keys() - self._old.keys())
+        members = [self._member(key, field, paths[field]) for field in fields]
+        return Sample(key, tuple(members), self._task.shard)
+
+    def with_log(self, sample: Sample, field: bytes) -> Sample:
+        """Return *sample* with what the command printed as *field*."""
+        assert self._task.log
+        if any(field == split_path(member.path)[1] for member in sample.members):
+            raise SampleFailedError(f"it has a field {text(field)!r} already, which --add-log would add")
+        if not sample.grouped:
+            raise SampleFailedError(f"it has no fields, so {text(field)!r} would not read back as its log")
+        return sample.with_members([*sample.members, self._member(sample.raw_key, field, self._task.log, new=True)])
+
+    def _fields(self, folder: bytes) -> dict[bytes, bytes]:
+        """Return field -> path of the files in *folder* that are members, and the key. Other files are scratch."""
+        base, prefix = self._base, self._base + b"."
+        paths = {}
+        self.files = files = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = entry.name
+                field = name[len(prefix) :] if name.startswith(prefix) else b""
+                bare = name == base and b"" in self._old
+                path: bytes | None = entry.path
+                if entry.is_file(follow_symlinks=False):
+                    files.append(entry.path)
+                elif (field or bare) and field != KEY:
+                    path = self._inside(entry.path)
+                if (field or bare) and path:
+                    paths[field] = path
+        return paths
+
+    def _inside(self, path: bytes) -> bytes | None:
+        """Return the regular file that the link *path* leads to; None if that is not in the directory of the task."""
+        if not os.path.islink(path):
+            return None
+        real = os.path.realpath(path)
+        if real.startswith(self._task.folder + b"/") and os.path.isfile(real):
+            return real
+        self._account.warn(
+            f"sample {text(self._task.key)!r}: {text(os.path.basename(path))!r} is a link that does not lead to a file "
+            "of its directory; skipped"
+        )
+        return None
+
+    def _key(self, path: bytes, default: bytes) -> bytes:
+        """Return the key in the file *path*; *default* is the key that the sample would have without it."""
+        inside = self._inside(path) if os.path.islink(path) else path
+        file = scratch.read_file(inside, LONGEST_KEY) if inside else None
+        if file is None:
+            raise SampleFailedError(f"{text(os.path.basename(path))!r} is not a file")
+        if isinstance(file, io.FileIO):
+            raise SampleFailedError(f"its new key has more than {LONGEST_KEY} bytes")
+        for key in (file, file.removesuffix(b"\n")):
+            if key in (default, self._task.key):  # unchanged, whatever it is
+                return key
+        base = key.rpartition(b"/")[2]
+        if not base or b"." in base or b"\0" in key or key.startswith(b"/") or b".." in key.split(b"/"):
+            raise SampleFailedError(
+                f"it cannot have the new key {text(key)[:200]!r}: not empty, not absolute, no '..', no dot in its "
+                "last part"
+            )
+        return key
+
+    def _member(self, key: bytes, field: bytes, file: bytes, *, new: bool = False) -> Member:
+        """Return the file *file* as the member *field*, with the header of the old one, changed only where needed."""
+        path = join_path(key, field)
+        old = None if new else self._old.get(field)
+        if split_path(path) != (key, field) and not (old and path == old.path):
+            raise SampleFailedError(
+                f"the member {text(path)!r} would not read back as field {text(field)!r} of its key"
+            )
+        source, data, size = self._content(file)
+        if old:
+            return tar.rewritten(old, path, source, size)._replace(data=data)
+        return Member(path, source, 0, data, size, tar.encode_header(path, size))
+
+    def _content(self, path: bytes) -> tuple[Source, int, int]:
+        """Return the content of the file *path* as (source, offset, size)."""
+        file = scratch.read_file(path, min(SMALL, HELD - self._held))
+        if file is None:
+            raise SampleFailedError(f"{text(os.path.basename(path))!r} is not a file any more")
+        if isinstance(file, bytes):
+            self._held += len(file)
+            return file, 0, len(file)
+        size = os.fstat(file.fileno()).st_size
+        if size > SMALL and self._opened < OPENED:
+            self._opened += 1
+            return file, 0, size
+        if self._common is None:
+            self._common = scratch.scratch_file(os.fsdecode(os.path.dirname(self._task.folder)))
+        with file:
+            copy_range(file, 0, size, self._common)
+        self._end += size
+        return self._common, self._end - size, size

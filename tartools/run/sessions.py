@@ -1,0 +1,200 @@
+"""Runs commands one by one, each in a session of its own, and sees to it that nothing of them is left running."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import resource
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from tartools.errors import StorageError, UsageError
+from tartools.run.guard import Guard
+from tartools.run.processes import end_sessions, processes
+from tartools.storage.interrupts import deferred_signals
+from tartools.storage.pipe import Child, describe
+from tartools.storage.scratch import scratch_file
+
+STDERR = 2048  # bytes of stderr that are kept, the last ones
+STDOUT = 16 << 20  # bytes of stdout that are passed on
+LOOK = 0.2  # seconds between two looks at how much a command has printed
+FILES, OTHERS = 6, 40  # open files that a command needs while it starts, and all of them together
+
+
+class CommandResult(NamedTuple):
+    """How a command ended: *status* (negative: by that signal, None: it did not start), and the *failure* in words.
+
+    *stderr* is the end of what it wrote there, *stdout* all of it.
+    """
+
+    status: int | None
+    failure: str
+    stderr: str
+    stdout: bytes
+
+
+class Sessions:
+    """Runs commands, in as many threads as call `run`. Use it in a `with` block: at its end nothing runs any more.
+
+    A command that takes longer than *timeout* seconds is ended. What commands print is kept in files without names
+    in *tmpdir* until they end.
+    """
+
+    def __init__(self, *, timeout: float | None = None, tmpdir: str | None = None) -> None:
+        self._timeout = timeout
+        self._tmpdir = tmpdir
+        self._paths: dict[str, str | None] = {}  # of programs: finding one takes longer than starting it
+        self._lock = threading.Lock()
+        self._live: dict[Child, int] = {}  # with its slot in the list of the guard
+        self._over = threading.Event()  # what ran when we were stopped has ended
+        self.stopped = False
+        self._guard = Guard(tmpdir=tmpdir)
+        self._environment = dict(os.environb)
+        self._empty = open(os.devnull, "rb", buffering=0)  # noqa: SIM115  # closed in __exit__
+
+    def __enter__(self) -> Sessions:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._guard.close()
+        self._empty.close()
+
+    def run(self, words: Sequence[str], environment: Mapping[bytes, bytes]) -> CommandResult:
+        """Run *words* with *environment* added to ours; its stdin is empty.
+
+        What it leaves running in its process group when it ends is killed.
+        """
+        try:
+            stdout = scratch_file(self._tmpdir)
+            stderr = scratch_file(self._tmpdir)
+        except StorageError as error:
+            return CommandResult(None, f"can't be run: {error}", "", b"")
+        with stdout, stderr:
+            child: Child | None = None
+            try:
+                with deferred_signals():
+                    child = self._start(words, environment, stdout, stderr)
+                if child is None:
+                    return CommandResult(None, "was not begun", "", b"")
+                status, failure = self._wait(child, stdout)
+            except (OSError, ValueError) as error:
+                if child is not None:
+                    raise
+                return CommandResult(None, f"can't be run: {_why(words, error)}", "", b"")
+            finally:
+                if child is not None:
+                    self._release(child)
+            printed = b"" if failure else os.pread(stdout.fileno(), STDOUT, 0)
+            return CommandResult(status, failure, _end_of(stderr), printed)
+
+    def stop(self) -> None:
+        """End what runs, by SIGTERM, after three seconds by SIGKILL; nothing is started any more.
+
+        If something runs, what earlier commands have left in sessions of their own is killed too.
+        """
+        with self._lock:
+            self.stopped = True
+            live = list(self._live)
+        try:
+            end_sessions(live, self._marked_sessions)
+        finally:
+            self._over.set()
+
+    def _marked_sessions(self) -> set[int]:
+        """Return the sessions of all that has our mark, whoever its parent is now."""
+        return {process.session for process in processes() if self._guard.marks(process.number)} - {os.getsid(0)}
+
+    def _start(
+        self, words: Sequence[str], environment: Mapping[bytes, bytes], stdout: io.FileIO, stderr: io.FileIO
+    ) -> Child | None:
+        """Start *words*, known to `stop` and to the guard; None if we were stopped.
+
+        Raises: OSError, ValueError, before anything was started.
+        """
+        with self._lock:  # so that `stop` knows of all that runs
+            if self.stopped:
+                return None
+            if words[0] not in self._paths:
+                self._paths[words[0]] = shutil.which(words[0])
+            slot = self._guard.reserve()
+            try:
+                child = Child(
+                    words,
+                    executable=self._paths[words[0]],
+                    stdin=self._empty,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env={**self._environment, **environment},
+                )
+            except BaseException:
+                self._guard.release(slot)
+                raise
+            self._live[child] = slot
+            self._guard.watch(slot, child.pid)
+            return child
+
+    def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str]:
+        """Wait for *child*, which writes to *stdout*; return its status and how it failed."""
+        until = math.inf if self._timeout is None else time.monotonic() + self._timeout
+        ended = too_much = False
+        while not ended and not too_much and (left := until - time.monotonic()) > 0:
+            ended = child.has_ended(min(left, LOOK))
+            too_much = os.fstat(stdout.fileno()).st_size > STDOUT
+        if not ended:
+            end_sessions([child])
+        elif self.stopped:
+            self._over.wait()  # `stop` may still be ending what is left of it
+        status = child.wait()
+        if not ended and not too_much:
+            return None, f"took longer than {self._timeout:g} seconds and was stopped"
+        if self.stopped:
+            return status, "was stopped"
+        if status and ended:
+            return status, describe(status)
+        # What it left in its process group may have printed more, until it was killed.
+        if too_much or os.fstat(stdout.fileno()).st_size > STDOUT:
+            why = f"printed more than {STDOUT:,} bytes, which is the limit: have it write a file (-o)"
+            return status if ended else None, why
+        return status, ""
+
+    def _release(self, child: Child) -> None:
+        """Forget *child*, which has ended; end it first if waiting for it was interrupted."""
+        if child.running:
+            end_sessions([child])
+        with self._lock:
+            self._guard.release(self._live.pop(child))
+
+
+def check_program(word: str) -> None:
+    """Raise UsageError if *word* can't be run, neither as a path nor as a name in PATH."""
+    if shutil.which(word) is None:
+        what = "this is not executable" if os.path.exists(word) else "there is no such program"
+        raise UsageError(f"{what}; if the shell has expanded SPEC, quote it", url=word)
+
+
+def most_at_once() -> int:
+    """Return how many commands can run at a time with the files that this process may open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, (limit - OTHERS) // FILES)
+
+
+def _why(words: Sequence[str], error: OSError | ValueError) -> str:
+    """Return why *words* can't be run."""
+    if isinstance(error, OSError):
+        return f"{words[0]}: {error.strerror}"
+    return str(error)  # a NUL
+
+
+def _end_of(file: io.FileIO) -> str:
+    """Return the last 2 KB of *file* as text."""
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), STDERR, max(0, size - STDERR)).decode("utf-8", "replace")

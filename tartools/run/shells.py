@@ -1,0 +1,223 @@
+"""Runs one command in many directories, each time as if in a new shell, of which nothing is left running.
+
+Where possible, a run is a fork of a long-lived shell (`coshell`). `Shells` starts and ends shells; the `guard` ends
+them should this process be killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from tartools import storage
+from tartools.errors import CommandError, StorageError
+from tartools.run import coshell
+from tartools.run.coshell import Coshell
+from tartools.run.directories import SampleTask
+from tartools.run.guard import Guard
+from tartools.storage.pipe import Child, describe
+from tartools.storage.scratch import create_file, open_file
+from tartools.storage.streams import FileSink
+
+
+def shell_arguments(shell: str, command: str | None, script: str | None) -> list[str]:
+    """Return the words that run *command*, or else the file *script*, in *shell*, which becomes an absolute path.
+
+    A script that is not a regular file, such as `<(...)`, is read here.
+    Raises: CommandError if the shell does not exist; StorageError if the script can't be read.
+    """
+    program = shutil.which(shell)
+    if program is None:
+        raise CommandError(f"there is no shell {shell!r} (--shell names another)")
+    program = os.path.abspath(program)
+    if command is not None or script is None:
+        return [program, "-c", command or ""]
+    path = os.path.abspath(script)
+    if os.path.isfile(path) and os.access(path, os.R_OK):
+        return [program, path]
+    try:
+        return [program, "-c", os.fsdecode(storage.content(path))]
+    except StorageError as error:
+        raise StorageError(f"cannot read the script: {error.message}", url=script) from error
+
+
+class Shells:
+    """Runs the words *arguments* in the directories of samples, in as many threads as call `run`.
+
+    The directories are below *folder*. A run that takes longer than *timeout* seconds is killed. With *logged*, what
+    is printed goes to the log of the task, else to stderr. *meanwhile* is called while commands run, for work that may
+    wait for the disk. *guard* watches the shells. At the end of the `with` block no shell runs any more.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: bytes,
+        guard: Guard,
+        meanwhile: Callable[[], None],
+        *,
+        timeout: float | None = None,
+        logged: bool = False,
+    ) -> None:
+        self._name = os.path.basename(arguments[0])
+        self._arguments = arguments
+        self._folder = folder
+        self._guard = guard
+        self._meanwhile = meanwhile
+        self._timeout = timeout
+        self._logged = logged
+        self._environment = dict(os.environb)
+        self._lock = threading.Lock()
+        self._live: dict[int, Child | Coshell] = {}  # by slot in the list of the guard
+        self._idle: list[tuple[int, Coshell]] = []  # of these, those that wait for a task
+        self._stopped = False
+        self._check = coshell.check(arguments, self._environment)
+
+    def __enter__(self) -> Shells:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        for _, shell in self._idle:
+            shell.close()
+        if self._check:
+            self._check.wait()
+
+    def run(self, task: SampleTask) -> str:
+        """Run in the directory of *task*; return how that failed, "" if it did not.
+
+        If the run fails, its log is copied to stderr. What the shell leaves running is killed when it ends.
+        """
+        if self._stopped:
+            return "was not run"
+        try:
+            failure = self._run_in_coshell(task) if self._coshells_can_run_it() else self._run_in_new_shell(task)
+        except (OSError, ValueError) as error:
+            return f"could not be started: {getattr(error, 'strerror', None) or error}"
+        if failure and task.log:
+            _copy_to_stderr(task.log)
+        return failure
+
+    def stop(self) -> None:
+        """Kill what runs, and run nothing more. Calls of `run` then return soon."""
+        with self._lock:
+            self._stopped = True
+            idle = {slot for slot, _ in self._idle}
+            busy = [child for slot, child in self._live.items() if slot not in idle]
+        for child in busy:
+            child.kill()
+
+    def _coshells_can_run_it(self) -> bool:
+        return self._check is not None and not self._check.wait()
+
+    def _run_in_coshell(self, task: SampleTask) -> str:
+        """Run in a long-lived shell."""
+        try:
+            slot, shell = self._start_in_coshell(task)
+        except BrokenPipeError:  # it was killed while it was idle, so the command has not begun
+            slot, shell = self._start_in_coshell(task)
+        try:
+            self._meanwhile()
+            return shell.wait(self._timeout)
+        finally:
+            if shell.reusable:
+                self._idle.append((slot, shell))
+            else:
+                self._end(slot, shell)
+
+    def _start_in_coshell(self, task: SampleTask) -> tuple[int, Coshell]:
+        """Start *task* in an idle long-lived shell, or a new one; return its slot and it. Raises: BrokenPipeError."""
+        try:
+            slot, shell = self._idle.pop()
+        except IndexError:
+            slot, shell = self._new_coshell()
+        try:
+            shell.start(os.path.basename(task.folder), task.environment)
+        except BaseException:
+            self._end(slot, shell)
+            raise
+        return slot, shell
+
+    def _new_coshell(self) -> tuple[int, Coshell]:
+        """Start a long-lived shell; return its slot and it."""
+        program, _, command = self._arguments
+        slot = self._guard.reserve()
+        try:
+            shell = Coshell(self._name, program, command, self._folder, self._environment, self._logged)
+        except BaseException:
+            self._guard.release(slot)
+            raise
+        self._register(slot, shell, shell.child.pid)
+        return slot, shell
+
+    def _end(self, slot: int, shell: Coshell) -> None:
+        """End a long-lived shell."""
+        shell.end()
+        self._forget(slot)
+
+    def _run_in_new_shell(self, task: SampleTask) -> str:
+        """Run in a shell that is started for *task* alone."""
+        slot = self._guard.reserve()
+        try:
+            child = self._new_shell(task)
+        except BaseException:
+            self._guard.release(slot)
+            raise
+        self._register(slot, child, child.pid)
+        try:
+            self._meanwhile()
+            status = child.wait(self._timeout)
+            if status is None:
+                child.kill()
+                child.wait()
+                return f"took longer than {self._timeout:g} seconds and was killed"
+            return describe(status) if status else ""
+        finally:
+            self._forget(slot)
+
+    def _new_shell(self, task: SampleTask) -> Child:
+        """Start a shell for *task*."""
+        output = create_file(task.log) if task.log else None
+        try:
+            return Child(
+                [self._name, *self._arguments[1:]],
+                executable=self._arguments[0],
+                cwd=task.folder,
+                env={**self._environment, **task.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output or 2,
+                stderr=subprocess.STDOUT,
+            )
+        finally:
+            if output:
+                output.close()
+
+    def _register(self, slot: int, child: Child | Coshell, session: int) -> None:
+        """Have *child* killed by `stop`, and *session* by the guard."""
+        with self._lock:
+            self._live[slot] = child
+            self._guard.watch(slot, session)
+            if self._stopped:
+                child.kill()
+
+    def _forget(self, slot: int) -> None:
+        """Forget the child of *slot*, which has ended."""
+        with self._lock:
+            del self._live[slot]
+            self._guard.release(slot)
+
+
+def _copy_to_stderr(log: bytes) -> None:
+    """Copy the file *log* to stderr."""
+    with contextlib.suppress(OSError, StorageError):
+        file = open_file(log)
+        if file:
+            with file, FileSink(os.dup(2), "stderr") as stderr:
+                shutil.copyfileobj(file, stderr)

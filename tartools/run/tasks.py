@@ -1,0 +1,174 @@
+"""Tasks: what is run for each item, and how it ended.
+
+Nothing here starts anything: `local` runs tasks on this machine, `ray` on a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tartools.errors import UsageError, shown
+from tartools.run.placeholders import PLACEHOLDER, check_item, fill, shell_code
+
+OUTPUT = re.compile(r"(?:--output=|-[0hiqrSvz]*o)(?=.)(.*)", re.DOTALL)  # as in -vox-{}.tar
+OUTPUT_NEXT = re.compile(r"--output|-[0hiqrSvz]*o")
+PARALLEL = re.compile(r"(?:--parallel=?|-[0hiqSvz]*p)([0-9]+)")  # as in -vp8
+ITEM = "TARJOB_ITEM"  # the variable that holds the item for each command
+
+
+class Task(NamedTuple):
+    """The command *words* for one *item*, and the *output* whose existence shows that it is done, "" if unknown.
+
+    With *force* an existing output is replaced, and does not count as done. An *expected* output must exist when the
+    command has ended, or else the task has failed.
+    """
+
+    item: str
+    words: tuple[str, ...]
+    output: str = ""
+    force: bool = False
+    expected: bool = False
+
+    @property
+    def environment(self) -> dict[bytes, bytes]:
+        """The variables that the command finds in its environment, beside ours."""
+        force = {b"TARTOOLS_FORCE": b"1"} if self.force else {}
+        return {os.fsencode(ITEM): os.fsencode(self.item), **force}
+
+
+class TaskResult(NamedTuple):
+    """How a task ended: its exit *status* (negative: by that signal; None: unknown) and the *failure*, "" if none.
+
+    *seconds* is the time of all *tries*, on *host*. *stderr* is the end of what was written there, *stdout* all of it.
+    """
+
+    status: int | None
+    failure: str = ""
+    seconds: float = 0.0
+    tries: int = 1
+    host: str = ""
+    stderr: str = ""
+    stdout: bytes = b""
+
+    @property
+    def last_line(self) -> str:
+        """The last line of stderr that is not empty."""
+        return next((line.strip() for line in reversed(self.stderr.splitlines()) if line.strip()), "")
+
+
+def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force: bool) -> list[Task]:
+    """Return a task for each of *items*: *command* with its places filled, or with the item as its last word.
+
+    *output* is the pattern of the outputs. If it is empty, it is what follows -o in *command*, if that has a place.
+
+    Raises: UsageError for two items with one output, for an item that another one writes, for an item that a shell
+    would read as code, and for a pattern that names no object.
+    """
+    if not any(PLACEHOLDER.search(word) for word in command):
+        command = [*command, "{}"]
+    if output and (not PLACEHOLDER.search(output) or output.startswith("pipe:") or output.endswith("/")):
+        raise UsageError(f"-o {output!r} can't show what is done: it must contain {{}} and name one file or object")
+    pattern = output or output_in(command)
+    code = shell_code(command)
+    tasks = []
+    for item in items:
+        check_item(item, code)
+        name = fill(pattern, item) if pattern else ""
+        if name == item and not output:  # -o of a program where it means something else
+            name = ""
+        tasks.append(Task(item, tuple(fill(word, item) for word in command), name, force, bool(output)))
+    _check_outputs(tasks)
+    return tasks
+
+
+def _check_outputs(tasks: Sequence[Task]) -> None:
+    """Raise UsageError if two tasks write one output, or if one writes the item of another."""
+    items: dict[str, str] = {}  # by output
+    for task in tasks:
+        if task.output in items:
+            other = items[task.output]
+            both = f"{shown(task.item)!r} and {shown(other)!r}" if other != task.item else f"{shown(other)!r}, twice,"
+            raise UsageError(f"{both} would both write {shown(task.output)!r}")
+        if task.output:
+            items[task.output] = task.item
+    for task in tasks:
+        if items.get(task.item, task.item) != task.item:
+            raise UsageError(
+                f"{shown(task.item)!r} is an item, and the output of {shown(items[task.item])!r}: "
+                "narrow -s so that it does not match outputs"
+            )
+
+
+def output_in(command: Sequence[str]) -> str:
+    """Return the pattern of the one output that follows -o or --output in *command*; "" if that is unknown.
+
+    tarsplit, and a pattern that ends in "/", make many outputs.
+
+    >>> output_in(["tarcat", "in-{}.tar", "-o", "out-{}.tar"]), output_in(["tarcat", "--output=x.tar", "{}"])
+    ('out-{}.tar', '')
+    """
+    if program_of(command)[0] == "tarsplit":
+        return ""
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        found = OUTPUT.fullmatch(word)
+        pattern = following if OUTPUT_NEXT.fullmatch(word) else found[1] if found else ""
+        if PLACEHOLDER.search(pattern) and not pattern.startswith("pipe:"):
+            return "" if pattern.endswith("/") else pattern
+    return ""
+
+
+def program_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the name of the program that *command* runs, and its words; for `python -m tartools NAME` that is NAME."""
+    name = os.path.basename(command[0])
+    if name.startswith("python") and tuple(command[1:3]) == ("-m", "tartools"):
+        return command[3] if len(command) > 3 else "", command[3:]
+    return name, command
+
+
+def workers_in(command: Sequence[str], tools: Iterable[str]) -> int | None:
+    """Return the number of workers that -p gives in *command*, 0 for all cores; None if it is none of *tools*.
+
+    >>> workers_in(["tarproc", "-vp", "16", "-c", "true"], ["tarproc"]), workers_in(["mkdir", "-p", "7"], ["tarproc"])
+    (16, None)
+    """
+    name, command = program_of(command)
+    if name not in tools:
+        return None
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        found = PARALLEL.fullmatch(word + following if word.endswith(("p", "--parallel")) else word)
+        if found:
+            return int(found[1])
+    return 1
+
+
+def shell_line(task: Task) -> str:
+    r"""Return the line that runs *task* in a shell; bash or another one with $'...' if it contains a newline.
+
+    >>> shell_line(Task("a", ("echo", "a b", "it's\n")))
+    "echo 'a b' $'it\\'s\\n'"
+    """
+    variables = [f"{ITEM}={_quoted(task.item)}"] if any(ITEM in word for word in task.words) else []
+    if task.force:
+        variables.append("TARTOOLS_FORCE=1")
+    return " ".join([*variables, *map(_quoted, task.words)])
+
+
+def _quoted(word: str) -> str:
+    """Return *word* for a shell, on one line."""
+    if "\n" not in word:
+        return shlex.quote(word)
+    return "$'" + word.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n") + "'"
+
+
+def part_of(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:
+    """Return the K-th of N parts of *tasks* for *part* "K/N": every N-th task from the K-th on. Raises: UsageError."""
+    if part is None:
+        return tasks
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", part, re.ASCII)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise UsageError(f"--only {part!r} is not K/N with K from 1 to N")
+    return tasks[int(found[1]) - 1 :: int(found[2])]

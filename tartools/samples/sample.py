@@ -1,0 +1,350 @@
+"""`Sample`: adjacent members that share a key, which is their path up to the first dot (the rule of WebDataset).
+
+`Batch` is adjacent samples as the reader finds them; `build` makes a sample from Python values, `encode` a payload.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice, repeat
+from typing import overload
+
+from tartools import tar
+from tartools.errors import SampleError
+from tartools.tar import ContiguousGroups, Member, ScatteredGroup, Source, Writer, read_range, split_path
+
+
+def join_path(key: bytes, field: bytes) -> bytes:
+    """Return the path of the member *field* of sample *key*; inverse of `split_path`."""
+    return key + b"." + field if field else key
+
+
+class Sample:
+    """One sample: a key, and its members in the order of the archive. Treat it as immutable.
+
+    It is a mapping from field to payload: `sample["jpg"]` is bytes. If no field has exactly this name, one that differs
+    only in case is taken. It pickles by value, which reads payloads that are ranges of files.
+
+    *raw_key* is the key as bytes of the archive, *shard* the URL that the sample was read from.
+
+    Holds: buffers of the input, of up to 1 MiB each, or its file; `own` frees the buffers.
+    """
+
+    __slots__ = ("_members", "_span", "raw_key", "shard")
+
+    def __init__(self, key: bytes, members: Iterable[Member] = (), shard: str = "") -> None:
+        self.raw_key = key
+        self.shard = shard
+        self._members: list[Member] | tuple[Member, ...] | None = members if type(members) is list else tuple(members)
+        self._span: tuple[Source, int, int] | None = None
+
+    @classmethod
+    def at(cls, key: bytes, source: Source, start: int, end: int, shard: str = "") -> Sample:
+        """Return the sample whose members fill bytes *start* to *end* of *source*. They are parsed on first use."""
+        return _sample(key, shard, None, source, start, end)
+
+    @property
+    def key(self) -> str:
+        """The key as text; bytes that are not UTF-8 are surrogate escapes (PEP 383)."""
+        return self.raw_key.decode("utf-8", "surrogateescape")
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members, in the order of the archive."""
+        members = self._raw_members()
+        if not isinstance(members, tuple):
+            members = self._members = tuple(map(Member._make, members))
+        return members
+
+    @property
+    def grouped(self) -> bool:
+        """Whether readers group by this key; False for a lone member without a field."""
+        return any(len(member.path) > len(self.raw_key) for member in self.members)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields, in the order of the archive."""
+        return tuple(field_name(member) for member in self.members)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the sample takes in an archive: headers, payloads, padding."""
+        if self._span is not None:
+            return self._span[2] - self._span[1]
+        return sum(member.stored for member in self.members)
+
+    def member(self, field: str, *, verbatim: bool = False) -> Member | None:
+        """Return the member of *field*, or None. Case is ignored if no member matches exactly, unless *verbatim*.
+
+        Raises: SampleError if two members match.
+        """
+        found = self._find(field, verbatim)
+        return None if found is None else Member._make(found)
+
+    def open(self, field: str) -> io.BufferedReader:
+        """Return a seekable binary file over the payload of *field*. Large payloads are not held in memory."""
+        member = self.member(field)
+        if member is None:
+            raise KeyError(field)
+        return member.open()
+
+    def __getitem__(self, field: str) -> bytes:
+        payload = self.get(field)
+        if payload is None:
+            raise KeyError(field)
+        return payload
+
+    @overload
+    def get(self, field: str, default: bytes, *, verbatim: bool = ...) -> bytes: ...
+    @overload
+    def get(self, field: str, default: None = None, *, verbatim: bool = ...) -> bytes | None: ...
+    def get(self, field: str, default: bytes | None = None, *, verbatim: bool = False) -> bytes | None:
+        """Return the payload of *field*, or *default*. Fields are found as by `member`."""
+        found = self._find(field, verbatim)
+        return default if found is None else read_range(found[1], found[3], found[3] + found[4])
+
+    def __contains__(self, field: object) -> bool:
+        return isinstance(field, str) and self._find(field, False) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the fields, in the order of the archive."""
+        return self.fields
+
+    def items(self) -> Iterator[tuple[str, bytes]]:
+        """Yield (field, payload) in the order of the archive."""
+        return ((field_name(member), member.read()) for member in self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __repr__(self) -> str:
+        return f"<Sample {self.key!r} {' '.join(self.fields)}>"
+
+    def __reduce__(self) -> tuple[Callable[..., Sample], tuple[bytes, bytes, str]]:
+        return unpickled, (self.raw_key, raw_bytes(self.members), self.shard)
+
+    def with_members(self, members: Iterable[Member], key: bytes | None = None) -> Sample:
+        """Return a sample of these *members* from the same shard, with another *key* if given."""
+        return Sample(self.raw_key if key is None else key, tuple(members), self.shard)
+
+    def own(self) -> Sample:
+        """Return this sample with its bytes copied, so that it holds no input buffer; ranges of files stay ranges."""
+        if self._span is None:
+            return self.with_members(map(owned, self.members))
+        source, start, end = self._span
+        if isinstance(source, io.FileIO) or len(source) == end - start:
+            return self
+        return Sample.at(self.raw_key, bytes(memoryview(source)[start:end]), 0, end - start, self.shard)
+
+    def write_to(self, writer: Writer) -> None:
+        """Add the members to *writer*."""
+        if self._span is not None:
+            writer.add_range(*self._span)
+        else:
+            writer.add(self._members or ())
+
+    def _raw_members(self) -> list[Member] | tuple[Member, ...]:
+        """Return the members, possibly as plain tuples; parse them on first use."""
+        if self._members is None:
+            assert self._span is not None
+            from tartools.tar.rescan import members_in
+
+            self._members = members_in(*self._span)
+        return self._members
+
+    def _find(self, field: str, verbatim: bool) -> Member | None:
+        """Return the member of *field*, possibly as a plain tuple. As `member`."""
+        path = self.raw_key + _behind_key(field)
+        found = [member for member in self._members or self._raw_members() if member[0] == path]
+        if len(found) == 1:
+            return found[0]
+        if not found and not verbatim:
+            found = [m for m in self.members if field_name(m).lower() == field.lower()]
+        if len(found) > 1:
+            raise SampleError(f"sample {self.key!r} has {len(found)} members for field {field!r}", url=self.shard)
+        return found[0] if found else None
+
+
+@lru_cache(1000)
+def _behind_key(field: str) -> bytes:
+    """Return the end of the paths of *field*, after the key; a NUL, which no path has, if *field* cannot be encoded."""
+    try:
+        return join_path(b"", field.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return b"\0"
+
+
+def field_name(member: Member) -> str:
+    """Return the field of *member* as text."""
+    return split_path(member.path)[1].decode("utf-8", "surrogateescape")
+
+
+def owned(member: Member) -> Member:
+    """Return *member* with its bytes copied to exact size; a range of a file is returned unchanged."""
+    path, source, start, data, size, head = member
+    if isinstance(source, io.FileIO) or (isinstance(source, bytes) and len(source) == member.end - start):
+        return member
+    if head is None:
+        return Member(path, bytes(memoryview(source)[start : member.end]), 0, data - start, size)
+    return Member(path, bytes(memoryview(source)[data : data + size]), 0, 0, size, head)
+
+
+def raw_bytes(members: Iterable[Member]) -> bytes:
+    """Return the bytes of *members* in an archive."""
+    sink = io.BytesIO()
+    writer = Writer(sink)
+    writer.add(members)
+    writer.flush()
+    return sink.getvalue()
+
+
+def unpickled(key: bytes, raw: bytes, shard: str) -> Sample:
+    """Return the sample *key* whose members are the bytes *raw* of an archive."""
+    return Sample.at(key, raw, 0, len(raw), shard)
+
+
+_bare = object.__new__
+
+
+class Batch:
+    """Adjacent samples as a reader finds them: contiguous *groups* in one source, or one other sample.
+
+    *shard* is the URL that they were read from; if they come from several, one URL for each is given.
+    `Sample` objects are made on demand. Holds: the source.
+    """
+
+    __slots__ = ("_lone", "_shards", "groups", "keys", "shard")
+
+    def __init__(self, found: ContiguousGroups | ScatteredGroup | Sample, shard: str | Sequence[str]) -> None:
+        self.shard = shard if isinstance(shard, str) else ""
+        self._shards = None if isinstance(shard, str) else shard
+        self.groups = found if isinstance(found, ContiguousGroups) else None
+        if isinstance(found, ScatteredGroup):
+            found = Sample(found.key, found.members, self.shard)
+        self._lone = found if isinstance(found, Sample) else None
+        self.keys = [found.raw_key] if isinstance(found, Sample) else found.keys
+
+    @classmethod
+    def of(cls, sample: Sample) -> Batch:
+        """Return a batch of *sample* alone."""
+        return cls(sample, sample.shard)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[Sample]:
+        if self.groups is None:
+            return iter((self[0],))
+        source, keys, starts, members, firsts = self.groups
+        shards = repeat(self.shard) if self._shards is None else self._shards
+        lists = repeat(None) if members is None else map(members.__getitem__, map(slice, firsts, [*firsts[1:], None]))
+        return map(_sample, keys, shards, lists, repeat(source), starts, islice(starts, 1, None))
+
+    def __getitem__(self, number: int) -> Sample:
+        if self.groups is None:
+            assert self._lone is not None
+            return self._lone
+        source, keys, starts, _, _ = self.groups
+        shard = self.shard if self._shards is None else self._shards[number]
+        return _sample(keys[number], shard, None, source, starts[number], starts[number + 1])
+
+    def fitting(self, first: int, room: int) -> int:
+        """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""
+        if self.groups is None:
+            return int(self[0].size <= room)
+        from bisect import bisect_right
+
+        starts = self.groups.starts
+        return bisect_right(starts, starts[first] + room, first) - 1 - first
+
+    def write_to(self, writer: Writer, first: int, last: int) -> None:
+        """Add samples number *first* to *last* (exclusive) to *writer*."""
+        if self.groups is None:
+            self[0].write_to(writer)
+        else:
+            writer.add_range(self.groups.source, self.groups.starts[first], self.groups.starts[last])
+
+
+def _sample(key: bytes, shard: str, members: list[Member] | None, source: Source, start: int, end: int) -> Sample:
+    sample = _bare(Sample)
+    sample.raw_key, sample.shard, sample._members, sample._span = key, shard, members, (source, start, end)
+    return sample
+
+
+Value = object  # a value of a field: see `encode`
+
+
+def encode(field: str, value: Value) -> bytes:
+    """Return *value* as the payload of *field*.
+
+    The last part of *field* decides first: json takes any JSON value. Otherwise bytes are stored unchanged, text as
+    UTF-8, numbers as decimal digits, and PIL images in the format that the last part of *field* names (jpg, png, ...).
+
+    Raises: TypeError, naming the field, for any other value.
+    """
+    kind = field.rpartition(".")[2].lower()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if kind == "json":
+        import json
+
+        try:
+            return json.dumps(value, ensure_ascii=False).encode()
+        except TypeError as error:
+            raise TypeError(f"field {field!r}: {error}") from None
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, (int, float)):
+        return str(value).encode()
+    if type(value).__module__.startswith("PIL."):
+        return encode_picture(field, kind, value)
+    raise TypeError(f"field {field!r}: cannot write a {type(value).__name__}; give bytes, str, a number or a PIL image")
+
+
+def encode_picture(field: str, kind: str, picture: Value) -> bytes:
+    """Return a PIL image as a file in the format with suffix *kind*. Raises: TypeError if Pillow cannot write that."""
+    from PIL import Image
+
+    formats = Image.registered_extensions()
+    if "." + kind not in formats or not isinstance(picture, Image.Image):
+        raise TypeError(f"field {field!r}: Pillow writes no picture format with the suffix {kind!r}")
+    file = io.BytesIO()
+    picture.save(file, formats["." + kind])
+    return file.getvalue()
+
+
+def build(fields: Mapping[str, Value]) -> Sample:
+    """Return the sample with the key `fields["__key__"]` and a member for every other item, in order.
+
+    Other names that begin with two underscores (`__url__`, which webdataset adds) are left out.
+
+    Raises: SampleError for a key or field that would not read back; TypeError for a value that cannot be encoded.
+    """
+    key = fields.get("__key__")
+    if not isinstance(key, str) or not key:
+        raise SampleError("a sample needs a '__key__': a string that is not empty")
+    members = []
+    for field, value in fields.items():
+        if not field.startswith("__"):
+            payload = encode(field, value)
+            members.append(tar.new_member(checked_path(key, field), payload))
+    if not members:
+        raise SampleError(f"sample {key!r} has no fields, so nothing would be written")
+    return Sample(key.encode("utf-8", "surrogateescape"), tuple(members))
+
+
+def checked_path(key: str, field: str) -> bytes:
+    """Return the path of the member *field* of sample *key*.
+
+    Raises: SampleError if it would not read back as that key and field.
+    """
+    raw = key.encode("utf-8", "surrogateescape"), field.encode("utf-8", "surrogateescape")
+    path = join_path(*raw)
+    if split_path(path) != raw or b"\0" in path or path.endswith(b"/"):
+        raise SampleError(f"key {key!r} with field {field!r} would not read back: {path.decode('utf-8', 'replace')!r}")
+    return path

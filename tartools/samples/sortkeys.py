@@ -1,0 +1,203 @@
+"""Sort keys: encode the values that samples are sorted by as bytes that sort like the values.
+
+No encoding is a prefix of another. So their complements sort in reverse, and bytes appended to them only order equals.
+"""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from struct import Struct
+from typing import Literal
+
+from tartools.errors import SampleError
+from tartools.samples.sample import Sample
+from tartools.samples.values import INDEX, Column, field_list, getter
+
+Kind = Literal["text", "int", "float", "version", "shuffle"]
+End = Literal["first", "last"]
+
+COMPLEMENT = bytes(range(255, -1, -1))
+FIRST, VALUE, LAST = b"\0", b"\1", b"\2"  # prefix of a sort key; FIRST and LAST alone: the value is missing
+INTEGER = rb"\s*([+-]?)([0-9]+)\s*"
+FLOAT = rb"(?i)\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?)\s*"
+VERSION = rb"([^0-9]*)([0-9]*)"
+DOUBLE = Struct(">d")
+
+
+class Order:
+    """The sort order: by the value of *column* as *kind*, or (shuffle) by a hash of *seed* and position.
+
+    *unique* keeps one of equal samples. *missing* says where samples without a value go, even if *reverse*.
+    """
+
+    def __init__(
+        self,
+        column: Column,
+        kind: Kind = "text",
+        reverse: bool = False,
+        unique: End | None = None,
+        missing: End | None = None,
+        seed: int = 0,
+        verbatim: bool = False,
+    ) -> None:
+        self.column = column
+        self.kind = kind
+        self.reverse = reverse
+        self.unique = unique
+        self.missing = missing
+        self.seed = seed
+        self.verbatim = verbatim
+
+    @property
+    def by_key(self) -> bool:
+        """Whether samples of one key become adjacent."""
+        return self.kind != "shuffle" and self.column.choices[0] == "__key__"
+
+    @property
+    def by_position(self) -> bool:
+        """Whether the order depends on the positions of samples in the input."""
+        return self.kind == "shuffle" or INDEX in self.column.choices
+
+
+def encoder(order: Order) -> Callable[[Sample, int], bytes]:
+    """Return a function (sample, position in the input) -> sort key.
+
+    The function raises SampleError if the value is missing or not of its kind.
+    """
+    encode_key = key_encoder(order)
+    if encode_key is not None:
+        return lambda sample, position: encode_key(sample.raw_key, position, sample.shard)
+
+    text = getter(order.column, verbatim=order.verbatim)
+
+    def encode(sample: Sample, position: int) -> bytes:
+        value = text(sample, position)
+        if value is not None:
+            return _encoded(value.encode("utf-8", "surrogateescape"), order, sample.raw_key, sample.shard)
+        if order.missing is None:
+            raise SampleError(
+                f"sample {sample.key!r} has no {order.column.name} to sort by (its fields: "
+                f"{field_list(sample.fields)}); --missing first or --missing last says where such samples go",
+                url=sample.shard,
+            )
+        return FIRST if order.missing == "first" else LAST
+
+    return encode
+
+
+def key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:
+    """Return a function (key, position, shard) -> sort key; None if *order* needs more of a sample than these.
+
+    The function raises SampleError if the key is not of the kind of *order*.
+    """
+    if order.kind == "shuffle":
+        shuffled = _shuffled(order.seed)
+        return lambda _key, position, _shard: directed(shuffled(position), order)
+    if not order.by_key:
+        return None
+    if order.kind == "text" and not order.reverse:
+        return lambda key, _position, _shard: VALUE + text_bytes(key)
+    return lambda key, _position, shard: _encoded(key, order, key, shard)
+
+
+def _encoded(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
+    """Return the sort key for *value* of sample *key*. Raises: SampleError if it is not of the kind of *order*."""
+    encoded = ENCODINGS[order.kind](value)
+    if encoded is None:
+        text, name = value[:60].decode("utf-8", "replace"), key.decode("utf-8", "surrogateescape")
+        raise SampleError(
+            f"sample {name!r}: cannot sort by {order.column.name} as {order.kind}: the value is {text!r}",
+            url=shard,
+        )
+    return VALUE + directed(encoded, order)
+
+
+def directed(encoded: bytes, order: Order) -> bytes:
+    """Return *encoded*, or its complement if *order* is reverse. This function is its own inverse."""
+    return encoded.translate(COMPLEMENT) if order.reverse else encoded
+
+
+def decoder(order: Order) -> Callable[[bytes], bytes]:
+    """Return a function that decodes the sort key of a text."""
+    if order.reverse:
+        return lambda sort_key: directed(sort_key[1:], order)[:-2].replace(b"\0\xff", b"\0")
+    return lambda sort_key: sort_key[1:-2].replace(b"\0\xff", b"\0")
+
+
+def text_bytes(value: bytes) -> bytes:
+    r"""Return the encoding of text: it sorts as the bytes of *value*.
+
+    >>> text_bytes(b"a\0b")
+    b'a\x00\xffb\x00\x00'
+    """
+    return value.replace(b"\0", b"\0\xff") + b"\0\0"
+
+
+@cache
+def compiled(pattern: bytes) -> re.Pattern[bytes]:
+    """Return *pattern*, compiled when it is first needed: most runs sort by text."""
+    return re.compile(pattern)
+
+
+def int_bytes(value: bytes) -> bytes | None:
+    """Return the encoding of a whole number of any length; None if *value* is not one.
+
+    >>> int_bytes(b" -12 ") < int_bytes(b"-3") < int_bytes(b"0") == int_bytes(b"-00") < int_bytes(b"+010")
+    True
+    """
+    found = compiled(INTEGER).fullmatch(value)
+    if not found:
+        return None
+    digits = found[2].lstrip(b"0")
+    return _natural(digits).translate(COMPLEMENT) if found[1] == b"-" and digits else _natural(digits)
+
+
+def _natural(digits: bytes) -> bytes:
+    """Return the encoding of decimal *digits* without leading zeros: the longer number is the greater one."""
+    count = len(digits)
+    return (bytes([0x80 + count]) if count < 0x7F else b"\xff" + count.to_bytes(8, "big")) + digits
+
+
+def float_bytes(value: bytes) -> bytes | None:
+    """Return the encoding of a number; None if *value* is not one. NaN cannot be sorted, so it is None too.
+
+    >>> float_bytes(b"-inf") < float_bytes(b"-1e-3") < float_bytes(b"-0") == float_bytes(b"0.0") < float_bytes(b".5")
+    True
+    """
+    if not compiled(FLOAT).fullmatch(value):
+        return None
+    bits = DOUBLE.pack(float(value) + 0.0)  # + 0.0 turns -0.0 into 0.0
+    return bits.translate(COMPLEMENT) if bits[0] & 0x80 else bytes([bits[0] | 0x80]) + bits[1:]
+
+
+def version_bytes(value: bytes) -> bytes:
+    """Return the encoding of a version, much like `sort -V`: digits sort as numbers, and before all other bytes.
+
+    >>> sorted([b"a.", b"a10", b"a7", b"a007", b"a"], key=version_bytes)
+    [b'a', b'a007', b'a7', b'a10', b'a.']
+    """
+    parts = []
+    zeros = False
+    for other, digits in compiled(VERSION).findall(value):
+        parts.append(re.sub(rb"[\0-\2]", lambda found: b"\2" + found[0], other))
+        if digits:
+            parts.append(b"\1" + _natural(digits.lstrip(b"0")))
+            zeros = zeros or digits.startswith(b"0")
+    parts.append(b"\0\0" + text_bytes(value) if zeros else b"\0\1")  # of equal numbers, leading zeros come first
+    return b"".join(parts)
+
+
+ENCODINGS: dict[str, Callable[[bytes], bytes | None]] = {
+    "text": text_bytes,
+    "int": int_bytes,
+    "float": float_bytes,
+    "version": version_bytes,
+}
+
+
+def _shuffled(seed: int) -> Callable[[int], bytes]:
+    """Return a function position -> sort key of the shuffle with this *seed*: a keyed hash."""
+    from hashlib import blake2b
+
+    key = blake2b(b"%d" % seed).digest()
+    return lambda position: blake2b(position.to_bytes(8, "big"), digest_size=8, key=key).digest()

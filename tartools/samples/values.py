@@ -1,0 +1,135 @@
+"""Values of samples, as columns, sort keys and expressions name them.
+
+A column is a field (`cls`), a path into a field that holds JSON (`meta.json:size.0`), or a pseudo-field
+(`__key__`, `__shard__`, `__index__`, `__size__`).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from tartools.errors import SampleError, UsageError, shown
+from tartools.samples.sample import Sample
+
+INDEX = "__index__"  # number of a sample, counted from the start of the input
+PSEUDO = ("__key__", "__shard__", INDEX, "__size__")
+NUMBERS = (INDEX, "__size__")
+
+
+class Column(NamedTuple):
+    """Where to find a value: in the first of the fields *choices* that the sample has, at *path* in its JSON.
+
+    *name* is the name of the column: the words of the user, or NEW of `NEW=...`.
+    """
+
+    name: str
+    choices: tuple[str, ...]
+    path: tuple[str, ...]
+
+
+def parse_column(text: str) -> Column:
+    """Return the column that *text* describes: `a`, `a;b`, `new=a;b`, each with an optional `:path.into.json`.
+
+    Raises: UsageError.
+
+    >>> parse_column("w=meta.json;json:size.0")
+    Column(name='w', choices=('meta.json', 'json'), path=('size', '0'))
+    """
+    new, equals, rest = text.rpartition("=")
+    names, colon, path = rest.partition(":")
+    choices, steps = tuple(names.split(";")), tuple(path.split(".")) if colon else ()
+    if not all(choices) or not all(steps) or (equals and not new):
+        raise UsageError(f"not a column: {text!r}; write FIELD, FIELD:path.in.json, a;b, or new=FIELD")
+    return Column(new if equals else rest, choices, steps)
+
+
+def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int], str | None]:
+    """Return a function (sample, index of the sample) -> value of *column* as text; None if the sample has no value.
+
+    A field is UTF-8 text; one final newline is removed unless *verbatim*. A JSON string is its text, any other JSON
+    value is written as JSON. The function raises as `lookup` does.
+    """
+    name = column.choices[0]
+    if column.choices == ("__key__",):
+        return lambda sample, _: sample.key
+    if len(column.choices) == 1 and not column.path and name not in PSEUDO:
+
+        def plain(sample: Sample, _index: int) -> str | None:
+            payload = sample.get(name, verbatim=verbatim)
+            return None if payload is None else text_of(sample, name, payload, verbatim)
+
+        return plain
+
+    def value(sample: Sample, index: int) -> str | None:
+        found = lookup(sample, column, index, verbatim=verbatim)
+        if found is None or isinstance(found[0], str):
+            return found and found[0]
+        import json
+
+        return json.dumps(found[0], ensure_ascii=False)
+
+    return value
+
+
+def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = False) -> tuple[Any] | None:
+    """Return the value of *column* with its JSON type, alone in a tuple; None if the sample has no value.
+
+    It is a number for `__index__` and `__size__`, the JSON value at a path, and otherwise the text of the field.
+
+    Raises: SampleError, naming sample and field, if the field occurs twice, is not UTF-8, or is not JSON but should be.
+    """
+    for name in column.choices:
+        if name in PSEUDO:
+            value = pseudo(sample, name, index)
+            return (int(value) if name in NUMBERS else value,)
+        payload = sample.get(name, verbatim=verbatim)
+        if payload is not None:
+            text = text_of(sample, name, payload, verbatim or bool(column.path))
+            return _inside(sample, name, text, column.path) if column.path else (text,)
+    return None
+
+
+def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
+    """Return *payload*, UTF-8, as text; remove one final newline unless *verbatim*. Raises: SampleError."""
+    try:
+        return payload.decode() if verbatim else payload.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise SampleError(
+            f"sample {sample.key!r}, field {field!r}: not UTF-8 text (byte {error.start})", url=sample.shard
+        ) from None
+
+
+def field_list(fields: Iterable[str]) -> str:
+    """Return the names of *fields* for a message that lists them.
+
+    >>> field_list(["jpg", "cls"]), field_list([""])[:25]
+    ('jpg cls', 'none (no name has a dot: ')
+    """
+    known = " ".join(field for field in fields if field)
+    return known or "none (no name has a dot: a sample n01 with a field jpg is a file n01.jpg)"
+
+
+def pseudo(sample: Sample, name: str, index: int) -> str:
+    """Return the pseudo-field *name* of *sample*. `__size__` is in bytes of an archive."""
+    if name == "__key__":
+        return sample.key
+    if name == "__shard__":
+        return shown(sample.shard)
+    return str(index if name == INDEX else sample.size)
+
+
+def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tuple[Any] | None:
+    """Return the value at *path* in the JSON *text*, alone in a tuple; None if the path does not exist."""
+    import json
+
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:  # RecursionError: a million brackets
+        raise SampleError(f"sample {sample.key!r}, field {field!r}: not JSON: {error}", url=sample.shard) from None
+    for step in path:
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return (value,)

@@ -1,0 +1,81 @@
+"""Work on all samples of the input, whose results are gathered in order: in several processes where that pays.
+
+For commands that make something small of every sample.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.shards.reading import Reading, check_shards, one_by_one, shard_batches
+
+WORKERS = 4  # by default; more would wait for this process, which gathers what they make
+SMALL = 64 << 20  # bytes of input; it takes longer to start workers than to read less
+
+Result = TypeVar("Result")
+
+
+def gather(
+    urls: Sequence[str],
+    account: Account,
+    reading: Reading,
+    work: Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]],
+    collect: Callable[[Result], object],
+    *,
+    most: int,
+    remote: bool = False,
+    plain: bool = False,
+) -> Generator[bytes, None, None]:
+    """Yield what *work* yields for the samples of *urls*, in order; call *collect* with each result that it returns.
+
+    All local files are checked before this returns a generator. There are up to *most* workers at a time. With
+    *remote*, they read remote shards too: only for work that yields nothing. With *plain*, they do not read compressed
+    shards.
+
+    *work* is called for each task: with its samples, which it counts in *account*, its number from 0 on, and whether
+    this is in a worker. There its result must survive JSON, and if it raises anything but a failure of a server, it is
+    called again in this process.
+
+    Holds 1 MiB, and each worker up to 64 MiB of output. Raises what `read_samples` raises.
+    """
+    check_shards(urls, account)
+    if most == 1 or (account.expected is not None and account.expected < SMALL):
+        return _in_this_process(urls, account, reading, work, collect)
+    from tartools.shards import workers
+
+    return workers.gather(urls, account, reading, work, collect, workers.Sharing(most, remote, plain))
+
+
+def _in_this_process(
+    urls: Sequence[str],
+    account: Account,
+    reading: Reading,
+    work: Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]],
+    collect: Callable[[Result], object],
+) -> Generator[bytes, None, None]:
+    batches = one_by_one(shard_batches(url, account, reading) for url in urls)
+    collect((yield from work(batches, 0, False)))
+
+
+def gather_results(
+    urls: Sequence[str],
+    account: Account,
+    reading: Reading,
+    work: Callable[[Iterator[Batch]], Result],
+    most: int,
+    collect: Callable[[Result], object],
+) -> None:
+    """Call *collect* with what *work* returns for the samples of each task, in order, as `gather` does.
+
+    Workers read remote shards too. Raises what `gather` raises.
+    """
+
+    def without_output(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, Result]:
+        yield from ()
+        return work(batches)
+
+    with closing(gather(urls, account, reading, without_output, collect, most=most, remote=True)) as outputs:
+        for _ in outputs:
+            pass

@@ -1,0 +1,169 @@
+"""The toolbox for Python programs: samples read and written as the commands do it.
+
+Nothing here forks or changes signals, and only remote URLs need threads. The one exception is the command of a `pipe:`
+URL.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, overload
+
+from tartools import storage
+from tartools.errors import StorageError
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch, Sample, Value, build
+from tartools.shards.reading import Reading, closing_upstream, read_batches
+from tartools.shards.writing import Destination, ShardWriter
+from tartools.storage.names.expand import expand
+from tartools.storage.outputs import ClosedByBlock, Pending
+
+if TYPE_CHECKING:
+    from tartools.storage.files import WritableFile
+
+PATIENCE = 2.0  # seconds that an abort waits for a thread that writes
+_processes = [object()]  # the last one stands for this process; os.getpid for each sample would cost 5 %
+os.register_at_fork(after_in_child=lambda: _processes.append(object()))
+
+
+def read(urls: str | Sequence[str], *, lax: bool = False, skip_special: bool = False) -> Iterator[Sample]:
+    """Return an iterator over the samples of one or many shards.
+
+        for sample in tartools.read("train-{000..147}.tar"):
+            sample.key, sample["jpg"]  # str, bytes
+
+    *urls* are paths and URLs as on the command line: braces and wildcards are expanded, `-` is stdin. An empty list has
+    no samples. All local files are checked before this returns. Dropping the iterator closes what it has open.
+    An iterator that has begun raises RuntimeError in another process, such as a fork: let each worker call `read`.
+
+    Order: that of the names, and of each archive. Holds: one sample, one read buffer of 1 MiB. A sample that you keep
+    keeps its buffer: keep `sample.own()` instead.
+    Raises StorageError and TarFormatError, with URL and byte offset, after the samples before the damage. Members
+    without data (links) become warnings, unless *skip_special*; *lax* accepts a shard without an end-of-archive block.
+    """
+    patterns = [urls] if isinstance(urls, str) else list(urls)
+    expanded = expand(patterns) if patterns else []
+    return _in_one_process(read_batches(expanded, Account(), Reading(lax, skip_special)))
+
+
+def _in_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
+    """Yield the samples of *batches*. Raises RuntimeError in another process than the one where it began.
+
+    Two processes would share the place in the file, and each would get parts of samples.
+    """
+    process = _processes[-1]
+    with closing_upstream(batches):
+        for batch in batches:
+            for sample in batch:
+                yield sample
+                if process is not _processes[-1]:
+                    raise RuntimeError(
+                        "this iterator was begun in another process, which reads on from the same files: "
+                        "call tartools.read in each process"
+                    )
+
+
+def write(
+    samples: Iterable[Sample | Mapping[str, Value]], url: str, *, force: bool = False, gzip: bool = False
+) -> None:
+    """Write *samples* to the shard *url*, which appears when it is complete; see `TarWriter`.
+
+    tartools.write((s for s in tartools.read("a.tar") if s["cls"] == b"3"), "threes.tar")
+    """
+    with TarWriter(url, force=force, gzip=gzip) as writer:
+        for sample in samples:
+            writer.write(sample)
+
+
+@overload
+def open(url: str, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
+@overload
+def open(url: str, mode: Literal["wb"], *, force: bool = False) -> WritableFile: ...
+def open(url: str, mode: str = "rb", *, force: bool = False) -> io.BufferedReader | WritableFile:
+    """Return *url*, local or remote, as a Python file: to read ("rb") or to write ("wb").
+
+        with tartools.open("s3://bucket/model.pt", "wb") as file:
+            torch.save(model.state_dict(), file)
+        state = torch.load(tartools.open("s3://bucket/model.pt", "rb"))
+
+    Reading: buffered; files, and objects of stores and servers that have ranges, seek, and only what is read is
+    fetched. A server without ranges has all of it copied to a temporary file first. `pipe:` and stdin do not seek.
+    Writing: no seeking; *url* appears at `close`, or when the `with` block ends normally. Anything else leaves nothing.
+    Around it, a wrapper like `io.TextIOWrapper` needs this file's own `with`, since its own closes in any case.
+
+    Holds: 9 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it is written.
+    Raises StorageError, with URL and byte; ValueError for another *mode*.
+    """
+    from tartools.storage import files
+
+    if mode == "rb":
+        return files.reading(url)
+    if mode == "wb":
+        return files.WritableFile(url, force=force)
+    raise ValueError(f"mode is 'rb' or 'wb', not {mode!r}")
+
+
+class TarWriter(ClosedByBlock):
+    """Writes samples to the shard *url*, compressed as its suffix (or *gzip*) says.
+
+        with tartools.TarWriter("a.tar") as writer:
+            writer.write({"__key__": "n01", "png": picture, "cls": 3, "json": {"who": "me"}})
+
+    The file appears under its name at `close`, or when the `with` block ends normally. Anything else (an exception,
+    garbage collection, the end of the program) leaves nothing behind.
+
+    Several threads may write: each sample is written whole, in the order of the calls. A writer belongs to the process
+    that opened it: in another process, such as a fork, `write` and `close` raise RuntimeError, and nothing is written.
+
+    Raises StorageError if *url* exists (unless *force*) or can't be written.
+    """
+
+    def __init__(self, url: str, *, force: bool = False, gzip: bool = False) -> None:
+        storage.check_output(url, force, ())  # otherwise a store would only report it at the end
+        from threading import RLock  # not needed to read
+
+        self._url = url
+        self._lock = RLock()  # a signal handler may close what the same thread writes
+        self._calls: list[None] = []  # one for each `write` under way; a list, since its methods are atomic
+        self._pending = Pending(self, lambda: ShardWriter(Destination(url, force, gzip)))
+
+    def write(self, sample: Sample | Mapping[str, Value]) -> None:
+        """Add a sample: one that was read, or a mapping of `__key__` and fields to values.
+
+        Values: bytes, str, numbers, PIL images (as the field's suffix says), and JSON values for a `json` field.
+        Raises TypeError naming the field for another value; SampleError for a key or field that would not read
+        back, or the key of the sample before; ValueError after `close`.
+        """
+        self._pending.check_process()  # in a fork, nobody may be left who would release the lock
+        self._calls.append(None)
+        try:
+            built = sample if isinstance(sample, Sample) else build(sample)
+            with self._lock:
+                self._pending.writer.write(built)
+        finally:
+            self._calls.pop()
+
+    def close(self) -> None:
+        """Write the end of the archive, and let the shard appear. Does nothing the second time.
+
+        Raises StorageError if another thread is writing; the shard is dropped then, as after any other error.
+        """
+        self._pending.check_process()
+        if not self._pending.is_open:
+            return
+        with self._lock:
+            if self._calls and self._pending.is_open:
+                self._pending.abort()
+                raise StorageError("closed while a thread was writing a sample, so it is dropped", url=self._url)
+            self._pending.commit()
+
+    def abort(self) -> None:
+        """Drop the shard: nothing appears. Does nothing after `close`."""
+        locked = self._pending.is_ours and self._lock.acquire(timeout=PATIENCE)
+        try:
+            self._pending.abort()
+        finally:
+            if locked:
+                self._lock.release()

@@ -1,0 +1,171 @@
+"""Many URLs to samples.
+
+`read_samples` yields samples one by one. What only copies samples takes them in the batches that the reader finds:
+`read_batches`.
+"""
+
+import io
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from tartools import storage, tar
+from tartools.errors import printable, shown
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch, Sample
+from tartools.shards.stream import ShardStream
+from tartools.storage.streams import Input
+from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
+
+Item = TypeVar("Item")
+
+
+class Reading(NamedTuple):
+    """How shards are read.
+
+    *lax* accepts a shard without an end-of-archive block, *skip_special* skips links, devices and sparse members
+    silently. With *ranges*, samples of plain local files are ranges of those files and hold no memory. Unless
+    *listed*, the members of a sample are only found when they are asked for. Large members of compressed or remote
+    shards go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp). With *forks*, a forked process
+    decompresses: for commands only.
+    """
+
+    lax: bool = False
+    skip_special: bool = False
+    ranges: bool = False
+    listed: bool = True
+    tmpdir: str | None = None
+    forks: bool = False
+
+
+def read_samples(
+    urls: Sequence[str], account: Account | None = None, reading: Reading | None = None
+) -> Iterator[Sample]:
+    """Return the samples of the shards *urls*, one shard after the other.
+
+    All local files are checked before this returns; each shard is opened when its turn comes. A sample is yielded
+    once the header that ends it has been read and is sound.
+
+    Order: that of *urls*, and of each archive. Holds one sample and one read buffer of 1 MiB.
+    Raises TarFormatError and StorageError, with URL and byte offset, after the samples before the damage.
+    """
+    return one_by_one(read_each(urls, account or Account(), reading or Reading()))
+
+
+def one_by_one(shards: Iterable[Iterator[Item]]) -> Iterator[Item]:
+    """Yield the items of each of *shards* in turn; closing this closes the current one."""
+    for shard in shards:
+        yield from shard
+
+
+def read_each(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Sample]]:
+    """Return an iterator of the samples of each shard, one iterator a shard; otherwise as `read_samples`."""
+    check_shards(urls, account)
+    return (read_shard(url, account, reading) for url in urls)
+
+
+def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Batch]:
+    """Return the samples of the shards *urls* in batches, as `read_samples`. Whoever takes them counts them."""
+    check_shards(urls, account)
+    return one_by_one(shard_batches(url, account, reading) for url in urls)
+
+
+def counted(batches: Iterable[Batch], account: Account) -> Iterator[Batch]:
+    """Yield *batches*, and count their samples as read."""
+    with closing_upstream(batches):
+        for batch in batches:
+            account.samples_in += len(batch)
+            yield batch
+
+
+def each(batches: Iterable[Batch], account: Account) -> Iterator[Sample]:
+    """Yield the samples of *batches*, and count them as read."""
+    with closing_upstream(batches):
+        for batch in batches:
+            for sample in batch:
+                account.samples_in += 1
+                yield sample
+
+
+@contextmanager
+def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
+    """Close *samples*, if it is a generator, when the block ends; with it the stages that it reads from."""
+    try:
+        yield
+    finally:
+        close = getattr(samples, "close", None)
+        if close:
+            close()
+
+
+def check_shards(urls: Sequence[str], account: Account) -> None:
+    """Check those of *urls* that can be checked without reading; set number and size of all in *account*.
+
+    Raises StorageError.
+    """
+    account.expected = storage.check_inputs(urls)
+    account.shards = len(urls)
+
+
+def read_shard(url: str, account: Account, reading: Reading) -> Iterator[Sample]:
+    """Return the samples of the shard *url*, as `read_samples`."""
+    return each(shard_batches(url, account, reading), account)
+
+
+def shard_batches(
+    url: str,
+    account: Account,
+    reading: Reading,
+    stream: Input | None = None,
+    *,
+    begin: int = 0,
+    until: int | None = None,
+) -> Generator[Batch, None, None]:
+    """Yield the samples of the shard *url* in batches; whoever takes them counts them.
+
+    *stream* is its tar stream if it is already open; it is closed at the end, or when the generator is closed.
+    Of a plain file, whose stream stands at byte *begin*, only the samples up to byte *until*, where one must begin.
+    """
+    with closing(stream or ShardStream(url, account, reading.forks)) as opened:
+        yield from batches_of(read_parts(url, opened, reading, begin, until), url, account, reading)
+    if until is None:
+        account.shards_done += 1
+
+
+def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Parsed]:
+    """Return the parts of the shard *url* in its tar *stream*: see `tar.read_members`."""
+    return tar.read_members(
+        stream,
+        url=url,
+        scratch=partial(_scratch_file, reading.tmpdir),
+        ranges=reading.ranges,
+        listed=reading.listed,
+        lax=reading.lax,
+        begin=begin,
+        until=until,
+    )
+
+
+def _scratch_file(tmpdir: str | None) -> io.FileIO:
+    from tartools.storage.scratch import scratch_file  # only for large members
+
+    return scratch_file(tmpdir)
+
+
+def batches_of(parts: Iterable[Parsed], url: str, account: Account, reading: Reading) -> Iterator[Batch]:
+    """Yield the samples among the *parts* of the shard *url*; report in *account* what is not part of a sample."""
+    for part in parts:
+        if isinstance(part, (ContiguousGroups, ScatteredGroup)):
+            yield Batch(part, url)
+        elif isinstance(part, Special):
+            _report(part, url, account, reading)
+
+
+def _report(found: Special, url: str, account: Account, reading: Reading) -> None:
+    if found.kind == "missing end":
+        account.warn(f"{shown(url)}: ends without an end-of-archive block, accepted because of --lax")
+    elif found.silent:
+        account.directories += 1
+    elif not reading.skip_special:
+        account.special(f"{shown(url)}: {printable(found.name)}", found.kind)

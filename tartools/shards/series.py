@@ -1,0 +1,112 @@
+"""Samples to numbered shards."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from tartools import tar
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.shards.reading import closing_upstream
+from tartools.shards.writing import Destination, ShardWriter
+from tartools.storage.interrupts import deferred_signals
+
+
+class Limits(NamedTuple):
+    """When a shard is full and when all is done.
+
+    Shard k, from 0 on, gets up to `samples(k)` samples (None: any number), and its tar, end included, up to *size*
+    bytes; a sample that alone is larger gets a shard of its own. There are up to *shards* shards.
+    """
+
+    samples: Callable[[int], int | None] = lambda _: None
+    size: int | None = None
+    shards: int | None = None
+
+
+def write_shards(
+    batches: Iterable[Batch], destination: Callable[[int], Destination], limits: Limits, account: Account
+) -> Iterator[str]:
+    """Write the samples of *batches* to numbered shards; yield the URL of each once it is complete and has its name.
+
+    Shard k, from 0 on, goes to `destination(k)`. After the last one no more samples are asked for. No shard is empty.
+
+    Order: input order. Holds one batch.
+    Raises what *batches* raises, StorageError and SampleError. Shards that were yielded stay, the current one does not.
+    """
+    series = _Series(destination, limits, account)
+    with closing_upstream(batches):
+        try:
+            for batch in batches if not series.done else ():
+                yield from series.write(batch)
+                if series.done:
+                    return
+            if series.writer is not None:
+                yield series.complete(series.writer)
+        finally:
+            if series.writer is not None:
+                series.writer.abort()
+
+
+class _Series:
+    """Numbered shards, written one after the other; *writer* writes the current one."""
+
+    def __init__(self, destination: Callable[[int], Destination], limits: Limits, account: Account) -> None:
+        self._destination = destination
+        self._limits = limits
+        self._account = account
+        self._complete = 0  # shards
+        self.writer: ShardWriter | None = None
+
+    @property
+    def done(self) -> bool:
+        """Return whether all shards that are wanted are complete."""
+        return self._complete == self._limits.shards
+
+    def write(self, batch: Batch) -> Iterator[str]:
+        """Write the samples of *batch*, up to the end of the last shard; yield the URL of each shard that is full."""
+        first = 0
+        while first < len(batch) and not self.done:
+            share = self._fitting(batch, first)
+            if self.writer is not None and not share:
+                yield self.complete(self.writer)
+                if self.done:  # the sample that did not fit has been read
+                    self._account.samples_in += 1
+                    self._account.left_out += 1
+                continue
+            writer = self._write(batch, first, first + share)
+            first += share
+            if writer.samples == self._limits.samples(self._complete):
+                yield self.complete(writer)
+
+    def complete(self, writer: ShardWriter) -> str:
+        """Commit the current shard; return its URL."""
+        writer.commit()
+        self._account.bytes_out += writer.size
+        self.writer = None
+        self._complete += 1
+        return writer.url
+
+    def _write(self, batch: Batch, first: int, last: int) -> ShardWriter:
+        """Write the samples *first* to *last* - 1 of *batch* to the current shard, or to a new one."""
+        if self.writer is None:
+            with deferred_signals():
+                self.writer = ShardWriter(self._destination(self._complete))
+        self._account.samples_in += last - first
+        self.writer.write_batch(batch, first, last)
+        self._account.samples_out += last - first
+        return self.writer
+
+    def _fitting(self, batch: Batch, first: int) -> int:
+        """Return how many samples of *batch*, from number *first* on, fit into the current shard, or into a new one.
+
+        0 if the current shard is full; a new one takes at least one sample.
+        """
+        fitting = len(batch) - first
+        writer, limits = self.writer, self._limits
+        if limits.size:
+            room = tar.room_in(limits.size) - (writer.size if writer else 0)
+            fitting = min(fitting, max(batch.fitting(first, room), 0 if writer else 1))
+        count = limits.samples(self._complete)
+        if count is not None:
+            fitting = min(fitting, count - (writer.samples if writer else 0))
+        return fitting

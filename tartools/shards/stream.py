@@ -1,0 +1,105 @@
+"""The tar stream of one shard: opened, counted, decompressed, and in commands read by a forked process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tartools import storage
+from tartools.samples.account import Account
+from tartools.storage.streams import Input, Stream, skip
+from tartools.tar import compression
+from tartools.tar.codecs import MAGIC
+
+if TYPE_CHECKING:
+    from tartools.shards.forked import ForkedStream
+
+
+class ShardStream:
+    """The tar stream of the shard *url*. The only place that counts the bytes that are read, in *account*.
+
+    With *forks*, *forked* is the stream of a process that reads the shard, or will once that pays; else it is None.
+
+    Raises StorageError if the shard can't be opened.
+    """
+
+    def __init__(self, url: str, account: Account, forks: bool = False) -> None:
+        self._input: Input | None = storage.open_read(url)
+        self._stored: StoredBytes | None = StoredBytes(self._input)
+        self._account = account
+        self._counted = 0  # of the stored bytes
+        self.forked: ForkedStream | None = None
+        try:
+            stream = compression.decompressed(self._stored, url)
+        except BaseException:
+            self._input.close()
+            raise
+        fileno = getattr(self._input, "fileno", None)  # remote objects have no descriptor
+        if forks and stream.file is None and fileno is not None:
+            from tartools.shards.forked import ForkedStream  # most inputs are plain files
+
+            stream = self.forked = ForkedStream(stream, self._stored, fileno(), url)
+        self._stream: Stream | None = stream
+        self.file, self.start = stream.file, stream.start
+
+    def start_at(self, begin: int) -> None:
+        """Move to byte *begin* of a plain file that has not been read yet. What is before does not count as read."""
+        assert self._input is not None
+        skip(self._input, begin)
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end."""
+        assert self._stream is not None
+        count = self._stream.readinto(view)
+        self._count(count)
+        return count
+
+    def skip(self, count: int, /) -> None:
+        """Skip *count* bytes of a plain file, which count as read."""
+        assert self._stream is not None
+        skip(self._stream, count)
+        self._count(count)
+
+    def _count(self, unpacked: int) -> None:
+        assert self._stored is not None
+        stored = self._stored.count
+        self._account.bytes_in += stored - self._counted
+        self._account.unpacked += unpacked
+        self._counted = stored
+
+    def cancel(self) -> bool:
+        """Make another thread's `readinto` return soon; tell whether that is possible."""
+        opened = self._input
+        return opened is None or opened.cancel()
+
+    def close(self) -> None:
+        """Stop reading. Views of what was read stay valid; `file` is None from now on."""
+        if self.forked is not None:
+            self.forked.close()  # before the input, or a command that writes on would get no SIGPIPE
+        if self._input is not None:
+            self._input.close()
+        self.file = self._input = self._stored = self._stream = self.forked = None  # all that samples keep is this
+
+
+class StoredBytes:
+    """The bytes of a shard as they are stored: how many were read, the first of them, and whether all were read."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.file, self.start = stream.file, stream.start
+        self._stream = stream
+        self.count = 0
+        self.head = b""  # as many as `compression.is_compressed` looks at
+        self.ended = False  # the last `readinto` returned 0
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end."""
+        count = self._stream.readinto(view)
+        if self.count < MAGIC:
+            self.head += bytes(view[: min(count, MAGIC - self.count)])
+        self.count += count
+        self.ended = not count
+        return count
+
+    def skip(self, count: int, /) -> None:
+        """Skip *count* bytes, which count as read."""
+        skip(self._stream, count)
+        self.count += count

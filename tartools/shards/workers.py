@@ -1,0 +1,273 @@
+"""Shards, and parts of large shards, that several worker processes read at once.
+
+For commands that make something small of every sample. A large plain file is cut where a group of members seems to
+begin. The worker that reads the part before a cut checks it, and returns its result only if all of its part is as it
+should be. If not (damage, a link, a wrong cut), this process reads everything from the begin of that part on: so output
+and messages are the same as with one process.
+"""
+
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import IO, Any, Generic, NamedTuple, TypeVar
+
+from tartools import storage
+from tartools.errors import StorageError
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.shards.forks import MOST, Child, can_fork, write_all
+from tartools.shards.reading import Reading, shard_batches
+from tartools.shards.stream import ShardStream
+from tartools.tar import compression
+from tartools.tar.cut import Cut, find_cut
+
+PART = 32 << 20  # bytes of a part of a shard
+MOST_OUTPUT = 64 << 20  # bytes of output that a worker holds
+READ = 1 << 20  # bytes of output that are read at a time
+REMOTE_SHARDS = 4  # most remote shards that one worker reads
+
+Result = TypeVar("Result")
+
+
+Work = Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]]  # samples, number of task, is it a fork
+
+
+class ShardPart(NamedTuple):
+    """Bytes *begin* up to *cut* of the shard *url*, which is input *number*; *file* is the identity of its file."""
+
+    number: int
+    url: str
+    begin: int = 0
+    cut: Cut | None = None
+    file: tuple[int, int] | None = None
+
+
+class Task(NamedTuple):
+    """What is read as a whole: a part of a large shard, or several small shards. Only if *forkable* by a worker."""
+
+    parts: list[ShardPart]
+    forkable: bool
+
+
+class Sharing(NamedTuple):
+    """How the input is shared out: among up to *most* workers at a time.
+
+    With *remote*, workers read remote shards too: only for work that yields nothing. With *plain*, they do not read
+    compressed shards.
+    """
+
+    most: int
+    remote: bool = False
+    plain: bool = False
+
+
+class _UnexpectedError(Exception):
+    """Something in a part needs the process that gathers: it will read the part again."""
+
+
+def gather(
+    urls: Sequence[str],
+    account: Account,
+    reading: Reading,
+    work: Work[Result],
+    collect: Callable[[Result], object],
+    sharing: Sharing,
+) -> Generator[bytes, None, None]:
+    """Yield and *collect* as `gathering.gather` does, which has checked *urls*, by workers where that is possible."""
+    most = min(sharing.most, MOST - 1)  # one more waits to be gathered
+    sharing = sharing._replace(most=most, remote=sharing.remote and len(urls) > 1)
+    size = account.expected if most > 1 and can_fork() else 0
+    gathering = _Gathering(account, reading, work, sharing)
+    return gathering.run(tasks(urls, size, sharing), urls, collect)
+
+
+class _Gathering(Generic[Result]):
+    """What `gather` was called with, and the tasks that were started and are not gathered yet."""
+
+    def __init__(self, account: Account, reading: Reading, work: Work[Result], sharing: Sharing) -> None:
+        self._account = account
+        self._reading = reading
+        self._work = work
+        self._sharing = sharing
+        self._started: deque[tuple[int, Task, Child | None]] = deque()
+
+    def run(
+        self, tasks: Iterator[Task], urls: Sequence[str], collect: Callable[[Result], object]
+    ) -> Generator[bytes, None, None]:
+        """Do *tasks*, in order; yield their outputs and *collect* their results."""
+        numbered = enumerate(tasks)
+        try:
+            while True:
+                while len(self._started) <= self._sharing.most and (started := next(numbered, None)):
+                    self._started.append((*started, self._start(*started)))
+                if not self._started:
+                    return
+                number, task, worker = self._started.popleft()
+                if worker is not None:
+                    with closing(worker), io.BufferedReader(worker.pipe, READ) as file:
+                        header = file.readline()
+                        if header.endswith(b"\n"):  # else it gave up or was killed
+                            import json
+
+                            collect((yield from self._gathered(json.loads(header), file, task.parts[0].url)))
+                            continue
+                parts = task.parts
+                if task.forkable:
+                    self._close()
+                    numbered = enumerate(())
+                    parts = uncut(parts, urls)
+                batches = _batches(parts, self._account, self._reading)
+                collect((yield from self._work(batches, number, False)))
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        """Kill the workers whose results are not wanted."""
+        while self._started:
+            *_, worker = self._started.pop()
+            if worker is not None:
+                worker.close()
+
+    def _start(self, number: int, task: Task) -> Child | None:
+        """Return the worker that does *task*; None if this process has to."""
+        if not task.forkable or not can_fork():
+            return None
+        try:
+            return Child(lambda pipe: self._run_worker(number, task, pipe))
+        except OSError:  # too many processes or open files
+            return None
+
+    def _gathered(self, header: dict[str, Any], file: IO[bytes], url: str) -> Generator[bytes, None, Result]:
+        """Yield the output that follows *header* in *file*; return the result. Raises the worker's StorageError."""
+        if "failure" in header:
+            raise StorageError(header["failure"], url=header["url"], offset=header["offset"])
+        for size in header["sizes"]:
+            output = file.read(size)
+            if len(output) < size:
+                raise StorageError("the process that reads this was killed (there may be too little memory)", url=url)
+            yield output
+        self._account.add(header["counts"])
+        result: Result = header["result"]
+        return result
+
+    # ---- what follows runs in a worker ----
+
+    def _run_worker(self, number: int, task: Task, pipe: int) -> None:
+        """Do *task*, and write to *pipe* a line of JSON, and the outputs. Raises if this process can't do it."""
+        reports: list[str] = []
+        self._account.reset(reports.append)
+        if self._sharing.remote:
+            storage.share_memory(self._sharing.most + 1)
+        batches = _batches(task.parts, self._account, self._reading._replace(forks=False))
+        outputs: list[bytes] = []
+        try:
+            result = _run(self._work(batches, number, True), outputs)
+        except StorageError as error:
+            if reports or not storage.is_far(error.url):
+                raise
+            header: dict[str, object] = {"failure": error.message, "url": error.url, "offset": error.offset}
+        else:
+            sizes = list(map(len, outputs))
+            header = {"result": result, "counts": self._account.counts(), "sizes": sizes}
+        if reports:
+            raise _UnexpectedError
+        import json  # 2 ms, of which most runs have no need
+
+        write_all(pipe, memoryview(json.dumps(header).encode() + b"\n"))
+        write_all(pipe, memoryview(b"".join(outputs)))
+
+
+def _run(work: Generator[bytes, None, Result], outputs: list[bytes]) -> Result:
+    """Return what *work* returns; add what it yields to *outputs*. Raises _UnexpectedError if that is too much."""
+    size = 0
+    while True:
+        try:
+            outputs.append(next(work))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        size += len(outputs[-1])
+        if size > MOST_OUTPUT:
+            raise _UnexpectedError
+
+
+def _batches(parts: Iterable[ShardPart], account: Account, reading: Reading) -> Iterator[Batch]:
+    """Yield the samples of *parts*. Raises _UnexpectedError if the last sample of one goes on behind its cut."""
+    for _, url, begin, cut, file in parts:
+        stream = ShardStream(url, account, reading.forks)
+        last = b""
+        if file is not None and (stream.file is None or identity(stream.file.fileno()) != file):
+            stream.close()
+            raise StorageError("this file was replaced while it was read", url=url)
+        if begin:
+            stream.start_at(begin)
+        until = cut and cut.offset
+        with closing(shard_batches(url, account, reading, stream, begin=begin, until=until)) as batches:
+            for batch in batches:
+                yield batch
+                last = batch.keys[-1]
+        if cut is not None and last in (b"", cut.key):
+            raise _UnexpectedError
+
+
+# ---- how the input is shared out ----
+
+
+def tasks(urls: Sequence[str], size: int | None, sharing: Sharing) -> Iterator[Task]:
+    """Yield the tasks that *urls* are shared out to, in order: only one if *size*, the bytes of all, is too small."""
+    if size is not None and size < 2 * PART:
+        yield Task([ShardPart(number, url) for number, url in enumerate(urls)], False)
+        return
+    remote_size = -(-PART // min(REMOTE_SHARDS, -(-len(urls) // sharing.most)))  # assumed, since a request takes time
+    small: list[ShardPart] = []
+    held = 0
+    for number, url in enumerate(urls):
+        size = remote_size if sharing.remote and storage.is_far(url) else storage.plain_size(url)
+        if size is not None and sharing.plain and is_compressed(url):
+            size = None
+        if size is not None and size <= PART:
+            small.append(ShardPart(number, url))
+            held += size
+        if small and (held >= PART or small[-1].number != number):
+            yield Task(small, True)
+            small, held = [], 0
+        if size is None:
+            yield Task([ShardPart(number, url)], False)
+        elif size > PART:
+            yield from cut_up(number, url)
+    if small:
+        yield Task(small, True)
+
+
+def cut_up(number: int, url: str) -> Iterator[Task]:
+    """Yield a task for each part of the large file *url*, and only one if it is compressed."""
+    with closing(storage.open_read(url)) as stream:
+        file = stream.file
+        if file is None or compression.is_compressed(compression.head_of(file)):
+            yield Task([ShardPart(number, url)], False)
+            return
+        known = identity(file.fileno())
+        begin, size = 0, os.fstat(file.fileno()).st_size
+        while begin + 2 * PART < size and (cut := find_cut(file, begin + PART)):
+            yield Task([ShardPart(number, url, begin, cut, known)], True)
+            begin = cut.offset
+        yield Task([ShardPart(number, url, begin, None, known)], True)
+
+
+def uncut(parts: list[ShardPart], urls: Sequence[str]) -> list[ShardPart]:
+    """Return *parts*, the rest of the shard that they end in, and all shards of *urls* that follow."""
+    rest = parts[-1].number + 1
+    return [parts[0]._replace(cut=None), *parts[1:], *(ShardPart(n, url) for n, url in enumerate(urls[rest:], rest))]
+
+
+def is_compressed(url: str) -> bool:
+    """Return whether the local file *url* is compressed."""
+    with closing(storage.open_read(url)) as stream:
+        return stream.file is not None and compression.is_compressed(compression.head_of(stream.file))
+
+
+def identity(fd: int) -> tuple[int, int]:
+    """Return what distinguishes the open file *fd* from all others."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino

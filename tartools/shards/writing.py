@@ -1,0 +1,140 @@
+"""Samples to a shard, which appears under its name when it is complete."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from tartools import storage, tar
+from tartools.errors import SampleError, StorageError, shown
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch, Sample
+from tartools.shards.reading import closing_upstream
+from tartools.storage.interrupts import deferred_signals
+from tartools.tar import compression
+
+
+class Destination:
+    """Where a shard goes: *force* replaces what exists, *gzip* compresses whatever the suffix of *url*."""
+
+    def __init__(self, url: str, force: bool = False, gzip: bool = False) -> None:
+        self.url = url
+        self.force = force
+        self.gzip = gzip
+
+
+class ShardWriter:
+    """Writes one shard: samples, then at `commit` the end of the archive. Only then does its name appear.
+
+    Refuses two adjacent samples with one key, which a reader would take for one sample.
+
+    Raises StorageError if the destination exists or can't be written; UsageError if its suffix contradicts *gzip*.
+    """
+
+    def __init__(self, destination: Destination) -> None:
+        url = self.url = destination.url
+        codec = compression.codec_for(url, destination.gzip)
+        compressor = codec.compressor() if codec else None
+        self._output = storage.open_write(url, destination.force)
+        self._compressed = compression.CompressedSink(self._output.sink, compressor) if compressor else None
+        self._writer = tar.Writer(self._compressed or self._output.sink)
+        self._last = Sample(b"")
+        self._broken = False  # a write failed halfway
+        self.samples = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tar so far, without its end and before compression."""
+        return self._writer.size
+
+    def write(self, sample: Sample) -> None:
+        """Add *sample*. Raises SampleError if it has the key of the sample before it."""
+        self._check_key(sample)
+        self._last = sample
+        self._broken = True
+        sample.write_to(self._writer)
+        self._broken = False
+        self.samples += 1
+
+    def write_batch(self, batch: Batch, first: int, last: int) -> None:
+        """Add the samples *first* to *last* - 1 of *batch*, as `write` does."""
+        self._check_key(batch[first])  # the others differ: the reader would have joined them
+        self._last = batch[last - 1]
+        self._broken = True
+        batch.write_to(self._writer, first, last)
+        self._broken = False
+        self.samples += last - first
+
+    def _check_key(self, sample: Sample) -> None:
+        last = self._last
+        if sample.raw_key == last.raw_key and self.samples and sample.grouped and last.grouped:
+            where = " and ".join(dict.fromkeys(shown(s.shard) for s in (last, sample) if s.shard))
+            help = f" (from {where}); tarcat --rekey gives new keys, tarsort joins them" if where else ""
+            raise SampleError(
+                f"two samples with the key {sample.key!r} side by side, which readers would take for one{help}"
+            )
+
+    def commit(self) -> None:
+        """Write the end of the archive, and let the shard appear under its name.
+
+        Raises StorageError, also if an earlier `write` failed, since the archive is incomplete then.
+        """
+        if self._broken:
+            raise StorageError("the archive is incomplete, because an earlier write failed", url=self.url)
+        self._writer.end()
+        if self._compressed:
+            self._compressed.finish()
+        self._output.commit()
+
+    def abort(self, *, flush: bool = True) -> None:
+        """Drop the shard: no end of archive is written, and no file appears.
+
+        What has gone to stdout stays. With *flush*, the whole samples that are buffered for it follow, which may wait
+        for a reader.
+        """
+        try:
+            if flush and self._output.streaming and not self._broken:
+                self._writer.flush()
+        finally:
+            self._output.abort()
+
+
+@contextmanager
+def shard_writer(destination: Destination) -> Iterator[ShardWriter]:
+    """Give a `ShardWriter` that commits when the block ends normally, and aborts otherwise."""
+    writer: ShardWriter | None = None
+    try:
+        with deferred_signals():
+            writer = ShardWriter(destination)
+        yield writer
+        writer.commit()
+    except BaseException as error:
+        try:
+            if writer is not None:
+                writer.abort(flush=isinstance(error, Exception))  # after a signal, do not wait for a reader
+        except Exception as second:
+            error.add_note(f"then, while dropping the output: {second}")
+        raise
+
+
+def write_samples(samples: Iterable[Sample], destination: Destination | str, account: Account | None = None) -> None:
+    """Write *samples*, in order, to one shard.
+
+    Holds what `tar.Writer` holds. Raises what *samples* raises; StorageError; SampleError for two adjacent samples with
+    one key.
+    """
+    account = account or Account()
+    if isinstance(destination, str):
+        destination = Destination(destination)
+    with closing_upstream(samples), shard_writer(destination) as writer:
+        for sample in samples:
+            writer.write(sample)
+            account.samples_out += 1
+        account.bytes_out += writer.size
+
+
+def write_batches(batches: Iterable[Batch], destination: Destination, account: Account) -> None:
+    """Write all samples of *batches*, in order, to one shard, as `write_samples` does."""
+    with closing_upstream(batches), shard_writer(destination) as writer:
+        for batch in batches:
+            writer.write_batch(batch, 0, len(batch))
+            account.samples_out += len(batch)
+        account.bytes_out += writer.size

@@ -1,0 +1,117 @@
+"""What can be said about URLs without reading or writing them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from tartools.errors import StorageError, UsageError
+from tartools.storage import local
+from tartools.storage.streams import EXISTS
+from tartools.storage.url import Url
+
+NO_NAME = "the name of a file is empty (a variable of the shell may not be set)"
+PATIENCE = 5.0  # seconds to connect to a server
+
+
+def check_inputs(urls: Sequence[str]) -> int | None:
+    """Check every input as far as that is possible without reading it; return their bytes in all, None if unknown.
+
+    Raises: StorageError for a local file that does not exist or can't be read; UsageError for a URL that holds a
+    password, names no object or is empty, for stdin named twice, or stdin that is a terminal.
+    """
+    if urls.count("-") > 1:
+        raise UsageError("stdin can be read only once")
+    if "" in urls:
+        raise UsageError(NO_NAME)
+    total: int | None = 0
+    for url in map(Url, urls):
+        size = None
+        if url.is_local:
+            size = local.check_readable(url)
+        else:
+            _check_unread(url)
+        total = None if total is None or size is None else total + size
+    return total
+
+
+def _check_unread(url: Url) -> None:
+    """Check an input that is not a local file. Raises: StorageError, UsageError."""
+    if url.scheme == "-" and os.isatty(0):
+        raise UsageError("stdin is a terminal: name a shard, or pipe one in (see --help)")
+    if url.read_command:
+        return
+    url.module("read")
+    if url.is_stored:
+        from tartools.storage import objects
+
+        objects.object_at(url)
+
+
+def check_output(url: str, force: bool, inputs: Sequence[str]) -> None:
+    """Check an output before anything is read.
+
+    Raises: StorageError if it exists (unless *force*), or is one of the *inputs*; UsageError if its name is empty.
+    """
+    if not url:
+        raise UsageError(NO_NAME)
+    url = Url(url)
+    url.module("write")
+    if url.is_local or url == "-":
+        local.check_writable(url, force, [name for name in inputs if name == "-" or Url(name).is_local])
+    elif url.scheme != "pipe":
+        if url in inputs:
+            raise StorageError("this output is also an input", url=url)
+        if not force and exists(url):
+            raise StorageError(EXISTS, url=url)
+
+
+def exists(url: str) -> bool:
+    """Tell whether *url*, local or remote, exists. Raises: StorageError if that can't be found out."""
+    url = Url(url)
+    if url.is_local:
+        return local.exists(url)
+    from tartools.storage import objects, smart
+
+    return objects.exists(url) if url.is_stored else smart.exists(url)
+
+
+def is_directory(url: str) -> bool:
+    """Tell whether *url* is a local directory that exists."""
+    return Url(url).is_local and local.exists(f"{url}/.")
+
+
+def is_repeatable(url: str) -> bool:
+    """Tell whether *url* can be read twice: stdin, commands and fifos can't.
+
+    Raises: StorageError if it is a local file that does not exist.
+    """
+    url = Url(url)
+    return url.scheme not in ("-", "pipe") and (not url.is_local or local.check_readable(url) is not None)
+
+
+def is_far(url: str) -> bool:
+    """Tell whether *url* is on a server that this process connects to; each process has connections of its own."""
+    url = Url(url)
+    return url.is_stored and not url.read_command
+
+
+def plain_size(url: str) -> int | None:
+    """Return the bytes of *url* if it is a regular local file, which can be read any number of times; else None."""
+    url = Url(url)
+    if not url.is_local or url.read_command:
+        return None
+    try:
+        return local.check_readable(url)
+    except StorageError:
+        return None  # whoever reads it raises this again
+
+
+def check_connection(host: str, port: int, url: str) -> None:
+    """Raise StorageError unless *port* of *host*, the server of *url*, accepts connections."""
+    import socket
+
+    try:
+        socket.create_connection((host, port), PATIENCE).close()
+    except OSError as error:
+        raise StorageError(f"cannot connect: {error.strerror or error}", url=url) from error

@@ -1,0 +1,296 @@
+"""Objects in AIStore, by its native HTTP API.
+
+`AIS_ENDPOINT` is the URL of the proxy, which redirects requests for objects to targets; `AIS_AUTHN_TOKEN` the token, if
+one is needed; `AIS_CLIENT_CA` and `AIS_SKIP_VERIFY` are for TLS. `ais://BUCKET/OBJECT` is in the cluster itself;
+objects of `aws:` and `gcp:` are in a store behind it; `?provider=NAME` at the end of an `ais:` URL names any other such
+store. The rest of a name is taken literally.
+
+Source: AIStore, docs/http_api.md, and its Python SDK (obj/multipart_upload.py, request_client.py, bucket.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+import requests
+import urllib3
+
+from tartools.errors import StorageError, UsageError
+from tartools.storage.objects import http
+from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
+from tartools.storage.objects.http import (
+    NotFoundError,
+    drain,
+    payload,
+    range_header,
+    read_json,
+    read_short,
+    redirect_target,
+)
+from tartools.storage.objects.retry import TransientError
+from tartools.storage.objects.uploads import Upload
+from tartools.storage.streams import EXISTS
+from tartools.storage.url import Url
+
+LISTS_IN_PARALLEL = False
+WORKERS = 4  # parts that are sent at once
+_TRUE = ("1", "t", "true", "y", "yes", "on")
+
+
+class _Location(NamedTuple):
+    """The parts of a URL; *name* may be empty, *ending* names the *provider* if the scheme does not."""
+
+    scheme: str
+    bucket: str
+    name: str
+    ending: str
+    provider: str
+
+    def url(self, name: str) -> str:
+        """Return the URL of the object *name* in the same bucket."""
+        return f"{self.scheme}://{self.bucket}/{name}{self.ending}"
+
+    def address(self, path: str, **query: str) -> str:
+        """Return the address of *path*, which names the bucket, at the proxy."""
+        endpoint = os.environ.get("AIS_ENDPOINT", "").rstrip("/")
+        if not endpoint:
+            raise StorageError("set AIS_ENDPOINT to the URL of the AIStore proxy", url=self.url(self.name))
+        endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+        path = quote(path, errors="surrogateescape")
+        return f"{endpoint}/v1/{path}?{urlencode({'provider': self.provider} | query)}"
+
+
+def _parsed(url: str) -> _Location:
+    whole, ending = Url(url).name, Url(url).query
+    scheme, _, rest = whole.partition("://")
+    bucket, _, name = rest.partition("/")
+    return _Location(scheme, bucket, name, ending, ending.partition("=")[2] or scheme.lower())
+
+
+def _trusted() -> bool | str | None:
+    """Return the trusted certificates, as `requests` takes them: None for the usual ones, False for all."""
+    skip = os.environ.get("AIS_SKIP_VERIFY_CRT") or os.environ.get("AIS_SKIP_VERIFY", "")
+    return False if skip.lower() in _TRUE else os.environ.get("AIS_CLIENT_CA") or None
+
+
+def _session() -> requests.Session:
+    if _trusted() is False:
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the user wants that
+    made = requests.Session()
+    made.auth = _authorized
+    return made
+
+
+def _authorized(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Add the token to *request*."""
+    token = os.environ.get("AIS_AUTHN_TOKEN", "").strip()
+    if not token.isprintable():
+        raise StorageError("AIS_AUTHN_TOKEN is not a token: it has unprintable characters", url=request.url or "")
+    if token:
+        request.headers["Authorization"] = f"Bearer {token}"
+    return request
+
+
+def _request(method: str, address: str, url: str, **options: Any) -> requests.Response:
+    """Return the response to one request without a body; redirects are followed."""
+    through = http.session("ais", _session)
+    return http.request(through, method, address, url, verify=_trusted(), follow=True, **options)
+
+
+def _send(method: str, address: str, url: str, body: Any, **options: Any) -> requests.Response:
+    """Return the response to one request with *body*, which is sent again to where it is redirected."""
+    through = http.session("ais", _session)
+    return http.send(through, method, address, url, body, verify=_trusted(), **options)
+
+
+def _act(method: str, address: str, url: str, action: str, value: Any = None) -> requests.Response:
+    """Return the response to one action message."""
+    body = json.dumps({"action": action, "value": value}).encode()
+    return _send(method, address, url, body, headers={"Content-Type": "application/json", "Accept": "application/json"})
+
+
+def _status_error(response: requests.Response, url: str, what: str = "read", pinned: bool = False) -> Exception:
+    """Return the failure that *response* reports (AIStore, cmn/err.go), to a HEAD in a header."""
+    text = response.headers.get("Hdr-Error", "")
+    try:
+        text = text or read_short(response, url).decode("utf-8", "replace")
+    except (TransientError, StorageError):
+        pass
+    drain(response)
+    if response.status_code == 404:
+        named = re.search(r'\w+://[^/"\s]+(/?)', text)  # "PROVIDER://BUCKET" does not exist, or PROVIDER://BUCKET/NAME
+        if named and not named[1]:
+            return StorageError(f"no such bucket: {_parsed(url).bucket}", url=url)
+    if response.status_code == 401:
+        return StorageError(
+            "the server does not accept the credentials, or requires some: set AIS_AUTHN_TOKEN", url=url
+        )
+    if response.status_code in (409, 423) and what == "read":  # it is being fetched or written
+        return TransientError(f"the object is locked ({response.status_code})")
+    return http.status_error(response, url, what, pinned=pinned)
+
+
+def object_at(url: str) -> AisObject:
+    """Return the object *url*. Raises: UsageError if it does not name one."""
+    place = _parsed(url)
+    if not place.bucket or not place.name or {".", ".."} & set(place.name.split("/")):
+        raise UsageError("write ais://BUCKET/OBJECT, without . and .. between slashes", url=url)
+    return AisObject(url, place)
+
+
+class AisObject:
+    """One object in a bucket."""
+
+    def __init__(self, url: str, place: _Location) -> None:
+        self.url = url
+        self._place = place
+
+    def address(self, **query: str) -> str:
+        """Return its address at the proxy."""
+        return self._place.address(f"objects/{self._place.bucket}/{self._place.name}", **query)
+
+    def get(self, start: int, end: int | None, version: str) -> Reply:
+        """Request the bytes *start* to *end*; see `contract.Object`. Only `ranges` checks *version*."""
+        response = _request("GET", self.address(), self.url, headers=range_header(start, end))
+        if response.status_code not in (200, 206, 416):
+            raise _status_error(response, self.url, pinned=bool(version))
+        now = self._version(response.headers)
+        found = http.reply(response, self.url, start, now)
+        if not version and now and found.length != found.size and self._is_of_range(now):
+            return found._replace(version="")
+        return found
+
+    def _version(self, headers: Mapping[str, str]) -> str:
+        """Return what identifies the version: in the cluster the checksum, behind it the ETag, if there is one.
+
+        The ETag of an object in the cluster may be out of date; one behind it may get a checksum when it is cached.
+        """
+        tag, checksum = headers.get("ETag", ""), headers.get("Ais-Checksum-Value", "")
+        if tag.startswith("W/"):
+            tag = ""
+        return checksum or tag if self._place.provider == "ais" else tag or checksum
+
+    def _is_of_range(self, version: str) -> bool:
+        """Tell whether *version* is the checksum of a range only, as in buckets with `enable_read_range`."""
+        if self._place.provider != "ais":
+            return False
+        response = _request("HEAD", self.address(), self.url)
+        drain(response)
+        whole = self._version(response.headers)
+        return response.status_code == 200 and whole not in ("", version)
+
+    def head(self) -> Listed | None:
+        """Return size and time; None if it does not exist."""
+        response = _request("HEAD", self.address(), self.url)
+        if response.status_code != 200:
+            error = _status_error(response, self.url)
+            if isinstance(error, NotFoundError):
+                return None
+            raise error
+        drain(response)
+        changed = http.parse_date(response.headers.get("Last-Modified", ""))
+        return Listed(self.url, http.content_length(response), changed)
+
+    def output(self, force: bool) -> Upload:
+        """Return an output that makes this object."""
+        return Upload(_Multipart(self, force))
+
+
+class _Multipart:
+    """An upload in parts, which go to the target directly: the proxy would drop them."""
+
+    workers = WORKERS
+
+    def __init__(self, made: AisObject, force: bool) -> None:
+        self.url = made.url
+        self._made = made
+        self._force = force
+        self._upload = ""
+        self._sent: set[int] = set()  # parts
+        self._final = False  # the request that makes the object appear was sent, perhaps without a response
+
+    def put(self, data: bytearray) -> None:
+        """Make the object of *data*."""
+        self._check_absent()
+        self._put(self._made.address(), data)
+
+    def begin(self) -> None:
+        """Begin an upload in parts."""
+        response = _act("POST", self._made.address(), self.url, "mpt-upload")
+        if response.status_code != 200:
+            raise _status_error(response, self.url, "write")
+        self._upload = read_short(response, self.url).decode("utf-8", "replace").strip().strip('"')
+
+    def part(self, number: int, offset: int, data: bytearray) -> None:
+        """Send one part."""
+        self._put(self._made.address(uploadId=self._upload, partNumber=str(number)), data)
+        self._sent.add(number)
+
+    def complete(self, number: int, offset: int, data: bytearray) -> None:
+        """Send the last part, and let the object appear."""
+        if number not in self._sent:
+            self.part(number, offset, data)
+        again = self._final
+        self._check_absent()
+        parts = [{"part-number": n, "etag": ""} for n in sorted(self._sent)]
+        response = _act("POST", self._made.address(uploadId=self._upload), self.url, "mpt-complete", parts)
+        if response.status_code not in (200, 204):
+            error = _status_error(response, self.url, "write")
+            found = self._made.head() if again and response.status_code == 404 else None
+            if found is None or found.size != offset + len(data):
+                raise error  # else an earlier attempt, which had no response, has done it
+        drain(response)
+
+    def abort(self) -> None:
+        """Drop the parts."""
+        response = _act("DELETE", self._made.address(uploadId=self._upload), self.url, "mpt-abort")
+        if response.status_code not in (200, 204, 404):
+            raise _status_error(response, self.url, "write")
+        drain(response)
+
+    def _check_absent(self) -> None:
+        """Raise StorageError if the object exists and may not be replaced: AIStore has no conditional writes."""
+        if not self._force and not self._final:
+            try:
+                found = self._made.head()
+            except NoPermissionError:
+                found = None
+            if found is not None:
+                raise StorageError(EXISTS, url=self.url)
+        self._final = True
+
+    def _put(self, address: str, data: bytearray) -> None:
+        """Send *data* to the target that the proxy names."""
+        response = http.request(http.session("ais", _session), "PUT", address, self.url, body=b"", verify=_trusted())
+        target = redirect_target(response, address)
+        if target is None:
+            if response.status_code not in (200, 201, 204):
+                raise _status_error(response, self.url, "write")
+            drain(response)
+        response = _send("PUT", target or address, self.url, payload(data))
+        if response.status_code not in (200, 201, 204):
+            raise _status_error(response, self.url, "write")
+        drain(response)
+
+
+def page(prefix: str, token: str, after: str, flat: bool) -> Page:
+    """Return a page of the objects whose URLs begin with *prefix*, and have its query; see `contract.Store`."""
+    place = _parsed(prefix)
+    uuid, more = json.loads(token) if token else ("", "")
+    value = {"prefix": place.name, "props": "name,size", "uuid": uuid, "continuation_token": more}
+    response = _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", value)
+    if response.status_code != 200:
+        raise _status_error(response, prefix, "list")
+    found = read_json(response, prefix)
+    entries = [
+        Listed(place.url(entry["name"]), int(entry.get("size") or 0), None)
+        for entry in found.get("entries") or ()
+        if not (flat and "/" in entry["name"][len(place.name) :])
+    ]
+    more = found.get("continuation_token", "")
+    return Page([entry for entry in entries if entry.url > after], json.dumps([found["uuid"], more]) if more else "")

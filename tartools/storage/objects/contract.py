@@ -1,0 +1,114 @@
+"""What a store of objects gives, whatever its protocol: objects that are read by ranges, listings, uploads.
+
+A store is a module with a class of `Object` and the functions of `Store`. Each call is one attempt; retries, order and
+memory are the business of `ranges`, `uploads` and `listing`. An attempt raises `retry.TransientError` for what may be
+temporary, and StorageError for what is not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from tartools.errors import StorageError
+from tartools.storage.streams import Output
+
+
+class NoPermissionError(StorageError):
+    """The store does not permit this request; it may still permit others, such as a write."""
+
+
+class Body(Protocol):
+    """The bytes of a response, as they come."""
+
+    def read(self, most: int, /) -> bytes:
+        """Return up to *most* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
+        ...
+
+    def close(self) -> None:
+        """Release the connection."""
+        ...
+
+
+class Reply(NamedTuple):
+    """A response to `Object.get`: *body* begins at byte *start* of an object of *size* bytes.
+
+    *length* is the length of *body* according to the server. *version* (an ETag, a generation) pins the object in the
+    requests that follow; "" if the server has none that changes with every byte. *size* and *length* are None if the
+    server does not say. If it is not *framed*, *body* ends when the connection is closed, for whatever reason.
+    """
+
+    body: Body
+    start: int
+    length: int | None
+    size: int | None
+    version: str
+    framed: bool = True
+
+
+class Listed(NamedTuple):
+    """An object in a store: its URL, bytes, and time of its last change in seconds since 1970; None if unknown."""
+
+    url: str
+    size: int | None
+    modified: float | None
+
+
+class Page(NamedTuple):
+    """One page of a listing: objects, sorted by their names as UTF-8 bytes, and the token of the *next* page."""
+
+    entries: list[Listed]
+    next: str  # "" at the end
+
+
+class Object(Protocol):
+    """One object of a store, which need not exist."""
+
+    @property
+    def url(self) -> str:
+        """Its URL, as the user gave it."""
+        ...
+
+    def get(self, start: int, end: int | None, version: str) -> Reply:
+        """Request the bytes *start* to *end* (exclusive; None: to the last), of that *version* unless it is "".
+
+        The response may begin at 0 instead: servers may ignore ranges. For a range behind the end the body is empty.
+
+        Raises: TransientError; StorageError if the object does not exist, can't be read, or has another version now.
+        """
+        ...
+
+    def head(self) -> Listed | None:
+        """Return what is known of the object without reading it; None if it does not exist.
+
+        Raises: TransientError; NoPermissionError; StorageError if the server can't tell.
+        """
+        ...
+
+    def output(self, force: bool) -> Output:
+        """Return an output that makes the object at `commit`. It requests nothing before the first write.
+
+        Unless *force*, `commit` fails if the object exists by then, as far as the store can tell.
+        """
+        ...
+
+
+class Store(Protocol):
+    """A module for the URLs of some schemes.
+
+    *LISTS_IN_PARALLEL*: a listing may begin after any name, so several can run side by side.
+    """
+
+    LISTS_IN_PARALLEL: bool
+
+    def object_at(self, url: str) -> Object:
+        """Return the object *url*. Requests nothing. Raises: UsageError if *url* does not name an object."""
+        ...
+
+    def page(self, prefix: str, token: str, after: str, flat: bool) -> Page:
+        """Return a page of the objects whose URLs begin with *prefix*; *token* is `Page.next` of the page before.
+
+        With *after*, only those whose URLs are greater. With *flat*, only those without a slash behind *prefix*.
+
+        Raises: TransientError; StorageError, also if the store has no listings.
+        """
+        ...

@@ -1,0 +1,109 @@
+"""Retries: which failures may be temporary, how many attempts a request gets, how long to wait between them.
+
+`TARTOOLS_TRIES` (5 attempts) and `TARTOOLS_TIMEOUT` (60 seconds without a byte; 10 to connect) hold for each request.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn, TypeVar
+
+from tartools.errors import StorageError, UsageError
+
+ATTEMPTS = 5
+IDLE, CONNECT = 60.0, 10.0  # seconds
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts; they double
+LONGEST_WAIT = 120.0  # seconds that a server may ask for (Retry-After)
+MOST_ATTEMPTS, MOST_SECONDS = 100, 3600.0
+
+Result = TypeVar("Result")
+
+
+class TransientError(Exception):
+    """An attempt failed for a *reason* that may be temporary; the server may ask for a retry *after* some seconds."""
+
+    def __init__(self, reason: str, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after = after
+
+
+class Timeouts(NamedTuple):
+    """Seconds that an attempt may take: to *connect*, and *idle* between two bytes."""
+
+    connect: float
+    idle: float
+
+
+def timeouts() -> Timeouts:
+    """Return how long an attempt may take. Raises: UsageError if `TARTOOLS_TIMEOUT` is not a number of seconds."""
+    idle = _number("TARTOOLS_TIMEOUT", IDLE, MOST_SECONDS)
+    return Timeouts(min(CONNECT, idle), idle)
+
+
+def setting(name: str, default: int, most: int) -> int:
+    """Return the number, from 1 to *most*, in the environment variable *name*. Raises: UsageError."""
+    return int(_number(name, default, most, whole=True))
+
+
+def _number(name: str, default: float, most: float, *, whole: bool = False) -> float:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    try:
+        number = float(int(text) if whole else text)
+    except ValueError:
+        number = 0
+    least = 1 if whole else 0.001
+    if not least <= number <= most:
+        raise UsageError(f"{name} is a number from {least} to {most:g}, not {text!r}")
+    return number
+
+
+class Attempts:
+    """Counts the attempts of one request for *url*."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._most = setting("TARTOOLS_TRIES", ATTEMPTS, MOST_ATTEMPTS)
+        self._failed = 0
+
+    def restart(self) -> None:
+        """Count from 0 again, after an attempt that brought some of the bytes."""
+        self._failed = 0
+
+    def failed(self, error: TransientError, offset: int | None = None) -> float:
+        """Return the seconds to wait after an attempt that failed with *error* at byte *offset*.
+
+        Raises: StorageError if it was the last attempt, or if the server asks for more than two minutes.
+        """
+        self._failed += 1
+        if self._failed >= self._most:
+            self._give_up(error, offset)
+        import random
+
+        pause: float = min(FIRST_PAUSE * 2 ** (self._failed - 1), LONGEST_PAUSE)
+        pause *= random.uniform(0.75, 1)  # so that a thousand jobs do not retry at the same moment
+        if (error.after or 0) > LONGEST_WAIT:
+            raise StorageError(f"{error.reason}; it asks for a retry in {error.after:.0f} seconds", url=self._url)
+        return max(pause, error.after or 0)
+
+    def _give_up(self, error: TransientError, offset: int | None) -> NoReturn:
+        number = "1 try" if self._failed == 1 else f"{self._failed} tries"
+        raise StorageError(f"{error.reason} ({number})", url=self._url, offset=offset) from error
+
+
+def with_retries(work: Callable[[], Result], url: str, wait: Callable[[float], object] = time.sleep) -> Result:
+    """Return what *work* returns. After a `TransientError`, *wait* for some seconds and call *work* again.
+
+    Raises: StorageError after the last attempt; any other exception of *work*.
+    """
+    attempts = Attempts(url)
+    while True:
+        try:
+            return work()
+        except TransientError as error:
+            pause = attempts.failed(error)
+        wait(pause)

@@ -1,0 +1,198 @@
+"""Objects that are uploaded in parts while they are written, and appear at `commit`.
+
+Threads send full parts while the next one is being filled. Nothing is visible before all parts have arrived; an abort
+drops them. No destructor completes an upload.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tartools.errors import StorageError
+from tartools.storage.objects.retry import Attempts, TransientError
+
+PART = 16 << 20  # bytes
+GROWTH = 5000  # parts, after which they are twice as large: 250 GB in the 10,000 parts that stores allow
+MOST = 10_000  # parts
+PATIENCE = 15.0  # seconds for an abort, half of them for requests under way to end
+
+
+class Target(Protocol):
+    """An upload of one object to a store. Each call is one attempt, and raises `TransientError` to be retried.
+
+    The calls come from several threads: `put` alone; or `begin`, `part` for each part but the last (up to *workers*
+    at once), `complete`. `abort` comes last, if at all.
+    """
+
+    @property
+    def url(self) -> str:
+        """The URL of the object."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """How many parts may be sent at once: 1 if they have to come in order."""
+        ...
+
+    def put(self, data: bytearray) -> None:
+        """Make the object of *data*."""
+        ...
+
+    def begin(self) -> None:
+        """Begin an upload in parts."""
+        ...
+
+    def part(self, number: int, offset: int, data: bytearray) -> None:
+        """Send part *number* (from 1), which begins at byte *offset* of the object."""
+        ...
+
+    def complete(self, number: int, offset: int, data: bytearray) -> None:
+        """Send the last part, *number*, and let the object appear. It is called again after a `TransientError`."""
+        ...
+
+    def abort(self) -> None:
+        """Drop what was sent since `begin`."""
+        ...
+
+
+class Upload:
+    """An output that makes an object in a store; it is its own sink.
+
+    Holds: one part more than the target has workers, of 16 MiB each (32 MiB beyond 84 GB).
+    """
+
+    streaming = False
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._owner = os.getpid()  # a fork of this process that ends leaves the upload alone
+        self._changed = threading.Condition()
+        self._part = bytearray()
+        self._number = 1  # of the part that is being filled
+        self._offset = 0  # of its first byte
+        self._running: set[threading.Thread] = set()
+        self._begun = self._over = False
+        self._error: BaseException | None = None
+
+    @property
+    def sink(self) -> Upload:
+        """Itself."""
+        return self
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> int:
+        """Take *data*; waits while all workers are busy. Raises: StorageError if a part could not be sent."""
+        view = memoryview(data).cast("B")
+        while view.nbytes:
+            size = PART << (self._number // GROWTH)
+            if len(self._part) == size:
+                self._send_part()
+                continue
+            room = size - len(self._part)
+            self._part += view[:room]
+            view = view[room:]
+        return memoryview(data).nbytes
+
+    def commit(self) -> None:
+        """Send the rest, wait for all parts, and let the object appear.
+
+        Raises: StorageError, also if the object exists by now and may not be replaced.
+        """
+        number, offset, data = self._number, self._offset, self._part
+        self._wait(0)
+        if self._begun:
+            self._start(lambda: self._target.complete(number, offset, data))
+        else:
+            self._start(lambda: self._target.put(data))
+        self._wait(0)
+        self._over = True
+
+    def abort(self) -> None:
+        """Stop sending, and drop what was sent. Takes up to 15 seconds if the store does not respond."""
+        if os.getpid() != self._owner:
+            return
+        with self._changed:
+            if self._over:
+                return
+            self._over = True
+            self._changed.notify_all()
+            running = list(self._running)
+        self._part = bytearray()
+        ending = threading.Thread(target=self._end, args=(running,), daemon=True)
+        try:
+            ending.start()
+        except RuntimeError:  # Python 3.12.1 starts no threads when the interpreter ends
+            self._end(running)
+        else:
+            ending.join(PATIENCE)
+
+    def _end(self, running: list[threading.Thread]) -> None:
+        """Drop the upload after the requests under way: a part that arrives after the abort may be kept for ever."""
+        until = time.monotonic() + PATIENCE / 2
+        for thread in running:
+            if thread.is_alive():  # a signal may have come before it started
+                thread.join(max(until - time.monotonic(), 0) if self._begun else None)
+        if self._begun:
+            self._drop()
+
+    def _drop(self) -> None:
+        for pause in (0.5, 1.0, 2.0, 0.0):  # a server that is busy now may not be soon
+            try:
+                self._target.abort()
+            except TransientError:
+                time.sleep(pause)
+            except StorageError:
+                return
+            else:
+                return
+
+    def _send_part(self) -> None:
+        """Send the full part when a worker is free, and begin the next one."""
+        if self._number == MOST:
+            raise StorageError(f"an object can't have more than {self._offset} bytes", url=self._target.url)
+        number, offset, data = self._number, self._offset, self._part
+        if not self._begun:
+            self._start(self._begin)
+            self._wait(0)
+        self._wait(self._target.workers - 1)
+        self._start(lambda: self._target.part(number, offset, data))
+        self._number, self._offset, self._part = number + 1, offset + len(data), bytearray()
+
+    def _begin(self) -> None:
+        self._target.begin()
+        self._begun = True  # set in this thread: no signal can come in between
+
+    def _start(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._try, args=(work,), daemon=True)
+        with self._changed:
+            self._running.add(thread)
+        thread.start()
+
+    def _wait(self, most: int) -> None:
+        """Wait until at most *most* threads run. Raises: what one of them raised."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._running) <= most or self._error is not None)
+            if self._error is not None:
+                raise self._error
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            attempts = Attempts(self._target.url)
+            while not self._over:
+                try:
+                    work()
+                    break
+                except TransientError as error:
+                    pause = attempts.failed(error)
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._over or self._error is not None, pause):
+                        break
+        except BaseException as error:  # raised where the output is written
+            with self._changed:
+                self._error = self._error or error
+        with self._changed:
+            self._running.discard(threading.current_thread())
+            self._changed.notify_all()

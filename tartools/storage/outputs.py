@@ -1,0 +1,125 @@
+"""Outputs that a Python program holds: they appear at `close`, and never because they were forgotten."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from tartools.storage.interrupts import deferred_signals
+
+
+class Completable(Protocol):
+    """Something that is written, and appears at `commit`, or leaves nothing behind at `abort`."""
+
+    def commit(self) -> None:
+        """Complete it, and let it appear."""
+        ...
+
+    def abort(self) -> None:
+        """Drop it."""
+        ...
+
+
+Writer = TypeVar("Writer", bound=Completable)
+
+
+class Pending(Generic[Writer]):
+    """The *writer* that *begin* returns: aborted unless it is committed before its *owner* is garbage-collected.
+
+    Also at the end of the program. A signal that comes while *begin* runs is handled after it.
+
+    It belongs to the process that made it. In a fork of that process it is never written, flushed or committed.
+    """
+
+    def __init__(self, owner: object, begin: Callable[[], Writer]) -> None:
+        with deferred_signals():
+            self._process = os.getpid()
+            self._writer = begin()
+            self._finalizer = weakref.finalize(owner, _abort, self._writer, self._process)
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether it was neither committed nor aborted."""
+        return self._finalizer.alive
+
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether this process made it."""
+        return os.getpid() == self._process
+
+    @property
+    def writer(self) -> Writer:
+        """What is written to. Raises: ValueError after `commit` and `abort`; RuntimeError in another process."""
+        if not self.is_open:
+            raise ValueError("writing to a closed output")
+        self.check_process()
+        return self._writer
+
+    def check_process(self) -> None:
+        """Raise RuntimeError if it is open, and was made by another process."""
+        if self.is_open and not self.is_ours:
+            raise RuntimeError(
+                "this output belongs to the process that opened it: another one, such as a fork of it, "
+                "can neither write nor close it"
+            )
+
+    def commit(self) -> None:
+        """Commit the writer, or abort it if that fails. Does nothing the second time, or after `abort`.
+
+        Raises: what the writer raises; RuntimeError in another process.
+        """
+        if not self.is_open:
+            return
+        self.check_process()
+        try:
+            self._writer.commit()
+        except BaseException:
+            self.abort()
+            raise
+        self._finalizer.detach()
+
+    def abort(self) -> None:
+        """Abort the writer; in another process only close what is open there. Does nothing after `commit`."""
+        if not self.is_open:
+            return
+        self._finalizer()
+        if not self.is_ours:
+            del self._writer  # its files are closed when nobody uses them
+
+
+def _abort(writer: Completable, process: int) -> None:
+    """Abort *writer* if this is *process*: a fork of it would flush what is buffered there too."""
+    if os.getpid() == process:
+        writer.abort()
+
+
+class Closable(Protocol):
+    """What can be used in a `with` block by way of `ClosedByBlock`."""
+
+    def close(self) -> None:
+        """Complete the output, and let it appear."""
+        ...
+
+    def abort(self) -> None:
+        """Drop the output."""
+        ...
+
+
+class ClosedByBlock:
+    """A context manager that closes after a normal end of the block, and aborts after an exception."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self: Closable, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close after a normal end of the block, else abort."""
+        if kind is None:
+            self.close()
+        else:
+            self.abort()

@@ -1,0 +1,114 @@
+"""A URL, parsed once."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from tartools.errors import StorageError, UsageError
+from tartools.storage.schemes import LISTED, SCHEMES, STORES
+
+if TYPE_CHECKING:
+    from tartools.storage.objects.contract import Object
+
+PIPE, FILE = "pipe:", "file:"
+_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"  # patterns are compiled when they are needed
+_CREDENTIALS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@"
+_PROVIDER = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
+
+
+class Url(str):
+    """A URL or a path as the user wrote it, with its *scheme*: "" for a plain path, "-" for stdin or stdout.
+
+    `names.expand` makes them. What takes a URL also takes a plain string, and parses it once.
+
+    Raises: UsageError for a URL that holds a password, which would end up in process lists and logs.
+
+    >>> [Url(text).scheme for text in ("a:b.tar", "s3://b/a.tar", "pipe:cat a", "-")]
+    ['', 's3', 'pipe', '-']
+    """
+
+    __slots__ = ("scheme", "store_object")
+
+    scheme: str
+    store_object: Object | None  # made and kept by `objects.object_at`
+
+    def __new__(cls, text: str) -> Url:
+        """Return *text* parsed: itself, if it was before."""
+        if isinstance(text, Url):
+            return text
+        scheme = _scheme_of(text)
+        url = super().__new__(cls, text)
+        url.scheme = scheme
+        url.store_object = None
+        return url
+
+    def __reduce__(self) -> tuple[type[Url], tuple[str]]:
+        """Return what makes it again in another process."""
+        return Url, (str(self),)
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether it names a local file, which need not exist."""
+        return SCHEMES.get(self.scheme) == "local"
+
+    @property
+    def is_stored(self) -> bool:
+        """Tell whether it is an object of a store, or on a web server: what `storage.objects` reads and writes."""
+        return SCHEMES.get(self.scheme, "").startswith(STORES)
+
+    @property
+    def is_listed(self) -> bool:
+        """Tell whether its store lists objects. In such URLs wildcards expand."""
+        return SCHEMES.get(self.scheme) in LISTED
+
+    @property
+    def name(self) -> str:
+        """The URL without its `query`."""
+        return str(self)[: self._end]
+
+    @property
+    def query(self) -> str:
+        """The end that is no part of the name: a query, or the provider of an ais: bucket.
+
+        >>> [Url(text).query for text in ("ais://b/?.tar?provider=aws", "s3://b/a?x", "https://h/a.tar?x=1")]
+        ['?provider=aws', '', '?x=1']
+        """
+        return str(self)[self._end :]
+
+    @property
+    def _end(self) -> int:
+        """The length of the name."""
+        if self.scheme in ("http", "https"):
+            return len(self.partition("?")[0])
+        found = re.search(_PROVIDER, self) if self.scheme == "ais" else None
+        return found.start() if found else len(self)
+
+    @property
+    def read_command(self) -> str | None:
+        """The command that reads it instead of us, if the environment names one: `GOPEN_<SCHEME>`."""
+        return os.environ.get(f"GOPEN_{self.scheme.upper()}") if self.scheme not in ("", "-", "pipe") else None
+
+    def module(self, verb: str) -> str:
+        """Return the module of `storage` that can *verb* ("read", "write") it.
+
+        Raises: StorageError if there is none.
+        """
+        if self.scheme in SCHEMES:
+            return SCHEMES[self.scheme]
+        known = ", ".join(f"{name}:" for name in SCHEMES if name not in ("", "-"))
+        raise StorageError(f"cannot {verb} {self.scheme}: URLs (supported are plain paths, {known})", url=self)
+
+
+def _scheme_of(text: str) -> str:
+    if text == "-":
+        return "-"
+    if text.startswith((PIPE, FILE)):
+        return text[:4]
+    found = re.match(_SCHEME, text) if "://" in text else None
+    if not found:
+        return ""
+    if re.match(_CREDENTIALS, text):
+        raise UsageError(f"a {found[1]} URL with a password in it is refused; see tartools(7) for credentials")
+    return found[1]

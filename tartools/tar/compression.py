@@ -1,0 +1,207 @@
+"""Compressed tar streams: recognised by magic number when read, chosen by suffix when written."""
+
+from __future__ import annotations
+
+import io
+import os
+
+from tartools.errors import TarFormatError, TruncatedError, UsageError
+from tartools.storage.streams import Sink, Stream
+from tartools.storage.url import Url
+from tartools.tar.codecs import CODECS, MAGIC, SUFFIXES, Codec, Compressor, Decompressor, codec_of
+
+READ = 1 << 18  # compressed bytes a read
+STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
+
+
+def split_suffix(url: str) -> tuple[str, str]:
+    """Return *url* without its tar suffix, and the suffix.
+
+    >>> split_suffix("a/train.tar.zst"), split_suffix("b")
+    (('a/train', '.tar.zst'), ('b', ''))
+    """
+    for suffix in SUFFIXES:
+        if url.lower().endswith(suffix):
+            return url[: -len(suffix)], url[-len(suffix) :]
+    return url, ""
+
+
+def codec_for(url: str, gzip: bool) -> Codec | None:
+    """Return the codec for an output named *url*: by its suffix, or gzip if *gzip* is set.
+
+    A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
+
+    Raises UsageError if *gzip* is set and the suffix is that of another codec.
+    """
+    suffix = "" if Url(url).scheme == "pipe" else split_suffix(Url(url).name)[1].lower()
+    if gzip and suffix not in ("", *CODECS[0].suffixes):
+        raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
+    return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)
+
+
+def decompressed(stream: Stream, url: str) -> Stream:
+    """Return the tar stream in *stream*: decompressed if it begins with a codec's magic number, else as it is.
+
+    Reading it raises TruncatedError and TarFormatError, with *url* and the byte offset in the compressed file.
+    """
+    if stream.file is None:
+        return _Unrecognized(stream, url)
+    codec = codec_of(head_of(stream.file, stream.start))
+    return stream if codec is None else _Decompressed(stream, codec, url)
+
+
+def is_compressed(head: bytes) -> bool:
+    """Return whether a file with the first bytes *head* is compressed: whether they begin with a magic number."""
+    return codec_of(head) is not None
+
+
+def head_of(file: io.FileIO, start: int = 0) -> bytes:
+    """Return the bytes of *file* from *start* on that `is_compressed` looks at. The position does not change."""
+    return os.pread(file.fileno(), MAGIC, start)
+
+
+class _Unrecognized:
+    """A stream that cannot be looked into before it is read: its first read recognizes the codec."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, stream: Stream, url: str) -> None:
+        self._stream = stream
+        self._url = url
+        self._recognized: Stream | None = None
+
+    def readinto(self, view: memoryview, /) -> int:
+        if self._recognized is None:
+            self._recognized = self._recognize()
+        return self._recognized.readinto(view)
+
+    def _recognize(self) -> Stream:
+        """Read as many bytes as the longest magic number has; return the stream, with them before the rest."""
+        head = bytearray(MAGIC)
+        have = 0
+        while have < MAGIC and (count := self._stream.readinto(memoryview(head)[have:])):
+            have += count
+        first = bytes(head[:have])
+        codec, whole = codec_of(first), _Pushed(self._stream, first)
+        return whole if codec is None else _Decompressed(whole, codec, self._url)
+
+
+class _Pushed:
+    """A stream with its first bytes, which were already read, put back."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, stream: Stream, head: bytes) -> None:
+        self._stream = stream
+        self._head = head
+
+    def readinto(self, view: memoryview, /) -> int:
+        if self._head:
+            count = min(len(view), len(self._head))
+            view[:count], self._head = self._head[:count], self._head[count:]
+            return count
+        return self._stream.readinto(view)
+
+
+class _Decompressed:
+    """A stream decompressed: one compressed stream or several, one after the other.
+
+    The bytes it returns before it raises do not depend on the size of the reader's buffer.
+    """
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, stream: Stream, codec: Codec, url: str) -> None:
+        self._stream = stream
+        self._codec = codec
+        self._url = url
+        self._decompressor: Decompressor | None = codec.decompressor()
+        self._fresh = True  # the decompressor has had no input yet
+        self._buffer = memoryview(bytearray(READ))
+        self._input = b""  # read, not yet decompressed
+        self._offset = 0  # in the compressed file, of the end of _input
+        self._output = memoryview(b"")  # decompressed, not yet returned
+
+    def readinto(self, view: memoryview, /) -> int:
+        output = self._output or self._decompress()
+        count = min(len(view), len(output))
+        view[:count] = output[:count]
+        self._output = output[count:]
+        return count
+
+    def _decompress(self) -> memoryview:
+        """Return the next bytes, at most STEP; none at the end."""
+        while self._decompressor is not None:
+            decompressor = self._decompressor
+            if decompressor.eof:
+                self._input = decompressor.unused_data or b""  # lz4 says None
+                self._next_stream()
+                continue
+            while self._fresh and not self._codec.begins(self._input) and self._read():
+                pass
+            self._fresh = False
+            if decompressor.needs_input and not self._input and not self._read():
+                raise TruncatedError(
+                    f"the {self._codec.name} data ends before its end", url=self._url, offset=self._offset
+                )
+            data, self._input = self._input, b""
+            try:
+                output = decompressor.decompress(data, STEP)
+            except Exception as error:  # each library has its own
+                raise self._damaged(len(data), error) from error
+            if output:
+                return memoryview(output)
+        return memoryview(b"")
+
+    def _read(self) -> int:
+        """Append some bytes to the input; return how many."""
+        count = self._stream.readinto(self._buffer)
+        self._input += bytes(self._buffer[:count])
+        self._offset += count
+        return count
+
+    def _next_stream(self) -> None:
+        """Start the compressed stream that follows, if one does."""
+        codec = self._codec
+        while True:
+            if codec.padded:
+                self._input = self._input.lstrip(b"\0")
+            if len(self._input) >= MAGIC or not self._read():
+                break
+        if not self._input:
+            self._decompressor = None
+        elif self._input.startswith(codec.magic):
+            self._decompressor, self._fresh = codec.decompressor(), True
+        else:
+            raise TarFormatError(
+                f"the bytes after the end of the {codec.name} data are not {codec.name} data",
+                url=self._url,
+                offset=self._offset - len(self._input),
+            )
+
+    def _damaged(self, count: int, error: Exception) -> TarFormatError:
+        return TarFormatError(
+            f"damaged {self._codec.name} data in the next {count} bytes: {error}",
+            url=self._url,
+            offset=self._offset - count,
+        )
+
+
+class CompressedSink:
+    """Compresses what is written and writes that to *sink*; complete after `finish`."""
+
+    def __init__(self, sink: Sink, compressor: Compressor) -> None:
+        self._sink = sink
+        self._compressor = compressor
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> None:
+        """Compress *data*, and write the output so far."""
+        if output := self._compressor.compress(data):
+            self._sink.write(output)
+
+    def finish(self) -> None:
+        """Write the end of the compressed data."""
+        self._sink.write(self._compressor.flush())

@@ -1,0 +1,117 @@
+"""Grouping: collect the members that a reader finds into groups."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+from tartools.tar.groups import ContiguousGroups, Parsed, ScatteredGroup, Special, belongs, split_path
+from tartools.tar.header import BLOCK
+from tartools.tar.member import Member, Source
+
+LARGE = 16 << 20  # bytes; larger members and groups are ranges of files, not memory
+NAME_BYTES = 100  # of the name field in a header block
+NO_STEM = bytes(BLOCK)  # no name in a header begins with this
+
+
+class Grouper:
+    """The complete groups of one stream that have not been yielded, and the group that is still open.
+
+    The reader's hot loop appends plain members to the columns itself. *source* is the buffer or file that holds the
+    members; positions are offsets in the reader's buffer, which in *source* are *shift* bytes higher.
+    With *listed*, members are listed; otherwise only the starts of groups are.
+    """
+
+    def __init__(self, scratch: Callable[[], io.FileIO], listed: bool) -> None:
+        self.source: Source = b""
+        self.shift = 0
+        self._scratch = scratch
+        self.parts: list[Parsed] = []  # complete, not yet yielded
+        self.keys: list[bytes] = []  # columns of the complete groups that are contiguous
+        self.starts: list[int] = []
+        self.firsts: list[int] = []  # index of the first member of each
+        self.members: list[Member] | None = [] if listed else None  # of these groups and of the open one
+        self.key: bytes | None = None  # of the open group; None if no group is open
+        self.stem = NO_STEM  # the paths of its members begin with this
+        self.begin = 0  # start of the open group in the source
+        self.first = 0  # index of its first member
+        self.scattered: list[Member] = []  # its earlier members, which are not contiguous with the rest
+        self.held = 0  # bytes of memory that these hold
+
+    def taken(self, position: int) -> list[Parsed]:
+        """Return what was found before *position*, and forget it."""
+        self.cut(position)
+        parts, self.parts = self.parts, []
+        return parts
+
+    @property
+    def plain_stem(self) -> bool:
+        """Whether the stem can be compared with the name field of a header."""
+        return len(self.stem) < NAME_BYTES and b"\0" not in self.stem
+
+    def takes(self, path: bytes) -> bool:
+        """Return whether the member *path* belongs to the open group."""
+        return self.stem is not NO_STEM and belongs(path, self.stem)
+
+    def admit(self, path: bytes, position: int) -> None:
+        """Begin a group with the member *path* at *position*, unless it belongs to the open group."""
+        if not self.takes(path):
+            self.complete(position)
+            self.key, field = split_path(path)
+            self.stem = self.key + b"." if field else NO_STEM
+            self.begin = position + self.shift
+            self.first = len(self.members or ())
+
+    def complete(self, position: int) -> None:
+        """Complete the open group, if any; it ends at *position*."""
+        if self.key is None:
+            return
+        if self.scattered:
+            self.scatter(position)
+            self.parts.append(ScatteredGroup(self.key, self.scattered))
+            self.scattered, self.held = [], 0
+        else:
+            self.keys.append(self.key)
+            self.starts.append(self.begin)
+            self.firsts.append(self.first)
+        self.key, self.stem = None, NO_STEM
+
+    def cut(self, position: int) -> None:
+        """End the contiguous groups at the start of the open group, or at *position* if no group is open."""
+        if not self.keys:
+            return
+        end, members = position + self.shift if self.key is None else self.begin, self.members
+        if members is not None:
+            first = len(members) if self.key is None else self.first
+            members, self.members, self.first = members[:first], members[first:], 0
+        self.parts.append(ContiguousGroups(self.source, self.keys, [*self.starts, end], members, self.firsts))
+        self.keys, self.starts, self.firsts = [], [], []
+
+    def scatter(self, position: int) -> None:
+        """Set aside the members of the open group before *position*: the next one is not contiguous with them."""
+        self.cut(position)
+        if self.key is not None:
+            from tartools.tar.rescan import members_in
+
+            held = not isinstance(self.source, io.FileIO)
+            for member in members_in(self.source, self.begin, position + self.shift, ranges=True):
+                self.keep(member, held * (member[3] - member[2] + member[4]))
+            if self.members:
+                self.members.clear()
+        self.begin, self.first = position + self.shift, 0
+
+    def keep(self, member: Member, held: int) -> None:
+        """Add *member*, which holds *held* bytes of memory, to the scattered members of the open group."""
+        self.scattered.append(member)
+        self.held += held
+        if self.held > LARGE:
+            from tartools.tar.rescan import spilled
+
+            self.scattered = spilled(self.scattered, self._scratch)
+            self.held = 0
+
+    def interrupt(self, special: Special | None, position: int) -> None:
+        """Record that the bytes at *position* belong to no group; they may be a *special* member."""
+        self.scatter(position)
+        if special is not None:
+            self.parts.append(special)

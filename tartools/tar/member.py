@@ -1,0 +1,141 @@
+"""`Member`: one entry of an archive, with its path and the location of its bytes in memory or in a file."""
+
+import io
+import os
+from typing import NamedTuple
+
+from tartools.errors import StorageError
+from tartools.storage.streams import Stream
+from tartools.tar.header import padded
+
+VIEWED = 1 << 12  # bytes; to copy fewer twice is faster than to slice them through a view
+
+
+class Chunk(bytearray):
+    """A buffer that the reader fills with the bytes of *stream* from byte *base* on; its headers have been verified.
+
+    If the stream is a plain file, the same bytes can be read from that file as long as it is open.
+    """
+
+    __slots__ = ("base", "stream")
+
+    def __init__(self, size: int, stream: Stream, base: int) -> None:
+        super().__init__(size)
+        self.stream = stream
+        self.base = base
+
+    def __reduce_ex__(self, _protocol: object) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(self),)  # another process has no stream
+
+
+Source = bytes | bytearray | io.FileIO
+
+
+class Member(NamedTuple):
+    """One archive member: its path, and the location of its bytes.
+
+    *source* is a buffer or an open file. The header (extended headers included) is at offset *start* of it, the payload
+    of *size* bytes at offset *data*, the padding after that. If *head* is given, it replaces the header: only the
+    payload is taken from *source*, and the padding is zeros.
+    The memory of a source is never overwritten; a member keeps it alive.
+    """
+
+    path: bytes
+    source: Source
+    start: int
+    data: int
+    size: int
+    head: bytes | None = None
+
+    @property
+    def name(self) -> str:
+        """The path as text; bytes that are not UTF-8 are surrogate escapes (PEP 383)."""
+        return self.path.decode("utf-8", "surrogateescape")
+
+    @property
+    def header(self) -> bytes:
+        """All header blocks, extended headers first."""
+        return self.head if self.head is not None else read_range(self.source, self.start, self.data)
+
+    @property
+    def end(self) -> int:
+        """Offset of the end of the padding in *source*."""
+        return self.data + padded(self.size)
+
+    @property
+    def stored(self) -> int:
+        """Bytes that the member takes in an archive: headers, payload, padding."""
+        return (self.data - self.start if self.head is None else len(self.head)) + padded(self.size)
+
+    def read(self) -> bytes:
+        """Return the whole payload."""
+        return read_range(self.source, self.data, self.data + self.size)
+
+    def open(self) -> io.BufferedReader:
+        """Return a seekable binary file over the payload; holds one buffer, not the payload."""
+        return io.BufferedReader(PayloadReader(self))
+
+
+class PayloadReader(io.RawIOBase):
+    """A raw, seekable file over the payload of one member."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Payloads can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Payloads are seekable."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill *buffer* from the current position on; return the count of bytes, 0 at the end."""
+        _, source, _, data, size, _ = self._member
+        count = max(0, min(len(buffer), size - self._position))
+        buffer[:count] = read_range(source, data + self._position, data + self._position + count)
+        self._position += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to *offset* from the start, the position or the end."""
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._member.size}[whence]
+        if origin + offset < 0:
+            raise ValueError(f"negative seek position {origin + offset}")
+        self._position = origin + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position in bytes."""
+        return self._position
+
+
+def read_range(source: Source, start: int, end: int) -> bytes:
+    """Return bytes *start* to *end* of *source*.
+
+    Raises: StorageError if a file has become shorter than that.
+    """
+    if not isinstance(source, io.FileIO):
+        return bytes(source[start:end]) if end - start < VIEWED else bytes(memoryview(source)[start:end])
+    part = os.pread(source.fileno(), end - start, start)
+    if len(part) == end - start:
+        return part
+    parts = [part]
+    start += len(part)
+    while start < end:
+        part = os.pread(source.fileno(), end - start, start)
+        if not part:
+            raise StorageError("the file became shorter while it was read", url=str(source.name), offset=start)
+        parts.append(part)
+        start += len(part)
+    return b"".join(parts)
+
+
+def located(source: Source, start: int, end: int) -> tuple[Source, int, int]:
+    """Return (file, start, end) if bytes *start* to *end* of *source* are in an open plain file, else the arguments."""
+    if isinstance(source, Chunk) and source.stream.file is not None:
+        shift = source.stream.start + source.base
+        return source.stream.file, start + shift, end + shift
+    return source, start, end

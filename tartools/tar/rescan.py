@@ -1,0 +1,109 @@
+"""Find members again in bytes that the reader has parsed before, and move members out of memory to scratch files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+from tartools.errors import TarFormatError
+from tartools.storage.streams import Stream
+from tartools.tar.fullheader import FullHeader, NeedMore, read_full_header
+from tartools.tar.header import BLOCK, FAST, SIZES, padded
+from tartools.tar.member import Chunk, Member, Source, located, read_range
+from tartools.tar.writer import write_all
+
+IN_MEMORY = 1 << 20  # bytes; members of a shorter range of a file are read into memory
+WINDOW = BLOCK  # bytes of a file that are read first for a header
+PLAIN = b"0\0"  # type flags
+
+
+def members_in(source: Source, start: int, end: int, *, ranges: bool = False) -> list[Member]:
+    """Return the members in bytes *start* to *end* of *source*, which the reader has parsed before.
+
+    They are plain tuples with the items of `Member`. Up to 1 MiB of a file is read into memory; if it is more, or with
+    *ranges*, the members are ranges of the file.
+    Raises: TarFormatError if the bytes have changed meanwhile; StorageError if the file has become shorter.
+    """
+    if isinstance(source, io.FileIO):
+        if ranges or end - start > IN_MEMORY:
+            return _ranges(source, start, end)
+        source, start, end = read_range(source, start, end), 0, end - start
+    members: list[Member] = []
+    checked = isinstance(source, Chunk)  # the reader has verified its headers, and they never change
+    unpack = FAST.unpack_from
+    position = start
+    while position < end:
+        if checked:
+            name, size_field, check, prefix = unpack(source, position)
+            if check[8] in PLAIN and not prefix:
+                data, size, nul = position + BLOCK, SIZES[size_field], name.find(0)
+                if nul >= 0:
+                    name = name[:nul]
+                members.append((name, source, position, data, size, None))  # type: ignore[arg-type]
+                position = data + ((size + 511) & -512)
+                continue
+        with memoryview(source)[:end] as view:
+            header = _sound(read_full_header(view, position, {}), end)
+        members.append(Member(header.path, source, position, header.data, header.size))
+        position = header.end
+    return members
+
+
+def _ranges(file: io.FileIO, start: int, end: int) -> list[Member]:
+    """Return the members in bytes *start* to *end* of *file* as ranges of it. Holds: the headers of one member."""
+    members = []
+    while start < end:
+        window = WINDOW
+        while True:
+            held = read_range(file, start, min(end, start + window))
+            header = read_full_header(memoryview(held), 0, {})
+            if not isinstance(header, NeedMore) or len(held) == end - start:
+                break
+            window = max(2 * window, header.end)
+        found = _sound(header, end - start)
+        members.append(Member(found.path, file, start, start + found.data, found.size))
+        start += found.end
+    return members
+
+
+def _sound(header: object, end: int) -> FullHeader:
+    """Return *header* if it is that of a regular member that ends at *end* or before. Raises: TarFormatError."""
+    if isinstance(header, FullHeader) and header.special is None and header.head is None and header.end <= end:
+        return header
+    raise TarFormatError("the bytes of a sample changed while they were in use")
+
+
+def spilled(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Member]:
+    """Return *members* as ranges of the plain file that they were read from, or else of a file that *scratch* makes."""
+    file: io.FileIO | None = None
+    ranges: list[Member] = []
+    for path, source, start, data, size, head in members:
+        origin, first, _ = located(source, start, data)
+        if isinstance(origin, io.FileIO):
+            ranges.append(Member(path, origin, first, first + data - start, size, head))
+            continue
+        assert not isinstance(source, io.FileIO)
+        file = file or scratch()
+        first = file.tell()
+        header = Member(path, source, start, data, size, head).header
+        write_all(file, header)
+        write_all(file, memoryview(source)[data : data + size])
+        write_all(file, bytes(padded(size) - size))
+        ranges.append(Member(path, file, first, first + len(header), size))
+    return ranges
+
+
+def spool(stream: Stream, held: memoryview, need: int, file: io.FileIO | None) -> int:
+    """Read *need* bytes, first those *held*, then those of *stream*, and write them to *file* unless it is None.
+
+    Returns how many bytes are missing at the end of the stream. Holds: 1 MiB.
+    """
+    part, room = held, memoryview(bytearray(IN_MEMORY))
+    while True:
+        if file is not None:
+            write_all(file, part)
+        need -= len(part)
+        count = stream.readinto(room[: min(need, IN_MEMORY)]) if need else 0
+        if not count:
+            return need
+        part = room[:count]

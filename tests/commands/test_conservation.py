@@ -1,0 +1,287 @@
+"""The law of conservation, through the installed commands: what was read is written, left out or reported."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tartools.commands.tarcat import tarcat
+from tartools.samples.sample import split_path
+from tests.archives import END, GNU, V7, entry, long, pax
+from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of
+
+few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+# names as data sets have them, and as nobody should
+names = st.one_of(
+    st.from_regex(r"[a-c]{1,2}/?[a-c]{1,2}\.(jpg|cls|seg\.png)", fullmatch=True).map(str.encode),
+    st.sampled_from([b"README", b".hidden", b"._a.jpg", b"e.", b"d.1/x", b"./x.jpg", b"../up.jpg", b"/abs.jpg"]),
+    st.binary(min_size=1, max_size=120).map(lambda raw: raw.replace(b"\0", b"n").rstrip(b"/") or b"n"),
+    st.integers(99, 400).map(lambda length: b"n" * length + b".jpg"),
+)
+payloads = st.one_of(st.binary(max_size=40), st.integers(0, 5000).map(lambda n: bytes([n % 256]) * n))
+
+
+@st.composite
+def members(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """Return a member: its path, and its bytes in one of the formats."""
+    path, payload = draw(names), draw(payloads)
+    forms = [pax((b"path", path)) + entry(b"cut", payload), long(path) + entry(b"cut", payload, magic=GNU)]
+    if len(path) <= 100:
+        forms += [entry(path, payload), entry(path, payload, b"\0", magic=V7), entry(path, payload, magic=GNU)]
+    if b"\n" not in path:
+        forms.append(pax((b"mtime", b"1.5")) + forms[-1])
+    return path, draw(st.sampled_from(forms))
+
+
+def unlike_neighbours(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return *found* without members that the end of an archive would part from others of their key."""
+    return list(dict(found).items())
+
+
+def in_process(*arguments: object) -> int:
+    return tarcat.main([str(argument) for argument in arguments])
+
+
+@given(st.lists(members(), max_size=15), st.integers(0, 15))
+@few
+def test_tarcat_keeps_every_member_byte_for_byte(found: list[tuple[bytes, bytes]], middle: int) -> None:
+    """Of one shard, and of the same cut into two where no sample is cut."""
+    found = unlike_neighbours(found)
+    first, second = found[:middle], found[middle:]
+    keys = [split_path(path)[0] for path, _ in (*first[-1:], *second[:1])]
+    if len(set(keys)) < len(keys):
+        first, second = found, []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("a.tar", "b.tar", "out.tar")]
+        paths[0].write_bytes(b"".join(raw for _, raw in first) + END)
+        paths[1].write_bytes(b"".join(raw for _, raw in second) + END)
+        assert in_process(paths[0], paths[1], "-o", paths[2]) == 0
+        output = paths[2].read_bytes()
+    expected = b"".join(raw for _, raw in found)
+    assert output[: len(expected)] == expected
+    assert has_end(output)
+    assert not output[len(expected) :].strip(b"\0")
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3000)), max_size=25),
+    st.integers(1, 7),
+    st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+)
+@few
+def test_tarsplit_and_tarcat_are_the_identity(shape: list[tuple[int, int]], count: int, format: int) -> None:
+    content = [
+        (f"s{n}.f{field}", bytes([n]) * size) for n, (fields, size) in enumerate(shape) for field in range(fields)
+    ]
+    archive = make_tar(content, format)
+    with tempfile.TemporaryDirectory() as folder:
+        split = subprocess.run(
+            [BIN / "tarsplit", "-n", str(count), "-o", "part"],
+            input=archive,
+            capture_output=True,
+            cwd=folder,
+            check=True,
+        )
+        shards = split.stdout.decode().split()
+        assert len(shards) == -(-len(shape) // count)
+        assert in_process(*(Path(folder) / name for name in shards or ["/dev/null"]), "-o", f"{folder}/out") == (
+            0 if shards else 1
+        )
+        if shards:
+            assert Path(folder, "out").read_bytes() == archive
+
+
+ACCOUNTS = {
+    "tarcat": ["tarcat", "--skip", "3", "-x", "nope"],
+    "tarcat -c": ["tarcat", "-c", "4"],
+    "tarcat --shuffle -c": ["tarcat", "--shuffle", "5", "-c", "4"],
+    "tarcat -f": ["tarcat", "-f", "cls"],
+    "tarsplit": ["tarsplit", "-n", "3", "-o", "part", "--maxshards", "2"],
+    "tarsplit -s": ["tarsplit", "-s", "20000", "-o", "part", "--maxshards", "2"],
+    "tarsort": ["tarsort"],
+    "tarsort -u": ["tarsort", "-s", "cls", "-u", "first"],
+    "tarsort by key": ["tarsort"],
+    "tarproc": ["tarproc", "-c", "true"],
+    "tarproc filter": ["tarproc", "-c", 'test "$TAR_INDEX" -gt 2 || rm sample.*'],
+    "tarproc skip": ["tarproc", "-e", "skip", "-c", 'test "$TAR_INDEX" -ne 2'],
+    "tarpcat": ["tarpcat", "--slice", "2:9:2"],
+    "tarpcat --unordered": ["tarpcat", "--unordered", "-x", "jpg"],
+    "tar2tsv": ["tar2tsv", "-f", "cls"],
+    "tarshow": ["tarshow", "-c", "2"],
+    "tarfirst": ["tarfirst", "-i", "3"],
+}
+
+
+@pytest.mark.parametrize("line", ACCOUNTS.values(), ids=ACCOUNTS)
+def test_the_account_adds_up(line: list[str], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(12)))
+    (tmp_path / "b.tar").write_bytes(make_tar([("README", b""), ("000003.txt", b"apart"), ("x.cls", b"1")]))
+    inputs = ["a.tar", "b.tar"] if line == ["tarsort"] else ["a.tar"]
+    done = run(*line, "-v", *inputs)
+    found = re.search(
+        r": (\d+) samples in, (\d+) out(?:, (\d+) left out)?(?:, (\d+) joined)?(?:, (\d+) dropped)?, \d", done.stderr
+    )
+    assert found, done.stderr
+    came, *went = (int(number or 0) for number in found.groups())
+    assert came == sum(went)
+    assert done.status == (1 if went[3] else 0)
+    if line[0] in ("tarcat", "tarsort", "tarproc", "tarpcat"):
+        written = {split_path(name.encode())[0] for name, _ in members_of(done.stdout)}
+        assert len(written) == went[0]
+
+
+SORTERS = {"tarcat": ["tarcat"], "tarsort": ["tarsort"]} | {
+    f"tarpcat -p {n}": ["tarpcat", "-p", n] for n in ("1", "3", "16")
+}
+each_reader = pytest.mark.parametrize("line", SORTERS.values(), ids=SORTERS)
+
+
+def ten_shards(folder: Path, keys_differ: bool) -> list[str]:
+    """Make ten shards of three samples each; return their names."""
+    for n in range(10):
+        (folder / f"s{n}.tar").write_bytes(make_tar(make_samples(3, 3 * n if keys_differ else 0)))
+    return [f"s{n}.tar" for n in range(10)]
+
+
+@each_reader
+def test_ten_shards_with_the_same_keys(line: list[str], run: Run, tmp_path: Path) -> None:
+    shards = ten_shards(tmp_path, keys_differ=False)
+    done = run(*line, *shards)
+    if line == ["tarsort"]:
+        assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
+        assert "000000" in done.stderr
+        assert "s0.tar" in done.stderr
+        return
+    assert (done.status, done.stderr) == (0, "")
+    assert members_of(done.stdout) == make_samples(3) * 10
+
+
+def test_new_keys_make_them_sortable(shell: Run, tmp_path: Path) -> None:
+    ten_shards(tmp_path, keys_differ=False)
+    done = shell("tarcat --rekey '{index:09d}' s{0..9}.tar | tarsort | tar tf - | wc -l")
+    assert (done.status, done.stdout.strip(), done.stderr) == (0, b"60", "")
+
+
+TROUBLES = {
+    "missing": "nope.tar",
+    "cut": "cut.tar",
+    "empty": "empty.tar",
+    "garbage": "garbage.tar",
+    "pipe fails": "pipe:cat s5.tar; exit 3",
+    "pipe fails early": "pipe:head -c 700 s5.tar; exit 3",
+    "pipe is killed": "pipe:cat s5.tar; kill -9 $$",
+}
+
+
+@each_reader
+@pytest.mark.parametrize("bad", TROUBLES.values(), ids=TROUBLES)
+def test_one_of_ten_shards_fails(line: list[str], bad: str, run: Run, tmp_path: Path) -> None:
+    """Status 1, no end, no -o output, no hang, and no process of a `pipe:` left."""
+    shards = ten_shards(tmp_path, keys_differ=True)
+    (tmp_path / "cut.tar").write_bytes((tmp_path / "s5.tar").read_bytes()[:2000])
+    (tmp_path / "empty.tar").write_bytes(b"")
+    (tmp_path / "garbage.tar").write_bytes(b"garbage" * 1000)
+    mark = f"8{os.getpid()}.5"
+    waiting = f"pipe:cat s9.tar; exec sleep {mark}"  # the last shard would keep its reader waiting
+    inputs = [*shards[:5], bad, *shards[6:9], waiting]
+    for output in ([], ["-o", "out.tar"]):
+        done = run(*line, *output, *inputs)
+        assert done.status == 1, done.stderr
+        assert re.fullmatch(rf"{line[0]}: {re.escape(bad)}: [^\n]+\n", done.stderr)
+        assert not has_end(done.stdout)
+        assert not (tmp_path / "out.tar").exists()
+        running = subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, check=False).stdout
+        assert running == b""
+
+
+MEASURE = """
+import os, subprocess, sys
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(child.pid, 0)
+print(status, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+"""
+
+
+def peak_memory(line: list[str], feeder: str, folder: Path) -> int:
+    """Run *line* on what the Python program *feeder* writes; return its peak of resident memory in bytes.
+
+    A small process in between starts it: the peak of a child counts what its parent held when it was forked.
+    """
+    source = subprocess.Popen([sys.executable, "-c", feeder], stdout=subprocess.PIPE)
+    with source:
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, BIN / line[0], *line[1:]],
+            stdin=source.stdout,
+            stdout=subprocess.PIPE,
+            cwd=folder,
+            env=clean_environment() | {"TMPDIR": str(folder)},
+            check=True,
+        )
+    status, peak = map(int, done.stdout.split())
+    assert (status, source.returncode) == (0, 0)
+    return peak
+
+
+FEED = """
+import sys, tarfile
+sizes = {sizes}
+block = bytes(1 << 20)
+for n, size in enumerate(sizes):
+    info = tarfile.TarInfo("%06d.bin" % n)
+    info.size = size
+    sys.stdout.buffer.write(info.tobuf(tarfile.GNU_FORMAT))
+    for _ in range(size >> 20):
+        sys.stdout.buffer.write(block)
+    sys.stdout.buffer.write(block[: size & 0xFFFFF])
+    sys.stdout.buffer.write(bytes(-size % 512))
+sys.stdout.buffer.write(bytes(10240))
+"""
+TWO_GB, ONE_GB = "[1 << 20] * 2000", "[5, 1 << 30, 7]"
+LIMIT = 200_000_000  # bytes of resident memory
+
+
+@pytest.mark.parametrize(
+    ("line", "sizes"),
+    [
+        (["tarcat"], TWO_GB),
+        (["tarcat"], "[100_000] * 20_000"),
+        (["tarcat"], ONE_GB),
+        (["tarcat", "--shuffle", "2"], ONE_GB),
+        (["tarpcat", "-p", "2"], ONE_GB),
+    ],
+    ids=["tarcat 2 GB", "tarcat 2 GB of 100 kB", "tarcat 1 GB", "tarcat --shuffle 1 GB", "tarpcat 1 GB"],
+)
+def test_memory_is_bounded(line: list[str], sizes: str, tmp_path: Path) -> None:
+    limit = LIMIT + (256 << 20 if line[0] == "tarpcat" else 0)  # -M
+    assert peak_memory(line, FEED.format(sizes=sizes), tmp_path) < limit
+
+
+def test_thousands_of_shards_need_no_more_descriptors(tmp_path: Path) -> None:
+    """Under a limit of 40 open files, from files and from commands."""
+    for n in range(1500):
+        (tmp_path / f"{n:04d}.tar").write_bytes(make_tar([(f"{n:04d}.x", b"1" * 10)]))
+    for line in (
+        [BIN / "tarcat", "*.tar"],
+        [BIN / "tarcat", "--shuffle", "100", "*.tar"],
+        [BIN / "tarcat", *(f"pipe:cat {n:04d}.tar" for n in range(60))],
+        [BIN / "tarpcat", "-p", "3", "*.tar"],
+    ):
+        done = subprocess.run(
+            ["bash", "-c", 'ulimit -n 40; exec "$@"', "bash", *line],
+            capture_output=True,
+            cwd=tmp_path,
+            env=clean_environment(),
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert len(members_of(done.stdout)) == (60 if len(line) > 50 else 1500)

@@ -1,0 +1,365 @@
+"""Promises that no one command owns: odd names, odd numbers, secrets, templates, hostile contents."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tartools.errors import UsageError, shown
+from tartools.shards.numbering import parse_numbering
+from tartools.storage.pipe import fill
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of, running
+
+SAMPLES = make_samples(5)
+TAR = make_tar(SAMPLES)
+DEEP = make_tar([("a.json", b"[" * 200_000)])
+SECRET = "https://me:secret@h/train-7.tar?signature=secret"
+HOSTILE = 'gs://b/it\'s $(touch pwned) `touch pwned` "x";touch pwned'
+
+
+# ---- numbers ----
+
+
+@pytest.mark.parametrize("size", ["1e400", "1e30", "0.1"])
+def test_sizes_have_their_range(size: str, run: Run) -> None:
+    done = run("tarsplit", "-s", size, "-o", "a", stdin=TAR)
+    assert (done.status, done.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "0"])
+def test_a_timeout_is_a_number_of_seconds(seconds: str, run: Run) -> None:
+    done = run("tarproc", "--timeout", seconds, "-c", "true", stdin=TAR)
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
+
+
+# ---- names ----
+
+
+def test_an_output_may_have_the_longest_name_there_is(run: Run, tmp_path: Path) -> None:
+    name = "€" * 80
+    assert run("tarcat", "-o", name, stdin=TAR) == (0, b"", "")
+    assert (tmp_path / name).read_bytes() == TAR
+
+
+def test_names_that_are_no_text_are_printed_as_they_are(shell: Run) -> None:
+    done = shell("tarsplit -o $'a\\xff'", stdin=TAR, env={"PYTHONIOENCODING": "utf-8:strict"})
+    assert done == (0, b"a\xff-000000.tar\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("50%%-%03d.tar", "50%-007.tar"), ("a%d-%%.tar", "a7-%.tar"), ("%%d", "%%d-000007.tar"), ("%%{shard}", "%%7")],
+)
+def test_a_doubled_percent_sign_is_one(text: str, name: str) -> None:
+    assert parse_numbering(text, False).name(7) == name
+
+
+def test_a_list_on_stdin_cannot_name_stdin(run: Run) -> None:
+    assert run("tarcat", "-T", "-", stdin=b"-\n") == (2, b"", "tarcat: stdin can be read only once\n")
+
+
+@pytest.mark.parametrize("line", ["tarcat -o /dev/stdout | cat", "tarcat -o >(cat > b.tar); sleep 0.2; cat b.tar"])
+def test_pipes_with_a_name_are_written_in_place(line: str, shell: Run) -> None:
+    assert shell(line, stdin=TAR) == (0, TAR, "")
+
+
+@pytest.mark.parametrize("output", ["/dev/stdout", "/dev/tty"])
+def test_a_terminal_is_no_output_under_any_name(output: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    (tmp_path / "run.py").write_text(
+        f"import os, pty\nos._exit(os.waitstatus_to_exitcode(pty.spawn(['tarcat', 'a.tar', '-o', '{output}'])))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "run.py"], cwd=tmp_path, env=clean_environment(), capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout.decode().startswith(f"tarcat: {output}: is a terminal")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tarcat", "file:///x%00y"),
+        ("tarcat", "-T", "file:///x%00y"),
+        ("tarcat", "-o", "file:///x%00y"),
+        ("tarsplit", "-o", "file:///x%00y/"),
+        ("tarsplit", "-o", "x%99999999999d"),
+    ],
+)
+def test_names_that_no_file_can_have_are_refused(arguments: tuple[str, ...], run: Run) -> None:
+    done = run(*arguments, stdin=TAR)
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
+
+
+# ---- secrets ----
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        (f"pipe:curl -s '{SECRET}' | pv", "pipe:curl -s 'https://me:…@h/train-7.tar?…' | pv"),
+        ("pipe:cat what?.tar", "pipe:cat what?.tar"),
+        ("pipe:gsutil cat gs://b/a.tar", "pipe:gsutil cat gs://b/a.tar"),
+    ],
+)
+def test_commands_are_shown_without_secrets(url: str, text: str) -> None:
+    assert shown(url) == text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tarcat", f"pipe:exit 3 '{SECRET}'"),
+        ("tarcat", "-", "-o", f"pipe:exit 3 '{SECRET}'"),
+        ("tarsplit", "-o", "a", "--post", f"exit 3 {{}} '{SECRET}'"),
+        ("tarcat", "--rekey", "{key}.{shard}", f"pipe:cat a.tar # {SECRET}"),
+        ("tar2tsv", "-f", "__shard__", f"pipe:cat a.tar # {SECRET}"),
+    ],
+    ids=["input", "output", "post", "key", "column"],
+)
+def test_secrets_are_never_told(arguments: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    done = run(*arguments, stdin=TAR)
+    assert done.stdout + done.stderr.encode() != b""
+    assert "secret" not in done.stderr and b"secret" not in done.stdout
+
+
+def test_a_shard_read_by_a_command_has_its_base_name(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    done = run("tarcat", "-c", 1, "--rekey", "{shard}", "pipe:cat a.tar; : https://h/b/train-7.tar?a=b/c")
+    assert [name for name, _ in members_of(done.stdout)] == ["train-7.cls", "train-7.jpg"]
+
+
+# ---- templates ----
+
+PRINT = "printf '%s\\n'"
+
+
+@pytest.mark.parametrize(
+    "template", ["{}", "'{}'", '"{}"', "a{}", '"a"{}"b"', 'x=$(printf %s {}); echo "$x"', "\\' {}"]
+)
+def test_a_word_stays_a_word(template: str, tmp_path: Path) -> None:
+    line = template if "echo" in template else f"{PRINT} {template}"
+    done = subprocess.run(["sh", "-c", fill(line, HOSTILE)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert HOSTILE in done.stdout and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        '"x/{}"',
+        "'x/{}'",
+        'sh -c "cat {}"',
+        "sh -c 'cat {}'",
+        '"$(echo "{}")"',
+        '"$(echo " {}")"',
+        "`cat {}`",
+        "cat <<E\n{}\nE",
+        "# don't\n {}",
+        "$'\\'' {}",
+    ],
+)
+def test_a_word_that_could_run_is_refused_inside_quotes(template: str) -> None:
+    assert fill(template, "gs://b/a-1.tar") == template.replace('"{}"', "{}").replace("{}", "gs://b/a-1.tar")
+    with pytest.raises(UsageError, match="alone in quotes"):
+        fill(template, HOSTILE)
+
+
+def test_a_plan_cannot_run_commands_by_its_urls(run: Run, tmp_path: Path) -> None:
+    plan = b"__key__\t@txt\na\thttps://h/$(touch pwned)\n"
+    done = run("tarcreate", stdin=plan, env={"GOPEN_HTTPS": 'echo "{}?token"'})
+    assert (done.status, done.stderr.count("\n")) == (2, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- hostile contents ----
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("tar2tsv", "-f", "json:a"), ("tarsort", "-s", "json:a"), ("tarfirst", "-S", "field('json:a') == 1")],
+    ids=["tar2tsv", "tarsort", "tarfirst"],
+)
+def test_deep_json_is_a_failure_with_its_place(arguments: tuple[str, ...], run: Run) -> None:
+    done = run(*arguments, stdin=DEEP)
+    assert (done.status, done.stderr.count("\n")) == (1, 1)
+    assert "stdin: sample 'a', field 'json': not JSON: " in done.stderr
+
+
+def array(shape: str, kind: str = "<f4") -> bytes:
+    """Return a .npy file of that *shape*, without data."""
+    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}".encode()
+    return b"\x93NUMPY\x01\0" + len(head).to_bytes(2, "little") + head
+
+
+@pytest.mark.parametrize(
+    ("name", "payload"),
+    [
+        ("a.npy", array("(0x" + "f" * 9000 + ",)")),
+        ("a.npy", array("(1e999,)")),
+        ("a.npy", array("(" + "9" * 4000 + ", " + "9" * 4000 + ")")),
+        ("a.npy", array("(" + "9223372036854775807, " * 400 + ")")),
+        ("a.npy", array("(2,)", "<f" + "9" * 4200)),
+        ("a.wav", b"RIFF\x24\0\0\0WAVEfmt \xff\xff\0\0" + bytes(40)),
+        ("a.json", b"[" * 100_000),
+        ("a.json", b'{"\xc2\x9b": "\\u001b[31m \\ud800"}'),
+        ("a.txt", "\x1b[31m \u009b \u202e".encode()),
+        ("a.jp\x1b[31mg", b"\xff\xd8\xff"),
+    ],
+)
+def test_tarshow_describes_whatever_there_is_in_harmless_letters(name: str, payload: bytes, run: Run) -> None:
+    done = run("tarshow", stdin=make_tar([(name, payload)]))
+    assert (done.status, done.stderr) == (0, "")
+    assert all(letter.isprintable() or letter == "\n" for letter in done.stdout.decode())
+
+
+# ---- reading ----
+
+
+def test_shards_of_even_size_need_inputs_that_can_be_read_twice(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    done = shell("tarsplit --shards 2 -o s <(cat a.tar)")
+    assert (done.status, done.stdout) == (2, b"") and "reads the inputs twice" in done.stderr
+
+
+def test_what_precedes_damage_is_written_unordered_too(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR[:9000])
+    done = run("tarpcat", "--unordered", "a.tar")
+    assert done.status == 1 and "at byte" in done.stderr
+    assert members_of(done.stdout) == SAMPLES[: len(members_of(done.stdout))] != []
+
+
+def test_an_upstream_that_stays_does_not_keep_tarpcat(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    begin = time.monotonic()
+    done = shell("tarpcat -c 1 - < <(cat a.tar; exec sleep 6 2> /dev/null) > b.tar")
+    assert (done.status, done.stderr) == (0, "")
+    assert time.monotonic() - begin < 4
+
+
+def test_a_field_that_tarfirst_does_not_find_is_told_with_those_there_are(run: Run) -> None:
+    done = run("tarfirst", "-f", "png", stdin=TAR)
+    assert done == (1, b"", "tarfirst: none of 5 samples matches; those without png had: cls jpg\n")
+
+
+# ---- progress ----
+
+
+def test_progress_in_a_log_is_lines_of_text(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    done = run("tarcat", "--progress", "pipe:cat a.tar; sleep 1.5", "-o", "b.tar")
+    assert done.status == 0 and re.fullmatch(r"tarcat: 5 samples, 20\.5 kB, [0-9.]+ kB/s so far\n", done.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_a_finalizer_is_not_lost(tmp_path: Path, number: signal.Signals) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.tar").write_bytes(make_tar(make_samples(5, ord(name))))
+    program = f"""
+import os, sys
+from tartools.commands.tarcat import tarcat
+from tartools.storage.streams import SharedFile
+def __del__(self, close=SharedFile.__del__):
+    os.kill(os.getpid(), {number})
+    close(self)
+SharedFile.__del__ = __del__
+sys.argv = ["tarcat", "a.tar", "b.tar", "pipe:sleep 1000", "-o", "out.tar"]
+tarcat()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (-number, b"") and not (tmp_path / "out.tar").exists()
+
+
+@pytest.mark.parametrize("options", [["-o", "w/x.tar.zst"], ["-z", "-o", "pipe:cat > w/tmp && mv w/tmp w/out"]])
+def test_a_signal_while_an_output_is_opened_leaves_none(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(5)))
+    program = f"""
+import os, sys
+from tartools import tar
+from tartools.commands.tarcat import tarcat
+def __init__(self, sink, begin=tar.Writer.__init__):
+    os.kill(os.getpid(), 15)
+    begin(self, sink)
+tar.Writer.__init__ = __init__
+sys.argv = ["tarcat", *{options!r}, "a.tar"]
+tarcat()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (-15, b"")
+    assert not (tmp_path / "w/out").exists() and not list((tmp_path / "w").glob(".*"))
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes have no known size here")
+def test_a_signal_ends_a_command_whose_reader_sleeps() -> None:
+    """A full pipe to stdout, samples that wait to go there, and an input that does not come: nothing is waited for."""
+    first, second = bytes((1 << 20) - 512), b"2" * 3000
+    content = make_tar([("a.x", first), ("b.x", second), ("c.x", b"3")])[: (1 << 20) + 512 + 3072 + 512]
+    with running([BIN / "tarcat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(content)
+        process.stdin.flush()
+        while waiting_in(process.stdin) or waiting_in(process.stdout) < 1 << 20:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(60) == -signal.SIGTERM
+
+
+# A signal that another thread gets stands for one that comes just before the main thread waits: it ends no wait.
+LOST = """
+import fcntl, os, signal, struct, sys, termios, threading
+from tartools.commands.tarcat import tarcat
+sys.argv = ["tarcat", *sys.argv[1:]]
+def send():
+    while struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, bytes(4)))[0]:
+        os.sched_yield()
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+threading.Thread(target=send, daemon=True).start()
+tarcat()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--progress"]], ids=["", "with progress"])
+def test_a_signal_just_before_a_wait_is_not_lost(options: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOST, *options, "-o", "out.tar"]
+    with running(command, cwd=tmp_path, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(make_tar(make_samples(3))[:2000])
+        process.stdin.flush()
+        assert process.wait(60) == -signal.SIGTERM
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [[], ["--progress"]], ids=["", "with progress"])
+def test_an_alarm_that_was_set_before_ends_us(options: list[str], tmp_path: Path) -> None:
+    """As `perl -e 'alarm 10; exec @ARGV'` sets one, where there is no timeout(1)."""
+    set_and_run = (
+        "import os, signal, sys; signal.setitimer(signal.ITIMER_REAL, 1.5); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", set_and_run, BIN / "tarcat", *options, "-o", "out.tar"]
+    with running(command, cwd=tmp_path, stdin=subprocess.PIPE) as process:
+        assert process.wait(60) == -signal.SIGALRM
+
+
+def test_no_tick_ends_a_command_that_takes_its_time_to_end(tmp_path: Path) -> None:
+    program = "import atexit, sys, time\nfrom tartools.commands.tarls import tarls\n"
+    program += "atexit.register(time.sleep, 2.2)\nsys.argv[1:] = ['--version']\ntarls()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def waiting_in(pipe: IO[bytes]) -> int:
+    """Return the bytes that wait in *pipe*."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4)))
+    return int(count)

@@ -1,0 +1,773 @@
+"""What is fast keeps every promise: payloads that are not read, bytes that the kernel copies, samples in runs.
+
+tarcat without options and tarsplit look at the headers of a plain file only, and have the kernel copy the rest; tarsort
+finds samples there again. Small members lie in buffers of 1 MiB, and what does not fit goes on in the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.archives import BLOCK, END, data, entry, header, long, pax
+from tests.archives import GNU as GNU_MAGIC
+from tests.commands.conftest import FITS, Inside
+from tests.commands.test_conservation import MEASURE
+from tests.conftest import BIN, Result, Run, clean_environment, members_of, running
+
+MIB = 1 << 20
+RECORD = 20 * BLOCK
+
+
+def ended(members: bytes) -> bytes:
+    """Return the archive of *members*: with its end, as ours are."""
+    return members + END + bytes(-len(members + END) % RECORD)
+
+
+class Piece(NamedTuple):
+    """A part of an archive: a member of sample number *sample*, or (None) something else."""
+
+    sample: int | None
+    heading: bytes
+    body: bytes = b""
+
+
+class Made(NamedTuple):
+    """An archive of which is known what it holds."""
+
+    content: bytes
+    samples: list[bytes]  # their members, as they are to be written
+    known: list[int]  # bytes of which each sample needs so many to be known as complete
+    headers: list[tuple[int, int, int]]  # where the heading, payload and padding of each piece begin
+    needed: int  # bytes, with the first zero block
+
+    def whole_at(self, end: int) -> list[bytes]:
+        """Return the samples that are known as complete from the bytes before *end*."""
+        return [sample for sample, known in zip(self.samples, self.known, strict=True) if known <= end]
+
+
+def made(pieces: list[Piece]) -> Made:
+    """Return the archive of *pieces*."""
+    content, samples, known, headers = bytearray(), [b""], [], []
+    at = 0
+    for sample, heading, body in pieces:
+        begin = len(content)
+        headers.append((begin, begin + len(heading), begin + len(heading) + len(body)))
+        if sample is not None and sample != at:
+            known.append(begin + len(heading))
+            samples.append(b"")
+            at = sample
+        if sample is not None:
+            samples[-1] += heading + data(body)
+        content += heading + data(body)
+    needed = len(content) + BLOCK
+    return Made(ended(bytes(content)), samples, [*known, needed], headers, needed)
+
+
+def member(sample: int, path: bytes, body: bytes) -> Piece:
+    return Piece(sample, header(path, len(body)), body)
+
+
+SMALL = made(
+    [
+        member(0, b"a.x", b"1"),
+        member(0, b"a.y", b""),
+        member(1, b"b.x", b"2" * 100),
+        member(2, b"c.x", b"3"),
+    ]
+)
+LOOSE = made(  # links and global headers among the members of a sample, names in extended headers
+    [
+        member(0, b"a.x", b"1"),
+        Piece(None, header(b"a.link", kind=b"2", link=b"a.x")),
+        member(0, b"a.y", b"2" * 30),
+        Piece(1, pax((b"path", b"b" * 120 + b".x")) + header(b"cut", 1), b"3"),
+        Piece(None, pax((b"comment", b"no more"), kind=b"g")),
+        Piece(1, long(b"b" * 120 + b".y") + header(b"cut", 3, magic=GNU_MAGIC), b"444"),
+        member(2, b"c.x", b"5"),
+    ]
+)
+LARGE = made(
+    [
+        piece
+        for n in range(10)
+        for piece in (
+            member(n, b"%02d.x" % n, b"%d" % (n * 7 % 10)),
+            member(n, b"%02d.jpg" % n, random.Random(n).randbytes(1_200_000 if n == 5 else 200_000 + 97 * n)),
+        )
+    ]
+)
+
+
+class Mode(NamedTuple):
+    """How a command is run: *arguments*, then in.tar unless it comes *by* a pipe; where output goes *to*."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    by: str = "name"
+    to: str = "pipe"
+    first: bytes = b""  # members that are put out before
+
+    @property
+    def url(self) -> str:
+        return "in.tar" if self.by == "name" else "stdin"
+
+
+MODES = {
+    "tarcat FILE | pipe": Mode("tarcat"),
+    "tarcat FILE -o": Mode("tarcat", ("-o", "out.tar"), to="nothing"),
+    "tarcat FILE > file": Mode("tarcat", to="file"),
+    "cat FILE | tarcat": Mode("tarcat", by="pipe"),
+    "tarcat --slice 0: FILE": Mode("tarcat", ("--slice", "0:")),
+    "tarcat whole.tar FILE": Mode("tarcat", ("whole.tar",), first=b"".join(SMALL.samples)),
+    "tarsplit FILE": Mode("tarsplit", ("-n", "1", "-o", "part"), to="shards"),
+    "tarsort FILE": Mode("tarsort", to="nothing"),
+    "tarsort -S shuffle FILE": Mode("tarsort", ("-S", "shuffle"), to="nothing"),
+    "tarsort -s x FILE": Mode("tarsort", ("-s", "x"), to="nothing"),
+    "cat FILE | tarsort": Mode("tarsort", by="pipe", to="nothing"),
+}
+each_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+
+
+class Damaged:
+    """in.tar, in a folder of its own, and what becomes of it."""
+
+    def __init__(self, folder: Path, inside: Inside) -> None:
+        self.folder = folder
+        self.inside = inside
+        self.file = folder / "in.tar"
+        (folder / "whole.tar").write_bytes(SMALL.content)
+        self.there = {"in.tar", "whole.tar"}
+
+    def run(self, mode: Mode) -> Result:
+        """Run *mode* on what is in.tar now."""
+        short = self.file.stat().st_size < FITS // 2
+        arguments = [*mode.arguments, "--skip-special", *(["in.tar"] if mode.by == "name" else [])]
+        stdin = self.file.read_bytes() if mode.by == "pipe" else b""
+        if mode.to != "file":
+            return self.inside(mode.name, *arguments, stdin=stdin, short=short)
+        done = self.inside(mode.name, *arguments, stdin=stdin, stdout="stdout.tar")
+        os.unlink("stdout.tar")
+        return done
+
+    def check(self, mode: Mode, done: Result, archive: Made, at: int) -> None:
+        """Check that *done* fails at byte *at*, that what went out are the samples before it, and nothing is left."""
+        assert done.status == 1, (at, done)
+        found = re.fullmatch(rf"{mode.name}: {mode.url}: at byte (\d+): [^\n]+\n", done.stderr)
+        assert found and int(found[1]) == at, (at, done.stderr)
+        whole = archive.whole_at(at)
+        shards = [f"part-{n:06d}.tar" for n in range(len(whole))] if mode.to == "shards" else []
+        assert set(os.listdir(self.folder)) == {*self.there, *shards}, at
+        for shard, sample in zip(shards, whole, strict=False):
+            assert (self.folder / shard).read_bytes() == ended(sample), at
+            os.unlink(self.folder / shard)
+        if mode.to == "shards":
+            expected = "".join(f"{shard}\n" for shard in shards).encode()
+        else:
+            expected = b"" if mode.to == "nothing" else mode.first + b"".join(whole)
+        assert done.stdout == expected, at
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, inside: Inside) -> Damaged:
+    return Damaged(tmp_path, inside)
+
+
+@each_mode
+@pytest.mark.parametrize("archive", [SMALL, LOOSE], ids=["small", "loose"])
+def test_a_small_archive_cut_at_every_byte(mode: Mode, archive: Made, damaged: Damaged) -> None:
+    damaged.file.write_bytes(archive.content)
+    assert damaged.run(mode).status == 0
+    for made_now in ("out.tar", *(f"part-{n:06d}.tar" for n in range(3))):
+        (damaged.folder / made_now).unlink(missing_ok=True)
+    step = 1 if archive is SMALL else 9  # from another byte on in each mode
+    for cut in range(archive.needed - 1 - list(MODES.values()).index(mode) % step, -1, -step):
+        os.truncate(damaged.file, cut)
+        damaged.check(mode, damaged.run(mode), archive, cut)
+
+
+def cuts(archive: Made, spread: int, seed: str) -> Iterator[int]:
+    """Yield offsets from the end on: around all that begins or ends in *archive*, and *spread* others."""
+    edges = {edge for piece in archive.headers for edge in piece} | {*range(0, archive.needed, MIB), archive.needed}
+    found = {edge + by for edge in edges for by in (-1, 0, 1)}
+    found |= {begin + BLOCK + by for begin, _, _ in archive.headers for by in (-1, 0, 1)}
+    found |= set(random.Random(seed).sample(range(archive.needed), spread))
+    yield from sorted((cut for cut in found if 0 <= cut < archive.needed), reverse=True)
+
+
+@each_mode
+def test_an_archive_of_large_payloads_cut_anywhere(mode: Mode, damaged: Damaged) -> None:
+    damaged.file.write_bytes(LARGE.content)
+    for cut in cuts(LARGE, 150, mode.name + mode.by + mode.to):
+        os.truncate(damaged.file, cut)
+        damaged.check(mode, damaged.run(mode), LARGE, cut)
+
+
+REAL = ["tarcat FILE | pipe", "tarcat FILE -o", "tarcat FILE > file", "tarsplit FILE", "tarsort FILE"]
+
+
+@pytest.mark.parametrize("mode", [MODES[name] for name in REAL], ids=REAL)
+def test_cuts_in_real_processes(mode: Mode, shell: Run, tmp_path: Path) -> None:
+    """At an offset in each kind of place."""
+    (tmp_path / "large.tar").write_bytes(LARGE.content)
+    (tmp_path / "whole.tar").write_bytes(SMALL.content)
+    begin, payload, padding = LARGE.headers[13]
+    chosen = [begin + 9, payload, payload + 70_000, padding, MIB + 1, LARGE.needed - 1]
+    redirected = {"pipe": "| cat > out$cut", "file": "> out$cut"}.get(mode.to, "> out$cut")
+    arguments = " ".join(mode.arguments).replace("part", "part$cut")
+    line = f"{mode.name} {arguments} in.tar 2> err$cut {redirected}; echo ${{PIPESTATUS[0]}}"
+    done = shell(f"for cut in {' '.join(map(str, chosen))}; do head -c $cut large.tar > in.tar; {line}; done")
+    assert done.stdout.split() == [b"1"] * len(chosen)
+    assert not (tmp_path / "out.tar").exists()
+    for cut in chosen:
+        assert re.fullmatch(rf"{mode.name}: in.tar: at byte {cut}: [^\n]+\n", (tmp_path / f"err{cut}").read_text())
+        whole = LARGE.whole_at(cut)
+        shards = sorted(path.name for path in tmp_path.glob(f"part{cut}-*"))
+        if mode.to == "shards":
+            assert (tmp_path / f"out{cut}").read_text().split() == shards
+            assert [(tmp_path / shard).read_bytes() for shard in shards] == list(map(ended, whole))
+        else:
+            expected = b"" if mode.to == "nothing" else mode.first + b"".join(whole)
+            assert (tmp_path / f"out{cut}").read_bytes() == expected
+
+
+FIELDS = {  # POSIX.1-2017, pax, "ustar Header Block": where each begins
+    **{"name": 0, "mode": 100, "uid": 108, "gid": 116, "size": 124, "mtime": 136, "chksum": 148, "typeflag": 156},
+    **{"linkname": 157, "magic": 257, "version": 263, "uname": 265, "gname": 297, "devmajor": 329, "devminor": 337},
+    **{"prefix": 345, "padding": 500, "": 512},
+}
+IMPORTANT = {"name", "size", "chksum", "typeflag", "magic", "prefix"}  # to who reads headers in haste
+
+
+def flips(archive: Made, seed: str) -> Iterator[tuple[int, int, int]]:
+    """Yield (header, offset, bit) of a bit in each field of each header in *archive*."""
+    chance = random.Random(seed)
+    places = list(FIELDS.items())
+    for begin, _, _ in archive.headers:
+        for (field, first), (_, behind) in pairwise(places):
+            if archive is SMALL or field in IMPORTANT:
+                yield begin, begin + chance.randrange(first, behind), 1 << chance.randrange(8)
+
+
+@each_mode
+@pytest.mark.parametrize("archive", [SMALL, LARGE], ids=["small", "large"])
+def test_a_flipped_bit_in_each_field_of_each_header(mode: Mode, archive: Made, damaged: Damaged) -> None:
+    damaged.file.write_bytes(archive.content)
+    for begin, at, bit in flips(archive, mode.name + mode.by + mode.to):
+        changed = bytearray(archive.content[begin : begin + BLOCK])
+        changed[at - begin] ^= bit
+        if at - begin in range(148, 156) and meant(changed) == meant(archive.content[begin:]):
+            continue  # another way to write the checksum
+        with damaged.file.open("r+b", buffering=0) as file:
+            os.pwrite(file.fileno(), changed, begin)
+            damaged.check(mode, damaged.run(mode), archive, begin)
+            os.pwrite(file.fileno(), archive.content[begin : begin + BLOCK], begin)
+
+
+def meant(block: bytes | bytearray) -> int | None:
+    """Return the checksum that *block* states, None for no number."""
+    digits = bytes(block[148:156]).partition(b"\0")[0].strip(b" ")
+    return int(digits, 8) if re.fullmatch(rb"[0-7]+", digits) else None
+
+
+@pytest.mark.parametrize("mode", [MODES["tarcat FILE | pipe"], MODES["cat FILE | tarcat"]], ids=["file", "pipe"])
+def test_zeros_behind_the_end_are_passed_over_and_nothing_else(mode: Mode, damaged: Damaged) -> None:
+    """However many: an archive may follow them, and a byte that is not zero is found wherever it is."""
+    first, second = b"".join(SMALL.samples), entry(b"d.x", b"1") + entry(b"e.x", b"22")
+    for blocks in range(1, 64):
+        damaged.file.write_bytes(first + bytes(blocks * BLOCK) + ended(second))
+        assert damaged.run(mode) == (0, ended(first + second), "")
+    zeros = 45 * BLOCK + 300
+    for behind in range(BLOCK, zeros, 53):
+        content = bytearray(first + bytes(zeros))
+        content[len(first) + behind] = 1
+        damaged.file.write_bytes(content)
+        at = len(first) + behind // BLOCK * BLOCK
+        status, stdout, stderr = damaged.run(mode)
+        assert (status, stdout) == (1, first)
+        assert stderr.startswith(f"{mode.name}: {mode.url}: at byte {at}: the bytes after the end of the archive"), (
+            behind
+        )
+    for length in range(BLOCK, zeros, 211):
+        damaged.file.write_bytes(first + bytes(length))
+        assert damaged.run(mode) == (0, ended(first), "")
+
+
+def check_bytes(found: bytes, expected: bytes) -> None:
+    """Check that *found* is *expected*; of many bytes pytest would have too much to say."""
+    if found != expected:
+        first = next(
+            (at for at, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), "the shorter's end"
+        )
+        pytest.fail(f"{len(found)} bytes for {len(expected)}; from byte {first} on they differ")
+
+
+@pytest.fixture(scope="module")
+def huge() -> Made:
+    """Return an archive of three samples, the second of 20 MB: more than is held, and far more than a pipe holds."""
+    middle = random.Random(3).randbytes(1_000_003) * 20
+    return made([member(0, b"a.x", b"1"), member(1, b"b.x", b"2"), member(1, b"b.y", middle), member(2, b"c.x", b"3")])
+
+
+@each_mode
+def test_a_member_that_is_too_large_for_memory_is_cut(mode: Mode, huge: Made, damaged: Damaged) -> None:
+    """It goes from pipes to a temporary file, and from files it is not read."""
+    damaged.file.write_bytes(huge.content)
+    _, payload, padding = huge.headers[2]
+    begin, _, _ = huge.headers[3]
+    for cut in (begin + BLOCK, begin + 3, begin, begin - 1, padding, padding - 1, 9 * MIB + 1, payload + 1, payload):
+        os.truncate(damaged.file, cut)
+        damaged.check(mode, damaged.run(mode), huge, cut)
+
+
+def meanwhile(folder: Path, line: list[str], change: Callable[[], object]) -> Result:
+    """Run *line* in *folder*; when the first byte has come out, and not much more can, *change* something; go on."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
+    with running([BIN / line[0], *line[1:]], cwd=folder, **pipes) as process:
+        assert process.stdout
+        first = process.stdout.read(1)
+        change()
+        out, err = process.communicate(timeout=120)
+    return Result(process.returncode, first + out, err.decode())
+
+
+COPIERS = {
+    "tarcat": ["tarcat"],
+    "tarcat --slice 0:": ["tarcat", "--slice", "0:"],
+    "tarsort": ["tarsort"],
+    "tarsort -s x": ["tarsort", "-s", "x"],
+}
+each_copier = pytest.mark.parametrize("line", COPIERS.values(), ids=COPIERS)
+
+
+@each_copier
+def test_a_file_that_is_truncated_while_it_is_copied(line: list[str], huge: Made, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(huge.content)
+    done = meanwhile(tmp_path, [*line, "in.tar"], lambda: os.truncate(tmp_path / "in.tar", 10 * MIB + 5))
+    assert done.status == 1
+    assert done.stderr == f"{line[0]}: in.tar: at byte {10 * MIB + 5}: the file became shorter while it was read\n"
+    check_bytes(done.stdout, huge.content[: 10 * MIB + 5])
+
+
+def test_a_file_that_is_truncated_between_shards(run: Run, tmp_path: Path) -> None:
+    """Where tarsplit has looked at the headers already, and where not."""
+    for size in (900_000, 2_500_000):
+        (tmp_path / "in.tar").write_bytes(LARGE.content)
+        done = run("tarsplit", "-n", 1, "-o", f"{size}", "--post", f"truncate -s {size} in.tar", "in.tar")
+        whole = LARGE.whole_at(size)
+        shards = [f"{size}-{n:06d}.tar" for n in range(len(whole))]
+        assert done.status == 1
+        assert done.stdout.decode().split() == sorted(path.name for path in tmp_path.glob(f"{size}-*")) == shards
+        assert [(tmp_path / shard).read_bytes() for shard in shards] == list(map(ended, whole))
+        assert not list(tmp_path.glob(".*"))
+        found = re.fullmatch(r"tarsplit: in\.tar: at byte (\d+): [^\n]+\n", done.stderr)
+        assert found and int(found[1]) <= size, done.stderr  # not beyond the end of the file
+
+
+@each_copier
+def test_a_file_that_is_replaced_while_it_is_copied(line: list[str], huge: Made, tmp_path: Path) -> None:
+    """tarcat goes on with the file that it opened; tarsort may open it again, so it tells."""
+    (tmp_path / "in.tar").write_bytes(huge.content)
+    (tmp_path / "other.tar").write_bytes(SMALL.content)
+    done = meanwhile(tmp_path, [*line, "in.tar"], lambda: os.replace(tmp_path / "other.tar", tmp_path / "in.tar"))
+    if line[0] == "tarcat":
+        assert (done.status, done.stderr) == (0, "")
+        check_bytes(done.stdout, huge.content)
+    else:
+        check_changed(done, huge.content)
+
+
+def test_a_file_that_is_appended_to_while_it_is_sorted(huge: Made, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(huge.content)
+    done = meanwhile(tmp_path, ["tarsort", "in.tar"], lambda: append(tmp_path / "in.tar", bytes(BLOCK)))
+    check_changed(done, huge.content)
+
+
+def check_changed(done: Result, content: bytes) -> None:
+    """Check that tarsort told that in.tar, whose *content* was in order, changed; and wrote no end."""
+    assert (done.status, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("tarsort: in.tar: this input changed while it was sorted")
+    assert content.startswith(done.stdout)
+    assert len(done.stdout) <= content.rindex(b"c.x") + 2 * BLOCK
+
+
+def append(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+
+
+@pytest.mark.parametrize("line", [["tarcat"], ["tarcat", "--slice", "0:"]], ids=["tarcat", "tarcat --slice 0:"])
+@pytest.mark.parametrize("cut", ["header", "payload", "boundary"])
+def test_a_file_that_grows_while_it_is_read(line: list[str], cut: str, tmp_path: Path) -> None:
+    """What is there when the reader comes there is read, as from any file; or else what is said of it is true."""
+    pieces = [member(n, b"%02d.x" % n, b"%d" % n * 100_000) for n in range(80)]
+    archive = made(pieces)
+    begin, payload, _ = archive.headers[60]
+    at = {"header": begin + 100, "payload": payload + 4000, "boundary": begin}[cut]
+    (tmp_path / "in.tar").write_bytes(archive.content[:at])
+    done = meanwhile(tmp_path, [*line, "in.tar"], lambda: append(tmp_path / "in.tar", archive.content[at:]))
+    if done.status == 0:
+        assert done.stderr == ""
+        check_bytes(done.stdout, archive.content)
+    else:
+        assert re.fullmatch(rf"tarcat: in\.tar: at byte {at}: the input ends [^\n-]+\n", done.stderr), done.stderr
+        check_bytes(done.stdout, b"".join(archive.whole_at(at)))
+
+
+@each_copier
+def test_a_reader_that_goes_or_a_signal_in_the_middle_of_a_copy(line: list[str], huge: Made, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(huge.content)
+    for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT):
+        options = {"bufsize": 0, "cwd": tmp_path, "env": {"TMPDIR": str(tmp_path)}}
+        command = [BIN / line[0], *line[1:], "in.tar"]
+        with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+            assert process.stdout and process.stderr
+            assert process.stdout.read(1)
+            if number == signal.SIGPIPE:
+                process.stdout.close()
+            else:
+                process.send_signal(number)
+            assert process.wait(60) == -number
+            assert process.stderr.read() == b""
+            assert number == signal.SIGPIPE or huge.content[1:].startswith(process.stdout.read())
+    assert os.listdir(tmp_path) == ["in.tar"]
+
+
+PLACES = {  # what stdout can be where the kernel can't copy, or copies otherwise
+    "appended to": "{} >> out",
+    "fifo": "mkfifo pipe; cat pipe > out & {} > pipe; wait",
+    "fifo by name": "mkfifo pipe; cat pipe > out & {} -o pipe || kill $!; wait $!",
+    "another command": "{} -o 'pipe:cat > out'",
+    "substituted": "{} > >(cat > out; echo > done); while ! test -e done; do :; done",
+    "opened for both": "{} 1<> out",
+}
+
+
+@each_copier
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_outputs_of_any_kind(place: str, line: list[str], shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(LARGE.content)
+    (tmp_path / "before").write_bytes(b"before")
+    done = shell(place.format(" ".join([*line, "in.tar"])))
+    assert (done.status, done.stdout, done.stderr) == (0, b"", "")
+    check_bytes((tmp_path / "out").read_bytes(), in_order(LARGE.samples, line))
+
+
+def in_order(samples: list[bytes], line: list[str]) -> bytes:
+    """Return the archive of *samples* of LARGE as *line* writes it: in their order, or sorted by x."""
+    ordered: list[bytes] = sorted(samples, key=x_of) if "-s" in line else samples
+    return ended(b"".join(ordered))
+
+
+def x_of(sample: bytes) -> bytes:
+    """Return the payload of the member x, of a block, which comes first or last."""
+    name, _, _ = sample.partition(b"\0")
+    return sample[BLOCK : 2 * BLOCK] if name.endswith(b".x") else sample[-BLOCK:]
+
+
+@each_copier
+def test_outputs_that_take_nothing(line: list[str], shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(LARGE.content)
+    command = " ".join([*line, "in.tar"])
+    assert shell(f"{command} > /dev/null") == (0, b"", "")
+    full = f"{line[0]}: stdout: No space left on device\n"
+    assert shell(f"{command} > /dev/full") == (1, b"", full)
+    assert shell(f"{command} -o /dev/full") == (1, b"", full.replace("stdout", "/dev/full"))
+    limited = shell(f"ulimit -f 1500; {command} -o out.tar")
+    assert limited == (1, b"", f"{line[0]}: out.tar: File too large\n")
+    assert os.listdir(tmp_path) == ["in.tar"]
+
+
+@each_copier
+def test_a_socket_as_output(line: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(LARGE.content)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = subprocess.Popen(
+            [BIN / line[0], *line[1:], "in.tar"], stdout=theirs.fileno(), cwd=tmp_path, env=clean_environment()
+        )
+        theirs.close()
+        with ours.makefile("rb") as file:
+            check_bytes(file.read(), in_order(LARGE.samples, line))
+        assert process.wait(60) == 0
+
+
+@each_copier
+def test_a_pipe_that_is_not_waited_for_and_read_slowly(line: list[str], tmp_path: Path) -> None:
+    """Its writer is told to come again, time after time."""
+    (tmp_path / "in.tar").write_bytes(LARGE.content)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    process = subprocess.Popen(
+        [BIN / line[0], *line[1:], "in.tar"], stdout=writing, cwd=tmp_path, env=clean_environment()
+    )
+    while select.select([], [writing], [], 0)[1]:  # until the pipe is full for the first time
+        time.sleep(0.01)
+    os.close(writing)
+    with open(reading, "rb", buffering=0) as file:
+        out = b"".join(iter(lambda: file.read(7000), b""))
+    assert process.wait(60) == 0
+    check_bytes(out, in_order(LARGE.samples, line))
+
+
+def refusing(calls: int, most: int, number: int, *, again: bool) -> Callable[..., int]:
+    """Return a sendfile that copies *most* bytes at once, and in call *calls* (if *again*: each such) fails."""
+    count, sendfile = 0, os.sendfile
+
+    def copy(out: int, source: int, offset: int, length: int) -> int:
+        nonlocal count
+        count += 1
+        if (count % calls == 0) if again else (count >= calls):
+            raise OSError(number, os.strerror(number))
+        return sendfile(out, source, offset, min(length, most))
+
+    return copy
+
+
+KERNELS = {
+    "never": (1, MIB, errno.EINVAL, False),
+    "not known": (1, MIB, errno.ENOSYS, False),
+    "once": (2, MIB, errno.EINVAL, False),
+    "a while": (7, 1000, errno.EINVAL, False),
+    "long": (500, 4099, errno.EINVAL, False),
+    "now and then": (2, 100_000, errno.EAGAIN, True),
+    "mostly": (3, 70_001, errno.EINVAL, True),
+    "short": (10**9, 5003, 0, True),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+@pytest.mark.parametrize(
+    "mode", [m for m in MODES.values() if not m.first], ids=[k for k, m in MODES.items() if not m.first]
+)
+def test_a_kernel_that_does_not_copy_or_only_a_little(
+    kernel: tuple[int, int, int, bool], mode: Mode, damaged: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No byte is lost, and none comes twice."""
+    damaged.file.write_bytes(LARGE.content)
+    before = whole_output(mode, damaged)
+    calls, most, number, again = kernel
+    monkeypatch.setattr(os, "sendfile", refusing(calls, most, number, again=again))
+    check_bytes(whole_output(mode, damaged), before)
+
+
+def whole_output(mode: Mode, damaged: Damaged) -> bytes:
+    """Return all that *mode* makes of a sound in.tar."""
+    status, stdout, stderr = damaged.run(mode)
+    assert (status, stderr) == (0, "")
+    for name in sorted(set(os.listdir()) - damaged.there):
+        stdout += Path(name).read_bytes()
+        os.unlink(name)
+    return stdout
+
+
+AT_AN_OFFSET = "import os, sys; os.lseek(0, {}, os.SEEK_SET); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+@pytest.mark.parametrize(
+    ("archive", "before"), [(LOOSE, SMALL.content), (LARGE, b"j" * 1_500_001)], ids=["loose", "large"]
+)
+def test_standard_input_that_is_a_file_from_some_byte_on(
+    archive: Made, before: bytes, shell: Run, tmp_path: Path
+) -> None:
+    """What is before it is of no interest. Messages count from there."""
+    (tmp_path / "in.tar").write_bytes(before + archive.content)
+    line = f"{sys.executable} -c '{AT_AN_OFFSET.format(len(before))}'"
+    expected = ended(b"".join(archive.samples))
+    for command in ("tarcat", "tarcat --slice 0:", "tarsort", "tarsplit -n 1 -o part > shards && tarcat -T shards"):
+        done = shell(f"{line} {command.replace(' &&', ' --skip-special < in.tar &&', 1)} --skip-special < in.tar")
+        assert (done.status, done.stderr) == (0, ""), command
+        check_bytes(done.stdout, expected)
+        for shard in tmp_path.glob("part*"):
+            shard.unlink()
+    begin, payload, _ = archive.headers[-1]
+    for cut in (payload, begin + 3):
+        os.truncate(tmp_path / "in.tar", len(before) + cut)
+        for command in ("tarcat", "tarcat --slice 0:", "tarsort"):
+            done = shell(f"{line} {command} --skip-special < in.tar")
+            assert done.status == 1
+            assert done.stderr.startswith(f"{command.split()[0]}: stdin: at byte {cut}: the input ends inside"), command
+            check_bytes(done.stdout, b"" if command == "tarsort" else b"".join(archive.whole_at(cut)))
+
+
+@pytest.mark.parametrize("name", ["tarcat", "tarsort"])
+@pytest.mark.parametrize("beyond", [0, 1, 513, 1 << 33])
+def test_standard_input_beyond_the_end_of_its_file_is_empty(name: str, beyond: int, shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(SMALL.content)
+    offset = len(SMALL.content) + beyond
+    done = shell(f"{sys.executable} -c '{AT_AN_OFFSET.format(offset)}' {name} < in.tar")
+    assert done == (1, b"", f"{name}: stdin: at byte 0: the input is empty, not a tar archive\n")
+
+
+@pytest.fixture
+def roomy() -> Iterator[Path]:
+    """Return a folder where holes in files cost nothing to read, if the system has such a place."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
+
+
+def test_a_member_of_five_gb_is_not_held(roomy: Path) -> None:
+    size = 5 << 30
+    with (roomy / "in.tar").open("wb") as file:
+        file.write(entry(b"b.x", b"1") + header(b"b.bin", size))
+        file.seek(size, os.SEEK_CUR)
+        file.write(entry(b"b.y", b"2") + entry(b"a.x", b"3") + END)
+    for number in range(2):
+        (roomy / f"part-{number:06d}.tar").symlink_to("/dev/null")
+    for line in (
+        "tarcat in.tar",
+        "tarcat --slice 0: in.tar",
+        "tarcat --shuffle 2 in.tar",
+        "tarsort in.tar",
+        "tarsort -s x in.tar",
+        "tarsort -S shuffle in.tar",
+        "tarsplit --force -n 1 -o part in.tar",
+    ):
+        name, *arguments = line.split()
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, BIN / name, *arguments],
+            capture_output=True,
+            cwd=roomy,
+            env=clean_environment(),
+            check=True,
+        )
+        status, peak = map(int, done.stdout.split())
+        assert (status, done.stderr) == (0, b""), line
+        assert peak < 100_000_000, line
+
+
+SIZES = [8 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20]  # where another way begins: to read on, to copy, to hold
+
+
+def of_all_sizes(loose: bool) -> Made:
+    """Return an archive of samples around each of SIZES, and tiny ones between them; with links in them or without."""
+    dice = random.Random(12)
+    bodies = [[size + by] for size in SIZES[:-1] for by in (-512, 0, 512) for _ in range(2)]
+    bodies += [[9 << 20, 9 << 20]] if loose else [[SIZES[-1] - 512], [9 << 20, 9 << 20], [SIZES[-1] + 512]]
+    bodies += [[3 * BLOCK + 1]] * 60
+    dice.shuffle(bodies)
+    pieces: list[Piece] = []
+    for n, totals in enumerate(bodies):
+        name = b"%06d" % dice.randrange(10**6)
+        small = member(n, name + b".x", b"%06d" % dice.randrange(10**6))
+        large = [  # all of a sample with one such member has the size that was asked for
+            member(n, name + b".%d" % field, dice.randbytes(total - 3 * BLOCK - dice.randrange(BLOCK) * (total > 5000)))
+            for field, total in enumerate(totals)
+        ]
+        if loose:
+            pieces += [small, Piece(None, header(name + b".link", kind=b"2", link=b"x")), *large]
+        else:
+            pieces += [small, *large] if dice.randrange(2) else [*large, small]
+    return made(pieces)
+
+
+SAME = "| cmp - same.tar"
+FILE, STDIN, PIPE = "in.tar", "< in.tar", "< <(cat in.tar)"
+WAYS = {
+    ("tarcat", SAME): (FILE, STDIN, PIPE),
+    ("tarcat --slice 0:", SAME): (FILE, PIPE),
+    ("tarcat -o out", "&& cmp out same.tar; rm out"): (FILE,),
+    ("tarcat --shuffle 3", "| tarsort | cmp - by_key.tar"): (PIPE,),
+    ("tarsplit -n 2 -o part", f"> names && tarcat -T names {SAME}; rm part*"): (FILE, PIPE),
+    ("tarsplit -s 3000000 -o part", f"> names && tarcat -T names {SAME}; rm part*"): (FILE,),
+    ("tarsort", "| cmp - by_key.tar"): (FILE, PIPE),
+    ("tarsort -s x", "| cmp - by_x.tar"): (FILE, PIPE),
+    ("tarsort -S shuffle", "| tarsort | cmp - by_key.tar"): (FILE,),
+}
+
+
+@pytest.mark.parametrize("loose", [False, True], ids=["plain", "loose"])
+def test_samples_of_every_size_from_file_and_pipe(loose: bool, shell: Run, tmp_path: Path) -> None:
+    archive = of_all_sizes(loose)
+    by_key: list[bytes] = sorted(archive.samples)
+    by_x: list[bytes] = sorted(archive.samples, key=x_of)
+    (tmp_path / "in.tar").write_bytes(archive.content)
+    for name, samples in {"same.tar": archive.samples, "by_key.tar": by_key, "by_x.tar": by_x}.items():
+        (tmp_path / name).write_bytes(ended(b"".join(samples)))
+    for (command, check), sources in WAYS.items():
+        for source in sources:
+            line = f"set -o pipefail; {command} --skip-special {source} {check}"
+            assert shell(line) == (0, b"", ""), line
+
+
+IN_ORDER = [
+    *("tarcat FILE | pipe", "cat FILE | tarcat", "tarcat --slice 0: FILE"),
+    *("tarsort FILE", "tarsort -s x FILE", "cat FILE | tarsort"),
+]
+
+
+@pytest.mark.parametrize("mode", [MODES[name] for name in IN_ORDER], ids=IN_ORDER)
+def test_a_group_across_the_end_of_a_buffer(mode: Mode, damaged: Damaged) -> None:
+    """Its first member ends about where the buffer does, and is short enough to go to the next one, or not."""
+    for first in (0, 2 * BLOCK, 256 << 10, (256 << 10) + BLOCK):
+        for end in range(MIB - 3 * BLOCK, MIB + 4 * BLOCK, BLOCK):
+            pieces = [member(0, b"a.x", b"0" * (end - first - BLOCK))]
+            pieces += [member(1, b"b.bin", b"1" * (first - BLOCK))] if first else []
+            pieces += [member(1, b"b.x", b"2" * 30), member(1, b"b.y", b"3" * 3000), member(2, b"c.x", b"4")]
+            archive = made(pieces)
+            damaged.file.write_bytes(archive.content)
+            status, stdout, stderr = damaged.run(mode)
+            assert (status, stderr) == (0, ""), (first, end)
+            check_bytes(stdout, archive.content)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> list[bytes]:
+    """Make 300 shards of two samples, in the order of their names; return the samples."""
+    samples = []
+    for n in range(300):
+        samples += [entry(b"%03d.x" % n, b"%03d" % (999 - n)) + entry(b"%03d.y" % n, b"%d" % n * 3000)]
+        samples += [entry(b"%03da.x" % n, b"%03d" % (500 - n))]
+        (tmp_path / f"{n:03d}.tar").write_bytes(ended(samples[-2] + samples[-1]))
+    return samples
+
+
+def test_tarcat_needs_few_descriptors(many: list[bytes], shell: Run) -> None:
+    for line in ("tarcat *.tar", "tarcat --slice 0: *.tar", "tarcat --shuffle 700 *.tar | tarsort"):
+        done = shell(f"ulimit -n 64; {line}")
+        assert (done.status, done.stderr) == (0, "")
+        check_bytes(done.stdout, ended(b"".join(many)))
+
+
+@pytest.mark.parametrize("options", [[], ["-s", "x"], ["-S", "shuffle"]], ids=["key", "x", "shuffle"])
+def test_tarsort_keeps_128_files_open_or_fails_cleanly(
+    options: list[str], many: list[bytes], shell: Run, tmp_path: Path
+) -> None:
+    line = f"tarsort {' '.join(options)} *.tar"
+    done = shell(f"ulimit -n 160; {line} | tarsort")
+    assert (done.status, done.stderr) == (0, "")
+    check_bytes(done.stdout, ended(b"".join(many)))
+    refused = shell(f"ulimit -n 64; {line} -o out")
+    assert (refused.status, refused.stdout) == (1, b"")
+    assert re.fullmatch(r"tarsort: \d{3}\.tar: Too many open files\n", refused.stderr)
+    assert len(os.listdir(tmp_path)) == 300
+
+
+KEEP = """
+import resource, sys, tartools
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+kept = list(tartools.read("*.tar"))
+sys.stdout.buffer.write(b"".join(sample["x"] + sample.get("y", b"") for sample in kept))
+"""
+
+
+def test_samples_of_many_shards_that_are_kept_keep_no_files_open(many: list[bytes], shell: Run) -> None:
+    done = shell(f"{sys.executable} -c '{KEEP}'")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout == b"".join(payload for sample in many for _, payload in members_of(ended(sample)))

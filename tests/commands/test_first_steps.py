@@ -1,0 +1,128 @@
+"""What somebody meets who begins: the tutorial of tartools(7), the list of commands, errors that say what to do."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.archives import END, entry
+from tests.conftest import ROOT, Run, clean_environment, make_tar
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder `pictures` of two classes of 30 pictures, in `tmp_path`."""
+    for label, colour in enumerate(("red", "blue")):
+        folder = tmp_path / "pictures" / f"{label}-{colour}"
+        folder.mkdir(parents=True)
+        for n in range(30):
+            Image.new("RGB", (100 + n, 80), colour).save(folder / f"{n:02d}.jpg")
+    return tmp_path
+
+
+@pytest.mark.skipif(not shutil.which("gm"), reason="GraphicsMagick is not installed")
+def test_the_tutorial_runs_as_printed(pictures: Path, shell: Run) -> None:
+    page = (ROOT / "man/man7/tartools.7").read_text().partition(".SS First steps")[2].partition(".SS ")[0]
+    for escape, character in ((r"\-", "-"), (r"\(aq", "'"), (r"\e", "\\")):
+        page = page.replace(escape, character)
+    *lines, program = re.findall(r"^\.RS 4\n(.*?)\n\.RE$", page, re.MULTILINE | re.DOTALL)
+    done = shell("set -euo pipefail\n" + "\n".join(lines))
+    assert (done.status, done.stderr) == (0, "")
+    assert b"60" in done.stdout
+    assert (pictures / "sheet.html").stat().st_size > 60 * 500
+    assert sorted(path.name for path in pictures.glob("train-*")) == [f"train-{n:06d}.tar" for n in range(3)]
+    read = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=pictures,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert len(read.stdout.splitlines()) == 60
+    assert re.fullmatch(r"\(64, \d+\) (0-red|1-blue)", read.stdout.splitlines()[0])
+
+
+def test_the_first_screen_of_the_readme_gives_a_contact_sheet(pictures: Path, shell: Run) -> None:
+    section = (ROOT / "README.md").read_text().partition("contact sheet\n")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"^```bash\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
+    install, *lines = block.splitlines()
+    assert install == "pipx install ."
+    assert len(lines) == 2
+    done = shell("set -e\n" + "\n".join(lines))
+    assert (done.status, done.stderr) == (0, "")
+    assert (pictures / "sheet.html").read_text().count("data:image/") >= 60
+
+
+def test_the_list_of_commands_says_where_the_pages_are() -> None:
+    done = subprocess.run([sys.executable, "-m", "tartools"], capture_output=True, text=True, check=True)
+    found = re.search(r"man -l (\S+)\)", done.stdout)
+    assert found is not None
+    assert "First steps" in Path(found[1]).read_text()
+    assert "  tarjob     Run a command for each of many shards" in done.stdout
+
+
+def zipped(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a.txt", "x" * 3000)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"7z\xbc\xaf\x27\x1c" + bytes(600), "a 7z archive (bsdtar"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n", "a pointer of Git LFS (git lfs pull"),
+        (b"<!DOCTYPE html>\n<html><body>No such file", "an HTML page (perhaps an error page of the server"),
+        (b"<HTML>" + b" " * 600, "an HTML page"),
+        (b'{"error": "denied"}', "JSON"),
+        (b"PAR1" + bytes(600), "a Parquet table (tarcreate"),
+    ],
+)
+def test_what_is_no_archive_is_told(content: bytes, what: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(content)
+    done = run("tarcat", "x.tar")
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr.startswith(f"tarcat: x.tar: at byte 0: this is not a tar archive but {what}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not shutil.which("bsdtar"), reason="bsdtar is not installed")
+def test_what_is_said_of_a_zip_archive_helps(run: Run, shell: Run, tmp_path: Path) -> None:
+    zipped(tmp_path / "x.zip")
+    said = run("tarcat", "x.zip").stderr
+    line = re.search(r"\((bsdtar .*) makes a tar archive of it\)", said)
+    assert line is not None
+    done = shell(f"{line[1].replace('FILE', 'x.zip')} | tar2tsv -f txt")
+    assert (done.status, done.stdout) == (0, b"__key__\ttxt\na\t" + b"x" * 3000 + b"\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tar2tsv", "-f", "jpg"),
+        ("tar2tsv", "-f", "jpg", "--missing", "NA"),
+        ("tarcat", "-f", "jpg", "-o", "out.tar"),
+        ("tarsort", "-s", "jpg"),
+        ("tarfirst", "-f", "jpg"),
+        ("tarfirst", "-S", "int(jpg) == 1"),
+    ],
+)
+def test_names_without_a_dot_are_explained(arguments: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("one", b"1"), ("two", b"2")]))
+    done = run(*arguments, "a.tar")
+    assert done.status == 1
+    assert "no name has a dot: a sample n01 with a field jpg is a file n01.jpg" in done.stderr
+
+
+def test_a_mistyped_field_lists_those_there_are(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(entry(b"a.jpg", b"1") + entry(b"a.cls", b"2") + END)
+    for arguments in (("tar2tsv", "-f", "jpeg"), ("tarcat", "-f", "jpeg", "-o", "x.tar"), ("tarsort", "-s", "jpeg")):
+        assert "jpg cls" in run(*arguments, "a.tar").stderr

@@ -1,0 +1,278 @@
+"""Archives written by others, and ours read by others: the same samples on both sides."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tartools
+from tartools.samples.sample import split_path
+from tests.archives import data, header, pax
+from tests.conftest import Run, clean_environment, has_end, members_of
+
+webdataset = pytest.importorskip("webdataset")
+
+SHORT = {"plain/a.jpg": b"1", "plain/a.cls": b"2", "README": b"3", "a.b/c.seg.png": b"4" * 1000, "._plain.jpg": b"5"}
+EXACT = {"n" * 96 + ".jpg": b"100"}
+LONG = {
+    "n" * 97 + ".jpg": b"101",
+    "d" * 100 + "/" + "e" * 100 + "/" + "n" * 49 + ".jpg": b"255",
+    "d" * 100 + "/" + "e" * 100 + "/" + "n" * 50 + ".jpg": b"256",
+    "d" * 100 + "/" + "e" * 100 + "/" + "n" * 94 + ".jpg": b"300",
+}
+NON_ASCII = {"größe/ö日本.jpg": b"6"}
+USTAR_LONG = {"d" * 100 + "/" + "n" * 90 + ".jpg": b"195", "p" * 155 + "/" + "n" * 96 + ".jpg": b"256"}
+OLD = -86400.0  # seconds: mtime of one member, before 1970
+
+GNU_TAR = {
+    "v7": SHORT | NON_ASCII,
+    "oldgnu": SHORT | EXACT | LONG | NON_ASCII,
+    "gnu": SHORT | EXACT | LONG | NON_ASCII,
+    "ustar": SHORT | EXACT | USTAR_LONG | NON_ASCII,
+    "posix": SHORT | EXACT | LONG | NON_ASCII,
+}
+BSDTAR = {
+    "ustar": SHORT | EXACT | USTAR_LONG,
+    "pax": SHORT | EXACT | LONG | NON_ASCII,
+    "gnutar": SHORT | EXACT | LONG | NON_ASCII,
+}
+PYTHON = {
+    tarfile.USTAR_FORMAT: SHORT | EXACT | USTAR_LONG | NON_ASCII,
+    tarfile.GNU_FORMAT: SHORT | EXACT | LONG | NON_ASCII,
+    tarfile.PAX_FORMAT: SHORT | EXACT | LONG | NON_ASCII,
+}
+HAS_OLD = ("oldgnu", "gnu", "posix", "pax", "gnutar")  # formats that hold times before 1970
+
+
+def need(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program}")
+
+
+def is_gnu_tar() -> bool:
+    return b"GNU" in subprocess.run(["tar", "--version"], capture_output=True, check=False).stdout
+
+
+def tree(folder: Path, files: dict[str, bytes], old: bool) -> list[str]:
+    """Write *files*, a directory, a symbolic and a hard link; return the names to archive, in order."""
+    for name, payload in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(payload)
+        os.utime(path, (OLD, OLD) if old and name == "plain/a.cls" else (1577836800, 1577836800))
+    os.symlink("plain/a.jpg", folder / "link.jpg")
+    os.link(folder / "plain/a.jpg", folder / "hard.jpg")
+    (folder / "folder.d").mkdir()
+    return ["folder.d", *files, "link.jpg", "hard.jpg"]
+
+
+def check_reading(run: Run, archive: bytes, files: dict[str, bytes], specials: int) -> None:
+    """Check that tarcat gives *files* in their order, reports the links, and changes no byte of the rest."""
+    done = run("tarcat", stdin=archive)
+    assert done.status == (1 if specials else 0)
+    assert len(done.stderr.splitlines()) == min(specials, 2)
+    assert has_end(done.stdout)
+    assert members_of(done.stdout) == list(files.items())
+    assert _infos(done.stdout) == [info for info in _infos(archive) if info["type"] == b"0"]
+    quiet = run("tarcat", "--skip-special", "-v", stdin=archive)
+    assert (quiet.status, quiet.stdout) == (0, done.stdout)
+    keys = len({split_path(name.encode())[0] for name in files})
+    assert f"{keys} samples in, {keys} out" in quiet.stderr
+
+
+def _infos(archive: bytes) -> list[dict[str, Any]]:
+    """Return what Python's tarfile says about the members of *archive*, directories and links included."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        infos = [{**info.get_info(), "pax": info.pax_headers} for info in opened]
+    for info in infos:
+        info["type"] = b"0" if info["type"] == b"\0" else info["type"]
+    return infos
+
+
+@pytest.mark.parametrize("format", GNU_TAR)
+def test_gnu_tar(format: str, run: Run, tmp_path: Path) -> None:
+    if not is_gnu_tar():
+        pytest.skip("needs GNU tar")
+    files = GNU_TAR[format]
+    names = tree(tmp_path / "t", files, format in HAS_OLD)
+    archive = subprocess.run(
+        ["tar", f"--format={format}", "-cf", "-", "--no-recursion", "-C", tmp_path / "t", "--", *names],
+        capture_output=True,
+        env=clean_environment(),
+        check=True,
+    ).stdout
+    check_reading(run, archive, files, 2)
+
+
+@pytest.mark.parametrize("format", BSDTAR)
+def test_bsdtar(format: str, run: Run, tmp_path: Path) -> None:
+    need("bsdtar")
+    files = BSDTAR[format]
+    names = tree(tmp_path / "t", files, format in HAS_OLD)
+    archive = subprocess.run(
+        ["bsdtar", f"--format={format}", "-cf", "-", "-n", "-C", tmp_path / "t", "--", *names],
+        capture_output=True,
+        env=clean_environment(),
+        check=True,
+    ).stdout
+    check_reading(run, archive, files, 2)
+
+
+@pytest.mark.parametrize("format", PYTHON, ids=["ustar", "gnu", "pax"])
+def test_python(format: int, run: Run, tmp_path: Path) -> None:
+    files = PYTHON[format]
+    names = tree(tmp_path / "t", files, format != tarfile.USTAR_FORMAT)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=format) as archive:
+        for name in names:
+            archive.add(tmp_path / "t" / name, name, recursive=False)
+    check_reading(run, file.getvalue(), files, 2)
+
+
+def wds_samples() -> Iterator[dict[str, Any]]:
+    for n in range(20):
+        yield {"__key__": f"d/{n:04d}", "txt": f"text {n}", "cls": n % 3, "seg.bin": bytes([n]) * n * 100}
+
+
+def fields_of(samples: Iterator[Any]) -> list[tuple[str, dict[str, bytes]]]:
+    return [(sample.key, dict(sample)) for sample in samples]
+
+
+EXPECTED = [
+    (s["__key__"], {"cls": b"%d" % s["cls"], "seg.bin": s["seg.bin"], "txt": s["txt"].encode()}) for s in wds_samples()
+]
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_webdataset_writes_we_read(suffix: str, tmp_path: Path) -> None:
+    path = str(tmp_path / f"a.{suffix}")
+    with webdataset.TarWriter(path) as sink:
+        for sample in wds_samples():
+            sink.write(sample)
+    assert fields_of(tartools.read(path)) == EXPECTED
+
+
+def read_by_webdataset(path: Path) -> list[tuple[str, dict[str, bytes]]]:
+    """Return the samples of *path* as webdataset sees them."""
+    found = webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False)
+    samples = [
+        (sample["__key__"], {k: v for k, v in sample.items() if not k.startswith("__")})  # fields in lower case
+        for sample in found
+    ]
+    del found
+    gc.collect()
+    return samples
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves its files to the garbage collector
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("suffix", ["tar", "tgz", "tar.gz"])
+def test_we_write_webdataset_reads(suffix: str, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{suffix}"
+    with tartools.TarWriter(str(path)) as sink:
+        for sample in wds_samples():
+            sink.write(sample)
+    assert [(key, dict(sorted(fields.items()))) for key, fields in read_by_webdataset(path)] == EXPECTED
+    assert run("tarcat", "--rekey", "{key}x", "-f", "label=cls txt", path, "-o", f"new.{suffix}").status == 0
+    assert [(key, sorted(fields)) for key, fields in read_by_webdataset(tmp_path / f"new.{suffix}")] == [
+        (f"{key}x", ["label", "txt"]) for key, _ in EXPECTED
+    ]
+
+
+READERS: dict[str, Callable[[Path, Path], list[str]]] = {
+    "tar": lambda archive, folder: ["tar", "-xf", str(archive), "-C", str(folder)],
+    "bsdtar": lambda archive, folder: ["bsdtar", "-xf", str(archive), "-C", str(folder)],
+}
+
+
+@pytest.mark.parametrize("program", READERS)
+def test_tars_read_what_we_write(program: str, run: Run, tmp_path: Path) -> None:
+    """New names and old ones, short and long."""
+    need(program)
+    files = SHORT | EXACT | LONG | NON_ASCII
+    names = {name: payload for name, payload in files.items() if name not in ("README", "._plain.jpg")}
+    with tartools.TarWriter(str(tmp_path / "a.tar")) as sink:
+        for name, payload in names.items():
+            key, field = split_path(name.encode())
+            sink.write(
+                {"__key__": key.decode(), field.decode(): payload}
+                if name != "plain/a.cls"
+                else {"__key__": "other/a", "cls": payload}
+            )
+    assert run("tarcat", "--rekey", "new/{key}", "a.tar", "-o", "b.tar").status == 0
+    for archive, prefix in (("a.tar", ""), ("b.tar", "new/")):
+        folder = tmp_path / f"x-{archive}"
+        folder.mkdir()
+        done = subprocess.run(
+            READERS[program](tmp_path / archive, folder), capture_output=True, env=clean_environment(), check=True
+        )
+        assert done.stderr == b""
+        found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        expected = {prefix + (n if n != "plain/a.cls" else "other/a.cls"): payload for n, payload in names.items()}
+        assert found == expected
+
+
+HUGE = (8 << 30) + 12345  # bytes: more than octal digits hold
+
+
+def huge_archives() -> dict[str, bytes]:
+    """Return, by format, the header of a member of more than 8 GiB."""
+    from tests.archives import base256
+
+    return {
+        "GNU": header(b"huge.bin", size_field=base256(HUGE), magic=b"ustar  \0"),
+        "pax": pax((b"size", b"%d" % HUGE)) + header(b"huge.bin", 0),
+        "pax and base-256": pax((b"size", b"%d" % HUGE)) + header(b"huge.bin", size_field=base256(HUGE)),
+    }
+
+
+@pytest.mark.parametrize("format", ["GNU", "pax", "pax and base-256"])
+def test_sizes_above_8_gib(format: str, run: Run, tmp_path: Path) -> None:
+    """In a sparse file, whose payload nobody copies."""
+    head = huge_archives()[format]
+    end = (HUGE + 511) // 512 * 512
+    with open(tmp_path / "huge.tar", "wb") as file:
+        try:
+            file.write(header(b"a.cls", 1) + data(b"1") + head)
+            file.seek(HUGE - 4, os.SEEK_CUR)
+            file.write(b"last")
+            file.seek(1024 + len(head) + end)
+            file.write(header(b"z.cls", 1) + data(b"2") + bytes(1024))
+        except OSError as error:
+            pytest.skip(f"no sparse file of 8 GiB here: {error}")
+    done = run("tar2tsv", "-f", "__size__", "huge.tar")
+    assert (done.status, done.stdout) == (0, b"__key__\t__size__\na\t1024\nhuge\t%d\nz\t1024\n" % (len(head) + end))
+    samples = {sample.key: sample for sample in tartools.read(str(tmp_path / "huge.tar"))}
+    with samples["huge"].open("bin") as payload:
+        assert payload.seek(0, os.SEEK_END) == HUGE
+        assert payload.seek(HUGE - 4) == HUGE - 4
+        assert payload.read(4) == b"last"
+    assert samples["z"]["cls"] == b"2"
+    if is_gnu_tar():
+        listed = subprocess.run(["tar", "tvf", tmp_path / "huge.tar"], capture_output=True, text=True, check=True)
+        assert str(HUGE) in listed.stdout
+
+
+def test_archives_behind_one_another(run: Run, tmp_path: Path) -> None:
+    parts = []
+    for n, (_, files) in enumerate(PYTHON.items()):
+        names = tree(tmp_path / str(n), files, False)
+        parts.append(
+            subprocess.run(
+                ["tar", "-cf", "-", "--no-recursion", "-C", tmp_path / str(n), "--", *names[1:-2]],
+                capture_output=True,
+                check=True,
+            ).stdout
+        )
+    done = run("tarcat", stdin=b"".join(parts))
+    assert (done.status, done.stderr) == (0, "")
+    assert members_of(done.stdout) == [member for part in parts for member in members_of(part)]

@@ -1,0 +1,254 @@
+"""Man pages and completions: fresh, clean, and true to the declarations."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+from tartools import cli
+from tartools.commands import _manual
+from tartools.samples.account import Account
+from tests.conftest import ROOT, make_tar
+
+NAMES = _manual.names()
+PAGES = sorted((ROOT / "man").glob("man*/*"))
+BASH, ZSH, FISH = (sorted((ROOT / "completions" / shell).iterdir()) for shell in ("bash", "zsh", "fish"))
+
+
+def needs(program: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not shutil.which(program), reason=f"{program} is not installed")
+
+
+def output_of(*command: object) -> str:
+    """Return what *command* prints, on stdout and stderr."""
+    done = subprocess.run(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done.stdout
+
+
+class Mood(Enum):
+    """A choice."""
+
+    GOOD = "good"
+    BAD = "bad"
+
+
+def made() -> cli.Command:
+    """Return a command with one option of each kind."""
+
+    def tarmake(
+        *,
+        account: Account,
+        source: cli.Inputs,
+        needed: Annotated[str, cli.Option("-o", "--needed", metavar="URL", help="It's [needed]: a\\b.")],
+        mood: Annotated[Mood, cli.Option("--mood", help="How it is.")] = Mood.GOOD,
+        kind: Annotated[Literal["x", "y"] | None, cli.Option("-k", "--kind", help="What kind.")] = None,
+        number: Annotated[int, cli.Option("--number", metavar="N", minimum=1, help="How many.")] = 3,
+        folder: Annotated[str | None, cli.Option("--folder", metavar="DIR", help="Where.")] = None,
+    ) -> None:
+        """Do nothing."""
+
+    return cli.command("Make.\n\n.5 of it\n\n  a  b\n\nExamples:\n  Count:\n    tarmake 'a' | wc\n")(tarmake)
+
+
+def test_everything_generated_is_fresh() -> None:
+    assert _manual.stale(ROOT) == []
+
+
+def test_check_names_what_is_stale(tmp_path: Path) -> None:
+    check = [sys.executable, "-m", "tartools.commands._manual", tmp_path]
+    assert subprocess.run(check, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert subprocess.run([*check, "--check"], check=False).returncode == 0
+    (tmp_path / "man/man1/tarcat.1").write_text("old")
+    (tmp_path / "completions/zsh/_tarold").write_text("of a command that has gone")
+    done = subprocess.run([*check, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["completions/zsh/_tarold", "man/man1/tarcat.1"]
+    assert (tmp_path / "man/man1/tarcat.1").read_text() == "old"
+    assert subprocess.run(check, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert _manual.stale(tmp_path) == [] and not (tmp_path / "completions/zsh/_tarold").exists()
+
+
+def test_options_are_read_from_the_declaration() -> None:
+    arguments, options = _manual.options(made())
+    assert [argument.metavar for argument in arguments] == ["[SHARD]..."]
+    found = {option.names[-1]: option for option in options}
+    assert found["--needed"] == _manual.Option(("-o", "--needed"), "URL", "It's [needed]: a\\b.")
+    assert found["--mood"] == _manual.Option(("--mood",), "good|bad", "How it is. Default: good.", ("good", "bad"))
+    assert found["--kind"] == _manual.Option(("-k", "--kind"), "x|y", "What kind.", ("x", "y"))
+    assert found["--number"].help == "How many. At least 1. Default: 3."
+    assert found["--files-from"].repeats and not found["--needed"].repeats
+    assert found["--lax"].metavar == "" and found["--help"].names == ("-h", "--help")
+    completed = {name: option.completed for name, option in found.items()}
+    assert (completed["--needed"], completed["--folder"], completed["--number"]) == (
+        _manual.FILES,
+        _manual.DIRECTORIES,
+        _manual.NOTHING,
+    )
+
+
+def test_a_page_has_its_parts_in_order() -> None:
+    page = _manual.man_page(made())
+    parts = [
+        "NAME",
+        "SYNOPSIS",
+        "DESCRIPTION",
+        "OPTIONS",
+        "SHARED OPTIONS",
+        "EXIT STATUS",
+        "ENVIRONMENT",
+        "EXAMPLES",
+        "SEE ALSO",
+    ]
+    assert re.findall(r"^\.SH (.*)$", page, re.MULTILINE) == parts
+    assert "\n\\&.5 of it\n" in page
+    assert "\n.nf\n.RS 4\na  b\n.RE\n.fi\n" in page
+    assert "\nCount:\n.nf\n.RS 4\ntarmake \\(aqa\\(aq | wc\n.RE\n.fi\n" in page
+    own, shared = page.partition(".SH OPTIONS")[2].split(".SH SHARED OPTIONS")
+    assert "needed" in own and "quiet" in shared and "SHARD" in own and "quiet" not in own
+    assert "a\\eb" in page
+    assert r"\fB\-k\fR, \fB\-\-kind\fR \fIx|y\fR" in page
+
+
+def test_the_page_of_tarcat_tells_of_the_other_tarcat() -> None:
+    text = (ROOT / "man/man1/tarcat.1").read_text().replace("\\-", "-")
+    assert "/usr/sbin/tarcat" in text and "python -m tartools tarcat" in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_and_completions_have_every_option_that_help_has(name: str, run: object) -> None:
+    assert callable(run)
+    text = run(name, "--help", env={"COLUMNS": "200"}).stdout.decode().partition("\nOptions:\n")[2]
+    spelled = {
+        one
+        for line in re.findall(r"^  (-.*?)(?:  |$)", text, re.MULTILINE)
+        for one in re.findall(r"(?<!\S)-[-\w]+", line)
+    }
+    declared = {name for option in _manual.options(_manual.load(name))[1] for name in option.names}
+    assert spelled == declared
+
+
+@needs("mandoc")
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_pages_are_clean(page: Path) -> None:
+    assert output_of("mandoc", "-T", "lint", "-W", "warning", page) == ""
+
+
+@needs("mandoc")
+def test_a_page_with_every_kind_of_option_is_clean(tmp_path: Path) -> None:
+    (tmp_path / "tarmake.1").write_text(_manual.man_page(made()))
+    assert output_of("mandoc", "-T", "lint", "-W", "warning", tmp_path / "tarmake.1") == ""
+
+
+@needs("shellcheck")
+def test_bash_completions_are_clean(tmp_path: Path) -> None:
+    (tmp_path / "tarmake").write_text(_manual.bash(made()))
+    assert output_of("shellcheck", "-s", "bash", *BASH, tmp_path / "tarmake") == ""
+
+
+def complete(file: Path, name: str, words: Sequence[str]) -> list[str]:
+    """Return what bash offers for the last of *words*."""
+    program = (
+        'source "$1"; name=$2; shift 2; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+        '"_tartools_$name"; printf "%s\\n" "${COMPREPLY[@]}"; complete -p "$name" >/dev/null'
+    )
+    done = subprocess.run(
+        ["bash", "-c", program, "bash", str(file), name, *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    file = tmp_path / "tarmake"
+    file.write_text(_manual.bash(made()))
+    assert complete(file, "tarmake", ["tarmake", "--ki"]) == ["--kind"]
+    assert complete(file, "tarmake", ["tarmake", "--mood", ""]) == ["good", "bad"]
+    assert complete(file, "tarmake", ["tarmake", "-k", "x"]) == ["x"]
+    assert complete(file, "tarmake", ["tarmake", "--number", "-"]) == []
+    assert complete(file, "tarmake", ["tarmake", "a"]) == []  # readline's own: names of files
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """An archive, of whose fields two are such as one would type."""
+    path = tmp_path / "a b.tar"
+    names = ("v1.0/n01.jpg", "v1.0/n01.seg.png", ".hid.den", "README", "n02.jpg", "n02.$(touch gotcha)", "n03.x;y")
+    path.write_bytes(make_tar([(name, b"") for name in names]))
+    return path
+
+
+def test_bash_completes_fields(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ROOT / "completions/bash/tar2tsv"
+    assert complete(file, "tar2tsv", ["tar2tsv", str(shard), "-f", ""]) == ["jpg", "seg.png"]
+    assert complete(file, "tar2tsv", ["tar2tsv", str(shard), "--fields", "s"]) == ["seg.png"]
+    assert complete(file, "tar2tsv", ["tar2tsv", "no.tar", "-f", ""]) == []
+    assert complete(ROOT / "completions/bash/tarsort", "tarsort", ["tarsort", str(shard), "-s", "j"]) == ["jpg"]
+    monkeypatch.setenv("HOME", str(shard.parent))
+    monkeypatch.chdir(shard.parent)
+    for typed in (r"a\ b.tar", "'a b.tar'", '"a b.tar"', r"~/a\ b.tar", "~/'a b.tar'"):
+        assert complete(file, "tar2tsv", ["tar2tsv", typed, "-f", "s"]) == ["seg.png"], typed
+    assert not (shard.parent / "gotcha").exists()
+
+
+@needs("zsh")
+@pytest.mark.parametrize("typed", ["'{}/a b.tar'", "{}/a\\ b.tar", "~/a\\ b.tar"])
+def test_zsh_completes_fields(shard: Path, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The completion system is not there in a script: what would be offered is printed."""
+    program = (
+        "_arguments() { :; }; compdef() { :; }; compadd() { shift; print -l -- $@; }; "
+        'source "$1"; words=(tar2tsv "$2" -f ""); _tartools_fields'
+    )
+    monkeypatch.setenv("HOME", str(shard.parent))
+    word = typed.format(shard.parent)
+    found = output_of("zsh", "-f", "-c", program, "zsh", ROOT / "completions/zsh/_tar2tsv", word)
+    assert found.split() == ["jpg", "seg.png"]
+
+
+@needs("fish")
+@pytest.mark.parametrize("typed", ["'{}/a b.tar'", "~/'a b.tar'"])
+def test_fish_completes_fields(shard: Path, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ROOT / "completions/fish/tar2tsv.fish"
+    monkeypatch.setenv("HOME", str(shard.parent))
+    word = typed.format(shard.parent)
+    found = output_of("fish", "--no-config", "-c", f"source '{file}'; complete -C \"tar2tsv {word} -f \"")
+    assert [line.split("\t")[0] for line in found.splitlines()] == ["jpg", "seg.png"]
+
+
+@pytest.mark.parametrize("file", BASH, ids=lambda path: path.name)
+def test_bash_completions_load(file: Path) -> None:
+    assert "--help" in complete(file, file.name, [file.name, "--h"])
+
+
+@needs("zsh")
+@pytest.mark.parametrize("file", ZSH, ids=lambda path: path.name)
+def test_zsh_completions_load(file: Path) -> None:
+    name = file.name.removeprefix("_")
+    program = (
+        f'fpath=("{file.parent}" $fpath); autoload -Uz compinit; compinit -D -u; '
+        f"autoload +X _{name} && print $_comps[{name}]"
+    )
+    assert output_of("zsh", "-n", file) == ""
+    assert output_of("zsh", "-f", "-c", program) == f"_{name}\n"
+
+
+@needs("fish")
+@pytest.mark.parametrize("file", FISH, ids=lambda path: path.name)
+def test_fish_completions_load_and_complete(file: Path) -> None:
+    found = output_of("fish", "--no-config", "-c", f"source '{file}'; complete -C '{file.stem} --hel'")
+    assert [line.split("\t")[0] for line in found.splitlines()] == ["--help"]
+
+
+@needs("fish")
+def test_fish_completes_choices(tmp_path: Path) -> None:
+    (tmp_path / "tarmake.fish").write_text(_manual.fish(made()))
+    found = output_of("fish", "--no-config", "-c", f"source '{tmp_path}/tarmake.fish'; complete -C 'tarmake --mood '")
+    assert {line.split("\t")[0] for line in found.splitlines()} == {"good", "bad"}

@@ -1,0 +1,158 @@
+"""tar2tsv, through the installed command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run, make_samples, make_tar
+
+META = b'{"width": 640, "name": "x", "none": null, "size": [1, {"a": true}]}'
+ARCHIVE = make_tar([("d/a.cls", b"5\n"), ("d/a.meta.json", META), ("d/b.cls", b"7"), ("d/b.meta.json", b"{}")])
+
+
+def test_a_header_and_one_row_a_sample(run: Run) -> None:
+    done = run("tar2tsv", "-v", "-f", "cls", stdin=ARCHIVE)
+    assert done.status == 0 and done.stdout == b"__key__\tcls\nd/a\t5\nd/b\t7\n"
+    assert done.stderr.startswith("tar2tsv: 2 samples in, 2 out, ")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "__key__\nd/a\nd/b\n"),
+        (("-f", "cls", "--nokey"), "cls\n5\n7\n"),
+        (("-f", "cls", "--noheader"), "d/a\t5\nd/b\t7\n"),
+        (("-f", "cls __key__"), "cls\t__key__\n5\td/a\n7\td/b\n"),
+        (("-f", "cls", "-f", "label=CLS"), "__key__\tcls\tlabel\nd/a\t5\t5\nd/b\t7\t7\n"),
+        (("-f", "class;cls", "--nokey"), "class;cls\n5\n7\n"),
+        (
+            ("-f", "__index__ __shard__ __size__", "--nokey"),
+            "__index__\t__shard__\t__size__\n0\tstdin\t2048\n1\tstdin\t2048\n",
+        ),
+        (("-f", "cls", "--verbatim", "--nokey"), "cls\n5\\n\n7\n"),
+        (("-f", "meta.json:width", "--missing", "NA"), "__key__\tmeta.json:width\nd/a\t640\nd/b\tNA\n"),
+        (("-f", "w=meta.json:size.1.a", "--missing", "", "--nokey"), "w\ntrue\n\n"),
+        (("-f", "meta.json:name meta.json:none", "-c", 1, "--nokey"), "meta.json:name\tmeta.json:none\nx\tnull\n"),
+        (("-f", "cls", "-c", 1), "__key__\tcls\nd/a\t5\n"),
+        (("-f", "cls", "-c", 0), "__key__\tcls\n"),
+        (("-f", "nope", "-c", 1, "--missing", "NA"), "__key__\tnope\nd/a\tNA\n"),
+        (("-f", "cls", "--csv"), "__key__,cls\r\nd/a,5\r\nd/b,7\r\n"),
+    ],
+)
+def test_options(run: Run, options: tuple[object, ...], expected: str) -> None:
+    assert run("tar2tsv", *options, stdin=ARCHIVE) == (0, expected.encode(), "")
+
+
+def test_json_lines_keep_types(run: Run) -> None:
+    done = run(
+        "tar2tsv", "--jsonl", "-f", "cls meta.json:width meta.json:none __index__", "--missing", "?", stdin=ARCHIVE
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"__key__": "d/a", "cls": "5", "meta.json:width": 640, "meta.json:none": None, "__index__": 0},
+        {"__key__": "d/b", "cls": "7", "meta.json:width": "?", "meta.json:none": "?", "__index__": 1},
+    ]
+
+
+def test_special_characters(run: Run) -> None:
+    value = 'a\tb\nc\\d\re"f,ü\\n\n'
+    archive = make_tar([("a.txt", value.encode())])
+    assert run("tar2tsv", "--nokey", "--noheader", "-f", "txt", stdin=archive).stdout == (
+        'a\\tb\\nc\\\\d\\re"f,ü\\\\n\n'.encode()
+    )
+    rows = run("tar2tsv", "--csv", "--verbatim", "-f", "txt", stdin=archive).stdout.decode()
+    assert list(csv.reader(io.StringIO(rows, newline=""))) == [["__key__", "txt"], ["a", value]]
+
+
+@pytest.mark.parametrize(
+    ("members", "options", "message"),
+    [
+        (
+            [("a.cls", b"1"), ("b.txt", b"2")],
+            ("-f", "cls"),
+            "sample 'b' has no value for 'cls'; its fields are: txt (--missing",
+        ),
+        ([("a.cls", b"1"), ("a.jpg", b"\xff\xd8")], ("-f", "jpg"), "sample 'a', field 'jpg': not UTF-8 text (byte 0)"),
+        ([("a.json", b"{")], ("-f", "json:x"), "sample 'a', field 'json': not JSON"),
+        ([("a.json", b'{"x": "\\ud800"}')], ("-f", "json:x"), "sample 'a': 'json:x' is not valid Unicode"),
+        (
+            [("a\udcff.cls", b"1")],
+            ("-f", "cls"),
+            "'__key__' is not valid Unicode, so a table cannot hold it (tarcat --rekey",
+        ),
+        ([("a\udcff.cls", b"1")], ("-f", "cls", "--jsonl"), "'__key__' is not valid Unicode"),
+        (
+            [("a.cls", b"1"), ("a.txt", b"")],
+            ("-f", "nope cls", "--missing", ""),
+            "no sample had a value for nope; the fields were: cls txt",
+        ),
+        ([("a.Cls", b"1"), ("a.cLs", b"")], ("-f", "cls"), "sample 'a' has 2 members for field 'cls'"),
+    ],
+)
+def test_failures(run: Run, members: list[tuple[str, bytes]], options: tuple[str, ...], message: str) -> None:
+    done = run("tar2tsv", *options, stdin=make_tar(members))
+    assert done.status == 1 and message in done.stderr and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("tar2tsv: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--csv", "--jsonl"), "--csv and --jsonl exclude each other"),
+        (("--nokey",), "a table without a column"),
+        (("-f", "cls cls"), "two columns are called 'cls'"),
+        (("-f", "a;;b"), "not a column"),
+        (("-c", "-1"), "-1"),
+        (("--missing", "a", "--missing", "b"), "given twice"),
+        (("--html", "x"), "No such option"),
+    ],
+)
+def test_usage(run: Run, options: tuple[str, ...], message: str) -> None:
+    done = run("tar2tsv", *options, stdin=ARCHIVE)
+    assert done.status == 2 and message in done.stderr and done.stdout == b"" and done.stderr.count("\n") == 1
+
+
+def test_rows_before_a_failure_are_written(run: Run) -> None:
+    archive = make_tar(make_samples(10))
+    done = run("tar2tsv", "-f", "cls", stdin=archive[: 20 * 512])
+    assert done.status == 1 and "stdin: at byte 10240" in done.stderr
+    rows = done.stdout.decode().splitlines()
+    assert rows[0] == "__key__\tcls" and 1 < len(rows) < 11
+
+
+def test_stopping_early(shell: Run, run: Run, tmp_path: Path) -> None:
+    archive = make_tar(make_samples(10))
+    (tmp_path / "cut.tar").write_bytes(archive[: 20 * 512])
+    done = run("tar2tsv", "-c", 2, "-v", "cut.tar")
+    assert done.status == 0 and done.stdout.count(b"\n") == 3 and "2 samples in, 2 out" in done.stderr
+    (tmp_path / "a.tar").write_bytes(archive)
+    assert shell("while cat a.tar; do :; done | tar2tsv -c 25 --noheader | wc -l").stdout.strip() == b"25"
+
+
+def test_outputs(run: Run, shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(ARCHIVE)
+    assert run("tar2tsv", "-f", "cls", "-o", "t.tsv", "a.tar") == (0, b"", "")
+    assert (tmp_path / "t.tsv").read_bytes() == b"__key__\tcls\nd/a\t5\nd/b\t7\n"
+    again = run("tar2tsv", "-o", "t.tsv", "a.tar")
+    assert again.status == 1 and "--force" in again.stderr
+    assert run("tar2tsv", "-o", "t.tsv", "--force", "a.tar").status == 0
+    assert (tmp_path / "t.tsv").read_bytes() == b"__key__\nd/a\nd/b\n"
+    assert run("tar2tsv", "-f", "nope", "-o", "u.tsv", "a.tar").status == 1
+    assert run("tar2tsv", "-o", "a.tar", "--force", "a.tar").status == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tar", "t.tsv"]
+    full = shell("tar2tsv a.tar > /dev/full")
+    assert full.status == 1 and full.stderr == "tar2tsv: stdout: No space left on device\n"
+
+
+def test_closed_stdout(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n:060d}.cls", b"1") for n in range(5000)]))
+    assert shell("tar2tsv a.tar a.tar a.tar | head -c 10 > /dev/null; echo ${PIPESTATUS[0]}") == (0, b"141\n", "")
+
+
+def test_no_samples(run: Run) -> None:
+    assert run("tar2tsv", "-f", "cls", stdin=bytes(10240)) == (0, b"__key__\tcls\n", "")
+    assert run("tar2tsv", "-f", "cls", stdin=b"").status == 1

@@ -1,0 +1,438 @@
+"""tarcat: every option, their order, what it refuses, and where it stops."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tartools.commands.tarcat import tarcat
+from tests.archives import END, entry, header, pax
+from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+
+
+class Outcome(NamedTuple):
+    """What came of a run in this process."""
+
+    status: int
+    output: bytes | None
+    stderr: str
+
+    @property
+    def names(self) -> list[str]:
+        assert self.output is not None, self.stderr
+        assert has_end(self.output)
+        return [name for name, _ in members_of(self.output)]
+
+    @property
+    def keys(self) -> list[str]:
+        return list(dict.fromkeys(name.partition(".")[0] for name in self.names))
+
+
+Cat = Callable[..., Outcome]
+
+
+@pytest.fixture
+def cat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cat:
+    """Return a function that runs tarcat in this process, in `tmp_path`, with -o."""
+    monkeypatch.chdir(tmp_path)
+    runs = iter(range(1000))
+
+    def cat(*arguments: object) -> Outcome:
+        out = Path(f"out{next(runs)}.tar")
+        status = tarcat.main([*map(str, arguments), "-o", str(out)])
+        return Outcome(status, out.read_bytes() if out.exists() else None, capfd.readouterr().err)
+
+    return cat
+
+
+def shard(name: str, *keys: str, fields: tuple[str, ...] = ("x", "y")) -> Path:
+    """Make a shard of samples with these *keys*."""
+    path = Path(name)
+    path.write_bytes(make_tar([(f"{key}.{field}", f"{key}{field}".encode()) for key in keys for field in fields]))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def shards(cat: Cat) -> None:
+    """Make a.tar (a0 to a5), b.tar (b0 to b2) and c.tar (c0)."""
+    shard("a.tar", *(f"a{n}" for n in range(6)))
+    shard("b.tar", *(f"b{n}" for n in range(3)))
+    shard("c.tar", "c0")
+
+
+A, B, C = [f"a{n}" for n in range(6)], [f"b{n}" for n in range(3)], ["c0"]
+ABC = ["a.tar", "b.tar", "c.tar"]
+
+CHOICES = {
+    "all": ([], A + B + C),
+    "-c": (["-c", 7], [*A, "b0"]),
+    "-c more than there are": (["--count", 100], A + B + C),
+    "-c 0": (["-c", 0], []),
+    "--skip": (["--skip", 5], ["a5", *B, *C]),
+    "--skip all": (["--skip", 10], []),
+    "--skip 0": (["--skip", 0], A + B + C),
+    "--slice": (["--slice", "2:8:3"], ["a2", "a5"]),
+    "--slice to": (["--slice", ":2"], ["a0", "a1"]),
+    "--slice from": (["--slice", "8:"], ["b2", "c0"]),
+    "--slice step": (["--slice", "::4"], ["a0", "a4", "b2"]),
+    "--slice empty": (["--slice", "3:3"], []),
+    "--slice backwards": (["--slice", "5:2"], []),
+    "--slice beyond": (["--slice", "9:100"], ["c0"]),
+    "--interleave 2": (["--interleave", 2], ["a0", "b0", "a1", "b1", "a2", "b2", "a3", "c0", "a4", "a5"]),
+    "--interleave 9": (["--interleave", 9], ["a0", "b0", "c0", "a1", "b1", "a2", "b2", "a3", "a4", "a5"]),
+    "--interleave 1": (["--interleave", 1], A + B + C),
+    "--skip before -c": (["-c", 2, "--skip", 5], ["a5", "b0"]),
+    "--slice before -c": (["-c", 2, "--slice", "::3"], ["a0", "a3"]),
+    "--interleave before --skip": (["--skip", 1, "--interleave", 2, "-c", 3], ["b0", "a1", "b1"]),
+    "--skip counts samples that -x empties": (["--skip", 1, "-c", 1, "-x", "nope"], ["a1"]),
+}
+
+
+@pytest.mark.parametrize(("options", "keys"), CHOICES.values(), ids=CHOICES)
+def test_which_samples(options: list[object], keys: list[str], cat: Cat) -> None:
+    done = cat(*options, *ABC)
+    assert (done.status, done.keys, done.stderr) == (0, keys, "")
+    done = cat(*ABC, *options)
+    assert done.keys == keys
+
+
+def test_without_options_members_are_byte_for_byte(cat: Cat) -> None:
+    content = entry(b"a.x", b"1") + pax((b"mtime", b"1.5")) + entry(b"a.y", b"2") + entry(b"README") + entry(b"b.x")
+    Path("odd.tar").write_bytes(content + END)
+    output = cat("odd.tar").output
+    assert output is not None
+    assert output[: len(content)] == content
+    assert has_end(output)
+
+
+FIELDS = {
+    "one": (["-f", "x"], ["s.x"]),
+    "order is the archive's": (["-f", "z x"], ["s.x", "s.z"]),
+    "the first there is": (["-f", "no;z;x"], ["s.z"]),
+    "two options add up": (["-f", "x", "-f", "z"], ["s.x", "s.z"]),
+    "without case": (["-f", "big X"], ["s.x", "s.BIG"]),
+    "rename": (["-f", "new=x z"], ["s.new", "s.z"]),
+    "rename the first there is": (["-f", "new=no;z"], ["s.new"]),
+    "a copy under a new name": (["-f", "x new=x"], ["s.x", "s.new"]),
+    "swap": (["-f", "x=z z=x"], ["s.z", "s.x"]),
+    "dotted": (["-f", "a.b"], ["s.a.b"]),
+    "exclude": (["-x", "x z"], ["s.BIG", "s.a.b"]),
+    "exclude adds up": (["-x", "x", "-x", "z big"], ["s.a.b"]),
+    "exclude verbatim": (["-x", "X big", "--verbatim"], ["s.x", "s.z", "s.BIG", "s.a.b"]),
+    "both": (["-f", "x z", "-x", "z"], ["s.x"]),
+    "exclude what is not there": (["-x", "nope"], ["s.x", "s.z", "s.BIG", "s.a.b"]),
+}
+
+
+@pytest.mark.parametrize(("options", "names"), FIELDS.values(), ids=FIELDS)
+def test_which_fields(options: list[str], names: list[str], cat: Cat) -> None:
+    shard("s.tar", "s", fields=("x", "z", "BIG", "a.b"))
+    if options == ["-f", "x z", "-x", "z"]:  # a word for an excluded field finds nothing
+        assert cat(*options, "s.tar").status == 1
+        return
+    done = cat(*options, "s.tar")
+    assert (done.status, done.names) == (0, names)
+
+
+def test_a_word_takes_every_member_of_its_field(cat: Cat) -> None:
+    Path("twice.tar").write_bytes(make_tar([("s.x", b"1"), ("s.X", b"2"), ("s.x", b"3"), ("s.y", b"4")]))
+    done = cat("-f", "x", "twice.tar")
+    assert done.output is not None
+    assert members_of(done.output) == [("s.x", b"1"), ("s.X", b"2"), ("s.x", b"3")]
+    assert cat("-f", "x", "--verbatim", "twice.tar").names == ["s.x", "s.x"]
+
+
+def test_renamed_members_keep_all_but_their_name(cat: Cat) -> None:
+    Path("s.tar").write_bytes(pax((b"mtime", b"1.5")) + entry(b"s.x", b"payload") + END)
+    import io
+    import tarfile
+
+    output = cat("-f", "new=x", "s.tar").output
+    assert output is not None
+    with tarfile.open(fileobj=io.BytesIO(output)) as opened:
+        (info,) = opened.getmembers()
+    assert (info.name, info.mtime, info.mode, info.uid, info.size) == ("s.new", 1.5, 0o640, 0o2322, 7)
+
+
+def test_a_sample_without_members_is_left_out_and_counted(cat: Cat) -> None:
+    Path("s.tar").write_bytes(make_tar([("a.x", b"1"), ("b.y", b"2"), ("README", b"3"), ("c.x", b"4")]))
+    done = cat("-v", "-f", "x", "s.tar")
+    assert (done.status, done.names) == (0, ["a.x", "c.x"])
+    assert "4 samples in, 2 out, 2 left out" in done.stderr
+
+
+def test_a_word_that_no_sample_had_lists_those_there_were(cat: Cat) -> None:
+    done = cat("-f", "x nope", *ABC)
+    assert (done.status, done.output) == (1, None)
+    assert done.stderr == "tarcat: no sample had the field nope; the fields were: x y\n"
+
+
+def test_a_new_name_that_is_there_already_is_a_failure(cat: Cat) -> None:
+    done = cat("-f", "x y=x y", "a.tar")
+    assert (done.status, done.output) == (1, None)
+    assert "'a0.y'" in done.stderr
+
+
+@pytest.mark.parametrize("spec", ["a;;b", "=a", "a=", ";a", "new=a;"])
+def test_malformed_words(spec: str, cat: Cat) -> None:
+    done = cat("-f", spec, "a.tar")
+    assert (done.status, done.output) == (2, None)
+
+
+KEYS = {
+    "index": ("{index:03d}", ["a.tar"], [f"{n:03d}" for n in range(6)]),
+    "key": ("new/{key}", ["b.tar"], ["new/b0", "new/b1", "new/b2"]),
+    "shard": ("{shard}_{key}", ["d/t.v1.tar.gz"], None),
+    "shards": ("{shard}{index}", ["b.tar", "c.tar"], ["b0", "b1", "b2", "c3"]),
+}
+
+
+@pytest.mark.parametrize(("template", "inputs", "keys"), [v for v in KEYS.values() if v[2]])
+def test_new_keys(template: str, inputs: list[str], keys: list[str], cat: Cat) -> None:
+    done = cat("--rekey", template, *inputs)
+    assert (done.status, done.keys) == (0, keys)
+    assert done.output is not None
+    assert [payload for _, payload in members_of(done.output)] == [
+        payload for name in inputs for _, payload in members_of(Path(name).read_bytes())
+    ]
+
+
+def test_the_index_counts_what_is_written(cat: Cat) -> None:
+    assert cat("--rekey", "{index}", "--skip", 2, "-c", 2, "a.tar").keys == ["0", "1"]
+
+
+def test_the_name_of_the_shard_has_no_suffix(cat: Cat) -> None:
+    Path("d.1").mkdir()
+    for name in ("d.1/t.tar.gz", "d.1/t.tgz"):
+        Path(name).write_bytes(Path("a.tar").read_bytes())
+        assert cat("--rekey", "{shard}/{index}", "-c", 1, name).keys == ["t/0"]
+
+
+def test_members_without_a_field_get_the_key_as_name(cat: Cat) -> None:
+    Path("s.tar").write_bytes(make_tar([("README", b"1"), ("a.x", b"2"), (".hid.x", b"3")]))
+    assert cat("--rekey", "{index}", "s.tar").names == ["0", "1.x", "2"]
+
+
+@pytest.mark.parametrize("template", ["a.b", "{key}.{index}", "", "d/", "d/.{index}", "{shard}"])
+def test_keys_that_would_not_read_back_are_refused(template: str, cat: Cat) -> None:
+    Path("s.v1.tar").write_bytes(Path("a.tar").read_bytes())
+    done = cat("--rekey", template, "s.v1.tar")
+    assert (done.status, done.output) == (1, None)
+    assert "would not read back" in done.stderr
+
+
+@pytest.mark.parametrize("template", ["{nope}", "{}", "{0}", "{index", "{key:d}", "{key.nope}", "{index[0]}"])
+def test_malformed_templates(template: str, cat: Cat) -> None:
+    done = cat("--rekey", template, "a.tar")
+    assert (done.status, done.output) == (2, None)
+    assert done.stderr.count("\n") == 1
+
+
+def test_two_samples_of_one_key_side_by_side_are_refused(cat: Cat) -> None:
+    shard("d.tar", "b2", "b3")
+    done = cat("b.tar", "d.tar")
+    assert (done.status, done.output) == (1, None)
+    assert all(word in done.stderr for word in ("'b2'", "b.tar", "d.tar", "--rekey", "tarsort"))
+    assert done.stderr.count("\n") == 1
+    assert cat("--rekey", "{index}", "b.tar", "d.tar").keys == ["0", "1", "2", "3", "4"]
+    assert cat("-c", 2, "c.tar", "d.tar").status == 0
+
+
+def test_neighbours_of_concatenated_archives_are_refused_too(cat: Cat) -> None:
+    Path("cc.tar").write_bytes(Path("c.tar").read_bytes() * 2)
+    done = cat("cc.tar")
+    assert (done.status, done.output) == (1, None)
+    assert "'c0'" in done.stderr
+
+
+def test_equal_names_without_a_field_are_no_neighbours(cat: Cat) -> None:
+    Path("s.tar").write_bytes(make_tar([("README", b"1"), ("README", b"2"), ("README.md", b"3")]))
+    done = cat("s.tar", "s.tar")
+    assert (done.status, done.names) == (0, ["README", "README", "README.md"] * 2)
+
+
+def test_keys_that_return_later_are_passed_on(cat: Cat) -> None:
+    shard("s.tar", "a", "b", "a")
+    assert cat("s.tar").names == ["a.x", "a.y", "b.x", "b.y", "a.x", "a.y"]
+
+
+def test_ten_shards_with_the_same_keys_keep_every_sample(cat: Cat) -> None:
+    for n in range(10):
+        shard(f"t{n}.tar", "000000", "000001")
+    done = cat("t{0..9}.tar")
+    assert (done.status, len(done.names)) == (0, 40)
+
+
+@pytest.mark.parametrize("held", [1, 2, 5, 10, 100])
+def test_shuffling_is_a_permutation_that_the_seed_decides(held: int, cat: Cat) -> None:
+    runs = [cat("--shuffle", held, *options, *ABC) for options in ([], ["--seed", 0], ["--seed", 7], ["--seed", 7])]
+    assert all(done.status == 0 for done in runs)
+    assert all(sorted(done.names) == sorted(f"{key}.{f}" for key in A + B + C for f in "xy") for done in runs)
+    assert runs[0].output == runs[1].output
+    assert runs[2].output == runs[3].output
+    assert held == 1 or runs[0].output != runs[2].output
+
+
+def test_shuffling_works_on_shards_first_and_its_buffer_is_behind_the_fields(cat: Cat) -> None:
+    many = [f"{letter}.tar" for letter in "defghij"]
+    for name in many:
+        shard(name, *(f"{name[0]}{n}" for n in range(3)))
+    keys = cat("--shuffle", 1, *many).keys
+    order = list(dict.fromkeys(key[0] for key in keys))
+    expected = [name[0] for name in many]
+    random.Random(0).shuffle(many)
+    assert order == [name[0] for name in many] != expected
+    done = cat("--shuffle", 4, "-c", 5, "--skip", 2, "-f", "x", "-v", *many)
+    assert len(done.keys) == 5
+    assert "samples in, 5 out" in done.stderr  # what the buffer still held is left out: the account adds up
+
+
+def test_early_stop_reads_no_further_than_the_next_header(cat: Cat) -> None:
+    whole = Path("a.tar").read_bytes()
+    size = 2 * 1024  # bytes of a sample
+    for count in (1, 3):
+        needed = count * size + 512
+        for cut, status in ((needed - 1, 1), (needed, 0), (needed + 1, 0), (needed + 600, 0)):
+            Path("cut.tar").write_bytes(whole[:cut])
+            for options in (["-c", count], ["--slice", f":{count}"]):
+                done = cat(*options, "cut.tar")
+                assert done.status == status, (count, cut, options)
+                assert (done.output is not None) == (status == 0)
+    Path("cut.tar").write_bytes(whole[: 4 * size + 512])
+    assert cat("--slice", "0:6:3", "cut.tar").keys == ["a0", "a3"]
+
+
+def test_early_stop_needs_that_header_or_end_to_be_sound(cat: Cat) -> None:
+    first = entry(b"a.x", b"1")
+    for behind, status in (
+        (b"\1" * 512, 1),
+        (header(b"b.x", 9000), 0),
+        (bytes(512) + b"garbage", 0),
+        (bytes(511), 1),
+        (header(b"l", kind=b"2", link=b"a.x"), 1),
+    ):
+        Path("s.tar").write_bytes(first + behind)
+        done = cat("-c", 1, "s.tar")
+        assert done.status == status, behind[:10]
+
+
+def test_early_stop_does_not_look_at_later_shards(cat: Cat) -> None:
+    Path("bad.tar").write_bytes(b"garbage" * 1000)
+    assert cat("-c", 5, "a.tar", "bad.tar").keys == A[:5]
+    assert cat("-c", 7, "a.tar", "bad.tar").status == 1
+
+
+def test_endless_input_ends(shell: Run) -> None:
+    done = shell("while cat a.tar; do :; done | tarcat -c 20 --rekey '{index}'")
+    assert len(members_of(done.stdout)) == 40
+    assert done.stderr == ""
+
+
+def test_the_account(cat: Cat) -> None:
+    Path("d.tar").write_bytes(header(b"dir/", kind=b"5") + entry(b"dir/d.x") + END)
+    done = cat("-v", "--skip", 2, "-x", "y", *ABC, "d.tar")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "tarcat: 1 directory entries are no samples"
+    assert lines[1].startswith("tarcat: 11 samples in, 9 out, 2 left out, ")
+    assert len(lines) == 2
+
+
+def test_links_are_omissions(cat: Cat) -> None:
+    links = header(b"a.link", kind=b"2", link=b"a.x") + header(b"p", kind=b"6") + header(b"h", kind=b"1", link=b"a.x")
+    Path("s.tar").write_bytes(entry(b"a.x", b"1") + links + entry(b"a.y", b"2") + END)
+    done = cat("s.tar")
+    assert (done.status, done.names) == (1, ["a.x", "a.y"])
+    assert done.stderr.splitlines() == [
+        "tarcat: s.tar: a.link: a symbolic link carries no sample data and is not passed on "
+        "(tar -h --hard-dereference stores files instead; --skip-special accepts it)",
+        "tarcat: 2 more members carry no sample data and are not passed on",
+    ]
+    done = cat("--skip-special", "s.tar")
+    assert (done.status, done.names, done.stderr) == (0, ["a.x", "a.y"], "")
+
+
+def test_lax_warns_once_a_shard(cat: Cat) -> None:
+    for name in "ab":
+        Path(f"{name}-lax.tar").write_bytes(entry(name.encode() + b".x", b"1"))
+    assert "--lax" in cat("a-lax.tar").stderr
+    done = cat("--lax", "a-lax.tar", "b-lax.tar")
+    assert (done.status, done.names) == (0, ["a.x", "b.x"])
+    assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" a-lax.tar", " b-lax.tar"]
+    assert cat("--lax", "-q", "a-lax.tar").stderr == ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--skip", "1", "--slice", "1:2"],
+        ["-c", "-1"],
+        ["-c", "x"],
+        ["--skip", "-1"],
+        ["--slice", "-1:"],
+        ["--slice", "1"],
+        ["--slice", "1:2:0"],
+        ["--slice", "1:2:3:4"],
+        ["--shuffle", "0"],
+        ["--interleave", "0"],
+        ["--seed", "x"],
+        ["-c", "1", "--count", "2"],
+    ],
+)
+def test_usage_errors(options: list[str], cat: Cat) -> None:
+    done = cat(*options, "a.tar")
+    assert (done.status, done.output) == (2, None)
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("suffix", [".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4"])
+def test_compressed_outputs_are_inputs(suffix: str, cat: Cat) -> None:
+    out = f"z{suffix}"
+    assert tarcat.main(["a.tar", "-o", out]) == 0
+    assert Path(out).read_bytes()[:2] not in (b"a0", b"")
+    assert cat(out).output == Path("a.tar").read_bytes()
+
+
+def test_gzip_on_request(run: Run, tmp_path: Path) -> None:
+    import gzip
+
+    done = run("tarcat", "-z", "a.tar")
+    assert (done.status, gzip.decompress(done.stdout)) == (0, Path("a.tar").read_bytes())
+    assert run("tarcat", "-z", "a.tar", "-o", "b.tar.zst").status == 2
+
+
+def test_samples_of_any_size_in_a_window_stay_what_they_are(cat: Cat) -> None:
+    """Views into buffers that were read long ago, held by a shuffle, are not overwritten."""
+    Path("big.tar").write_bytes(make_tar(make_samples(3000)))
+    done = cat("--shuffle", 2000, "big.tar")
+    assert done.output is not None
+    assert sorted(members_of(done.output)) == sorted(make_samples(3000))
+
+
+@pytest.mark.parametrize("spec", ["new=jpg jpg", "jpg new=jpg"])
+def test_a_field_can_be_kept_and_renamed_in_any_order(run: Run, spec: str) -> None:
+    done = run("tarcat", "-f", spec, stdin=make_tar([("a.jpg", b"1")]))
+    assert done.status == 0 and sorted(members_of(done.stdout)) == [("a.jpg", b"1"), ("a.new", b"1")]
+
+
+def test_a_directory_is_no_output(run: Run, tmp_path: Path) -> None:
+    done = run("tarcat", "-o", "out/", stdin=make_tar([("a.jpg", b"1")]))
+    assert (done.status, done.stderr) == (1, "tarcat: out/: is the name of a directory; name a file in it\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_descriptors_that_somebody_left_non_blocking_are_waited_for(shell: Run, tmp_path: Path) -> None:
+    archive = make_tar([("a.jpg", bytes(20 << 20)), ("b.jpg", b"1")])
+    (tmp_path / "a.tar").write_bytes(archive)
+    left = "import os, sys; os.set_blocking(0, False); os.set_blocking(1, False); os.execvp(sys.argv[1], sys.argv[1:])"
+    done = shell(f"cat a.tar | {sys.executable} -c '{left}' tarcat | cat > b.tar")
+    assert (done.status, done.stderr) == (0, "") and (tmp_path / "b.tar").read_bytes() == archive
+
+
+def test_a_command_that_wants_the_terminal_fails_at_once(run: Run) -> None:
+    done = run("tarcat", "pipe:read password < /dev/tty && cat a.tar")
+    assert done.status == 1 and "the command ended with status" in done.stderr

@@ -1,0 +1,113 @@
+"""tarfirst, through the installed command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run, make_samples, make_tar
+
+ARCHIVE = make_tar(
+    [
+        ("d/a.jpg", b"\xff\xd8 a"),
+        ("d/a.cls", b"5\n"),
+        ("d/a.meta.json", b'{"width": 640, "tags": ["x"]}'),
+        ("d/b.png", b"png b"),
+        ("d/b.cls", b"180"),
+        ("d/b.meta.json", b'{"width": 320}'),
+        ("d/c.txt", b"hello"),
+        ("d/c.cls", b"180"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), b"\xff\xd8 a"),
+        (("-f", "cls"), b"5\n"),
+        (("-f", "CLS"), b"5\n"),
+        (("-f", "png;txt"), b"png b"),
+        (("-f", "png;jpg"), b"\xff\xd8 a"),
+        (("-S", "int(cls) == 180"), b"png b"),
+        (("-S", "int(cls) == 180", "-f", "txt"), b"hello"),
+        (("-k", "d/c"), b"hello"),
+        (("-i", 1), b"png b"),
+        (("-i", 1, "-k", "d/b", "-S", "cls == '180'", "-f", "cls"), b"180"),
+        (("-S", "field('meta.json:width') < 500"), b"png b"),
+        (("-S", "'x' in field('meta.json:tags')"), b"\xff\xd8 a"),
+        (("-S", "len(txt) > 2"), b"hello"),
+        (("-S", "has('txt') or has('png')"), b"png b"),
+        (("-S", "cls in ('6', '180') and __key__.endswith('c')"), b"hello"),
+        (("-S", "__index__ == 2"), b"hello"),
+        (("-S", "txt == 'hello' or cls == '5'"), b"hello"),
+    ],
+)
+def test_the_first_that_matches(run: Run, options: tuple[object, ...], expected: bytes) -> None:
+    assert run("tarfirst", *options, stdin=ARCHIVE) == (0, expected, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-k", "nope"), "none of 3 samples matches\n"),
+        (("-i", 3), "none of 3 samples matches\n"),
+        (("-i", 0, "-k", "d/b"), "none of 1 samples matches\n"),
+        (("-f", "gif"), "none of 3 samples matches; those without gif had: jpg cls meta.json png txt\n"),
+        (("-f", "cls", "-S", "clas == 'x'"), "none had clas, the fields were: jpg cls meta.json png txt\n"),
+        (("-f", "CLS", "--verbatim"), "; those without CLS had: jpg cls meta.json png txt\n"),
+        (("-S", "int(jpg) == 1"), "stdin: sample 'd/a', field 'jpg': not UTF-8"),
+        (("-S", "float(txt) > 1"), "stdin: sample 'd/c': float(txt) > 1: could not convert"),
+        (("-S", "9 ** 9 ** 9 ** 9 > 1"), "sample 'd/a': 9 ** 9 ** 9 ** 9 > 1: "),
+        (("-S", "cls.__class__"), "sample 'd/a': cls.__class__: "),
+        (("-S", "len([i for i in 'x' * 99999 for j in 'x' * 99999])"), "sample 'd/a'"),
+    ],
+)
+def test_failures(run: Run, options: tuple[object, ...], message: str) -> None:
+    done = run("tarfirst", *options, stdin=ARCHIVE)
+    assert (done.status, done.stdout) == (1, b"")
+    assert message in done.stderr and done.stderr.startswith("tarfirst: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-S", "int(cls ="), "not an expression"),
+        (("-S", "cls = '5'"), "to compare, write =="),
+        (("-S", ""), "not an expression"),
+        (("-S", "a; b"), "not an expression"),
+        (("-S", "lambda: 1"), "Lambda is not allowed"),
+        (("-S", "open('x')"), "unknown function 'open'"),
+        (("-f", "jpg png"), "-f takes one word"),
+        (("-f", "jpg", "-f", "png"), "-f takes one word"),
+        (("-f", "x=jpg"), "-f takes one word"),
+        (("-i", "-1"), "-1"),
+    ],
+)
+def test_usage_is_checked_before_reading(run: Run, options: tuple[object, ...], message: str) -> None:
+    done = run("tarfirst", *options, "missing.tar")
+    assert done.status == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_it_stops_reading(run: Run, shell: Run, tmp_path: Path) -> None:
+    archive = make_tar(make_samples(10))
+    (tmp_path / "cut.tar").write_bytes(archive[: 20 * 512])
+    done = run("tarfirst", "-v", "-i", 1, "-f", "cls", "cut.tar")
+    assert (done.status, done.stdout) == (0, b"1")
+    assert done.stderr.startswith("tarfirst: 2 samples in, 1 out, 1 left out, ")
+    beyond = run("tarfirst", "-i", 9, "cut.tar")
+    assert beyond.status == 1 and "cut.tar: at byte" in beyond.stderr
+    (tmp_path / "a.tar").write_bytes(archive)
+    assert shell("while cat a.tar; do :; done | tarfirst -i 25 -f cls").stdout == b"5"
+
+
+def test_large_and_many(run: Run, shell: Run, tmp_path: Path) -> None:
+    large = bytes(range(256)) * (20 << 12)
+    (tmp_path / "b.tar").write_bytes(make_tar([("x.bin", large), ("x.cls", b"1")]))
+    (tmp_path / "a.tar").write_bytes(ARCHIVE)
+    assert run("tarfirst", "-f", "bin", "a.tar", "b.tar").stdout == large
+    assert shell("cat a.tar b.tar | tarfirst -f bin").stdout == large
+    assert shell("tarfirst -f bin b.tar | head -c 10 > /dev/null; echo ${PIPESTATUS[0]}") == (0, b"141\n", "")
+    full = shell("tarfirst b.tar > /dev/full")
+    assert full.status == 1 and full.stderr == "tarfirst: stdout: No space left on device\n"

@@ -1,0 +1,250 @@
+"""tarpcat: tarcat's bytes, whatever is read at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_samples, make_tar, members_of
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ten shards, plain and compressed, of different lengths."""
+    folder = tmp_path_factory.mktemp("packed")
+    for k, suffix in enumerate(["tar", "tgz", "tar.zst", "tar.bz2", "tar.lz4", "tar.xz", "tar", "tgz", "tar", "tgz"]):
+        pack: list[str | Path] = [BIN / "tarcat", "-o", f"s{k}.{suffix}"]
+        members = make_samples(20 + 30 * (k % 3), 1000 * k)
+        subprocess.run(pack, input=make_tar(members), cwd=folder, env=clean_environment(), check=True)
+    return folder
+
+
+@pytest.fixture
+def shards(packed: Path, tmp_path: Path) -> list[str]:
+    """Copies of the ten shards, in `tmp_path`."""
+    shutil.copytree(packed, tmp_path, dirs_exist_ok=True)
+    return sorted(path.name for path in packed.iterdir())
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, 16])
+@pytest.mark.parametrize("memory", ["1", "100K", "256M"])
+def test_the_bytes_are_those_of_tarcat(run: Run, shards: list[str], workers: int, memory: str) -> None:
+    done = run("tarpcat", "-p", workers, "-M", memory, *shards)
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout == run("tarcat", *shards).stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--interleave", "3"],
+        ["--interleave", "20", "--skip", "7"],
+        ["--shuffle", "50", "--seed", "4"],
+        ["--slice", "3:200:7", "-f", "cls"],
+        ["-c", "77", "--rekey", "{shard}/{index:05d}"],
+        ["-c", "0"],
+        ["-x", "jpg", "-z"],
+    ],
+    ids=" ".join,
+)
+def test_all_options_of_tarcat_give_the_same(run: Run, shards: list[str], options: list[str]) -> None:
+    done = run("tarpcat", "-p", 4, "-M", "50K", *options, *shards)
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout == run("tarcat", *options, *shards).stdout
+
+
+def test_unordered_writes_every_sample_once_and_whole(run: Run, shards: list[str]) -> None:
+    done = run("tarpcat", "-v", "--unordered", "-p", 3, *shards)
+    assert done.status == 0 and has_end(done.stdout)
+    found, expected = members_of(done.stdout), members_of(run("tarcat", *shards).stdout)
+    assert sorted(found) == sorted(expected)
+    assert [name[:-4] for name, _ in found[::2]] == [name[:-4] for name, _ in found[1::2]]
+    assert done.stderr.startswith(f"tarpcat: {len(found) // 2} samples in, {len(found) // 2} out, ")
+
+
+@pytest.mark.parametrize("options", [["-p", "4"], ["-p", "4", "--unordered"]], ids=" ".join)
+def test_count_stops_all_readers(shell: Run, tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(50)))
+    endless = "pipe:echo $$ >> pids; cat a.tar; while :; do cat a.tar; done #"
+    done = shell(f"tarpcat {' '.join(options)} -c 120 --rekey '{{index}}' '{endless}'{{1..6}} | tar t | wc -l")
+    assert (done.status, done.stdout.split(), done.stderr) == (0, [b"240"], "")
+    for pid in (tmp_path / "pids").read_text().split():
+        assert not is_running(int(pid))
+
+
+@pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
+@pytest.mark.parametrize("workers", [1, 3, 16])
+@pytest.mark.parametrize("trouble", ["cut", "pipe", "missing"])
+def test_one_bad_shard_of_ten(
+    run: Run, shards: list[str], tmp_path: Path, trouble: str, workers: int, options: list[str]
+) -> None:
+    bad = {"cut": shards[5], "pipe": f"pipe:cat {shards[5]}; echo $$ > pid; exit 3", "missing": "nosuch.tar"}[trouble]
+    if trouble == "cut":
+        (tmp_path / bad).write_bytes((tmp_path / bad).read_bytes()[:-100])
+    done = run("tarpcat", "-p", workers, *options, *shards[:5], bad, *shards[6:])
+    assert done.status == 1 and bad in done.stderr and done.stderr.count("\n") == 1
+    assert not done.stdout or not has_end(done.stdout)
+    if not options:
+        assert done.stdout == run("tarcat", *shards[:5], bad, *shards[6:]).stdout
+    if trouble == "pipe":
+        assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_nothing_is_left_of_what_was_spilled(run: Run, shards: list[str], tmp_path: Path) -> None:
+    (tmp_path / "spill").mkdir()
+    assert run("tarpcat", "-M", "1", "--tmpdir", "spill", *shards).status == 0
+    assert os.listdir(tmp_path / "spill") == []
+    done = run("tarpcat", "-M", "1", "--tmpdir", "nosuch", *shards)
+    assert done.status == 1 and "nosuch" in done.stderr
+
+
+def test_links_are_reported_once_and_then_counted(run: Run, shell: Run, tmp_path: Path) -> None:
+    shell("touch a.x && ln -s a.x b.x && ln -s a.x c.x && tar cf 1.tar b.x a.x c.x && tar cf 2.tar b.x")
+    for options in ([], ["--unordered"]):
+        done = run("tarpcat", *options, "1.tar", "2.tar")
+        assert done.status == 1 and done.stderr.count("symbolic link") == 1 and "2 more members" in done.stderr
+        assert members_of(done.stdout) == [("a.x", b"")]
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether *pid* is a process that still runs: zombies do not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
+def test_a_command_that_has_given_nothing_yet_is_ended_too(run: Run, tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(5)))
+    (tmp_path / "cut.tar").write_bytes(make_tar(make_samples(5, 10))[:3000])
+    silent = "pipe:echo $$ > pid; exec sleep 1000"
+    done = run("tarpcat", "-p", 4, *options, "a.tar", "pipe:until test -s pid; do :; done; cat cut.tar", silent)
+    assert done.status == 1 and "at byte 3000" in done.stderr
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_memory_is_what_the_budget_says(run: Run, tmp_path: Path) -> None:
+    names = [f"s{k}.tgz" for k in range(3)]
+    for k, name in enumerate(names):
+        members = [(f"{k}-{n:03d}.bin", os.urandom(1000) + bytes(499_000)) for n in range(120)]
+        assert run("tarcat", "-o", name, stdin=make_tar(members)).status == 0
+    measure = "import os, subprocess, sys; c = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
+    measure += "print(os.wait4(c.pid, 0)[2].ru_maxrss * (1 if sys.platform == 'darwin' else 1024))"
+    line = ["tarpcat", "-p", "3", "-M", "8M", *names]
+    done = subprocess.run(
+        [sys.executable, "-c", measure, *line], cwd=tmp_path, env=clean_environment(), capture_output=True, check=True
+    )
+    assert int(done.stdout) < 100_000_000
+
+
+@pytest.mark.parametrize("options", [[], ["-p", "3", "-M", "100K"], ["--interleave", "3"]], ids=" ".join)
+def test_what_commands_give_is_read_ahead_too(run: Run, shards: list[str], options: list[str]) -> None:
+    done = run("tarpcat", *options, *(f"pipe:cat {name}" for name in shards))
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout == run("tarcat", *(options if "--interleave" in options else []), *shards).stdout
+
+
+LARGE = ["l0.tgz", "l1.tar.bz2", "l2.tar.xz", "l3.tar.zst", "l4.tar.lz4", "l5.tgz"]
+COUNTED = """
+import os, signal, sys
+from tartools.commands.tarpcat import tarpcat
+kill, *arguments = sys.argv[1:]
+fork, forks = os.fork, []
+def forked():
+    forks.append(fork())
+    if forks[-1] and len(forks) == int(kill):
+        os.kill(forks[-1], signal.SIGKILL)
+    return forks[-1]
+os.fork = forked
+status = tarpcat.main(arguments)
+for pid in forks:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        continue
+    sys.exit("a process is left")
+print(len(forks), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with compressed shards for each of which a process is worth it, and a plain and a small one."""
+    folder = tmp_path_factory.mktemp("large")
+    for k, name in enumerate([*LARGE, "plain.tar", "small.tgz"]):
+        count = 5 if name == "small.tgz" else 40
+        members = [(f"{k}-{n:03d}.bin", bytes(60_000) + os.urandom(20_000)) for n in range(count)]
+        pack: list[str | Path] = [BIN / "tarcat", "-o", name]
+        subprocess.run(pack, input=make_tar(members), cwd=folder, env=clean_environment(), check=True)
+    return folder
+
+
+def counted(folder: Path, *arguments: object, kill: int = 0) -> Result:
+    """Run tarpcat, and kill its *kill*-th child; the last line of stderr is their number."""
+    line: list[str | Path] = [sys.executable, "-c", COUNTED, *map(str, (kill, *arguments))]
+    done = subprocess.run(line, cwd=folder, env=clean_environment(), capture_output=True, timeout=120, check=False)
+    return Result(done.returncode, done.stdout, done.stderr.decode())
+
+
+def tarcat(folder: Path, *arguments: object) -> bytes:
+    line: list[str | Path] = [BIN / "tarcat", *map(str, arguments)]
+    return subprocess.run(line, cwd=folder, env=clean_environment(), capture_output=True, check=False).stdout
+
+
+@pytest.mark.parametrize("workers", [1, 2, 16])
+@pytest.mark.parametrize("memory", ["1", "1M", "256M"])
+def test_each_compressed_shard_has_a_process(large: Path, workers: int, memory: str) -> None:
+    names = [*LARGE[:3], "plain.tar", "small.tgz", *LARGE[3:]]
+    done = counted(large, "-p", workers, "-M", memory, *names)
+    assert (done.status, done.stderr) == (0, f"{len(LARGE)}\n")
+    assert done.stdout == tarcat(large, *names)
+
+
+@pytest.mark.parametrize(
+    "options", [["--interleave", "4"], ["-c", "99"], ["--shuffle", "10"], ["--slice", "50:200:3"]], ids=" ".join
+)
+def test_processes_and_options(large: Path, options: list[str]) -> None:
+    done = counted(large, "-p", 3, "-M", "2M", *options, "plain.tar", *LARGE)
+    assert done.status == 0 and done.stdout == tarcat(large, *options, "plain.tar", *LARGE)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_unordered_from_processes(large: Path, workers: int) -> None:
+    names = ["plain.tar", *LARGE, "small.tgz"]
+    done = counted(large, "--unordered", "-p", workers, *names)
+    assert (done.status, done.stderr) == (0, f"{len(LARGE)}\n") and has_end(done.stdout)
+    assert sorted(members_of(done.stdout)) == sorted(members_of(tarcat(large, *names)))
+    assert counted(large, "--unordered", "-c", 30, *names).status == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("trouble", ["cut", "damaged", "killed"])
+def test_one_bad_shard_among_processes(large: Path, trouble: str, workers: int, options: list[str]) -> None:
+    data = (large / LARGE[2]).read_bytes()
+    middle = len(data) // 2
+    bad = {"cut": data[:middle], "damaged": data[:middle] + b"damaged" + data[middle + 7 :], "killed": data}[trouble]
+    (large / "bad").write_bytes(bad)
+    names = [*LARGE[:2], "bad", *LARGE[3:]]
+    done = counted(large, "-p", workers, *options, *names, kill=3 if trouble == "killed" else 0)
+    assert done.status == 1 and done.stderr.startswith("tarpcat: bad: ") and done.stderr.count("\n") == 2
+    assert not has_end(done.stdout)
+    if trouble == "killed":
+        assert "SIGKILL" in done.stderr
+    elif not options:
+        assert done.stdout == tarcat(large, *names)
+
+
+def test_what_processes_spill_is_gone_at_the_end(large: Path, tmp_path: Path) -> None:
+    assert counted(large, "-M", 1, "--tmpdir", tmp_path, *LARGE).status == 0
+    assert counted(large, "-M", 1, "--tmpdir", tmp_path, "-c", 60, *LARGE).status == 0
+    assert os.listdir(tmp_path) == []
+    done = counted(large, "-M", 1, "--tmpdir", tmp_path / "nosuch", *LARGE)
+    assert done.status == 1 and "nosuch" in done.stderr

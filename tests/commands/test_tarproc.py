@@ -1,0 +1,752 @@
+"""tarproc, through the installed command."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tartools.errors import CommandError
+from tartools.stages import ordered
+from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of
+
+DEADLINE = 60  # seconds, after which what should have happened has not
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for *condition*."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"in vain: {what}"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Tell whether the process *pid* runs; a zombie does not."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, check=False).stdout
+    return bool(state.strip()) and not state.startswith(b"Z")
+
+
+def keys(archive: bytes) -> list[str]:
+    return list(dict.fromkeys(name.split(".")[0] for name, _ in members_of(archive)))
+
+
+@pytest.fixture
+def ten() -> bytes:
+    """Return an archive of ten samples with the fields cls and jpg."""
+    return make_tar(make_samples(10))
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory for temporary files, and check that nothing is left in it."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    yield folder
+    assert os.listdir(folder) == []
+
+
+# what goes in and what comes out
+
+
+@pytest.mark.parametrize("parallel", [0, 1, 8])
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_true_gives_what_it_got(run: Run, work: Path, parallel: int, format: int) -> None:
+    long = 60 * "d" + "/" + 80 * "n"
+    names = [(f"{long}.png", b"1"), (f"{long}.cls", b""), ("README", b"read"), (".hidden", b"h"), ("e.", b"e")]
+    data = make_tar([*make_samples(40), *names, ("a.txt", b"x" * 3000000)], format)
+    done = run("tarproc", "-v", "-p", parallel, "--tmpdir", work, "-c", "true", stdin=data)
+    assert (done.status, done.stdout) == (0, data)
+    assert done.stderr.startswith("tarproc: 45 samples in, 45 out, ")
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])  # others have to be installed
+def test_names_that_end_within_a_character(run: Run, tmp_path: Path, locale: str) -> None:
+    """Latin-1, and whatever byte begins a character of UTF-8."""
+    data = make_tar([(os.fsdecode(b"caf%c.txt" % byte), b"x") for byte in range(0xC0, 0x100)])
+    (tmp_path / os.fsdecode(b"s\xe9")).write_bytes(data)
+    command = 'printf \'%s %s %s\' "$TAR_KEY" "$TAR_SHARD" "$LC_ALL" > sample.said'
+    done = run("tarproc", "-p", 2, "-c", command, os.fsdecode(b"s\xe9"), env={"LC_ALL": locale}, timeout=60)
+    said = [payload for name, payload in members_of(done.stdout) if name.endswith(".said")]
+    assert said == [b"caf%c s\xe9 %s" % (byte, locale.encode()) for byte in range(0xC0, 0x100)]
+    assert (done.status, done.stderr) == (0, "")
+
+
+def test_order_and_payloads_of_new_and_changed_members(run: Run, ten: bytes) -> None:
+    command = "echo new > sample.b; echo x > sample.a; echo longer > sample.cls; echo s > scratch; echo s > sample"
+    done = run("tarproc", "-p", 3, "-c", command, stdin=ten)
+    assert done.status == 0
+    assert [(n.split(".")[1], p) for n, p in members_of(done.stdout)[:4]] == [
+        ("cls", b"longer\n"),
+        ("jpg", b""),
+        ("a", b"x\n"),
+        ("b", b"new\n"),
+    ]
+    assert keys(done.stdout) == keys(ten)
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        changed, _, new, _ = archive.getmembers()[:4]
+    assert (changed.mtime, changed.mode, changed.uid) == (1577836800, 0o640, 1234)
+    assert (new.mtime, new.mode, new.uid) == (0, 0o644, 0)
+
+
+def test_the_same_size_keeps_the_header(run: Run) -> None:
+    data = make_tar([("a.txt", b"abc")])
+    done = run("tarproc", "-c", "printf xyz > sample.txt", stdin=data)
+    assert done.stdout == data.replace(b"abc", b"xyz")
+
+
+def test_a_new_key(run: Run, ten: bytes) -> None:
+    done = run("tarproc", "-c", 'echo "new/$(cat sample.__key__)" > sample.__key__', stdin=ten)
+    assert done.status == 0
+    assert keys(done.stdout) == [f"new/{n:06d}" for n in range(10)]
+    assert [p for _, p in members_of(done.stdout)] == [p for _, p in members_of(ten)]
+
+
+@pytest.mark.parametrize("key", ["", "a.b", "../a", "a/../b", "/a", "a/", "a/.b", r"a\0b"])
+def test_a_key_that_cannot_be(run: Run, ten: bytes, key: str) -> None:
+    done = run("tarproc", "-e", "skip", "--count", 1, "-c", f"printf '{key}\\n' > sample.__key__", stdin=ten)
+    assert done.status == 1
+    assert members_of(done.stdout) == []
+    assert "sample '000000': it cannot have the new key" in done.stderr
+
+
+def test_removing_all_filters(run: Run, ten: bytes) -> None:
+    done = run("tarproc", "-v", "-p", 3, "-c", "grep -q '[0-4]' sample.cls || rm sample.*", stdin=ten)
+    assert done.status == 0
+    assert keys(done.stdout) == [f"{n:06d}" for n in range(5)]
+    assert "10 samples in, 5 out, 5 left out, " in done.stderr
+    assert has_end(done.stdout)
+
+
+def test_names_are_contained(run: Run, work: Path, tmp_path: Path) -> None:
+    odd = ["../up", "/abs/a", "d/e f", "q'\"q", "new\nline", "-rf", "$(touch x)", "é", "..d/a"]
+    fields = ["jpg", "a b", "x\ny", "q'\"", "..", "-rf", "*"]
+    members = [(f"{key}.{field}", f"{key}{field}".encode()) for key in odd for field in fields]
+    data = make_tar(members, tarfile.PAX_FORMAT)
+    before = sorted(os.listdir(tmp_path))
+    done = run("tarproc", "-p", 2, "--tmpdir", work, "-c", "rm -f -- *.jpg; ls -A", stdin=data)
+    assert done.status == 0, done.stderr
+    assert members_of(done.stdout) == [(name, payload) for name, payload in members if not name.endswith(".jpg")]
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_undecodable_names_and_the_environment(run: Run) -> None:
+    raw = bytearray(make_tar([("Z.x", b"")]))
+    raw[0], raw[148:156] = 0xFF, b"%06o\0 " % (int(bytes(raw[148:154]), 8) - ord("Z") + 0xFF)
+    done = run("tarproc", "-c", 'printf %s "$TAR_KEY" > sample.x; echo "$TAR_INDEX $TAR_SHARD" > sample.y', stdin=raw)
+    assert done.status == 0, done.stderr
+    assert [p for _, p in members_of(done.stdout)] == [b"\xff", b"0 -\n"]
+    assert run("tarproc", "-c", "true", stdin=raw).stdout == raw
+
+
+def test_two_members_of_one_field_fail(run: Run) -> None:
+    data = make_tar([("a.txt", b"1"), ("a.txt", b"2"), ("b.txt", b"3")])
+    done = run("tarproc", "-e", "skip", "-v", "-c", "true", stdin=data)
+    assert (done.status, members_of(done.stdout)) == (1, [("b.txt", b"3")])
+    assert "sample 'a': two of its members need the one file name 'sample.txt'" in done.stderr
+    assert "2 samples in, 1 out, 1 dropped" in done.stderr
+    kept = run("tarproc", "-e", "ignore", "-c", "true", stdin=data)
+    assert (kept.status, kept.stdout) == (1, data)
+
+
+@pytest.mark.parametrize("field", ["__key__", 250 * "n"])
+def test_a_field_that_cannot_be_a_file_fails(run: Run, field: str) -> None:
+    done = run("tarproc", "-c", "true", stdin=make_tar([("a.txt", b"1"), ("b." + field, b"2")], tarfile.PAX_FORMAT))
+    assert done.status == 1
+    assert "sample 'b': " in done.stderr
+    assert not has_end(done.stdout)
+
+
+def test_a_member_without_a_field(run: Run) -> None:
+    data = make_tar([("README", b"text"), ("a.txt", b"1")])
+    done = run("tarproc", "-c", "test ! -e sample || echo more >> sample", stdin=data)
+    assert members_of(done.stdout) == [("README", b"textmore\n"), ("a.txt", b"1")]
+    moved = run("tarproc", "-c", "test ! -e sample || mv sample sample.md", stdin=data)
+    assert members_of(moved.stdout) == [("README.md", b"text"), ("a.txt", b"1")]
+    mixed = run("tarproc", "-c", "touch sample.new", stdin=data)
+    assert mixed.status == 1
+    assert "would not read back as one sample" in mixed.stderr
+
+
+def test_only_links_inside_are_followed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    data = make_tar([("a.txt", b"1")])
+    command = (
+        f"echo 2 > other; ln -s other sample.in; ln -s {tmp_path}/secret sample.out; mkfifo sample.p; mkdir sample.d"
+    )
+    done = run("tarproc", "-c", command, stdin=data)
+    assert (done.status, members_of(done.stdout)) == (0, [("a.txt", b"1"), ("a.in", b"2\n")])
+    assert done.stderr.count("'sample.out' is a link") == 1
+    key = run("tarproc", "-c", f"ln -sf {tmp_path}/secret sample.__key__", stdin=data)
+    assert key.status == 1
+
+
+def test_many_and_large_results(run: Run, work: Path) -> None:
+    command = (
+        "for n in {100..169}; do head -c 1100000 /dev/zero > sample.$n; head -c 400000 /dev/zero > sample.s$n; done"
+    )
+    done = run("tarproc", "--tmpdir", work, "-c", command, stdin=make_tar([("a.txt", b"1")]))
+    assert done.status == 0
+    found = members_of(done.stdout)
+    assert [len(payload) for _, payload in found] == [1, *70 * [1100000], *70 * [400000]]
+    assert not any(payload.strip(b"\0") for _, payload in found[1:])
+
+
+def test_base_and_script(run: Run, tmp_path: Path, ten: bytes) -> None:
+    (tmp_path / "do it.sh").write_text('cp x.cls x.new; echo "$(basename "$0")" >> x.new\n')
+    done = run("tarproc", "--base", "x", "-s", "do it.sh", stdin=ten)
+    assert done.status == 0
+    assert members_of(done.stdout)[5] == ("000001.new", b"1do it.sh\n")
+
+
+def test_a_script_that_is_no_file(shell: Run, tmp_path: Path, ten: bytes) -> None:
+    (tmp_path / "ten.tar").write_bytes(ten)
+    done = shell("tarproc -s <(echo 'rm sample.jpg') ten.tar")
+    assert (done.status, len(members_of(done.stdout))) == (0, 10)
+
+
+def test_another_shell(run: Run) -> None:
+    done = run("tarproc", "--shell", "sh", "-c", 'echo "$0" > sample.x', stdin=make_tar([("a.x", b"")]))
+    assert members_of(done.stdout) == [("a.x", b"sh\n")]
+
+
+def test_count(run: Run, ten: bytes) -> None:
+    cut = ten[: len(make_tar(make_samples(4))) // 10240 * 10240 + 5000]
+    done = run("tarproc", "-v", "-p", 4, "--count", 3, "-c", "true", stdin=cut)
+    assert (done.status, keys(done.stdout)) == (0, ["000000", "000001", "000002"])
+    assert "3 samples in, 3 out" in done.stderr
+    assert members_of(run("tarproc", "--count", 0, "-c", "true", stdin=ten).stdout) == []
+
+
+def test_unordered_writes_all(run: Run, ten: bytes) -> None:
+    done = run("tarproc", "--unordered", "-p", 4, "-c", "true", stdin=ten)
+    assert sorted(members_of(done.stdout)) == sorted(members_of(ten))
+
+
+def test_unordered_does_not_wait_for_the_first(run: Run, ten: bytes, tmp_path: Path) -> None:
+    line = f"until [ $TAR_INDEX != 0 -o -e {tmp_path}/9 ]; do sleep 0.02; done; touch {tmp_path}/$TAR_INDEX"
+    done = run("tarproc", "--unordered", "-p", 2, "-c", line, stdin=ten)
+    assert done.status == 0
+    assert keys(done.stdout)[:8] == [f"{n:06d}" for n in range(1, 9)]  # the first ends when the last has begun
+
+
+def test_add_log(run: Run, ten: bytes) -> None:
+    done = run("tarproc", "-p", 2, "--add-log", "log", "-c", "echo $TAR_INDEX; echo b >&2", stdin=ten)
+    assert (done.status, done.stderr) == (0, "")
+    assert members_of(done.stdout)[2::3] == [(f"{n:06d}.log", b"%d\nb\n" % n) for n in range(10)]
+    assert run("tarproc", "--add-log", "jpg", "-c", "true", stdin=ten).status == 1
+    gone = run("tarproc", "--add-log", "log", "-c", "echo a; rm sample.*", stdin=ten)
+    assert (gone.status, members_of(gone.stdout)) == (0, [])
+    failed = run("tarproc", "--add-log", "log", "-c", "echo why; exit 1", stdin=ten)
+    assert failed.stderr.startswith("why\ntarproc: stdin: sample '000000'")
+
+
+def test_keepdir(run: Run, ten: bytes, tmp_path: Path) -> None:
+    done = run("tarproc", "--keepdir", "--tmpdir", ".", "--count", 2, "-e", "ignore", "-c", "touch x", stdin=ten)
+    assert done.status == 0
+    folder = Path(done.stderr.removeprefix("tarproc: the directories are kept in ").removesuffix("\n"))
+    assert folder.parent == tmp_path.resolve()
+    assert sorted(os.listdir(folder)) == ["000000", "000001"]
+    assert sorted(os.listdir(folder / "000001")) == ["sample.__key__", "sample.cls", "sample.jpg", "x"]
+
+
+# -S
+
+
+def test_subdirectories(run: Run, work: Path) -> None:
+    data = make_tar([("d/a.txt", b"a"), ("d/b.txt", b"b"), ("d/c.txt", b"c")])
+    command = """
+        case $TAR_INDEX in
+        0) mkdir y x none; cp sample.txt x; echo 2 > y/sample.cls; echo new > y/sample.__key__; touch none/scratch;;
+        2) mkdir c; cp sample.txt c;;
+        esac"""
+    done = run("tarproc", "-v", "-p", 3, "-S", "--tmpdir", work, "-c", command, stdin=data)
+    assert done.status == 0, done.stderr
+    assert members_of(done.stdout) == [("d/a/x.txt", b"a"), ("new.cls", b"2\n"), ("d/c/c.txt", b"c")]
+    assert "3 samples in, 2 out (3 written), 1 left out, " in done.stderr
+
+
+def test_subdirectories_and_failures(run: Run) -> None:
+    data = make_tar([("a.txt", b"a"), ("b.txt", b"b"), ("c.txt", b"c")])
+    command = "mkdir 1 2; cp sample.txt 1; cp sample.txt 2; test $TAR_INDEX != 1 || echo bad.key > 2/sample.__key__"
+    skip = run("tarproc", "-v", "-S", "-e", "skip", "-c", command, stdin=data)
+    assert (skip.status, keys(skip.stdout)) == (1, ["a/1", "a/2", "c/1", "c/2"])
+    assert "3 samples in, 2 out (4 written), 1 dropped, " in skip.stderr
+    ignore = run("tarproc", "-v", "-S", "-e", "ignore", "-c", command, stdin=data)
+    assert (ignore.status, keys(ignore.stdout)) == (1, ["a/1", "a/2", "b", "c/1", "c/2"])
+    assert "3 samples in, 3 out (5 written), " in ignore.stderr
+
+
+# failures
+
+
+def test_a_failure_names_sample_and_status(run: Run, ten: bytes, tmp_path: Path) -> None:
+    (tmp_path / "ten.tar").write_bytes(ten)
+    done = run("tarproc", "-o", "out.tar", "-c", "test $TAR_INDEX != 4 || exit 3", "ten.tar")
+    assert done.status == 1
+    assert done.stderr.startswith("tarproc: ten.tar: sample '000004': ended with status 3 (")
+    assert done.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == ["ten.tar"]
+
+
+def test_nothing_runs_after_a_failure_at_p_1(run: Run, tmp_path: Path, ten: bytes) -> None:
+    assert run("tarproc", "-c", f"touch {tmp_path}/$TAR_INDEX; test $TAR_INDEX != 3", stdin=ten).status == 1
+    assert sorted(os.listdir(tmp_path)) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("command", "how"), [("kill -TERM $$", "was ended by SIGTERM"), ("no-such-program", "ended with status 127")]
+)
+def test_how_a_command_ended(run: Run, ten: bytes, command: str, how: str) -> None:
+    assert f"sample '000000': {how}" in run("tarproc", "-c", command, stdin=ten).stderr
+
+
+def test_abort_writes_the_same_at_any_p(run: Run, work: Path) -> None:
+    data = make_tar(make_samples(30))
+    command = "test $TAR_INDEX -lt 7 -o $TAR_INDEX = 8"
+    outputs = [run("tarproc", "--tmpdir", work, "-p", p, "-c", command, stdin=data) for p in (1, 8)]
+    assert [done.status for done in outputs] == [1, 1]
+    assert outputs[0].stdout == outputs[1].stdout
+    assert data.startswith(outputs[0].stdout)
+    assert keys(outputs[0].stdout + bytes(1024)) == [f"{n:06d}" for n in range(7)]
+    assert all("sample '000007'" in done.stderr for done in outputs)
+
+
+def test_damage_comes_after_what_is_before_it(run: Run, ten: bytes) -> None:
+    cut = ten[: ten.rindex(b"000009.jpg") + 600]
+    for parallel in (1, 8):
+        done = run("tarproc", "-p", parallel, "-c", "true", stdin=cut)
+        assert done.status == 1
+        assert done.stdout == ten[: ten.index(b"000009.cls")]
+        failed = run("tarproc", "-p", parallel, "-c", "exit $TAR_INDEX", stdin=cut)
+        assert "sample '000001': ended with status 1" in failed.stderr
+
+
+def test_skip_and_ignore(run: Run, work: Path, ten: bytes) -> None:
+    command = "rm sample.jpg; echo changed > sample.cls; test $TAR_INDEX != 4"
+    skip = run("tarproc", "-v", "-p", 2, "--tmpdir", work, "-e", "skip", "-c", command, stdin=ten)
+    assert (skip.status, keys(skip.stdout)) == (1, [k for k in keys(ten) if k != "000004"])
+    assert has_end(skip.stdout)
+    assert "sample '000004': ended with status 1; it is left out" in skip.stderr
+    assert "10 samples in, 9 out, 1 dropped, " in skip.stderr
+    ignore = run("tarproc", "-v", "-p", 2, "--tmpdir", work, "-e", "ignore", "-c", command, stdin=ten)
+    assert ignore.status == 1
+    assert members_of(ignore.stdout)[4:6] == members_of(ten)[8:10]
+    assert "sample '000004': ended with status 1; it is passed on as it came" in ignore.stderr
+    assert "10 samples in, 10 out, " in ignore.stderr
+
+
+def test_timeout(run: Run, work: Path, tmp_path: Path, ten: bytes) -> None:
+    command = f"if test $TAR_INDEX = 1; then sleep 300 & echo $! > {tmp_path}/pid; wait; fi"
+    others = [k for k in keys(ten) if k != "000001"]
+    for seconds in (1, 5, 25):  # enough for the others, on a machine that is busy too
+        done = run("tarproc", "-e", "skip", "--tmpdir", work, "--timeout", seconds, "-c", command, stdin=ten)
+        if keys(done.stdout) == others and (tmp_path / "pid").exists():
+            break
+    assert done.status == 1
+    assert keys(done.stdout) == others
+    assert f"sample '000001': took longer than {seconds} seconds and was killed" in done.stderr
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not alive(pid), "the end of what took too long")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("-c", "true", "-s", "x"),
+        ("-c", "true", "-e", "other"),
+        ("-c", "true", "--base", "a/b"),
+        ("-c", "true", "--base", ""),
+        ("-c", "true", "--add-log", "a/b"),
+        ("-c", "true", "-p", "-1"),
+        ("-c", "true", "--timeout", "0"),
+    ],
+)
+def test_usage(run: Run, ten: bytes, arguments: tuple[str, ...]) -> None:
+    done = run("tarproc", *arguments, stdin=ten)
+    assert (done.status, done.stdout) == (2, b"")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("-c", "true", "--shell", "no-shell"), ("-s", "missing"), ("-s", "."), ("-c", ":", "--tmpdir", "no")]
+)
+def test_failures_before_any_input_is_read(shell: Run, ten: bytes, arguments: tuple[str, ...]) -> None:
+    done = shell(f"{{ tarproc {' '.join(arguments)}; echo $? >&2; wc -c; }}", stdin=ten)
+    assert done.stdout.split() == [b"%d" % len(ten)]
+    assert done.stderr.endswith("\n1\n")
+    assert done.stderr.count("\n") == 2
+
+
+# how commands run
+
+
+def test_commands_overlap(run: Run, tmp_path: Path) -> None:
+    command = f"date +%s%N > {tmp_path}/start.$TAR_INDEX; sleep 1; date +%s%N > {tmp_path}/end.$TAR_INDEX"
+    assert run("tarproc", "-p", 8, "-c", command, stdin=make_tar(make_samples(8))).status == 0
+    starts, ends = ([int(p.read_text()) for p in tmp_path.glob(f"{w}.*")] for w in ("start", "end"))
+    assert len(starts) == len(ends) == 8
+    assert max(starts) < min(ends)
+
+
+def test_a_slow_first_sample_does_not_idle_the_others(run: Run, work: Path, tmp_path: Path) -> None:
+    line = f"until [ $TAR_INDEX != 0 -o -e {tmp_path}/59 ]; do sleep 0.02; done; touch {tmp_path}/$TAR_INDEX"
+    data = make_tar(make_samples(60))
+    done = run("tarproc", "-p", 2, "--tmpdir", work, "-c", line, stdin=data)
+    assert (done.status, done.stdout) == (0, data)
+
+
+def test_what_runs_on_is_killed(run: Run, tmp_path: Path, ten: bytes) -> None:
+    done = run("tarproc", "-p", 2, "-c", f"sleep 300 & echo $! >> {tmp_path}/pids", stdin=ten)
+    assert (done.status, done.stdout) == (0, ten)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 10
+    until(lambda: not any(map(alive, pids)), "the end of what runs on")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "says"),
+    [
+        ("yes | head -1", 0, "y\n"),
+        ("cat", 0, ""),
+        ("exec true", 0, ""),
+        ("exit 3", 1, "ended with status 3"),
+        ("echo a )", 1, "ended with status 2"),
+        ("cat <<end\nhello $TAR_KEY\nend", 0, "hello a\n"),
+        ("cat <<end\nhello", 0, "hello\n"),
+        ("true # a comment", 0, ""),
+        ("x=1; cd /; umask 777; set -e; trap '' TERM", 0, ""),
+        ("[[ $(trap) == '' && $(ulimit -c) ]]", 0, ""),
+        ("python3 -c 'import signal as s; exit(s.getsignal(s.SIGINT) == 1 or bool(s.pthread_sigmask(0, [])))'", 0, ""),
+    ],
+)
+def test_as_under_bash(run: Run, command: str, status: int, says: str) -> None:
+    data = make_tar([("a.txt", b"1")])
+    done = run("tarproc", "-c", command, stdin=data)
+    assert done.status == status
+    assert says in done.stderr
+    if status == 0:
+        assert done.stdout == data
+
+
+def test_sigpipe_is_the_default(run: Run) -> None:
+    command = "grep SigIgn /proc/self/status | grep -q '0$'" if Path("/proc/self/status").exists() else "true"
+    assert run("tarproc", "-c", command, stdin=make_tar([("a.txt", b"1")])).status == 0
+
+
+def test_much_output_does_no_harm(run: Run, shell: Run, tmp_path: Path, work: Path) -> None:
+    data = make_tar([("a.txt", b"1")])
+    done = shell("tarproc -c 'head -c 100000000 /dev/zero' 2> err; stat -c %s err", stdin=data)
+    assert done.stdout == data + b"100000000\n"
+    logged = run("tarproc", "--tmpdir", work, "--add-log", "log", "-c", "head -c 100000000 /dev/zero", stdin=data)
+    assert [len(payload) for _, payload in members_of(logged.stdout)] == [1, 100000000]
+
+
+def test_a_directory_that_resists(run: Run, work: Path) -> None:
+    data = make_tar([("a.txt", b"1")])
+    done = run("tarproc", "--tmpdir", work, "-c", "mkdir -p d/e; touch d/e/f; chmod 0 d/e; chmod 500 .", stdin=data)
+    assert (done.status, done.stdout) == (0, data)
+    gone = run("tarproc", "--tmpdir", work, "-c", 'rm -rf "$PWD"', stdin=data)
+    assert gone.status == 1
+    assert "sample 'a': cannot collect" in gone.stderr
+
+
+# one shell for many samples
+
+
+def test_one_shell_runs_many_samples(run: Run, ten: bytes) -> None:
+    """Guard the tests below: they would say nothing if each sample had a shell of its own."""
+    done = run("tarproc", "-c", "cut -d ' ' -f 4 /proc/$BASHPID/stat > sample.cls", stdin=ten)
+    assert done.status == 0
+    assert len({payload for name, payload in members_of(done.stdout) if name.endswith("cls")}) == 1
+
+
+SEEN = "pwd | sed 's:.*/::'; umask; echo \"[$mine]\"; trap; jobs; set -o | grep -w on; ulimit -f; echo $- $# $0 $?"
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        "mine=1; export mine; TAR_KEY=other; unset TAR_INDEX; PATH=/; set -- a b",
+        "cd /; umask 777; ulimit -f 100",
+        "trap 'echo trapped >&2' EXIT TERM; trap '' INT HUP",
+        "set -euf -o pipefail; shopt -s extglob; alias ls=false; echo() { false; }; cd() { false; }",
+        "exec 3> sample.three 7< /dev/null; exec > /dev/null; exec < /dev/zero",
+        "(sleep 300 &); { sleep 300; } & set -m",
+        "readonly REPLY=1 TAR_SHARD; declare -r TAR_KEY; enable -n read echo; hash -p /bin/false true",
+    ],
+)
+def test_nothing_reaches_the_next_sample(run: Run, tmp_path: Path, leaves: str) -> None:
+    data = make_tar([("a.txt", b""), ("b.txt", b"")])
+    command = (
+        f"if [ $TAR_INDEX = 0 ]; then {leaves}; exit 0; fi; "
+        f"{{ {SEEN}; echo $TAR_KEY $TAR_INDEX $TAR_SHARD; ls /proc/self/fd; true; }} > {tmp_path}/seen"
+    )
+    assert run("tarproc", "-c", command, stdin=data).status == 0
+    after = (tmp_path / "seen").read_text()
+    assert run("tarproc", "-c", command.replace(leaves, "true"), stdin=data).status == 0
+    assert (tmp_path / "seen").read_text() == after
+    assert after.startswith("000001\n0022\n[]\n")
+    assert "\nhBc 0 bash 0\nb 1 -\n" in after
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'echo "$-" $# "$0" $LINENO "$BASH_EXECUTION_STRING"',
+        "no-such-program",
+        "echo $LINENO\n\nno-such-program",
+        "ls -l /proc/self/fd | awk '{print $9, substr($11, 1, 5)}'",
+        "declare -p OLDPWD SHLVL TAR_KEY",
+        "shopt -s expand_aliases\nalias q='echo aliased'\nq",
+        "cat <<E\nhi $TAR_KEY",
+        "echo end\\",
+        "echo 'unclosed",
+        "if true; then",
+        "true ) ; ( true",
+        "grep -E 'Sig(Blk|Ign|Cgt)' /proc/self/status",
+        "kill -KILL $BASHPID",
+        "kill -INT $BASHPID",
+        "kill -PIPE $BASHPID; true",
+        "kill -35 $BASHPID",
+        "exit 137",
+        "exit 300",
+        "set -e; false; true",
+        "trap 'echo bye' EXIT; exit 3",
+        "trap; umask; ulimit -n; tty; return 3",
+        "sleep 300 & exit 2",
+        "[ $$ = $BASHPID ]",
+    ],
+)
+def test_a_command_sees_what_it_would_in_a_new_shell(run: Run, command: str) -> None:
+    """Compare with the shells that are started for each sample, as they are where BASH_ENV is set."""
+    data = make_tar([("a.txt", b"1")])
+    one, other = (run("tarproc", "-c", command, stdin=data, env=env) for env in ({}, {"BASH_ENV": "/dev/null"}))
+    assert one == other
+
+
+@pytest.mark.parametrize("env", [{"OLDPWD": "/usr"}, {"OLDPWD": "/no such"}, {"TAR_KEY": "x", "REPLY": "y"}])
+def test_the_environment_is_that_of_a_new_shell(run: Run, env: dict[str, str]) -> None:
+    test_a_command_sees_what_it_would_in_a_new_shell(
+        lambda *arguments, **options: run(*arguments, **options | {"env": env | options["env"]}),
+        "env | grep -v '^\\(_\\|BASH_ENV\\|PWD\\|TARTOOLS_GUARDED\\)=' | sort; echo $OLDPWD $REPLY",
+    )
+
+
+@pytest.mark.parametrize("number", ["KILL", "TERM", "INT", "SEGV"])
+def test_a_sample_that_kills_the_long_lived_shell(run: Run, tmp_path: Path, ten: bytes, number: str) -> None:
+    command = (
+        "read -r _ _ _ parent _ < /proc/$BASHPID/stat; "
+        f"if [ $TAR_INDEX = 4 ]; then sleep 300 & echo $! $BASHPID > {tmp_path}/pids; kill -{number} $parent; wait; fi"
+    )
+    done = run("tarproc", "-e", "skip", "-c", command, stdin=ten)
+    assert keys(done.stdout) == [k for k in keys(ten) if k != "000004"]
+    assert f"sample '000004': was ended by SIG{number}" in done.stderr
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    until(lambda: not any(map(alive, pids)), "the end of what it left")
+
+
+def test_keys_of_any_bytes(run: Run, tmp_path: Path) -> None:
+    odd = [
+        "=a",
+        "=",
+        "a=b",
+        "new\nline\n",
+        " blank ",
+        "\\n\\",
+        "-n",
+        "'\"",
+        "\x01\x7f",
+        "é",
+        "$(echo x)",
+        5000 * "long/" + "k",
+    ]
+    data = make_tar([(f"{key}.txt", b"") for key in odd], tarfile.PAX_FORMAT)
+    (tmp_path / "=in\n.tar").write_bytes(data)
+    command = 'printf \'%s|\' "$TAR_KEY" "$TAR_INDEX" "$TAR_SHARD" > sample.txt'
+    done = run("tarproc", "-p", 2, "-c", command, "=in\n.tar", "=in\n.tar")
+    assert done.status == 0, done.stderr
+    expected = [f"{key}|{n}|=in\n.tar|".encode() for n, key in enumerate(odd + odd)]
+    assert [payload for _, payload in members_of(done.stdout)] == expected
+
+
+def test_undecodable_keys_and_shards_in_one_shell(run: Run, tmp_path: Path) -> None:
+    raw = bytearray(make_tar([("Z.x", b"")]))
+    raw[0], raw[148:156] = 0xFF, b"%06o\0 " % (int(bytes(raw[148:154]), 8) - ord("Z") + 0xFF)
+    name = os.fsdecode(b"\xfe.tar")
+    (tmp_path / name).write_bytes(raw)
+    (tmp_path / "b.tar").write_bytes(make_tar([("b.x", b"")]))
+    done = run("tarproc", "-c", 'printf %s "$TAR_KEY$TAR_SHARD" > sample.x', name, "b.tar", name)
+    assert [payload for _, payload in members_of(done.stdout)] == [b"\xff\xfe.tar", b"bb.tar", b"\xff\xfe.tar"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash", "sh"])
+def test_other_shells_do_the_same(run: Run, tmp_path: Path, shell: str, ten: bytes) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    command = f'echo "$TAR_KEY $0" > sample.cls; sleep 300 & echo $! >> {tmp_path}/pids; test $TAR_INDEX != 3'
+    done = run("tarproc", "-p", 2, "-e", "skip", "--shell", shell, "-c", command, stdin=ten)
+    assert "sample '000003': ended with status 1; it is left out" in done.stderr
+    found = [payload.decode() for name, payload in members_of(done.stdout) if name.endswith("cls")]
+    assert found == [f"{key} {shell}\n" for key in keys(ten) if key != "000003"]
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 10
+    until(lambda: not any(map(alive, pids)), "the end of what runs on")
+
+
+def test_a_long_command(run: Run, ten: bytes) -> None:
+    """Bash remarks what a job is; a pipe that nobody reads would hold it up."""
+    done = run("tarproc", "-c", f": {30000 * 'x '}", stdin=ten, timeout=60)
+    assert (done.status, done.stdout) == (0, ten)
+    failed = run("tarproc", "-e", "skip", "-c", f": {2000 * 'x '}; exit 137", stdin=ten, timeout=60)
+    assert failed.stderr.count("ended with status 137") == 10
+
+
+def test_a_stopped_command_has_failed(run: Run, ten: bytes, tmp_path: Path) -> None:
+    command = f"test $TAR_INDEX != 4 || {{ sleep 300 & echo $! $BASHPID > {tmp_path}/pids; kill -STOP $BASHPID; }}"
+    done = run("tarproc", "-e", "skip", "-c", command, stdin=ten)
+    assert keys(done.stdout) == [k for k in keys(ten) if k != "000004"]
+    assert "sample '000004': was stopped by SIGSTOP, and killed" in done.stderr
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    until(lambda: not any(map(alive, pids)), "the end of what was stopped")
+
+
+# the end
+
+
+def start(work: Path, tmp_path: Path, data: bytes, *arguments: object, shell: str = "$$") -> subprocess.Popen[bytes]:
+    """Start tarproc with two commands that don't end and have children; wait until they run."""
+    new, pids = f"{tmp_path}/new.$TAR_INDEX", f"{tmp_path}/pids.$TAR_INDEX"
+    command = f"shell={shell}; sleep 300 & echo $shell $! > {new}; mv {new} {pids}; wait"
+    (tmp_path / "in.tar").write_bytes(data)
+    process = subprocess.Popen(
+        [BIN / "tarproc", "-p", "2", "--tmpdir", work, "-c", command, *map(str, arguments), "in.tar"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+    )
+    until(lambda: len(list(tmp_path.glob("pids.*"))) == 2, "two commands")
+    return process
+
+
+def pids_in(tmp_path: Path) -> list[int]:
+    return [int(pid) for file in tmp_path.glob("pids.*") for pid in file.read_text().split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("extra", [(), ("-o", "out.tar", "--add-log", "log", "-e", "ignore")])
+@pytest.mark.parametrize("shell", ["$$", "$BASHPID; cd /"])  # a new shell, or one that goes on
+def test_signals_leave_nothing(
+    work: Path, tmp_path: Path, ten: bytes, number: signal.Signals, extra: tuple[str, ...], shell: str
+) -> None:
+    process = start(work, tmp_path, ten, *extra, shell=shell)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, stdout, stderr) == (-number, b"", b"")
+    pids = pids_in(tmp_path)
+    assert len(pids) == 4
+    until(lambda: not any(map(alive, pids)), "the end of the commands")
+    if number == signal.SIGKILL:
+        until(lambda: not os.listdir(work), "the end of the directories")
+    assert os.listdir(work) == []
+    assert not (tmp_path / "out.tar").exists()
+
+
+def test_daemons_and_inputs_of_a_killed_tarproc(work: Path, tmp_path: Path) -> None:
+    """What is in a session of its own, has no parent, has left the directory or has no environment; an input."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
+    pids = tmp_path / "pids"
+    command = (
+        f"(env -i setsid bash -c 'echo $$ >> {pids}; exec sleep 300' &); cd /; "
+        f"(setsid bash -c 'echo $$ >> {pids}; exec sleep 300' &); echo $BASHPID >> {pids}; exec sleep 300"
+    )
+    process = subprocess.Popen(
+        [BIN / "tarproc", "--tmpdir", work, "-c", command, f"pipe:cat in.tar; echo $$ >> {pids}; exec sleep 300"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        env=clean_environment(),
+    )
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 4, "four processes")
+    process.kill()
+    process.communicate(timeout=DEADLINE)
+    until(lambda: not os.listdir(work), "the end of the directories")
+    until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), "the end of all")
+
+
+def test_a_closed_stdout(shell: Run, work: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(make_tar([(f"{n:03d}.x", os.urandom(100000)) for n in range(40)]))
+    done = shell(f"tarproc -p 4 --tmpdir {work} -c true in.tar | head -c 1000 | wc -c; echo ${{PIPESTATUS[0]}}")
+    assert (done.stdout, done.stderr) == (b"1000\n141\n", "")
+
+
+def test_a_guard_that_was_killed_is_no_failure(run: Run, work: Path) -> None:
+    data = make_tar([("a.txt", b"1")])
+    done = run("tarproc", "--tmpdir", work, "-c", 'kill -9 $(pgrep -f "tartools-guard .*${PWD%/*}/")', stdin=data)
+    assert (done.status, done.stdout) == (0, data)
+
+
+@pytest.mark.skipif(not shutil.which("gm"), reason="GraphicsMagick is not installed")
+def test_the_line_of_the_slides(shell: Run, tmp_path: Path) -> None:
+    from PIL import Image
+
+    members = []
+    for n in range(6):
+        file = io.BytesIO()
+        Image.new("RGB", (600 + n, 300 + 100 * n), (40 * n, 0, 0)).save(file, "JPEG")
+        members.append((f"train/n{n}.JPEG", file.getvalue()))
+    (tmp_path / "small.tar").write_bytes(make_tar(members))
+    (tmp_path / "alone").mkdir()
+    line = "gm mogrify -size 256x256 *.JPEG -resize 256x256"
+    alone = shell(f"tar xf small.tar -C alone; cd alone/train; {line}")
+    done = shell(f"tarproc -p 5 -c 'ls; {line}' small.tar > out.tar")
+    assert (alone.status, done.status) == (0, 0)
+    found = members_of((tmp_path / "out.tar").read_bytes())
+    assert found == [(name, (tmp_path / "alone" / name).read_bytes()) for name, _ in members]
+    # GraphicsMagick 1.3 takes no notice of what stands behind the names of files
+    done = shell("tarproc -p 5 -c 'gm mogrify -size 256x256 -resize 256x256 *.JPEG' small.tar > fit.tar")
+    assert done.status == 0
+    found = members_of((tmp_path / "fit.tar").read_bytes())
+    assert [name for name, _ in found] == [name for name, _ in members]
+    assert all(max(Image.open(io.BytesIO(payload)).size) == 256 for _, payload in found)
+
+
+# the stage
+
+
+def test_ordered_results_and_errors() -> None:
+    def fail(number: int) -> int:
+        if number == 5:
+            raise CommandError("five")
+        return number * number
+
+    stopped = []
+    results = ordered.mapped(range(100), fail, 3, lambda: stopped.append(1))
+    found = []
+    with pytest.raises(CommandError):
+        found.extend(results)
+    assert found == [(n, n * n) for n in range(5)]
+    assert stopped == [1]
+
+
+def test_ordered_asks_for_no_more_than_the_window() -> None:
+    asked = []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            asked.append(number)
+            yield number
+
+    results = ordered.mapped(items(), str, 2, lambda: None, window=10)
+    assert next(results) == (0, "0")
+    assert len(asked) <= 11
+    results.close()

@@ -1,0 +1,345 @@
+"""tarsort: a stable permutation, whatever the memory; members of one key joined; nothing lost without a word."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import re
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tartools.commands.tarsort import tarsort
+from tartools.stages.sorting import samplefiles
+from tests.commands.test_conservation import peak_memory
+from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+
+Members = list[tuple[str, bytes]]
+
+
+def labelled(values: list[str], field: str = "cls") -> Members:
+    """Return samples k00, k01, ... with these values of *field*, and a second field that tells them apart."""
+    return [
+        member
+        for number, value in enumerate(values)
+        for member in ((f"k{number:02d}.{field}", value.encode()), (f"k{number:02d}.txt", b"%d" % number))
+    ]
+
+
+def order_of(archive: bytes, field: str = "cls") -> list[str]:
+    """Return the values of *field* in the order of the archive."""
+    return [payload.decode() for name, payload in members_of(archive) if name.endswith("." + field)]
+
+
+def keys_of(archive: bytes) -> list[str]:
+    """Return the keys in the order of the archive, each as often as it begins a sample."""
+    keys = [name.split(".")[0] for name, _ in members_of(archive)]
+    return [key for at, key in enumerate(keys) if at == 0 or key != keys[at - 1]]
+
+
+def by_samples(members: Members) -> list[Members]:
+    """Return *members* of samples with two fields as a list of samples."""
+    return [members[at : at + 2] for at in range(0, len(members), 2)]
+
+
+def shuffled_samples(count: int) -> Members:
+    """Return the samples of `make_samples` in a random order."""
+    samples = by_samples(make_samples(count))
+    random.Random(5).shuffle(samples)
+    return [member for sample in samples for member in sample]
+
+
+def test_sorts_by_key_and_keeps_every_member(run: Run) -> None:
+    archive = make_tar(shuffled_samples(300))
+    done = run("tarsort", "-v", stdin=archive)
+    assert done.status == 0
+    assert members_of(done.stdout) == make_samples(300)
+    assert has_end(done.stdout)
+    assert "300 samples in, 300 out," in done.stderr
+
+
+def test_members_keep_their_headers(run: Run, tmp_path: Path) -> None:
+    archive = make_tar([("b.txt", b"2"), ("x" * 120 + ".txt", b"3"), ("a.txt", b"1")], tarfile.PAX_FORMAT)
+    (tmp_path / "a.tar").write_bytes(archive)
+    done = run("tarsort", "-r", "a.tar")
+    blocks = {archive[at : at + 512] for at in range(0, len(archive), 512)}
+    assert [name for name, _ in members_of(done.stdout)] == ["x" * 120 + ".txt", "b.txt", "a.txt"]
+    assert {done.stdout[at : at + 512] for at in range(0, len(done.stdout), 512)} == blocks
+
+
+@pytest.mark.parametrize("options", [[], ["-r"], ["-s", "cls", "-S", "int"], ["-S", "shuffle"], ["-S", "version"]])
+def test_same_bytes_from_files_pipes_gzip_and_at_any_memory(run: Run, tmp_path: Path, options: list[str]) -> None:
+    archive = make_tar(shuffled_samples(2500))
+    (tmp_path / "a.tar").write_bytes(archive)
+    (tmp_path / "a.tgz").write_bytes(gzip.compress(archive))
+    expected = run("tarsort", *options, "a.tar")
+    assert expected.status == 0
+    assert sorted(members_of(expected.stdout)) == make_samples(2500)
+    assert run("tarsort", *options, "a.tar").stdout == expected.stdout
+    assert run("tarsort", *options, "-M", "64K", "a.tar").stdout == expected.stdout
+    assert run("tarsort", *options, "-M", "1e6", stdin=archive).stdout == expected.stdout
+    assert run("tarsort", *options, "a.tgz").stdout == expected.stdout
+    assert run("tarsort", *options, "pipe:cat a.tar").stdout == expected.stdout
+    assert run("tarsort", *options, "a.tar", "-o", "out.tar").stdout == b""
+    assert (tmp_path / "out.tar").read_bytes() == expected.stdout
+
+
+def test_standard_input_that_is_a_file(run: Run, shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(shuffled_samples(50)))
+    done = shell("tarsort < a.tar")
+    assert done.status == 0
+    assert done.stdout == run("tarsort", "a.tar").stdout
+    assert members_of(done.stdout) == make_samples(50)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        ("text", "b a10 a2 B", "B a10 a2 b"),
+        ("int", "10 9 -3 +4 0 -20 123456789012345678901234567890", "-20 -3 0 +4 9 10 123456789012345678901234567890"),
+        ("float", "1e3 2.5 -inf -1 .5 inf -1e-3", "-inf -1 -1e-3 .5 2.5 1e3 inf"),
+        ("version", "v10 v9 v9.1 w1 v v09", "v v09 v9 v9.1 v10 w1"),
+    ],
+)
+def test_sort_types(run: Run, kind: str, values: str, expected: str) -> None:
+    archive = make_tar(labelled(values.split()))
+    assert order_of(run("tarsort", "-s", "cls", "-S", kind, stdin=archive).stdout) == expected.split()
+    assert order_of(run("tarsort", "-s", "cls", "-S", kind, "-r", stdin=archive).stdout) == expected.split()[::-1]
+
+
+@pytest.mark.parametrize("options", [["-S", "text"], ["-S", "int"], ["-S", "float"], ["-S", "version"]])
+def test_equal_samples_stay_in_order_in_reverse_too(run: Run, options: list[str]) -> None:
+    archive = make_tar(labelled([str(number % 3) for number in range(60)]))
+    up = run("tarsort", "-s", "cls", *options, stdin=archive).stdout
+    down = run("tarsort", "-s", "cls", *options, "-r", stdin=archive).stdout
+    for found, classes in ((up, "012"), (down, "210")):
+        assert order_of(found, "txt") == [str(n) for c in classes for n in range(int(c), 60, 3)]
+
+
+def test_equal_numbers_in_different_spelling_are_equal(run: Run) -> None:
+    archive = make_tar(labelled(["7", " 007\n", "+7", "-0", "0", "7.0"]))
+    done = run("tarsort", "-s", "cls", "-S", "float", "-r", stdin=archive)
+    assert order_of(done.stdout, "txt") == ["0", "1", "2", "5", "3", "4"]
+
+
+def test_a_place_in_json_the_size_and_names_without_case(run: Run) -> None:
+    documents = [json.dumps({"size": [width, 1]}) for width in (300, 20, 1000)]
+    archive = make_tar(labelled(documents, "Meta.json"))
+    done = run("tarsort", "-s", "meta.json:size.0", "-S", "int", stdin=archive)
+    assert order_of(done.stdout, "txt") == ["1", "0", "2"]
+    refused = run("tarsort", "-s", "meta.json:size.0", "-S", "int", "--verbatim", stdin=archive)
+    assert refused.status == 1
+    sizes = make_tar([("a.bin", bytes(20000)), ("b.bin", bytes(3000)), ("c.bin", bytes(100000))])
+    assert keys_of(run("tarsort", "-s", "__size__", stdin=sizes).stdout) == ["b", "a", "c"]
+
+
+def test_shuffle_depends_on_seed_and_position_alone(run: Run, tmp_path: Path) -> None:
+    members = make_samples(200)
+    (tmp_path / "a.tar").write_bytes(make_tar(members[:100]))
+    (tmp_path / "b.tar").write_bytes(make_tar(members[100:]))
+    one = run("tarsort", "-S", "shuffle", "--seed", 7, stdin=make_tar(members)).stdout
+    assert run("tarsort", "-S", "shuffle", "--seed", 7, "a.tar", "b.tar").stdout == one
+    assert sorted(members_of(one)) == members
+    assert members_of(one) != members
+    assert run("tarsort", "-S", "shuffle", "--seed", 8, "a.tar", "b.tar").stdout != one
+    # written down once: the same permutation on any machine and Python
+    few = run("tarsort", "-S", "shuffle", "--seed", 7, stdin=make_tar(make_samples(10))).stdout
+    assert [int(key) for key in keys_of(few)] == SEED_7
+
+
+SEED_7 = [9, 1, 8, 5, 2, 3, 4, 6, 0, 7]
+
+
+def test_unique_by_a_value(run: Run) -> None:
+    archive = make_tar(labelled(["2", "1", "2", "01", "2"]))
+    first = run("tarsort", "-v", "-s", "cls", "-S", "int", "-u", "first", stdin=archive)
+    assert order_of(first.stdout, "txt") == ["1", "0"]
+    assert "5 samples in, 2 out, 3 left out" in first.stderr
+    last = run("tarsort", "-s", "cls", "-S", "int", "-u", "last", "-r", stdin=archive)
+    assert order_of(last.stdout, "txt") == ["4", "3"]
+
+
+def test_missing_values(run: Run) -> None:
+    members = [("a.cls", b"2"), ("b.txt", b"-"), ("c.cls", b"1"), ("d.txt", b"-"), ("README", b"?")]
+    archive = make_tar(members)
+    failed = run("tarsort", "-s", "cls", stdin=archive)
+    assert (failed.status, failed.stdout) == (1, b"")
+    assert "stdin: sample 'b' has no cls to sort by (its fields: txt); --missing" in failed.stderr
+    for options, expected in (
+        (["--missing", "first"], "b d README c a"),
+        (["--missing", "last"], "c a b d README"),
+        (["--missing", "first", "-r"], "b d README a c"),
+        (["--missing", "last", "-r", "-u", "first"], "a c b d README"),
+    ):
+        assert keys_of(run("tarsort", "-s", "cls", *options, stdin=archive).stdout) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("int", "1.5"), ("int", ""), ("int", "1_000"), ("int", "\u0663"), ("float", "nan"), ("float", "0x1p3")],
+)
+def test_a_value_of_another_type_is_a_failure(run: Run, tmp_path: Path, kind: str, value: str) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(labelled(["1", value, "2"])))
+    failed = run("tarsort", "-s", "cls", "-S", kind, "a.tar", "-o", "out.tar")
+    assert failed.status == 1
+    assert f"a.tar: sample 'k01': cannot sort by cls as {kind}" in failed.stderr
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_an_input_that_changes_meanwhile_is_a_failure(run: Run, tmp_path: Path) -> None:
+    for name in ("a.tar", "b.tar"):
+        (tmp_path / name).write_bytes(make_tar([(f"{name[0]}.txt", bytes(5000))]))
+    failed = run("tarsort", "a.tar", "pipe:touch a.tar; cat b.tar", "-o", "out.tar")
+    assert failed.status == 1
+    assert "a.tar: this input changed while it was sorted" in failed.stderr
+    assert sorted(os.listdir(tmp_path)) == ["a.tar", "b.tar"]
+    streamed = run("tarsort", "a.tar", "pipe:cat a.tar > c.tar; mv c.tar a.tar; cat b.tar")
+    assert streamed.status == 1
+    assert "changed" in streamed.stderr
+    assert not has_end(streamed.stdout)
+    gone = run("tarsort", "a.tar", "pipe:rm a.tar; cat b.tar")
+    assert gone.status == 1
+    assert "a.tar: No such file" in gone.stderr
+
+
+def test_temporary_files_go_to_tmpdir_and_leave_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("c.bin", bytes(20_000_000)), ("a.txt", b"1")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([("b.txt", b"2")]))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = run("tarsort", "--tmpdir", "scratch", "pipe:cat a.tar", "pipe:ls -l /proc/$PPID/fd >&2; cat b.tar")
+    assert (done.status, keys_of(done.stdout), os.listdir(scratch)) == (0, ["a", "b", "c"], [])
+    if sys.platform == "linux":
+        files = [line for line in done.stderr.splitlines() if " (deleted)" in line]
+        assert files
+        assert all(f"{scratch}/" in line for line in files)
+    failed = run("tarsort", "--tmpdir", "nowhere", stdin=make_tar(make_samples(3)))
+    assert (failed.status, failed.stdout) == (1, b"")
+    assert "nowhere: cannot make a temporary file" in failed.stderr
+
+
+def test_members_that_are_not_together_or_get_new_headers(run: Run, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"SCHILY.x": "1"}) as archive:
+        for name in ("b.jpg", "dir", "b.cls", "a.jpg"):
+            info = tarfile.TarInfo(name)
+            info.type = tarfile.DIRTYPE if name == "dir" else tarfile.REGTYPE
+            archive.addfile(info)
+    done = run("tarsort", "a.tar")
+    assert done.status == 0
+    assert [name for name, _ in members_of(done.stdout)] == ["a.jpg", "b.jpg", "b.cls"]
+    assert done.stdout.count(b"SCHILY.x=1") == 3
+    assert done.stdout == run("tarcat", stdin=done.stdout).stdout
+
+
+def test_more_shards_than_open_files(shell: Run, tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"{number:03d}.tar").write_bytes(make_tar([(f"{999 - number}.x", b"1"), (f"{number}a.x", b"2")]))
+    done = shell("ulimit -n 160; tarsort -v *.tar")
+    assert "600 samples in, 600 out" in done.stderr
+    assert keys_of(done.stdout) == sorted(keys_of(done.stdout))
+
+
+def test_damage_leaves_no_output(run: Run, tmp_path: Path) -> None:
+    archive = make_tar(make_samples(5))
+    (tmp_path / "cut.tar").write_bytes(archive[:3000])
+    (tmp_path / "good.tar").write_bytes(archive)
+    failed = run("tarsort", "good.tar", "cut.tar", "-o", "out.tar")
+    assert failed.status == 1
+    assert re.search(r"cut\.tar: at byte 3000: ", failed.stderr)
+    assert not (tmp_path / "out.tar").exists()
+    streamed = run("tarsort", "pipe:cat good.tar; exit 3")
+    assert (streamed.status, streamed.stdout) == (1, b"")
+    assert run("tarsort", "nothing.tar", "good.tar").status == 1
+
+
+def test_outputs_that_are_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(2)))
+    assert run("tarsort", "a.tar", "-o", "a.tar", "--force").status == 1
+    assert members_of((tmp_path / "a.tar").read_bytes()) == make_samples(2)
+    empty = run("tarsort", stdin=make_tar([]))
+    assert (empty.status, members_of(empty.stdout), has_end(empty.stdout)) == (0, [], True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-S", "shuffle", "-s", "cls"],
+        ["-S", "shuffle", "-u", "first"],
+        ["-S", "number"],
+        ["-u", "both"],
+        ["-M", "1K"],
+        ["-s", "a:"],
+        ["-s", "a", "-s", "b"],
+    ],
+)
+def test_usage_errors(run: Run, options: list[str]) -> None:
+    done = run("tarsort", *options, stdin=make_tar([]))
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
+
+
+def test_the_first_of_several_fields(run: Run) -> None:
+    archive = make_tar([("a.cls", b"3"), ("b.label", b"1"), ("b.cls", b"9"), ("c.LABEL", b"2")])
+    assert keys_of(run("tarsort", "-s", "label;cls", stdin=archive).stdout) == ["b", "c", "a"]
+    assert run("tarsort", "-s", "label;cls", "-r", "-S", "int", stdin=archive).status == 0
+
+
+def test_a_closed_stdout_is_silent(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n}.bin", bytes(100_000)) for n in range(100)]))
+    done = shell("tarsort a.tar | head -c 1000 > /dev/null; echo ${PIPESTATUS[0]}")
+    assert (done.stdout, done.stderr) == (b"141\n", "")
+
+
+names = st.text("ab01.", min_size=1, max_size=3).map(lambda key: key.strip(".") or "x")
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(names, st.sampled_from(["", ".x", ".y"]), st.integers(0, 3)), max_size=12, unique_by=lambda m: m[:2]
+    )
+)
+def test_any_archive_is_sorted_and_complete(run: Run, found: list[tuple[str, str, int]]) -> None:
+    members = list({key.split(".")[0] + field: b"%d" % value for key, field, value in found}.items())
+    archive = make_tar(members)
+    done = run("tarsort", "-v", stdin=archive)
+    assert done.status == 0
+    assert sorted(members_of(done.stdout)) == sorted(members)
+    keys = keys_of(done.stdout)
+    assert keys == sorted(keys, key=str.encode)
+    again = run("tarsort", stdin=done.stdout)
+    assert again.stdout == done.stdout
+    mixed = run("tarsort", "-S", "shuffle", stdin=done.stdout)
+    assert sorted(members_of(mixed.stdout)) == sorted(members)
+
+
+def test_pieces_that_come_from_disk_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [(f"k{n * 7919 % 3001:04d}.txt", bytes([n % 251]) * (n % 1500)) for n in range(3001)]
+    source, out = tmp_path / "in.tar", tmp_path / "out.tar"
+    source.write_bytes(make_tar(samples))
+    asked: list[tuple[int, int]] = []
+    advise = os.posix_fadvise
+
+    def spy(fd: int, start: int, count: int, advice: int) -> None:
+        asked.append((start, count))
+        advise(fd, start, count, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", spy)
+    monkeypatch.setattr(samplefiles, "COLD", -1)  # whatever comes is too slow
+    assert tarsort.main([str(source), "-o", str(out)]) == 0
+    assert members_of(out.read_bytes()) == sorted(samples)
+    assert 0 < len(asked) < len(samples)  # the first MiB shows that it is
+
+
+@pytest.mark.parametrize("options", [[], ["-u", "first"]])
+def test_many_samples_of_one_value_take_no_memory(options: list[str], run: Run, tmp_path: Path) -> None:
+    archive = make_tar([(f"{n:06d}.cls", b"7") for n in range(60_000)])
+    (tmp_path / "a.tar").write_bytes(archive)
+    line = ["tarsort", "-s", "cls", "-M", "64K", "a.tar", "-o", "b.tar", *options]
+    assert peak_memory(line, "", tmp_path) < 34e6  # a list of them all takes 16 MB more
+    assert ((tmp_path / "b.tar").read_bytes() == archive) is not bool(options)

@@ -1,0 +1,467 @@
+"""tarstat, through the installed command: what it tells, that it is true, and that no cut of the input changes it."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import io
+import json
+import os
+import pty
+import random
+import re
+import struct
+import subprocess
+import sys
+import tarfile
+import termios
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tartools.stages.statistics import Distribution
+from tests.archives import END, entry, pax
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
+
+# Runs tarstat with pieces of so many bytes; says on stderr how many processes it forked.
+PROGRAM = """
+import os, sys
+from tartools.shards import gathering, workers
+from tartools.commands.tarstat import tarstat
+workers.PART = int(sys.argv[1])
+gathering.SMALL = 2 * workers.PART
+fork, forks = os.fork, []
+def forked():
+    forks.append(None)
+    return fork()
+os.fork = forked
+workers.os.sched_getaffinity = lambda _: range(3)
+status = tarstat.main(sys.argv[2:])
+print(len(forks), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def picture(format: str, width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, format)
+    return file.getvalue()
+
+
+def facts(run: Run, *arguments: object, stdin: bytes = b"") -> dict[str, Any]:
+    done = run("tarstat", "--json", *arguments, stdin=stdin)
+    assert (done.status, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    size = found["bytes"]
+    assert size["payloads"] + size["headers"] + size["padding"] + size["other"] == size["archives"]
+    assert min(size.values()) >= 0
+    return found
+
+
+def field(found: dict[str, Any], name: str) -> dict[str, Any]:
+    [one] = [each for each in found["fields"] if each["field"] == name]
+    return dict(one)
+
+
+def test_one_fact_a_line(run: Run) -> None:
+    archive = make_tar([("d/a.cls", b"5\n"), ("d/a.txt", b"x" * 600), ("d/b.cls", b"5"), ("README", b"")])
+    expected = (
+        "shards: 1\nsamples: 3\nmembers: 4\narchives: 10240 bytes\npayloads: 603 bytes (5.9 %)\n"
+        "headers: 2048 bytes (20.0 %)\npadding: 1445 bytes (14.1 %)\nother: 6144 bytes (60.0 %)\n"
+        "field cls: 2 members, 3 bytes, each 1 to 2, median 1, 5 % 1, 95 % 2\n"
+        "missing cls: 1 of 3 samples, first README\n"
+        "classes cls: 1\nclass cls 5: 2\n"
+        "field txt: 1 members, 600 bytes, each 600 to 600, median 600, 5 % 600, 95 % 600\n"
+        "missing txt: 2 of 3 samples, first d/b\n"
+        "field -: 1 members, 0 bytes, each 0 to 0, median 0, 5 % 0, 95 % 0\n"
+        "missing -: 2 of 3 samples, first d/a\n"
+        "combination -: 1 samples\ncombination cls: 1 samples\ncombination cls txt: 1 samples\n"
+    )
+    assert run("tarstat", stdin=archive) == (0, expected.encode(), "")
+
+
+def test_json(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"cat"), ("a.bin", bytes(5000)), ("b.cls", b"dog")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([("c.cls", b"cat"), ("c.bin", bytes(1000))]))
+    assert facts(run, "a.tar", "b.tar") == {
+        "samples": 3,
+        "members": 5,
+        "bytes": {"archives": 20480, "payloads": 6009, "headers": 2560, "padding": 1671, "other": 10240},
+        "shards": {
+            "count": 2,
+            "samples": {"min": 1, "median": 1, "max": 2},
+            "bytes": {"min": 2560, "median": 2560, "max": 7680},
+            "smallest": {"url": "b.tar", "samples": 1, "bytes": 2560},
+            "largest": {"url": "a.tar", "samples": 2, "bytes": 7680},
+        },
+        "fields": [
+            {
+                "field": "cls",
+                "members": 3,
+                "samples": 3,
+                "missing": 0,
+                "missing_in": None,
+                "bytes": 9,
+                "sizes": {"min": 3, "p5": 3, "median": 3, "p95": 3, "max": 3},
+                "histogram": [3],
+                "classes": {"values": 2, "counts": {"cat": 2, "dog": 1}, "long": 0},
+            },
+            {
+                "field": "bin",
+                "members": 2,
+                "samples": 2,
+                "missing": 1,
+                "missing_in": "b",
+                "bytes": 6000,
+                "sizes": {"min": 1000, "p5": 1000, "median": 1000, "p95": 4992, "max": 5000},
+                "histogram": [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+            },
+        ],
+        "combinations": [{"fields": ["cls", "bin"], "samples": 2}, {"fields": ["cls"], "samples": 1}],
+    }
+
+
+def test_what_python_counts(run: Run, tmp_path: Path) -> None:
+    dice = random.Random(5)
+    members = []
+    for n in range(1500):
+        members.append((f"{n:05d}.cls", b"%d\n" % dice.randrange(9)))
+        if dice.random() < 0.9:
+            members.append((f"{n:05d}.bin", bytes(int(dice.lognormvariate(6, 2)) % 50_000)))
+        if dice.random() < 0.1:
+            members.append((f"{n:05d}.Meta.json", b"{}"))
+    (tmp_path / "a.tar").write_bytes(make_tar(members, tarfile.GNU_FORMAT))
+    found = facts(run, "a.tar")
+    assert (found["samples"], found["members"]) == (1500, len(members))
+    sizes = sorted(len(payload) for name, payload in members if name.endswith(".bin"))
+    told = field(found, "bin")
+    assert (told["members"], told["missing"], told["bytes"]) == (len(sizes), 1500 - len(sizes), sum(sizes))
+    assert (told["sizes"]["min"], told["sizes"]["max"]) == (sizes[0], sizes[-1])
+    for percent, name in ((5, "p5"), (50, "median"), (95, "p95")):
+        true = sizes[-(-percent * len(sizes) // 100) - 1]
+        assert 0.99 * true <= told["sizes"][name] <= true
+    assert sum(told["histogram"]) == len(sizes)
+    classes = Counter(payload.decode().strip() for name, payload in members if name.endswith(".cls"))
+    assert field(found, "cls")["classes"]["counts"] == classes
+    shapes = Counter(
+        " ".join(name.partition(".")[2] for name, _ in members if name.startswith(f"{n:05d}.")) for n in range(1500)
+    )
+    assert {" ".join(each["fields"]): each["samples"] for each in found["combinations"]} == shapes
+
+
+def test_quantiles_are_exact_to_one_per_cent() -> None:
+    dice = random.Random(6)
+    for bits in (3, 8, 9, 20, 62):
+        numbers = sorted(dice.randrange(1 << dice.randrange(1, bits + 1)) for _ in range(997))
+        parts = [Distribution.of(numbers[n::3]) for n in range(3)]
+        for part in parts[1:]:
+            parts[0].add(part)
+        assert parts[0] == Distribution.of(numbers)
+        for percent in (5, 50, 95):
+            true = numbers[-(-percent * 997 // 100) - 1]
+            assert 0.99 * true <= parts[0].quantile(percent) <= true
+            assert true > 255 or parts[0].quantile(percent) == true
+
+
+def varied(dice: random.Random, count: int) -> bytes:
+    """Return an archive whose samples are of many kinds."""
+    parts = []
+    for n in range(count):
+        key = b"%06d" % n
+        kind = dice.randrange(40)
+        parts.append(entry(key + b".cls", b"%d\n" % dice.randrange(30)))
+        parts.append(entry(key + b".txt", b"x" * dice.randrange(3000)))
+        if kind < 4:
+            parts.append(entry(key + b".opt%d" % kind, b"y"))
+        elif kind == 4:
+            parts.append(entry(key + b".txt", b"twice"))
+        elif kind == 5:
+            parts.append(entry(key + b".png", picture("PNG", 1 + n % 7, 3) if n % 2 else b"none"))
+        elif kind == 6:
+            parts.append(entry(b"dir/", kind=b"5"))
+        elif kind == 7:
+            parts.append(pax((b"path", b"long" * 50 + b"%d.bin" % n)) + entry(b"z", b"1"))
+        elif kind == 8:
+            parts.append(END)
+        elif kind == 9:
+            parts.append(entry(b"plain%d" % n, b"no dot"))
+    return b"".join(parts) + END
+
+
+def cut_up(folder: Path, size: int, *arguments: str) -> tuple[int, bytes, list[str], int]:
+    """Return status, stdout, lines on stderr and forks of tarstat with pieces of *size* bytes."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(size), *arguments],
+        capture_output=True,
+        cwd=folder,
+        env=clean_environment(),
+        check=False,
+    )
+    *said, forks = done.stderr.decode().splitlines()
+    return done.returncode, done.stdout, said, int(forks)
+
+
+def test_neither_pieces_nor_processes_change_anything(tmp_path: Path) -> None:
+    dice = random.Random(9)
+    for number, count in enumerate((300, 5, 120, 0, 40)):
+        (tmp_path / f"{number}.tar").write_bytes(varied(dice, count))
+    (tmp_path / "z.tgz").write_bytes(gzip.compress(varied(dice, 100)))
+    arguments = ["--json", "--classes", "txt", "0.tar", "1.tar", "2.tar", "z.tgz", "3.tar", "4.tar", "1.tar"]
+    status, whole, said, forks = cut_up(tmp_path, 1 << 30, *arguments)
+    assert (status, said, forks) == (0, [], 0)
+    found = json.loads(whole)
+    assert found["samples"] > 570
+    assert found["shards"]["smallest"] == {"url": "3.tar", "samples": 0, "bytes": 0}
+    assert field(found, "txt")["members"] > field(found, "txt")["samples"]
+    assert field(found, "png")["pictures"]["broken"] > 0
+    assert found["bytes"]["other"] > 0
+    for size, options in ((1 << 15, []), (9000, ["-p", "7"])):
+        status, cut, said, forks = cut_up(tmp_path, size, *options, *arguments)
+        assert (status, cut, said) == (0, whole, [])
+        assert forks > 10
+    assert cut_up(tmp_path, 5000, "-p", "1", *arguments) == (0, whole, [], 0)
+
+
+def test_pipes_and_compressed_shards_tell_the_same(run: Run, tmp_path: Path) -> None:
+    archive = varied(random.Random(3), 200)
+    (tmp_path / "a.tar").write_bytes(archive)
+    (tmp_path / "a.tgz").write_bytes(gzip.compress(archive))
+    plain = run("tarstat", "a.tar")
+    assert (plain.status, plain.stderr) == (0, "")
+    assert f"archives: {len(archive)} bytes\n".encode() in plain.stdout
+    assert plain == run("tarstat", stdin=archive) == run("tarstat", "a.tgz") == run("tarstat", "pipe:cat a.tgz")
+
+
+@pytest.mark.parametrize("where", ["header", "end"])
+def test_damage_is_told_and_nothing_else(run: Run, tmp_path: Path, where: str) -> None:
+    archive = make_tar(make_samples(50))
+    damaged = archive[:-10240] if where == "end" else archive[:1044] + b"?" + archive[1045:]
+    (tmp_path / "good.tar").write_bytes(archive)
+    (tmp_path / "bad.tar").write_bytes(damaged)
+    for options in ([], ["--json"]):
+        done = run("tarstat", *options, "good.tar", "bad.tar")
+        assert (done.status, done.stdout) == (1, b"")
+        assert re.fullmatch(r"tarstat: bad.tar: at byte \d+: [^\n]+\n", done.stderr)
+
+
+def test_links_are_reported_and_not_counted(run: Run) -> None:
+    archive = entry(b"a.cls", b"1") + entry(b"link", kind=b"2") + entry(b"d/", kind=b"5") + END
+    done = run("tarstat", stdin=archive)
+    assert done.status == 1
+    assert "symbolic link" in done.stderr
+    assert b"samples: 1\nmembers: 1\n" in done.stdout
+    found = facts(run, "--skip-special", stdin=archive)
+    assert (found["bytes"]["headers"], found["bytes"]["other"]) == (512, 2048)
+
+
+def test_links_are_counted_over_all_processes(run: Run, tmp_path: Path) -> None:
+    """The first, which is told at once, is in what this process reads itself; others are not."""
+    for name in "ab":
+        (tmp_path / f"{name}.tar").write_bytes(entry(b"a.cls", b"1") + entry(b"link", kind=b"2") + END)
+    (tmp_path / "c.tar").write_bytes(make_tar(make_samples(3)))
+    for command in ("tarstat", "tar2tsv"):
+        alone = run(command, *["pipe:cat a.tar"] * 2, "pipe:cat c.tar")
+        assert alone.status == 1 and alone.stderr.count("\n") == 2, alone.stderr
+        assert run(command, "pipe:cat a.tar", "b.tar", "c.tar").stderr == alone.stderr
+
+
+def test_headers_that_are_governed_or_long_add_up(run: Run) -> None:
+    samples = [entry(b"%d.cls" % n, b"x" * n) for n in range(9)]
+    governed = b"".join([*samples[:4], pax((b"uname", b"me"), kind=b"g"), *samples[4:]]) + END
+    assert facts(run, stdin=governed)["members"] == 9
+    long = make_tar([(f"{'d' * 150}/{n}.cls", b"1") for n in range(5)], tarfile.PAX_FORMAT)
+    assert facts(run, stdin=long)["bytes"]["headers"] == 5 * 3 * 512
+
+
+def test_pictures(run: Run, tmp_path: Path) -> None:
+    bomb = bytearray(picture("PNG", 1, 1))
+    bomb[16:24] = struct.pack(">II", 100_000, 100_000)
+    bomb[29:33] = struct.pack(">I", zlib.crc32(bomb[12:29]))
+    pictures = [picture("JPEG", 40, 30)] * 3 + [picture("PNG", 64, 48), b"nothing", b"", bytes(bomb)]
+    members = [(f"{n}.jpg", payload) for n, payload in enumerate(pictures)] + [("9.seg.PNG", picture("PNG", 5, 6))]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    found = facts(run, "a.tar")
+    assert field(found, "jpg")["pictures"] == {
+        "formats": {"JPEG": 3, "PNG": 2},
+        "sizes": {"40x30": 3, "100000x100000": 1, "64x48": 1},
+        "width": {"min": 40, "median": 40, "max": 100_000},
+        "height": {"min": 30, "median": 30, "max": 100_000},
+        "broken": 2,
+        "broken_in": "4",
+        "why": "its first bytes are those of no picture",
+    }
+    assert field(found, "seg.PNG")["pictures"]["sizes"] == {"5x6": 1}
+    plain = run("tarstat", "a.tar").stdout.decode()
+    assert "pictures jpg: 3 JPEG, 2 PNG, width 40 to 100000, median 40, height 30 to 100000, median 30\n" in plain
+    assert "broken jpg: 2, first 4 (its first bytes are those of no picture)\n" in plain
+    told = field(facts(run, stdin=make_tar([("x.jpg", b"")])), "jpg")["pictures"]
+    assert told["why"] == "it is empty"
+    assert (told["broken"], told["formats"], told["width"]["median"]) == (1, {}, None)
+
+
+@pytest.mark.parametrize(("different", "told"), [(1000, 1000), (1001, None)])
+def test_at_most_a_thousand_are_told_one_by_one(run: Run, tmp_path: Path, different: int, told: int | None) -> None:
+    archives = {
+        "classes.tar": [(f"{n:05d}.cls", b"%d" % (n % different)) for n in range(1200)],
+        "fields.tar": [(f"{n // 4:05d}.f{n % different}", b"") for n in range(2000)],
+        "combinations.tar": [
+            (f"{n:05d}.f{f}", b"") for n in range(2000) for f in range(11) if (n % different) + 1 >> f & 1
+        ],
+    }
+    for name, members in archives.items():
+        (tmp_path / name).write_bytes(make_tar(members))
+    classes = field(facts(run, "classes.tar"), "cls")["classes"]
+    assert classes["values"] == told
+    assert (classes["counts"] is None) == (told is None)
+    fields = facts(run, "fields.tar")["fields"]
+    assert (fields and len(fields)) == told
+    found = facts(run, "combinations.tar")
+    assert (found["combinations"] and len(found["combinations"])) == told
+    assert sum(each["samples"] + each["missing"] for each in found["fields"]) == 2000 * len(found["fields"])
+    many = [b"more than 1,000" in run("tarstat", name).stdout for name in archives]
+    assert many == [told is None] * 3
+
+
+def test_a_field_that_a_whole_shard_lacks(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1"), ("a.bin", b"x")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([("b.cls", b"1"), ("c.cls", b"1")]))
+    for shards, key in ((("a.tar", "b.tar"), "b"), (("b.tar", "a.tar"), "b"), (("a.tar", "a.tar"), None)):
+        told = field(facts(run, *shards), "bin")
+        assert (told["missing"], told["missing_in"]) == (2 if key else 0, key)
+
+
+def test_which_fields_have_classes(run: Run) -> None:
+    members = [("a.cls", b"1"), ("a.cls.top", b"x\n"), ("a.Label", b"cat"), ("a.txt", b"t"), ("b.label", b"y" * 257)]
+    archive = make_tar(members)
+    found = facts(run, stdin=archive)
+    assert [each["field"] for each in found["fields"] if "classes" in each] == ["cls", "cls.top"]
+    found = facts(run, "--classes", "label", stdin=archive)
+    assert [each["field"] for each in found["fields"] if "classes" in each] == ["cls", "cls.top", "Label", "label"]
+    assert field(found, "cls.top")["classes"]["counts"] == {"x": 1}
+    assert field(found, "label")["classes"] == {"values": 0, "counts": {}, "long": 1}
+    done = run("tarstat", "--classes", "split label", stdin=archive)
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr == "tarstat: no sample had the field split; the fields were: cls cls.top Label txt label\n"
+
+
+def test_an_archive_without_samples(run: Run) -> None:
+    assert facts(run, stdin=bytes(10240)) == {
+        "samples": 0,
+        "members": 0,
+        "bytes": {"archives": 10240, "payloads": 0, "headers": 0, "padding": 0, "other": 10240},
+        "shards": {
+            "count": 1,
+            "samples": {"min": 0, "median": 0, "max": 0},
+            "bytes": {"min": 0, "median": 0, "max": 0},
+            "smallest": {"url": "stdin", "samples": 0, "bytes": 0},
+            "largest": {"url": "stdin", "samples": 0, "bytes": 0},
+        },
+        "fields": [],
+        "combinations": [],
+    }
+
+
+def test_the_account(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(40)))
+    done = run("tarstat", "-v", "a.tar", "a.tar")
+    assert done.stderr.startswith("tarstat: 80 samples in, 80 out, ")
+    assert b"samples per shard: 40 to 40, median 40\n" in done.stdout
+    assert b"smallest" not in done.stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux says what was read")
+def test_large_payloads_are_not_read(tmp_path: Path) -> None:
+    size = 300 << 10  # what is above 1 MiB is never in memory
+    with (tmp_path / "a.tar").open("wb") as file:
+        for n in range(64):
+            file.write(entry(b"%d.cls" % n, b"%d" % n))
+            file.write(entry(b"%d.bin" % n, bytes(size))[:512])
+            file.seek(size, os.SEEK_CUR)
+        file.write(END)
+    program = """
+from tartools.commands.tarstat import tarstat
+def read():
+    return int(open("/proc/self/io").readline().split()[1])
+before = read()
+tarstat.main(["-p", "1", "a.tar"])
+print(read() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, cwd=tmp_path, env=clean_environment(), check=True
+    )
+    *lines, count = done.stdout.decode().splitlines()
+    assert "class cls 63: 1" in lines
+    assert int(count) < 16 * size
+
+
+def on_terminal(folder: Path, *arguments: str, columns: int = 80, environment: dict[str, str] | None = None) -> str:
+    """Return what tarstat writes to a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    kept = {name: value for name, value in clean_environment().items() if name not in ("NO_COLOR", "COLUMNS")}
+    child = subprocess.Popen(
+        [BIN / "tarstat", *arguments],
+        stdout=theirs,
+        cwd=folder,
+        env=kept | {"TERM": "xterm-256color"} | (environment or {}),
+    )
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(ours, 1 << 16):
+            parts.append(part)
+    except OSError:  # how a terminal says that the other side has gone
+        pass
+    os.close(ours)
+    assert child.wait() == 0
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def hostile() -> Sequence[tuple[str, bytes]]:
+    """Return members of two samples that would do things to a terminal, and are wider than it."""
+    return [
+        ("\x1b]0;owned\x07.jpg", b"\xff\xd8\xff broken"),
+        ("\x1b]0;owned\x07.[red]" + "very-long-" * 9 + "\x1b[2J", b"x" * 70000),
+        ("b.jpg", picture("JPEG", 640, 480)),
+        ("b.cls", b"\x1b[31mred" + b"z" * 200),
+        ("b.\xff", b"1"),
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 44, 30, 200])
+def test_tables_fit_a_terminal(tmp_path: Path, columns: int) -> None:
+    for name in ("a.tar", "b.tar"):
+        (tmp_path / name).write_bytes(make_tar([*hostile(), *make_samples(30)], tarfile.PAX_FORMAT))
+    drawn = on_terminal(tmp_path, "a.tar", "b.tar", columns=columns)
+    assert set(re.findall("\x1b(\\[[0-9;]*[a-zA-Z])?", drawn)) <= {"[0m", "[1m", "[2m", "[36m"}
+    text = re.sub("\x1b\\[[0-9;]*m", "", drawn)
+    assert max(map(len, text.splitlines())) <= columns
+    assert text.startswith("2 shards, 64 samples, 130 members, ") or columns < 50
+    for heading in ("Archives", "Fields", "Sizes", "Pictures", "Classes", "Samples", "Shards"):
+        assert f"\n{heading[: 7 if columns < 50 else 8]}" in text
+    assert ("█" in text and "▁" in text) or columns < 50
+    for line in re.findall(r"^(?:cls|jpg) .*$", text, re.MULTILINE):
+        assert re.fullmatch(r"\S+( +(-|[\d,.]+( ([kM]?B|%))?))+(  +[ ▁-█▉-▏]+)?", line), line  # no number is cut
+    assert "different sizes" not in text and "640 x 480" in text
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_no_escape_codes_where_nobody_wants_them(tmp_path: Path, name: str, value: str) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(hostile(), tarfile.PAX_FORMAT))
+    drawn = on_terminal(tmp_path, "a.tar", environment={name: value})
+    assert "\x1b" not in drawn and "█" in drawn
+
+
+def test_nothing_hostile_is_piped(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(hostile(), tarfile.PAX_FORMAT))
+    done = run("tarstat", "a.tar")
+    assert done.status == 0
+    assert done.stdout.decode().replace("\n", "").isprintable()
+    assert b"\nclass cls \\x1b[31mredzzz" in done.stdout
+    assert "█" not in done.stdout.decode()
+    assert facts(run, "a.tar")["fields"][1]["field"].endswith("\x1b[2J")

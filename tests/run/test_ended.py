@@ -1,0 +1,223 @@
+"""tarjob that is ended, in whatever way: nothing that it has started runs on, and what was written is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
+from tests.run.conftest import PATIENCE, until
+
+MARK = "TARJOB_TEST"  # in the environment of all that a test starts
+COMMANDS = {  # each is to have begun when there are so many processes that sleep
+    "a child": (1, ["sleep", "1000"]),
+    "children in the background": (3, ["bash", "-c", "sleep 1000 & (sleep 1000; true) & sleep 1000; true"]),
+    "groups of their own": (2, ["bash", "-c", "timeout 900 sleep 1000 & timeout 900 sleep 1000; true"]),
+    "sessions of their own": (2, ["bash", "-c", "setsid sleep 1000 & setsid -w bash -c 'sleep 1000; true'; true"]),
+    "samples": (2, ["tarproc", "-p", "2", "-c", "sleep 1000; true", "in.tar", "-o", "out-{}"]),
+    "what does not listen": (1, ["bash", "-c", "trap '' TERM INT HUP; sleep 1000; sleep 1000"]),
+}
+Started = Callable[..., subprocess.Popen[bytes]]
+
+
+def alive(mark: Path) -> dict[int, bytes]:
+    """Return the processes with *mark* in their environment that have not ended, with their command lines."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found[int(process.name)] = (process / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended, or is somebody else's
+    return found
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Started]:
+    """Return a function that starts tarjob in `tmp_path`, with a mark that all its children inherit."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(4)))
+
+    def start(*arguments: object, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [BIN / "tarjob", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            env=clean_environment() | {MARK: str(tmp_path), "TMPDIR": str(tmp_path)},
+        )
+
+    yield start
+    left = alive(tmp_path)
+    for number in left:
+        os.kill(number, signal.SIGKILL)
+    assert left == {}
+
+
+def sleepers(mark: Path) -> int:
+    """Return how many processes sleep."""
+    return sum(line.startswith(b"sleep\0") for line in alive(mark).values())
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        *((number, name) for number in (signal.SIGTERM, signal.SIGKILL) for name in COMMANDS),
+        *((number, "children in the background") for number in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
+def test_nothing_runs_on(number: signal.Signals, name: str, start: Started, tmp_path: Path) -> None:
+    count, words = COMMANDS[name]
+    with start("-v", "--log", "log", "--retries", 3, "-s", "{1..5}", "-j", 2, "--", *words) as process:
+        until(lambda: sleepers(tmp_path) == 2 * count)
+        process.send_signal(number)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert process.returncode == -number
+    if number == signal.SIGKILL:
+        until(lambda: not alive(tmp_path))  # the guards, of tarproc too, end all and remove its directories
+    assert alive(tmp_path) == {}
+    left = sorted(path.name for path in tmp_path.iterdir())
+    if number == signal.SIGKILL:  # tarproc had no time to remove its output, where the file system wants a name for it
+        left = [name for name in left if not name.startswith(".out-")]
+    assert left == ["in.tar", "log"]
+    assert (tmp_path / "log").read_bytes() == b""  # nothing has ended by itself
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_daemons_do_not_run_on(number: signal.Signals, start: Started, tmp_path: Path) -> None:
+    """Sessions of their own, whose parents, and of one the leader, have ended."""
+    line = "setsid bash -c 'sleep 1000 & exit'; (setsid sleep 1000 &); sleep 1000; true"
+    with start("-s", "{1..2}", "-j", 2, "--", "bash", "-c", line) as process:
+        until(lambda: sleepers(tmp_path) == 6)
+        process.send_signal(number)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert process.returncode == -number
+    if number == signal.SIGKILL:
+        until(lambda: not alive(tmp_path))
+    assert alive(tmp_path) == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_log_knows_of_tries_that_failed_when_the_next_is_ended(
+    number: signal.Signals, start: Started, tmp_path: Path
+) -> None:
+    """The first leaves half of its output."""
+    rules = ("-v", "--log", "log", "-o", "out-{}", "-s", 1, "--")
+    line = "test -e out-{} && exec sleep 1000; echo half > out-{}; false"
+    with start("--retries", 1, *rules, "bash", "-c", line) as process:
+        until(lambda: sleepers(tmp_path) == 1)
+        process.send_signal(number)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    until(lambda: not alive(tmp_path))
+    (said,) = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert (said["status"], said["tries"], said["failure"]) == ("failed", 1, "ended with status 1")
+    with start(*rules, "bash", "-c", "echo whole > out-{}") as process:
+        said = process.communicate(timeout=PATIENCE)[1].decode()
+    assert said.startswith("tarjob: 1 item: 1 done, 0 failed, ")
+    assert (tmp_path / "out-1").read_text() == "whole\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nothing_of_what_takes_too_long_runs_on(name: str, start: Started, tmp_path: Path) -> None:
+    """The other item sees what is left of the first, once that is in the log."""
+    _, words = COMMANDS[name]
+    with start("--timeout", 1, "--log", "log", "-s", 1, "--", *words) as process:
+        said = process.communicate(timeout=PATIENCE)[1]
+    assert said.startswith(b"tarjob: 1: took longer than 1 seconds and was stopped")
+    assert process.returncode == 1
+    assert alive(tmp_path) == {}
+
+
+def test_what_starts_more_and_more_is_ended_when_tarjob_is_killed(start: Started, tmp_path: Path) -> None:
+    """Each process starts its successor in a session of its own, and ends soon: a list of them is soon outdated."""
+    work = tmp_path / "work"
+    work.write_text("#!/bin/bash\ntouch begun-$$\nsetsid ./work &\nexec sleep 0.1\n")
+    work.chmod(0o755)
+    with start("-s", 1, "--", "bash", "-c", "./work; sleep 1000 # {}") as process:
+        until(lambda: len(list(tmp_path.glob("begun-*"))) > 10)
+        process.kill()
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    until(lambda: not alive(tmp_path))
+
+
+def test_commands_have_time_to_clean_up(start: Started, tmp_path: Path) -> None:
+    """Be it behind a shell, which dies at once."""
+    work = tmp_path / "work"
+    work.write_text("#!/bin/bash\ntrap 'sleep 0.5; echo clean > cleaned-$1; exit' TERM\nsleep 1000 & wait\n")
+    work.chmod(0o755)
+    with start("-s", "{1..2}", "-j", 2, "--", "bash", "-c", "./work {}; true") as process:
+        until(lambda: sleepers(tmp_path) == 2)
+        process.terminate()
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert [(tmp_path / f"cleaned-{n}").read_text() for n in (1, 2)] == ["clean\n"] * 2
+
+
+def test_what_a_command_leaves_in_the_background_ends_with_it(start: Started, tmp_path: Path) -> None:
+    """The second item is begun when the first has ended, and looks for what that has left."""
+    first = "sleep 1000 & echo $! > left"
+    second = "kill -0 $(cat left) && ! grep -q '^State:.Z' /proc/$(cat left)/status && exit 1"
+    with start(
+        "-j", 1, "-s", "{1..2}", "--", "bash", "-c", f"if test {{}} = 1; then {first}; else {second}; fi; true"
+    ) as process:
+        assert process.communicate(timeout=PATIENCE)[1] == b""
+    assert process.returncode == 0
+
+
+def test_the_next_run_does_the_rest(start: Started, tmp_path: Path) -> None:
+    """Two are done, two under way, two not begun when it is killed."""
+    line = ["tarproc", "-c", "test -e {} || exec sleep 1000", "in.tar", "-o", "out-{}"]
+    words = [word.replace("test -e {}", f"test -e {tmp_path}/ready-{{}}") for word in line]
+    for n in (1, 2):
+        (tmp_path / f"ready-{n}").touch()
+    with start("-v", "-j", 2, "-s", "{1..6}", "--", *words) as process:
+        until(lambda: sleepers(tmp_path) == 2)
+        process.kill()
+    until(lambda: not alive(tmp_path))
+    assert sorted(path.name for path in tmp_path.glob("out-*")) == ["out-1", "out-2"]
+    before = [(tmp_path / f"out-{n}").stat() for n in (1, 2)]
+    for n in range(3, 7):
+        (tmp_path / f"ready-{n}").touch()
+    with start("-v", "-s", "{1..6}", "--", *words) as process:
+        said = process.communicate(timeout=PATIENCE)[1].decode()
+    assert said.startswith("tarjob: 6 items: 4 done, 2 there before, 0 failed, ")
+    assert [(tmp_path / f"out-{n}").stat() for n in (1, 2)] == before
+    assert {(tmp_path / f"out-{n}").read_bytes() for n in range(1, 7)} == {(tmp_path / "in.tar").read_bytes()}
+
+
+def test_a_stdout_that_was_closed(start: Started, tmp_path: Path) -> None:
+    """The first item has printed a line that nobody reads; others run, and are ended."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with start(
+        "-j", 2, "-s", "{1..9}", "--", "bash", "-c", "test {} = 1 || sleep 1000; echo", stdout=writing
+    ) as process:
+        os.close(writing)
+        assert process.communicate(timeout=PATIENCE)[1] == b""
+    assert process.returncode == -signal.SIGPIPE
+
+
+def test_head(shell: Run) -> None:
+    done = shell("tarjob -j 1 -s '{1..1000}' -- seq 1 | head -n 1; echo ${PIPESTATUS[0]}")
+    assert done == (0, b"1\n141\n", "")
+
+
+def test_two_at_once_leave_whole_outputs(start: Started, tmp_path: Path) -> None:
+    """Who comes too late says so; each output is there once, and whole."""
+    words = ("-s", "{01..20}", "--", "tarcat", "in.tar", "-o", "out-{}")
+    with start(*words) as one, start(*words) as other:
+        said = (one.communicate(timeout=PATIENCE)[1] + other.communicate(timeout=PATIENCE)[1]).decode()
+    assert {path.read_bytes() for path in tmp_path.glob("out-*")} == {(tmp_path / "in.tar").read_bytes()}
+    assert len(list(tmp_path.glob("out-*"))) == 20
+    for line in said.splitlines():
+        assert ": already exists; --force replaces it" in line
+
+
+def test_a_directory_that_is_gone(shell: Run) -> None:
+    done = shell("mkdir gone && cd gone && rmdir ../gone && tarjob -s '{1..2}' -j 1 -- echo")
+    assert (done.status, done.stdout) == (0, b"1\n2\n")

@@ -1,0 +1,126 @@
+"""map_shards on a Ray cluster, in a program of its own: functions of its own file go to the nodes by value."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.conftest import make_samples, make_tar
+from tests.run.conftest import Cluster, without_ray
+
+BEGIN = """
+import os, signal, sys
+import tartools
+
+pairs = [(f"in-{n:02d}.tar", f"out-{n:02d}.tar") for n in range(12)]
+
+def same(sample):
+    return sample
+
+def work(source, output):
+    with open("calls", "a") as calls:
+        print(source, file=calls, flush=True)
+    if source == "in-04.tar" and not os.path.exists("good"):
+        raise ValueError("in-04.tar is bad")
+    if source == "in-07.tar" and not os.path.exists("lost"):
+        open("lost", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    tartools.map_samples(same, source, output, force=True)
+    if source == "in-09.tar":  # it is done, but nobody hears of it
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def say(*words):
+    with open("said", "a") as said:  # Ray prints what it likes
+        print(*words, file=said)
+
+def run(**options):
+    return tartools.map_shards(work, pairs, engine="ray", **options)
+"""
+FIRST = """
+try:
+    run(address=sys.argv[1], workers=3)
+except ExceptionGroup as group:
+    say(group.message)
+    for error in group.exceptions:
+        say(isinstance(error, ValueError), "in-04.tar is bad" in str(error), error.__notes__)
+"""
+SECOND = """
+import warnings
+open("good", "w").close()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always", UserWarning)
+    say(run(cpus=64))
+say([str(warning.message) for warning in caught if "cores" in str(warning.message)])
+say(run())
+"""
+
+
+def said(folder: Path, text: str, cluster: Cluster) -> list[str]:
+    """Return what a program says that runs in *folder*, and is told of *cluster* by its argument and by RAY_ADDRESS."""
+    (folder / "program.py").write_text(BEGIN + text)
+    done = subprocess.run(
+        [sys.executable, "program.py", cluster.address],
+        cwd=folder,
+        env=without_ray() | {"RAY_ADDRESS": cluster.address},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return (folder / "said").read_text().splitlines()
+
+
+def test_shards_are_made_on_a_cluster(tmp_path: Path, cluster: Cluster) -> None:
+    """One fails, a worker is lost before its output is there and one after that; what is missing is made in turn."""
+    for n in range(12):
+        (tmp_path / f"in-{n:02d}.tar").write_bytes(make_tar(make_samples(5, 5 * n)))
+    assert said(tmp_path, FIRST, cluster) == [
+        "1 of 12 shards failed: out-04.tar",
+        "True True ['in the call for out-04.tar']",
+    ]
+    assert sorted(path.name for path in tmp_path.glob("out-*")) == [f"out-{n:02d}.tar" for n in range(12) if n != 4]
+    for path in tmp_path.glob("out-*"):
+        assert path.read_bytes() == (tmp_path / path.name.replace("out", "in")).read_bytes()
+    calls = sorted((tmp_path / "calls").read_text().split())
+    assert calls == sorted([f"in-{n:02d}.tar" for n in range(12)] + ["in-07.tar"])
+
+    for name in ("calls", "said"):
+        (tmp_path / name).unlink()
+    assert said(tmp_path, SECOND, cluster) == [
+        "['out-04.tar']",
+        "['item requests 64 cores; the largest node has 2, using 2']",
+        "[]",
+    ]
+    assert (tmp_path / "calls").read_text() == "in-04.tar\n"
+
+
+STOPPED = """
+import time
+
+def work(source, output):
+    try:
+        os.kill(driver, signal.SIGINT)
+        while True:
+            time.sleep(0.1)
+    finally:
+        open("ended", "w").close()
+
+driver = os.getpid()
+pairs = pairs[:1]
+try:
+    run()
+except KeyboardInterrupt:
+    say("interrupted")
+"""
+
+
+def test_an_interrupt_ends_the_tasks(tmp_path: Path, cluster: Cluster) -> None:
+    assert said(tmp_path, STOPPED, cluster) == ["interrupted"]
+    patience = time.monotonic() + 30
+    while not (tmp_path / "ended").exists():
+        assert time.monotonic() < patience
+        time.sleep(0.1)
+    assert not list(tmp_path.glob("out-*"))

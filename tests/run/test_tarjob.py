@@ -1,0 +1,636 @@
+"""tarjob on this machine: what is done, what is not done again, what is said of it, and what becomes of failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tartools.commands.tarjob import tarjob as command
+from tests.conftest import Result, Run, make_samples, make_tar, members_of
+from tests.run.test_tasks import HOSTILE
+
+ONE = ("-j", 1)  # at a time: so the order is that of the items
+STUB = '#!/bin/sh\nln -- "$1" "$3"\n'  # a tarsort that costs nothing
+
+
+def records(log: Path) -> list[dict[str, Any]]:
+    """Return the lines of *log*."""
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def program(path: Path, text: str) -> None:
+    """Make the program *path*."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def lines(done: Result) -> list[str]:
+    """Return what was printed, sorted."""
+    return sorted(done.stdout.decode().splitlines())
+
+
+# ---- items ----
+
+
+def test_braces(tarjob: Run) -> None:
+    assert tarjob("-s", "{08..10}", *ONE, "--", "echo", "x-{}") == (0, b"x-08\nx-09\nx-10\n", "")
+
+
+def test_the_item_is_the_last_word_of_a_command_without_places(tarjob: Run) -> None:
+    assert tarjob("-s", "{a,b}", *ONE, "echo", "-n", "x", "--") == (0, b"x -- ax -- b", "")
+
+
+def test_places(tarjob: Run) -> None:
+    done = tarjob("-s", "in/a.tar.gz", "--", "echo", "{}", "{.}", "{/}", "{/.}", "{}{}")
+    assert done == (0, b"in/a.tar.gz in/a.tar a.tar.gz a.tar in/a.tar.gzin/a.tar.gz\n", "")
+
+
+def test_files(tarjob: Run, tmp_path: Path) -> None:
+    for name in ("b.tar", "a.tar", "*[1].tar", "c.txt"):
+        (tmp_path / name).touch()
+    assert tarjob("-s", "*.tar", *ONE, "--", "echo") == (0, b"*[1].tar\na.tar\nb.tar\n", "")
+    assert tarjob("-s", "*[1].tar", *ONE, "--", "echo") == (0, b"*[1].tar\n", "")
+    assert tarjob("-s", "*.zip", "--", "echo") == (1, b"", "tarjob: *.zip: no file matches\n")
+
+
+@pytest.mark.parametrize(("option", "data"), [((), b"a b\n\n{1..2}\n"), (("-0",), b"a b\0{1..2}\0")])
+def test_lists(option: tuple[str, ...], data: bytes, tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "list").write_bytes(data)
+    words = (*option, *ONE, "--", "printf", "<%s>")
+    assert tarjob("-T", "list", *words) == (0, b"<a b><1><2>", "")
+    assert tarjob("-T", "-", *words, stdin=data) == (0, b"<a b><1><2>", "")
+    assert tarjob("-s", "0", "-T", "list", "-T", "-", *words, stdin=b"3") == (0, b"<0><a b><1><2><3>", "")
+    assert tarjob("-T", "/dev/null", *words) == (1, b"", "tarjob: /dev/null: the list of files is empty\n")
+
+
+@pytest.mark.parametrize("item", HOSTILE, ids=ascii)
+def test_a_command_gets_the_item_as_it_is(item: str, tarjob: Run, tmp_path: Path) -> None:
+    """As a word, as a part of one, and in its environment: quotes, substitutions, newlines and odd bytes."""
+    data = os.fsencode(item) + b"\0"
+    for words in (
+        ("printf", r"%s\0", "{}"),
+        ("printf", r"%s\0"),
+        ("bash", "-c", r"""printf '%s\0' "$1" """, "_", "{}"),
+        ("bash", "-c", r"""printf '%s\0' "$TARJOB_ITEM" """),
+        ("python3", "-Ic", "import os; os.write(1, os.environb[b'TARJOB_ITEM'] + bytes(1))"),
+    ):
+        assert tarjob("-0", "-T", "-", "--", *words, stdin=data) == (0, data, "")
+    assert tarjob("-0", "-T", "-", "--", "printf", r"<%s>\0", "x-{}-{}", stdin=data).stdout == (
+        b"<x-%b-%b>\0" % (os.fsencode(item), os.fsencode(item))
+    )
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bash", "-c", "printf '%s' {}"),
+        ("bash", "-lc", "./run-{}"),
+        ("bash", "-c", "{}"),
+        ("bash", "-c"),
+        ("env", "A=1", "sh", "-c", "echo '{}'"),
+        ("tarcat", "pipe:./gen-{}", "-o", "x"),
+        ("tarproc", "--command", "./x-{}", "in.tar", "-o", "x"),
+        ("tarproc", "--command=./x-{}", "in.tar", "-o", "x"),
+        ("tarproc", "-c./x-{}", "in.tar", "-o", "x"),
+        ("tarsplit", "--post", "./up-{}", "-n", "1", "in.tar", "-o", "x"),
+        ("tarsplit", "--post=./up-{}", "-n", "1", "in.tar", "-o", "x"),
+        ("tarcat", "in.tar", "-o", "pipe:./up-{}"),
+        ("tarcat", "in.tar", "-opipe:./up-{}"),
+        ("eval", "echo", "{}"),
+        ("ssh", "host", "wc", "{}"),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--engine", "ray", "--address", "127.0.0.1:1")])
+def test_items_that_a_shell_would_read_as_code_are_refused(
+    options: tuple[str, ...], words: tuple[str, ...], tarjob: Run, tmp_path: Path
+) -> None:
+    """All of the run is, before anything is begun."""
+    items = ["a", "a;touch pwned;.tar", "b"]
+    done = tarjob(*options, "-0", "-T", "-", "--", *words, stdin="".join(f"{item}\0" for item in items).encode())
+    assert (done.status, done.stdout, os.listdir(tmp_path)) == (2, b"", [])
+    assert re.fullmatch(
+        r"""tarjob: a;touch pwned;\.tar: a shell would read this item as code in .*: write "\$TARJOB_ITEM" .*\n""",
+        done.stderr,
+    )
+
+
+@pytest.mark.parametrize("item", HOSTILE, ids=ascii)
+def test_hostile_items_are_refused_in_code(item: str, tarjob: Run, tmp_path: Path) -> None:
+    done = tarjob("-0", "-T", "-", "--", "bash", "-c", "touch {}", stdin=os.fsencode(item) + b"\0")
+    assert done.status == (1 if item == "-rf" else 2)  # that is no code, but an option that touch does not have
+    assert os.listdir(tmp_path) == []
+
+
+def test_items_of_plain_characters_may_be_in_code(tarjob: Run) -> None:
+    data = b"s3://bucket/x_1+y.tar\0a=b,c:d@e%f\0"
+    assert tarjob("-0", "-T", "-", *ONE, "--", "bash", "-c", "printf '%s\\0' {}", stdin=data) == (0, data, "")
+
+
+def test_parts(tarjob: Run) -> None:
+    parts = [lines(tarjob("-s", "{0..9}", "--only", f"{k}/3", "--", "echo")) for k in (1, 2, 3)]
+    assert parts == [["0", "3", "6", "9"], ["1", "4", "7"], ["2", "5", "8"]]
+
+
+def test_parts_are_the_same_when_some_are_done(tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "out-0").touch()
+    done = tarjob("-v", "-s", "{0..9}", "--only", "1/3", "--dry-run", "--", "cp", "x", "-o", "out-{}")
+    assert lines(done) == ["cp x -o out-3", "cp x -o out-6", "cp x -o out-9"]
+    assert done.stderr.startswith("tarjob: 4 items: 0 done, 1 there before, 0 failed, ")
+
+
+# ---- what is done already ----
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), ("-o", "out/{/}")),
+        ((), ("-oout/{/}",)),
+        ((), ("--output", "out/{/}")),
+        ((), ("--output=out/{/}",)),
+        (("-o", "out/{/}"), ("-o", "out/{/}")),
+        (("-oout/{/.}.tar",), ("--output=out/{/.}.tar",)),
+    ],
+)
+def test_what_is_there_is_not_done_again(
+    options: tuple[str, ...], words: tuple[str, ...], tarjob: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    for n in range(4):
+        (tmp_path / f"in/{n}.tar").write_bytes(make_tar(make_samples(n + 1)))
+    (tmp_path / "out/2.tar").write_bytes(b"older")
+    line = ("-v", *options, "-s", "in/*.tar", "--", "tarcat", *words, "{}")
+    assert "4 items: 3 done, 1 there before, 0 failed, " in tarjob(*line).stderr
+    assert members_of((tmp_path / "out/3.tar").read_bytes()) == make_samples(4)
+    assert (tmp_path / "out/2.tar").read_bytes() == b"older"
+    again = tarjob(*line)
+    assert (again.status, again.stdout) == (0, b"")
+    assert "4 items: 0 done, 4 there before, 0 failed, " in again.stderr
+    assert tarjob("--redo", *line).status == 0
+    assert members_of((tmp_path / "out/2.tar").read_bytes()) == make_samples(3)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tarsplit", "-n", "1", "in-{}.tar", "-o", "sq-{}/"),
+        ("tarsplit", "-n", "1", "in-{}.tar", "-osq-{}"),
+        (sys.executable, "-m", "tartools", "tarsplit", "-n", "1", "in-{}.tar", "-o", "sq-{}"),
+        ("bash", "-c", "tarsplit -n 1 in-{}.tar -o sq-{}/; : $0 $1", "-o", "sq-{}/"),
+    ],
+)
+def test_shards_that_a_stopped_run_has_left_are_not_done(words: tuple[str, ...], tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "in-1.tar").write_bytes(make_tar(make_samples(3)))
+    (tmp_path / "sq-1").mkdir()
+    done = tarjob("-v", "-s", 1, "--", *words)
+    assert (done.status, len(list(tmp_path.glob("sq-1*/*0*.tar")) + list(tmp_path.glob("sq-1*0*.tar")))) == (0, 3)
+    assert done.stderr.startswith("tarjob: 1 item: 1 done, 0 failed, ")
+
+
+def test_a_directory_shows_nothing(tarjob: Run, tmp_path: Path) -> None:
+    """Neither by its name nor by its URL; it is not replaced either."""
+    (tmp_path / "out-1").mkdir()
+    for pattern in ("out-{}", f"file:{tmp_path}/out-{{}}"):
+        assert tarjob("-o", pattern, "-s", 1, "--", "bash", "-c", "echo {}$TARTOOLS_FORCE") == (0, b"1\n", "")
+
+
+@pytest.mark.parametrize("pattern", ["out", "pipe:cat > {}", "out-{}/"])
+def test_a_pattern_that_shows_nothing(pattern: str, tarjob: Run) -> None:
+    done = tarjob("-o", pattern, "-s", "a", "--", "true")
+    assert (done.status, done.stdout) == (2, b"")
+    assert done.stderr.startswith(f"tarjob: -o '{pattern}' can't show what is done: ")
+
+
+def test_two_items_with_one_output(tarjob: Run, tmp_path: Path) -> None:
+    done = tarjob("-s", "{a,b}/x.tar", "--", "touch", "-o", "out-{/}")
+    assert done == (2, b"", "tarjob: 'b/x.tar' and 'a/x.tar' would both write 'out-x.tar'\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_output_that_was_promised_and_is_not_there(tarjob: Run, tmp_path: Path) -> None:
+    line = "test {} = 2 || touch out-{}"
+    done = tarjob("-o", "out-{}", "--retries", 1, "--log", "log", "-s", "{1..3}", "--", "bash", "-c", line)
+    assert done == (1, b"", "tarjob: 2: ended well, but its output out-2 is missing after 2 tries\n")
+    assert {said["item"]: said["status"] for said in records(tmp_path / "log")} == {
+        "1": "done",
+        "2": "failed",
+        "3": "done",
+    }
+
+
+def test_what_the_log_says_has_failed_is_done_again(tarjob: Run, tmp_path: Path) -> None:
+    """The command writes in place, and leaves half of it when it fails; the next time it does better."""
+    line = "echo $TARTOOLS_FORCE,$(cat fixed) > out-{}; test {} != 2 || test -e fixed"
+    options = ("-v", "-o", "out-{}", "-s", "{1..3}", "--", "bash", "-c", line)
+    assert tarjob("--log", "log", *options).status == 1
+    assert [(tmp_path / f"out-{n}").read_text() for n in (1, 2, 3)] == [",\n"] * 3
+    assert "0 done, 3 there before, 0 failed" in tarjob(*options).stderr  # nobody knows, without the log
+    (tmp_path / "fixed").write_text("now")
+    done = tarjob("--log", "log", *options)
+    assert done.status == 0
+    assert "1 done, 2 there before, 0 failed" in done.stderr
+    assert [(tmp_path / f"out-{n}").read_text() for n in (1, 2, 3)] == [",\n", "1,now\n", ",\n"]
+    assert "0 done, 3 there before, 0 failed" in tarjob("--log", "log", *options).stderr
+
+
+def test_a_log_may_be_that_of_two_commands(tarjob: Run, tmp_path: Path) -> None:
+    def run(name: str, line: str) -> str:
+        output = f"{name}-{{}}"
+        words = ("-v", "--log", "log", "-o", output, "-s", "{1..3}", "--", "bash", "-c", f"touch {output}; {line}")
+        return tarjob(*words).stderr
+
+    assert "2 done, 1 failed" in run("a", "test {} != 2")
+    assert "3 done, 0 failed" in run("b", "true")
+    assert tarjob("--report", "log").stdout.startswith(b"6 items: 5 done, 1 failed, 6 tries\n")
+    assert "1 done, 2 there before, 0 failed" in run("a", "true")
+    assert tarjob("--report", "log").stdout.startswith(b"6 items: 6 done, 0 failed, 6 tries\n")
+
+
+def test_no_engine_is_asked_when_there_is_nothing_to_do(tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "out-1").touch()
+    words = ("-v", "--engine", "ray", "--address", "127.0.0.1:1", "-s", 1, "--", "tarcat", "in-{}", "-o", "out-{}")
+    done = tarjob(*words)
+    assert (done.status, done.stdout) == (0, b"")
+    assert done.stderr.startswith("tarjob: 1 item: 0 done, 1 there before, 0 failed, ")
+
+
+def test_one_of_two_hundred_fails(tarjob: Run, tmp_path: Path) -> None:
+    line = "echo {} >> tried; test {} != 137 || { echo one; echo these are my last words; exit 3; } >&2; touch out-{}"
+    options = ("-v", "-o", "out-{}", "-s", "{000..199}", "--log", "log", "--", "bash", "-c", line)
+    done = tarjob(*options)
+    assert (done.status, done.stdout) == (1, b"")
+    failed, summary = done.stderr.splitlines()
+    assert failed == "tarjob: 137: ended with status 3: these are my last words"
+    assert summary.startswith("tarjob: 200 items: 199 done, 1 failed, ")
+    assert len((tmp_path / "tried").read_text().split()) == 200
+    (tmp_path / "tried").unlink()
+    done = tarjob(*options)
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr.splitlines()[0] == failed
+    assert "200 items: 0 done, 199 there before, 1 failed, " in done.stderr
+    assert (tmp_path / "tried").read_text() == "137\n"
+
+
+# ---- failures ----
+
+
+def test_retries(tarjob: Run, tmp_path: Path) -> None:
+    line = "echo {} >> tried; echo $TARTOOLS_FORCE; echo bad >&2; test $(grep -c {} tried) -gt {}"
+    done = tarjob("--retries", 2, "--log", "log", *ONE, "-s", "{0..3}", "--", "bash", "-c", line)
+    assert done == (1, b"\n1\n1\n", "tarjob: 3: ended with status 1 after 3 tries: bad\n")
+    said = [(said["item"], said["tries"], said["status"]) for said in records(tmp_path / "log")]
+    assert said == [
+        ("0", 1, "done"),
+        *(("1", 1, "failed"), ("1", 2, "done")),
+        *(("2", 1, "failed"), ("2", 2, "failed"), ("2", 3, "done")),
+        *(("3", 1, "failed"), ("3", 2, "failed"), ("3", 3, "failed")),
+    ]
+    assert tarjob("--report", "log").stdout.startswith(b"4 items: 3 done, 1 failed, 9 tries\n")
+
+
+def test_what_a_failed_try_has_written_is_replaced_by_the_next(tarjob: Run, tmp_path: Path) -> None:
+    """tarproc -e skip writes its output, and ends with status 1."""
+    (tmp_path / "in-0").write_bytes(make_tar(make_samples(3)))
+    words = ("tarproc", "-e", "skip", "-c", "test -e ../../once || ! touch $OLDPWD/once", "in-{}", "-o", "out-{}")
+    words = (*words[:4], f"test $TAR_INDEX != 1 || test -e {tmp_path}/once || ! touch {tmp_path}/once", *words[5:])
+    assert tarjob("--retries", 1, "-s", 0, "--", *words).status == 0
+    assert members_of((tmp_path / "out-0").read_bytes()) == make_samples(3)
+
+
+def test_a_timeout(tarjob: Run, tmp_path: Path) -> None:
+    """What ends has all the time that it may need; what is to be stopped would never end."""
+    assert tarjob("--timeout", 1000, "--log", "log", "-s", 1, "--", "echo") == (0, b"1\n", "")
+    line = "echo begun >&2; exec sleep 1000 # {}"
+    for seconds in (1, 5, 25):  # enough to begin in, on a machine that is busy too
+        done = tarjob("--timeout", seconds, "--log", "log", "-s", 2, "--", "bash", "-c", line)
+        if "begun" in done.stderr:
+            break
+    assert done == (1, b"", f"tarjob: 2: took longer than {seconds} seconds and was stopped: begun\n")
+    said = {said["item"]: (said["status"], said["exit"], said["stderr"]) for said in records(tmp_path / "log")}
+    assert said == {"1": ("done", 0, ""), "2": ("failed", None, "begun\n")}
+
+
+def test_it_goes_on(tarjob: Run) -> None:
+    done = tarjob(*ONE, "-s", "{1..4}", "--", "bash", "-c", "echo {}; exit $(({} % 2))")
+    assert done == (1, b"2\n4\n", "tarjob: 1: ended with status 1\ntarjob: 3: ended with status 1\n")
+
+
+def test_the_first_failure_can_be_the_last(tarjob: Run, tmp_path: Path) -> None:
+    line = "touch begun-{}; test {} != 3"
+    done = tarjob("--fail-fast", *ONE, "-v", "--log", "log", "-s", "{1..9}", "--", "bash", "-c", line)
+    assert done.status == 1
+    assert done.stderr.splitlines()[:2] == [
+        "tarjob: 3: ended with status 1",
+        "tarjob: 6 items were not begun, because of --fail-fast",
+    ]
+    assert sorted(path.name for path in tmp_path.glob("begun-*")) == ["begun-1", "begun-2", "begun-3"]
+    assert [said["item"] for said in records(tmp_path / "log")] == ["1", "2", "3"]
+
+
+def test_an_absent_output_is_a_failure_that_stops_all(tarjob: Run) -> None:
+    done = tarjob("--fail-fast", *ONE, "-o", "out-{}", "-s", "{1..9}", "--", "true")
+    assert "tarjob: 8 items were not begun, because of --fail-fast\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "failure"),
+    [
+        ("kill -9 $$", "was ended by SIGKILL"),
+        ("exit 255", "ended with status 255"),
+        ("head -c 16777217 /dev/zero", "printed more than 16,777,216 bytes, which is the limit: have it w"),
+        ("yes", "printed more than 16,777,216 bytes, which is the limit: have it write a file (-o)\n"),
+        ("printf 'a\\n\\e[31mb\\377 \\n\\n' >&2; exit 1", "ended with status 1: \\x1b[31mb\ufffd\n"),
+    ],
+)
+def test_how_items_fail(line: str, failure: str, tarjob: Run) -> None:
+    done = tarjob("-s", "x", "--", "bash", "-c", line)
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr.startswith(f"tarjob: x: {failure}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_program_that_is_not_there_is_said_once(tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "text").touch()
+    for words, place in (
+        (("{1..9}", "--", "no-such"), "no-such: there is"),
+        (("{1..9}", "--", "./text"), "./text: this is"),
+        (("text", "b.tar", "--", "echo"), "b.tar: there is"),  # what an unquoted *.tar gives
+    ):
+        done = tarjob("-s", *words)
+        assert (done.status, done.stdout) == (2, b"")
+        assert done.stderr.startswith(f"tarjob: {place}")
+        assert done.stderr.endswith("; if the shell has expanded SPEC, quote it\n")
+
+
+def test_programs_that_depend_on_the_item(tarjob: Run, tmp_path: Path) -> None:
+    program(tmp_path / "run-1", "#!/bin/sh\necho $0 $#\n")
+    program(tmp_path / "run-2", "echo no interpreter is named\n")
+    done = tarjob(*ONE, "-s", "{1..3}", "--", "./run-{}")
+    assert (done.status, done.stdout) == (1, b"./run-1 0\n")
+    assert done.stderr.splitlines() == [
+        "tarjob: 2: can't be run: ./run-2: Exec format error",
+        "tarjob: 3: can't be run: ./run-3: No such file or directory",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--", "true"), "no items given"),
+        (("-s", "a"), "no command given"),
+        (("-s", "a", "-s", "b", "true"), "Invalid value: -s/--spec is given twice"),
+        (("-s", "a", "--engine", "local", "--address", "x", "true"), "--address and --cpus are for --engine ray"),
+        (("-s", "a", "--engine", "local", "--cpus", "2", "true"), "--address and --cpus are for --engine ray"),
+        (("-s", "a", "--cpus", "nan", "true"), "--cpus nan is not a number of cores"),
+        (("-s", "a", "--cpus", "inf", "true"), "--cpus inf is not a number of cores"),
+        (("-s", "a", "--address", "", "true"), "--address is empty"),
+        (("-s", "a", "--engine", "slurm", "true"), "Invalid value for '--engine'"),
+        (("-s", "a", "--only", "9/8", "true"), "--only '9/8' is not K/N"),
+        (("-s", "a", "--timeout", "nan", "true"), "--timeout nan is not a number of seconds"),
+        (("-s", "a", "--timeout", "1e9", "true"), "--timeout 1e+09 is not a number of seconds"),
+        (("-s", "a", "--timeout", "0", "true"), "Invalid value for '--timeout'"),
+        (("-s", "a", "--retries", "-1", "true"), "Invalid value for '--retries'"),
+        (("-s", "a", "-j", "0", "true"), "Invalid value for '-j'"),
+        (("-s", "a", "--log", "s3://b/log", "true"), "s3://b/log: has to be a local file"),
+        (("--report", "log", "true"), "--report reads a log and runs nothing"),
+        (("--report", "log", "-s", "a"), "--report reads a log and runs nothing"),
+        (("--report", "log", "--only", "1/2"), "--report reads a log and runs nothing"),
+        (("--report", "log", "--log", "log"), "--report reads a log and runs nothing"),
+        (("--report", "log", "-j", "2"), "--report reads a log and runs nothing"),
+        (("--report", "log", "--dry-run"), "--report reads a log and runs nothing"),
+    ],
+)
+def test_usage(arguments: tuple[str, ...], message: str, tarjob: Run, tmp_path: Path) -> None:
+    done = tarjob(*arguments)
+    assert (done.status, done.stdout, os.listdir(tmp_path)) == (2, b"", [])
+    assert done.stderr.startswith(f"tarjob: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+# ---- dry runs ----
+
+
+def test_a_dry_run_prints_what_is_run(tarjob: Run, shell: Run, tmp_path: Path) -> None:
+    items = [item for item in HOSTILE if "{" not in item]
+    data = b"".join(os.fsencode(item) + b"\0" for item in items)
+    words = ("-0", "-T", "-", *ONE, "--", "bash", "-c", r"""printf '%s\0' "$TARJOB_ITEM" "$1" """, "_", "{.}")
+    done = tarjob(*words[:3], "--dry-run", *words[3:], stdin=data)
+    assert (done.status, done.stderr, done.stdout.count(b"\n")) == (0, "", len(items))
+    assert os.listdir(tmp_path) == []
+    expected = tarjob(*words, stdin=data).stdout
+    assert expected.count(b"\0") == 2 * len(items)
+    assert shell("bash", stdin=done.stdout) == (0, expected, "")
+    assert shell("xargs -d '\\n' -n 1 bash -c", stdin=done.stdout) == (0, expected, "")
+
+
+def test_a_dry_run_leaves_out_what_is_done(tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "out-1").touch()
+    words = ("--dry-run", "--log", "log", "-s", "{1..2}", "--", "tarcat", "in {}.tar", "-o", "out-{}")
+    assert tarjob(*words) == (0, b"tarcat 'in 2.tar' -o out-2\n", "")
+    redone = b"TARTOOLS_FORCE=1 tarcat 'in 1.tar' -o out-1\nTARTOOLS_FORCE=1 tarcat 'in 2.tar' -o out-2\n"
+    assert tarjob("--redo", *words) == (0, redone, "")
+    assert os.listdir(tmp_path) == ["out-1"]
+
+
+# ---- how many at a time ----
+
+
+def at_once(tmp_path: Path) -> int:
+    """Return how many commands were under way at most, of those that wrote + and - when they began and ended."""
+    most = now = 0
+    for sign in (tmp_path / "signs").read_text().split():
+        now += 1 if sign == "+" else -1
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_so_many_at_a_time(number: int, tarjob: Run, tmp_path: Path) -> None:
+    """Each waits until so many have begun, and there are never more."""
+    line = f'echo + >> signs; until test "$(grep -c + signs)" -ge {number}; do sleep 0.01; done; echo - >> signs'
+    assert tarjob("-j", number, "-s", "{1..9}", "--", "bash", "-c", f"{line} # {{}}") == (0, b"", "")
+    assert at_once(tmp_path) == number
+
+
+@pytest.mark.parametrize("parallel", ["-p{}", "--parallel={}"])
+def test_cores_are_divided_by_those_of_the_command(parallel: str, tarjob: Run, tmp_path: Path) -> None:
+    """A tarproc that asks for all of them, one way or the other, is alone."""
+    program(tmp_path / "bin/tarproc", "#!/bin/sh\necho + >> signs; sleep 0.05; echo - >> signs\n")
+    cores = len(os.sched_getaffinity(0))
+    path = {"PATH": f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}"}
+    for number in (0, cores, 10 * cores):
+        words = ("-s", "{1..6}", "--", "tarproc", parallel.format(number), "-c", "true", "{}")
+        assert tarjob(*words, env=path) == (0, b"", "")
+    assert at_once(tmp_path) == 1
+
+
+@pytest.mark.parametrize(("files", "allowed"), [(64, "4 items"), (50, "1 item")])
+def test_no_more_than_files_can_be_opened(files: int, allowed: str, shell: Run) -> None:
+    done = shell(f"ulimit -n {files}; tarjob -j 50 -s '{{1..60}}' -- echo")
+    assert (done.status, lines(done)) == (0, sorted(map(str, range(1, 61))))
+    assert done.stderr == f"tarjob: the limit of open files (ulimit -n) allows {allowed} at a time, not 50\n"
+
+
+FULL = """
+import resource, sys, tempfile
+from tartools.commands.tarjob import tarjob
+tempfile.gettempdir()  # which writes a file once
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+sys.exit(tarjob.main(["-j", "1", "-s", "{1..2}", "--", "touch", "ran-{}"]))
+"""
+
+
+def test_what_can_not_be_written_down_is_not_begun(shell: Run, tmp_path: Path) -> None:
+    """As on a full disk: no file can become longer."""
+    done = shell(f"{sys.executable} -", stdin=FULL.encode())
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr == "".join(f"tarjob: {n}: can't be run: touch: File too large\n" for n in (1, 2))
+    assert os.listdir(tmp_path) == []
+
+
+# ---- what is printed ----
+
+
+def test_what_a_command_prints_is_in_one_piece(tarjob: Run) -> None:
+    line = "for n in 1 2 3 4 5; do echo {}; sleep 0.01; done"
+    done = tarjob("-j", 4, "-s", "{1..8}", "--", "bash", "-c", line)
+    printed = done.stdout.decode().split()
+    assert sorted(printed[::5]) == [str(n) for n in range(1, 9)]
+    assert printed == [item for item in printed[::5] for _ in range(5)]
+
+
+def test_what_failed_prints_nothing(tarjob: Run) -> None:
+    assert tarjob(*ONE, "-s", "{1..3}", "--", "bash", "-c", "echo {}; test {} != 2")[:2] == (1, b"1\n3\n")
+
+
+def test_sixteen_megabytes_are_passed_on(tarjob: Run) -> None:
+    most = 16 << 20
+    done = tarjob("-s", most, "--", "head", "/dev/zero", "-c")
+    assert (done.status, done.stdout == bytes(most), done.stderr) == (0, True, "")
+    said = "printed more than 16,777,216 bytes, which is the limit: have it write a file (-o)"
+    assert tarjob("-s", most + 1, "--", "head", "/dev/zero", "-c") == (1, b"", f"tarjob: {most + 1}: {said}\n")
+
+
+def test_stdin_is_empty(tarjob: Run) -> None:
+    assert tarjob("-T", "-", "--", "cat", "-", "/dev/null", "{}", stdin=b"/dev/null") == (0, b"", "")
+
+
+# ---- what is said ----
+
+
+def test_the_log(tarjob: Run, tmp_path: Path) -> None:
+    line = "printf '%3000s' {} >&2; test {} != 2"
+    for _ in range(2):
+        assert tarjob("--log", "log", *ONE, "-s", "{1..2}", "--", "bash", "-c", line, "-o", "out-{}").status == 1
+    said = records(tmp_path / "log")
+    assert [each["item"] for each in said] == ["1", "2"] * 2
+    for each in said:
+        failed = each["item"] == "2"
+        assert 0 <= each.pop("seconds") < 60
+        assert each.pop("time") > 1.7e9
+        assert each == {
+            "item": each["item"],
+            "status": "failed" if failed else "done",
+            "exit": int(failed),
+            "failure": "ended with status 1" if failed else "",
+            "tries": 1,
+            "host": os.uname().nodename,
+            "output": f"out-{each['item']}",
+            "stderr": each["item"].rjust(2048),
+        }
+
+
+def test_a_log_that_was_cut_is_gone_on_with(tarjob: Run, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    tarjob("--log", "log", *ONE, "-s", "{1..2}", "--", "true")
+    log.write_bytes(log.read_bytes()[:-50])
+    assert tarjob("--log", "log", "-s", "3", "--", "true") == (0, b"", "")
+    assert tarjob("--report", "log").stdout.startswith(b"2 items: 2 done, 0 failed, 2 tries\n")
+
+
+def test_a_log_that_cannot_be_written_or_is_none(tarjob: Run, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello\n")
+    for log, message in (
+        ("no/such/log", "no/such/log: No such file or directory"),
+        (".", ".: is a directory, not a shard (tarcreate --folder makes a shard from it)"),
+        ("text", "text: line 1 is not a record of tarjob --log"),
+    ):
+        assert tarjob("--log", log, "-s", "{1..2}", "--", "touch", "ran-{}") == (1, b"", f"tarjob: {message}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_a_log_can_be_a_pipe(shell: Run) -> None:
+    done = shell("tarjob --log /dev/fd/3 -s '{1..2}' -- true 3>&1 | wc -l")
+    assert (done.status, done.stdout.strip(), done.stderr) == (0, b"2", "")
+
+
+def test_the_report(tarjob: Run) -> None:
+    line = "echo because >&2; test {} != 2"
+    tarjob("--log", "log", "-s", "{1..3}", "--", "bash", "-c", line)
+    done = tarjob("--report", "log")
+    assert (done.status, done.stderr) == (1, "")
+    assert done.stdout.startswith(b"3 items: 2 done, 1 failed, 3 tries\n")
+    assert done.stdout.endswith(b"\nfailed: 2: ended with status 1: because\n")
+    tarjob("--log", "one", "-s", "1", "--", "true")
+    assert tarjob("--report", "one").stdout.startswith(b"1 item: 1 done, 0 failed, 1 try\n")
+    assert tarjob("--report", "none") == (1, b"", "tarjob: none: No such file or directory\n")
+
+
+@pytest.mark.parametrize("value", ["null", '"x"', "1e999", "[1]"])
+def test_a_report_of_what_is_no_log(value: str, tarjob: Run, tmp_path: Path) -> None:
+    tarjob("--log", "log", "-s", "1", "--", "true")
+    log = (tmp_path / "log").read_text()
+    (tmp_path / "log").write_text(log + log.replace('"tries": 1', f'"tries": {value}'))
+    assert tarjob("--report", "log") == (1, b"", "tarjob: log: line 2 is not a record of tarjob --log\n")
+
+
+def test_the_account(tarjob: Run) -> None:
+    done = tarjob("-v", "-s", "{1..3}", "--", "bash", "-c", "test {} != 2")
+    assert re.fullmatch(
+        r"tarjob: 2: ended with status 1\ntarjob: 3 items: 2 done, 1 failed, \d+\.\d s, \S+/s\n", done.stderr
+    )
+    assert tarjob("-q", "-s", "1", "--", "false").stderr == "tarjob: 1: ended with status 1\n"
+
+
+def test_progress(shell: Run, tmp_path: Path) -> None:
+    """It is said from the second second on: an item waits for that."""
+    line = 'test {} != 2 && { test {} != 3 || while ! grep -q "so far" said; do sleep 0.05; done; }'
+    done = shell(f"tarjob --progress -j 1 -s '{{1..4}}' -- bash -c '{line}' 2> said")
+    assert (done.status, done.stdout) == (1, b"")
+    said = (tmp_path / "said").read_text()
+    assert re.search(r"^tarjob: 1 done, 1 failed, 1 running, \S+/s so far, \d+ s left$", said, re.MULTILINE)
+
+
+# ---- the man page ----
+
+
+@pytest.mark.parametrize(("variable", "first"), [("SLURM_ARRAY_TASK_ID", 1), ("JOB_COMPLETION_INDEX", 0)])
+def test_the_lines_for_those_who_start_many(variable: str, first: int, shell: Run, tmp_path: Path) -> None:
+    """All of the eight together do all shards, each once."""
+    (line,) = (text for text in command.manual.splitlines() if variable in text)
+    program(tmp_path / "bin/tarsort", STUB)
+    for n in range(148):
+        (tmp_path / f"in-{n:03d}.tar").write_text(str(n))
+    assert "#SBATCH --array=1-8\n" in command.manual
+    path = f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}"
+    for index in range(first, first + 8):
+        before = {path.name for path in tmp_path.glob("out-*.tar")}
+        assert shell(f"PATH={path}:$PATH\n{line}", env={variable: str(index)}) == (0, b"", "")
+        now = {path.name for path in tmp_path.glob("out-*.tar")}
+        assert len(now - before) in (18, 19)
+    assert [(tmp_path / f"out-{n:03d}.tar").read_text() for n in range(148)] == [str(n) for n in range(148)]
+
+
+def test_many_items(tarjob: Run) -> None:
+    done = tarjob("-s", "{1..100000}", "--dry-run", "--", "tarsort", "in-{}.tar", "-o", "out-{}.tar")
+    assert (done.status, done.stdout.count(b"\n"), done.stderr) == (0, 100_000, "")
+    assert lines(tarjob("-s", "{1..100000}", "--only", "777/50000", "--", "echo")) == ["50777", "777"]

@@ -1,0 +1,196 @@
+"""What is run for an item: the functions alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tartools.errors import UsageError
+from tartools.run import tasks
+from tartools.run.tasks import Task
+
+HOSTILE = [
+    "it's.tar",
+    'two "words".tar',
+    "$(touch ran).tar",
+    "`touch ran`.tar",
+    "a; touch ran;.tar",
+    "a\ntouch ran\n.tar",
+    "a&touch ran&.tar",
+    "a|touch ran.tar",
+    "${IFS}>ran",
+    "\\",
+    "-rf",
+    "#",
+    "~",
+    "ä ö\udcff.tar",
+]
+
+
+@pytest.mark.parametrize("item", HOSTILE, ids=ascii)
+def test_a_line_does_in_a_shell_what_the_words_say(item: str) -> None:
+    (task,) = tasks.tasks_of([item], ["printf", r"%s\n", "{}", "bash -c {}", ""], "", force=False)
+    line = tasks.shell_line(task)
+    assert "\n" not in line
+    done = subprocess.run(["bash", "-c", line.encode("utf-8", "surrogateescape")], capture_output=True, check=True)
+    assert done.stdout.decode("utf-8", "surrogateescape") == "".join(f"{word}\n" for word in task.words[2:])
+
+
+def test_a_line_has_the_item_in_the_environment_where_the_command_asks_for_it() -> None:
+    (task,) = tasks.tasks_of(["a b\n"], ["sh", "-c", 'printf %s "$TARJOB_ITEM"'], "", force=False)
+    line = tasks.shell_line(task)
+    assert line == """TARJOB_ITEM=$'a b\\n' sh -c 'printf %s "$TARJOB_ITEM"' $'a b\\n'"""
+    assert subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout == b"a b\n"
+
+
+def test_a_line_replaces_what_is_there() -> None:
+    assert tasks.shell_line(Task("a", ("true", "a b"), force=True)) == "TARTOOLS_FORCE=1 true 'a b'"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-o", "x-{}"], "x-{}"),
+        (["-ox-{}"], "x-{}"),
+        (["--output", "x-{/.}"], "x-{/.}"),
+        (["--output=x-{.}.tar"], "x-{.}.tar"),
+        (["-o", "fixed.tar"], ""),
+        (["-o", "pipe:cat > {}"], ""),
+        (["-o"], ""),
+        (["--other", "{}"], ""),
+        (["-o", "same.tar", "--output", "x-{}"], "x-{}"),
+        (["-vo", "x-{}"], "x-{}"),
+        (["-zvox-{}"], "x-{}"),
+        (["-ro", "x-{}"], "x-{}"),
+        (["-to", "x-{}"], ""),
+        (["-o", "x-{}/"], ""),
+        (["-ox-{}/"], ""),
+    ],
+)
+def test_the_output_of_a_command(words: list[str], expected: str) -> None:
+    assert tasks.output_in(["tarcat", "in-{}.tar", *words]) == expected
+
+
+@pytest.mark.parametrize(
+    "program", [["tarsplit"], ["bin/tarsplit", "-z"], ["python3", "-m", "tartools", "tarsplit", "-n", "1"]]
+)
+def test_a_prefix_is_no_output(program: list[str]) -> None:
+    """It gets the item as it is, nevertheless."""
+    assert tasks.output_in([*program, "in-{}.tar", "-o", "x-{}"]) == ""
+    (task,) = tasks.tasks_of(["it's"], [*program, "-vo", "o d/{}-"], "", force=False)
+    assert (task.output, task.words[-1]) == ("", "o d/it's-")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("tarproc -p 4 -c true", 4),
+        ("tarproc -Sp 4", 4),
+        ("tarproc -p4", 4),
+        ("tarproc -vp 4", 4),
+        ("tarproc -qzp4", 4),
+        ("tarcat -z p4", 1),
+        ("tarcat -op4", 1),
+        ("tarproc --parallel 4", 4),
+        ("tarproc --parallel=4", 4),
+        ("tarproc -p 0", 0),
+        ("tarproc -c true", 1),
+        ("/usr/bin/tarproc -p 4", 4),
+        ("python3 -m tartools tarproc -p 4", 4),
+        ("python -m other tarproc -p 4", None),
+        ("mkdir -p 4", None),
+        ("tarproc -p x", 1),
+    ],
+)
+def test_the_workers_of_a_command(words: str, expected: int | None) -> None:
+    assert tasks.workers_in(words.split(), ["tarproc", "tarcat"]) == expected
+
+
+@pytest.mark.parametrize("items", [["a/x.tar", "b/x.tar"], ["a/x.tar", "a/x.tar"]])
+def test_two_items_with_one_output_are_refused(items: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"'[ab]/x.tar'( and 'a/x.tar'|, twice,) would both write 'out-x.tar'"):
+        tasks.tasks_of(items, ["tarcat", "{}", "-o", "out-{/}"], "", force=False)
+
+
+def test_an_item_that_another_one_writes_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'out-x.tar' is an item, and the output of 'x.tar'"):
+        tasks.tasks_of(["out-x.tar", "x.tar"], ["tarcat", "{}", "-o", "out-{}"], "", force=False)
+
+
+@pytest.mark.parametrize("command", [["grep", "-o", "{}"], ["sort", "-o", "{}", "{}"], ["x", "-o{}"]])
+def test_an_output_that_is_the_item_is_none(command: list[str]) -> None:
+    (task,) = tasks.tasks_of(["a.txt"], command, "", force=False)
+    assert task.output == ""
+
+
+@pytest.mark.parametrize("item", HOSTILE, ids=ascii)
+@pytest.mark.parametrize(
+    "words", [["-o", "o d/{}.tar"], ["-oo d/{}.tar"], ["--output=o d/{}.tar"], ["-vo", "o d/{}.tar"], ["-voo d/{}.tar"]]
+)
+def test_the_output_is_the_same_in_the_command(words: list[str], item: str) -> None:
+    (task,) = tasks.tasks_of([item], ["tarcat", *words], "", force=False)
+    assert task.output == f"o d/{item}.tar"
+    assert task.words[-1].endswith(task.output)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7, 10, 15])
+def test_parts_are_disjoint_and_complete(number: int) -> None:
+    every = tasks.tasks_of(map(str, range(10)), ["true"], "", force=False)
+    parts = [tasks.part_of(every, f"{k}/{number}") for k in range(1, number + 1)]
+    assert sorted(task for part in parts for task in part) == sorted(every)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "1/0", "1", "a/b", "1/2/3", "-1/3", "", "²/3"])
+def test_what_is_no_part(part: str) -> None:
+    with pytest.raises(UsageError, match="--only"):
+        tasks.part_of([], part)
+
+
+ON_A_NODE = """
+import _thread, os, signal, threading, time
+from tartools.run.ray import _on_a_node
+from tartools.run.tasks import Task
+
+def run(*words):
+    return _on_a_node(Task("a", words, "out"), os.getcwd(), 0, None).status
+"""
+
+
+def on_a_node(program: str, tmp_path: Path) -> str:
+    """Return what *program* prints, in a process of its own, since a task of Ray's moves to its folder."""
+    command = [sys.executable, "-c", ON_A_NODE + program]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.mark.parametrize("program", ["tarproc", "bash"])
+def test_an_output_that_is_there_when_ray_tries_again(program: str, tmp_path: Path) -> None:
+    """It is done again, whatever the command: the try that wrote it may have failed."""
+    (tmp_path / program).symlink_to("/bin/bash")
+    (tmp_path / "out").write_text("before")
+    said = on_a_node(f"print(run('./{program}', '-c', 'echo \"$TARTOOLS_FORCE\" >out'))", tmp_path)
+    assert (said, (tmp_path / "out").read_text()) == ("0\n", "1\n")
+
+
+CANCELLED = """
+def cancel():  # as Ray does
+    while not os.path.exists("begun"):
+        time.sleep(0.01)
+    _thread.interrupt_main()
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+threading.Thread(target=cancel).start()
+try:
+    run("bash", "-c", "grep SigIgn /proc/$$/status >ignored; touch begun; exec sleep 1000")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_worker_that_was_started_where_interrupts_are_ignored_can_cancel(tmp_path: Path) -> None:
+    assert on_a_node(CANCELLED, tmp_path) == "interrupted\n"
+    assert int((tmp_path / "ignored").read_text().split()[1], 16) >> (signal.SIGINT - 1) & 1 == 0

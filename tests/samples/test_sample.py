@@ -1,0 +1,278 @@
+"""Samples: the key rule, grouping, what a sample offers, and making one from values."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tartools.errors import SampleError
+from tartools.samples import sample as samples
+from tartools.samples.sample import Batch, Sample, build, encode, join_path, split_path
+from tartools.storage.scratch import scratch_file
+from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special, grouping, new_member, read_members, window
+from tests.archives import END, Trickle, entry, file_stream, header
+from tests.conftest import make_tar
+
+KEYS = [
+    (b"a.jpg", b"a", b"jpg"),
+    (b"a.seg.png", b"a", b"seg.png"),
+    (b"train/n01/a.seg.png", b"train/n01/a", b"seg.png"),
+    (b"data.v1.2/img.jpg", b"data.v1.2/img", b"jpg"),
+    (b"./x.jpg", b"./x", b"jpg"),
+    (b"../up.jpg", b"../up", b"jpg"),
+    (b"/abs.jpg", b"/abs", b"jpg"),
+    (b"a.b/c.d.e.jpg", b"a.b/c", b"d.e.jpg"),
+    (b"a..x", b"a", b".x"),
+    (b"a.x.", b"a", b"x."),
+    (b"README", b"README", b""),
+    (b"dir/NOEXT", b"dir/NOEXT", b""),
+    (b"v1.2/README", b"v1.2/README", b""),
+    (b".hidden", b".hidden", b""),
+    (b"dir/.hid.jpg", b"dir/.hid.jpg", b""),
+    (b"._a.jpg", b"._a.jpg", b""),
+    (b"e.", b"e.", b""),
+    (b"d/.", b"d/.", b""),
+    (b"a._meta", b"a", b"_meta"),
+    (b"__index__/x.jpg", b"__index__/x", b"jpg"),
+    (b"x.JPG", b"x", b"JPG"),
+    (b"\xe9.jpg", b"\xe9", b"jpg"),
+]
+
+
+@pytest.mark.parametrize(("path", "key", "field"), KEYS, ids=[repr(k[0])[2:-1] for k in KEYS])
+def test_the_key_rule(path: bytes, key: bytes, field: bytes) -> None:
+    assert split_path(path) == (key, field)
+    assert join_path(key, field) == path
+
+
+def grouped(*paths: bytes, step: int = 1 << 30) -> list[list[bytes]]:
+    """Return how members of these *paths* group."""
+    archive = b"".join(entry(path, b"x" * 10) for path in paths) + END
+    both = []
+    for listed in (False, True):
+        parts = read_members(Trickle(archive, step), url="a", scratch=scratch_file, listed=listed)
+        both.append([[member.path for member in sample.members] for sample in samples_of(parts)])
+    assert both[0] == both[1]
+    return both[0]
+
+
+def samples_of(parts: Iterable[Parsed]) -> list[Sample]:
+    """Return the samples that a reader found."""
+    return [
+        sample for part in parts if isinstance(part, (ContiguousGroups, ScatteredGroup)) for sample in Batch(part, "a")
+    ]
+
+
+GROUPS = {
+    "adjacent": [[b"a.x", b"a.y"], [b"b.x"]],
+    "apart": [[b"a.x"], [b"b.x"], [b"a.y"]],
+    "a prefix is no key": [[b"a.x"], [b"ab.x"]],
+    "directories differ": [[b"d/a.x"], [b"e/a.x"]],
+    "a directory named as a key": [[b"a.x"], [b"a.d/b.x"]],
+    "without a dot, alone": [[b"a"], [b"a"], [b"a.x"], [b"a"]],
+    "hidden, alone": [[b".a.x"], [b".a.y"]],
+    "._ files are no part": [[b"a.x"], [b"._a.x"], [b"a.y"]],
+    "e. beside e.x": [[b"e.x"], [b"e."], [b"e.x", b"e.y"]],
+    "twice": [[b"a.x", b"a.y", b"a.x"]],
+    "case": [[b"a.x", b"a.X"], [b"A.x"]],
+    "dotted fields": [[b"a.x.y", b"a.x", b"a..z"]],
+}
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("step", [1 << 30, 100])
+def test_grouping(groups: list[list[bytes]], step: int) -> None:
+    assert grouped(*(path for sample in groups for path in sample), step=step) == groups
+
+
+@given(st.lists(st.text("ab./", min_size=1, max_size=5).map(lambda t: t.rstrip("/") or "a"), max_size=12))
+def test_grouping_agrees_with_the_key_rule(paths: list[str]) -> None:
+    raw = [path.encode() for path in paths]
+    expected: list[list[bytes]] = []
+    for path in raw:
+        key, field = split_path(path)
+        last = split_path(expected[-1][-1]) if expected else (b"", b"")
+        if expected and field and last[1] and last[0] == key:
+            expected[-1].append(path)
+        else:
+            expected.append([path])
+    assert grouped(*raw) == expected
+
+
+def test_an_end_of_archive_ends_a_sample_and_a_link_does_not() -> None:
+    archive = entry(b"a.x") + header(b"a.link", kind=b"2") + entry(b"a.y") + END + entry(b"a.z") + END
+    parts = list(read_members(Trickle(archive), url="a", scratch=scratch_file))
+    assert [sample.fields for sample in samples_of(parts)] == [("x", "y"), ("z",)]
+    assert [part.name for part in parts if isinstance(part, Special)] == ["a.link"]
+
+
+def test_a_sample_of_many_members_goes_to_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping, "LARGE", 5000)
+    monkeypatch.setattr(window, "BUFFER", 4096)
+    monkeypatch.setattr(window, "CARRIED", 2000)
+    content = [(f"a.f{n}", bytes([n]) * 1000) for n in range(20)]
+    archive = make_tar([*content, ("b.x", b"2")])
+    made: list[io.FileIO] = []
+
+    def scratch() -> io.FileIO:
+        made.append(scratch_file())
+        return made[-1]
+
+    first, second = samples_of(read_members(Trickle(archive, 3000), url="a", scratch=scratch))
+    assert [(m.name, m.read()) for m in first.members] == content
+    assert samples.raw_bytes((*first.members, *second.members)) == archive[: 21 * 1536 - 512]
+    assert made
+    for file in made:
+        file.close()
+
+
+SAMPLE = build({"__key__": "d/a", "jpg": b"JJ", "Cls": 7, "cls.json": {"a": [1, "ä"]}})
+
+
+def test_a_sample_is_a_mapping_of_its_fields() -> None:
+    assert (SAMPLE.key, SAMPLE.raw_key, SAMPLE.fields) == ("d/a", b"d/a", ("jpg", "Cls", "cls.json"))
+    assert dict(SAMPLE) == {"jpg": b"JJ", "Cls": b"7", "cls.json": '{"a": [1, "ä"]}'.encode()}
+    assert list(SAMPLE.items()) == list(dict(SAMPLE).items())
+    assert (SAMPLE["cls"], SAMPLE["CLS"], SAMPLE.get("nope"), SAMPLE.get("nope", b"-")) == (b"7", b"7", None, b"-")
+    assert "jpg" in SAMPLE
+    assert "nope" not in SAMPLE
+    assert 3 not in SAMPLE
+    assert len(SAMPLE) == 3
+    assert SAMPLE.open("jpg").read() == b"JJ"
+    with pytest.raises(KeyError, match="nope"):
+        SAMPLE["nope"]
+    with pytest.raises(KeyError, match="nope"):
+        SAMPLE.open("nope")
+    assert repr(SAMPLE) == "<Sample 'd/a' jpg Cls cls.json>"
+
+
+def test_exact_names_go_before_those_of_another_case() -> None:
+    sample = Sample(b"a", (new_member(b"a.JPG", b"1"), new_member(b"a.jpg", b"2"), new_member(b"a.Cls", b"3")))
+    assert (sample["jpg"], sample["JPG"]) == (b"2", b"1")
+    assert sample.member("cls", verbatim=True) is None
+    with pytest.raises(SampleError, match="'a' has 2 members for field 'Jpg'"):
+        sample["Jpg"]
+    twice = Sample(b"a", (new_member(b"a.x", b"1"), new_member(b"a.x", b"2")))
+    with pytest.raises(SampleError, match="2 members"):
+        twice["x"]
+
+
+def test_size_is_what_it_takes_in_an_archive() -> None:
+    assert SAMPLE.size == len(samples.raw_bytes(SAMPLE.members)) == 6 * 512
+    raw = samples.raw_bytes(SAMPLE.members)
+    assert Sample.at(b"d/a", b"j" * 512 + raw, 512, 512 + len(raw)).size == len(raw)
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"), [((b"a.x",), True), ((b"a",), False), ((b".h.x",), False), ((b"e.",), False)]
+)
+def test_only_samples_with_fields_are_grouped(paths: tuple[bytes, ...], expected: bool) -> None:
+    key = split_path(paths[0])[0]
+    assert Sample(key, tuple(new_member(path, b"") for path in paths)).grouped is expected
+
+
+def test_owned_samples_hold_no_buffers_and_ranges_stay(tmp_path: Path) -> None:
+    raw = samples.raw_bytes(SAMPLE.members)
+    buffer = bytearray(b"j" * 512 + raw + bytes(1 << 20))
+    view = Sample.at(b"d/a", buffer, 512, 512 + len(raw), "s")
+    for own in (view.own(), view.with_members(view.members).own(), SAMPLE.own()):
+        assert dict(own) == dict(SAMPLE)
+        assert all(isinstance(m.source, bytes) and len(m.source) <= len(raw) for m in own.members)
+        assert samples.raw_bytes(own.members) == raw
+    with file_stream(tmp_path / "a.tar", raw) as stream:
+        assert stream.file is not None
+        ranged = Sample.at(b"d/a", stream.file, 0, len(raw))
+        assert ranged.own() is ranged
+
+
+@pytest.mark.parametrize("where", ["memory", "span", "file"])
+def test_samples_pickle_by_value(where: str, tmp_path: Path) -> None:
+    raw = samples.raw_bytes(SAMPLE.members)
+    with file_stream(tmp_path / "a.tar", raw) as stream:
+        assert stream.file is not None
+        sample = {
+            "memory": SAMPLE.with_members(SAMPLE.members),
+            "span": Sample.at(b"d/a", raw, 0, len(raw)),
+            "file": Sample.at(b"d/a", stream.file, 0, len(raw)),
+        }[where]
+        sample.shard = "s.tar"
+        again = pickle.loads(pickle.dumps(sample))
+    assert (again.raw_key, again.shard, dict(again)) == (b"d/a", "s.tar", dict(SAMPLE))
+    assert samples.raw_bytes(again.members) == raw
+
+
+def test_keys_that_are_not_utf8_survive() -> None:
+    sample = Sample(b"\xe9", (new_member(b"\xe9.\xe8", b"1"),))
+    assert (sample.key, sample.fields) == ("\udce9", ("\udce8",))
+    assert build({"__key__": sample.key, sample.fields[0]: b"1"}).members[0].path == b"\xe9.\xe8"
+    assert pickle.loads(pickle.dumps(sample)).raw_key == b"\xe9"
+
+
+VALUES = [
+    ("jpg", b"\xff", b"\xff"),
+    ("jpg", bytearray(b"a"), b"a"),
+    ("jpg", memoryview(b"a"), b"a"),
+    ("cls", "3", b"3"),
+    ("txt", "ä", "ä".encode()),
+    ("cls", 3, b"3"),
+    ("x", 0.1, b"0.1"),
+    ("json", {"a": 1}, b'{"a": 1}'),
+    ("meta.JSON", [1, None, "ä"], '[1, null, "ä"]'.encode()),
+    ("json", "text", b'"text"'),
+    ("json", b"{}", b"{}"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "payload"), VALUES)
+def test_values(field: str, value: object, payload: bytes) -> None:
+    assert encode(field, value) == payload
+
+
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}, object()])
+def test_values_without_an_encoding_are_refused_by_field(value: object) -> None:
+    with pytest.raises(TypeError, match=r"'seg\.txt'"):
+        encode("seg.txt", value)
+
+
+@pytest.mark.parametrize(("field", "kind"), [("png", "PNG"), ("seg.PNG", "PNG"), ("jpg", "JPEG"), ("webp", "WEBP")])
+def test_pictures_are_encoded_as_the_field_says(field: str, kind: str) -> None:
+    from PIL import Image
+
+    payload = encode(field, Image.new("RGB", (3, 2), "red"))
+    with Image.open(io.BytesIO(payload)) as picture:
+        assert (picture.format, picture.size) == (kind, (3, 2))
+
+
+def test_pictures_under_other_names_are_refused_by_field() -> None:
+    from PIL import Image
+
+    with pytest.raises(TypeError, match=r"'seg\.cls'"):
+        encode("seg.cls", Image.new("L", (1, 1)))
+
+
+def test_built_samples_keep_the_order_and_skip_names_with_underscores() -> None:
+    sample = build({"__url__": "u", "z": b"1", "__key__": "k", "a": "2", "__x": 3})
+    assert sample.fields == ("z", "a")
+    assert json.loads(build({"__key__": "k", "json": {"z": 1}})["json"]) == {"z": 1}
+
+
+@pytest.mark.parametrize("fields", [{"a": b""}, {"__key__": "", "a": b""}, {"__key__": 3, "a": b""}, {}])
+def test_samples_need_a_key(fields: dict[str, object]) -> None:
+    with pytest.raises(SampleError, match="__key__"):
+        build(fields)
+
+
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [("a.b", "x"), ("a", "x/y"), ("d/", "x"), ("a\0b", "x"), (".a", "x"), ("a", "x\0"), ("a.b", ""), ("d/", "")],
+)
+def test_names_that_would_not_read_back_are_refused(key: str, field: str) -> None:
+    with pytest.raises(SampleError, match="would not read back"):
+        build({"__key__": key, field: b"1"})

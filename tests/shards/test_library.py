@@ -1,0 +1,419 @@
+"""The Python names: read, write, TarWriter, Sample."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import ItemsView
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import tartools
+from tartools.errors import SampleError, StorageError, TruncatedError
+from tests.conftest import make_samples, make_tar, members_of, open_descriptors
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    path = tmp_path / "a.tar"
+    path.write_bytes(make_tar(make_samples(100)))
+    return path
+
+
+def label(sample: tartools.Sample) -> tuple[str, bytes, int]:
+    return sample.key, sample["cls"], len(sample["jpg"])
+
+
+def expected(count: int) -> list[tuple[str, bytes, int]]:
+    return [(f"{n:06d}", b"%d" % (n % 10), n * 37 % 3000) for n in range(count)]
+
+
+def test_read_gives_the_samples_of_all_shards_in_order(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"a-{number:03d}.tar").write_bytes(make_tar(make_samples(10, 10 * number)))
+    found = list(map(label, tartools.read(f"{tmp_path}/a-{{000..002}}.tar")))
+    assert found == expected(30)
+    assert list(map(label, tartools.read([f"{tmp_path}/a-00?.tar"]))) == found
+
+
+def test_a_list_of_samples_stays_valid_while_reading_goes_on(shard: Path) -> None:
+    assert list(map(label, list(tartools.read(str(shard))))) == expected(100)
+
+
+def test_a_sample_is_a_mapping_of_its_fields(shard: Path) -> None:
+    sample = list(tartools.read(str(shard)))[7]
+    assert sample.key == "000007" and list(sample) == ["cls", "jpg"] == list(sample.keys()) and len(sample) == 2
+    assert dict(sample) == {"cls": b"7", "jpg": sample["jpg"]}
+    assert "JPG" in sample and sample["JPG"] == sample["jpg"] and "png" not in sample
+    assert sample.get("png") is None and sample.get("png", b"x") == b"x"
+    with pytest.raises(KeyError):
+        sample["png"]
+
+
+def test_exact_spelling_goes_before_another_case_and_two_equals_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(make_tar([("a.jpg", b"1"), ("a.JPG", b"2"), ("b.Cls", b"3"), ("b.CLS", b"4")]))
+    a, b = tartools.read(str(path))
+    assert (a["jpg"], a["JPG"], b["Cls"]) == (b"1", b"2", b"3")
+    for sample, field in ((a, "Jpg"), (b, "cls")):
+        with pytest.raises(SampleError, match="2 members"):
+            sample[field]
+
+
+def test_samples_pickle_by_value_and_go_through_a_pool(shard: Path) -> None:
+    first = next(tartools.read(str(shard)))
+    copy = pickle.loads(pickle.dumps(first))
+    assert (copy.key, dict(copy), copy.shard) == (first.key, dict(first), str(shard))
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert list(pool.imap(label, tartools.read(str(shard)))) == expected(100)
+
+
+def test_threads_read_side_by_side(shard: Path) -> None:
+    results: list[list[tuple[str, bytes, int]]] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(list(map(label, tartools.read(str(shard)))))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected(100)] * 8
+
+
+def test_dropping_the_iterator_half_way_closes_what_it_had_open(shard: Path, tmp_path: Path) -> None:
+    before = open_descriptors()
+    samples = tartools.read([str(shard), f"pipe:cat {shard}; echo $$ > {tmp_path}/pid; cat {shard}"])
+    for _ in range(150):
+        sample = next(samples)
+    del samples
+    gc.collect()
+    assert sample["cls"] == b"9"
+    assert open_descriptors() == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_large_member_is_opened_without_being_held(tmp_path: Path) -> None:
+    payload = bytes(range(256)) * 100_000
+    for name, data in (("a.tar", make_tar([("v.mp4", payload), ("v.cls", b"1")])),):
+        (tmp_path / name).write_bytes(data)
+    for url in (f"{tmp_path}/a.tar", f"pipe:cat {tmp_path}/a.tar"):
+        (sample,) = tartools.read(url)
+        assert isinstance(sample.members[0].source, io.FileIO)
+        with sample.open("mp4") as file:
+            file.seek(-256, os.SEEK_END)
+            assert file.read() == payload[-256:]
+            file.seek(1000)
+            assert file.read(5) == payload[1000:1005]
+        assert sample["mp4"] == payload
+
+
+def test_damage_is_raised_after_the_samples_before_it(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes()[:20_000])
+    found: list[tuple[str, bytes, int]] = []
+    with pytest.raises(TruncatedError, match=f"{shard}: at byte 20000: ") as caught:
+        found.extend(map(label, tartools.read(str(shard))))
+    assert found == expected(len(found)) and len(found) > 3
+    assert (caught.value.url, caught.value.offset) == (str(shard), 20_000)
+
+
+def test_a_missing_shard_is_told_before_anything_is_read(shard: Path) -> None:
+    with pytest.raises(StorageError, match="No such file"):
+        tartools.read([str(shard), "/no/such.tar"])
+
+
+def test_links_are_warned_about(tmp_path: Path) -> None:
+    (tmp_path / "a.cls").write_text("1")
+    (tmp_path / "b.cls").symlink_to("a.cls")
+    subprocess.run(["tar", "-cf", "x.tar", "a.cls", "b.cls"], cwd=tmp_path, check=True)
+    with pytest.warns(UserWarning, match="symbolic link"):
+        assert len(list(tartools.read(f"{tmp_path}/x.tar"))) == 1
+    assert len(list(tartools.read(f"{tmp_path}/x.tar", skip_special=True))) == 1
+
+
+def test_write_takes_samples_that_were_read(shard: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tar"
+    tartools.write((s for s in tartools.read(str(shard)) if s["cls"] == b"3"), str(out))
+    assert [name for name, _ in members_of(out.read_bytes())] == [
+        f"{n:06d}.{field}" for n in range(3, 100, 10) for field in ("cls", "jpg")
+    ]
+
+
+def test_tarwriter_encodes_by_field(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (4, 3), (255, 0, 0))
+    out = tmp_path / "out.tar"
+    with tartools.TarWriter(str(out)) as writer:
+        writer.write({"__key__": "k/1", "__url__": "x", "png": picture, "cls": "3", "n": 7, "x": 0.5, "b": b"\0"})
+        writer.write({"__key__": "k/2", "meta.json": {"a": [1, None]}, "txt": "é"})
+    one, two = tartools.read(str(out))
+    assert dict(one) | {"png": b""} == {"png": b"", "cls": b"3", "n": b"7", "x": b"0.5", "b": b"\0"}
+    assert Image.open(one.open("png")).getpixel((0, 0)) == (255, 0, 0)
+    assert dict(two) == {"meta.json": b'{"a": [1, null]}', "txt": "é".encode()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"__key__": "a", "cls": object()}, TypeError, "'cls'"),
+        ({"__key__": "a", "cls": {"no": "json field"}}, TypeError, "'cls'"),
+        ({"__key__": "a", "json": {1, 2}}, TypeError, "'json'"),
+        ({"cls": "1"}, SampleError, "__key__"),
+        ({"__key__": "a", "__url__": "x"}, SampleError, "no fields"),
+        ({"__key__": "a.b", "cls": "1"}, SampleError, "would not read back"),
+        ({"__key__": "a/", "cls": "1"}, SampleError, "would not read back"),
+    ],
+)
+def test_tarwriter_refuses_what_would_not_come_back(
+    tmp_path: Path, fields: dict[str, object], error: type[Exception], message: str
+) -> None:
+    out = tmp_path / "out.tar"
+    with pytest.raises(error, match=message), tartools.TarWriter(str(out)) as writer:
+        writer.write(fields)
+    assert os.listdir(tmp_path) == []
+
+
+def test_only_close_and_a_normal_end_commit(tmp_path: Path) -> None:
+    out = tmp_path / "out.tar"
+    writer = tartools.TarWriter(str(out))
+    writer.write({"__key__": "a", "cls": "1"})
+    del writer
+    gc.collect()
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ZeroDivisionError), tartools.TarWriter(str(out)) as writer:
+        writer.write({"__key__": "a", "cls": "1"})
+        1 / 0  # noqa: B018
+    assert os.listdir(tmp_path) == []
+    writer = tartools.TarWriter(str(out))
+    writer.write({"__key__": "a", "cls": "1"})
+    writer.close()
+    writer.close()
+    writer.abort()
+    assert os.listdir(tmp_path) == ["out.tar"] and members_of(out.read_bytes()) == [("a.cls", b"1")]
+    with pytest.raises(ValueError, match="closed"):
+        writer.write({"__key__": "b", "cls": "1"})
+    with pytest.raises(StorageError, match="already exists"):
+        tartools.TarWriter(str(out))
+
+
+@pytest.mark.parametrize("ending", ["", "import sys; sys.exit(0)", "1/0"])
+def test_a_program_that_ends_without_close_leaves_nothing(tmp_path: Path, ending: str) -> None:
+    program = f"import tartools\nw = tartools.TarWriter('out.tar')\nw.write({{'__key__': 'a', 'cls': '1'}})\n{ending}"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_own_frees_the_buffers_and_keeps_the_bytes(shard: Path) -> None:
+    for sample in tartools.read(str(shard)):
+        owned = sample.own()
+        assert dict(owned) == dict(sample) and owned.key == sample.key
+        sources = {id(member.source): member.source for member in owned.members}
+        assert sum(map(len, sources.values())) == owned.size  # type: ignore[arg-type]
+
+
+def test_a_write_that_failed_half_way_cannot_be_committed(tmp_path: Path) -> None:
+    source, out = tmp_path / "a.tar", tmp_path / "out.tar"
+    source.write_bytes(make_tar([("a.bin", bytes(3 << 20)), ("b.bin", b"1")]))
+    large, small = tartools.read(str(source))
+    os.truncate(source, 1 << 20)
+    writer = tartools.TarWriter(str(out))
+    with pytest.raises(StorageError, match="became shorter"):
+        writer.write(large)
+        writer.write(small)  # what was added is written when the next piece begins
+    with pytest.raises(StorageError, match="earlier write failed"):
+        writer.close()
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_a_close_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out.tar"
+    writer = tartools.TarWriter(str(out))
+    writer.write({"__key__": "a", "cls": 1})
+    out.write_bytes(b"somebody was faster")
+    with pytest.raises(StorageError, match="already exists"):
+        writer.close()
+    assert os.listdir(tmp_path) == ["out.tar"] and out.read_bytes() == b"somebody was faster"
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "del writer, samples; os._exit(0)"])
+def test_a_fork_that_ends_leaves_its_parent_alone(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3000)))
+    program = f"""
+import os, sys, tartools
+writer, samples = tartools.TarWriter("out.tar"), tartools.read("pipe:cat a.tar")
+writer.write(next(samples))
+if not os.fork():
+    {ending}
+os.wait()
+for sample in samples:
+    writer.write(sample)
+writer.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert members_of((tmp_path / "out.tar").read_bytes()) == make_samples(3000)
+
+
+def test_kept_samples_keep_no_files_open(tmp_path: Path) -> None:
+    names = []
+    for number in range(200):
+        names.append(str(tmp_path / f"{number:03d}.tar"))
+        Path(names[-1]).write_bytes(make_tar([(f"{number}.txt", b"%d" % number)]))
+    before = open_descriptors()
+    kept = list(tartools.read(names))
+    assert open_descriptors() == before
+    assert [sample["txt"] for sample in kept] == [b"%d" % number for number in range(200)]
+    assert [dict(sample) for sample in pickle.loads(pickle.dumps(kept))] == [dict(sample) for sample in kept]
+    assert copy.deepcopy(kept[7].members[0]).read() == b"7"
+
+
+def test_names_that_no_field_has(shard: Path) -> None:
+    sample = next(tartools.read(str(shard)))
+    assert "\ud800" not in sample and sample.get("\ud800") is None
+
+
+def test_threads_that_share_a_writer_write_whole_samples(tmp_path: Path) -> None:
+    writer = tartools.TarWriter(str(tmp_path / "out.tar"))
+
+    def work(number: int) -> None:
+        for n in range(200):
+            writer.write({"__key__": f"{number}-{n:03d}", "bin": b"%d" % number * (n * 997 % 200_000), "cls": n})
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    writer.close()
+    found = [(s.key, int(s["cls"]), len(s["bin"])) for s in tartools.read(str(tmp_path / "out.tar"))]
+    assert len(found) == 800
+    for number in range(4):  # each thread's samples are in its order
+        mine = [row for row in found if row[0][0] == str(number)]
+        assert mine == [(f"{number}-{n:03d}", n, n * 997 % 200_000) for n in range(200)]
+
+
+def test_close_while_a_thread_writes_is_an_error_and_commits_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out.tar"
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow(dict[str, object]):
+        def items(self) -> ItemsView[str, object]:
+            inside.set()
+            go_on.wait(60)
+            return super().items()
+
+    writer = tartools.TarWriter(str(out))
+    writer.write({"__key__": "a", "cls": 1})
+    raised: list[Exception] = []
+
+    def work() -> None:
+        try:
+            writer.write(Slow({"__key__": "b", "cls": 2}))
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert inside.wait(60)
+    with pytest.raises(StorageError, match="while a thread was writing"):
+        writer.close()
+    go_on.set()
+    thread.join()
+    assert [type(error) for error in raised] == [ValueError]
+    writer.close()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("output", ["out.tar", "-", "fifo"])
+def test_a_writer_belongs_to_its_process(tmp_path: Path, output: str) -> None:
+    program = f"""
+import os, sys, tartools
+writer = tartools.TarWriter({output!r})
+writer.write({{"__key__": "a", "cls": 1}})
+if not os.fork():
+    for call in (lambda: writer.write({{"__key__": "b", "cls": 2}}), writer.close):
+        try:
+            call()
+        except RuntimeError as error:
+            assert "belongs to the process" in str(error)
+        else:
+            print("no error", file=sys.stderr)
+    if os.fork():
+        writer.abort()
+    sys.exit()
+os.wait()
+assert not os.path.exists("out.tar")
+writer.write({{"__key__": "c", "cls": 3}})
+writer.close()
+"""
+    os.mkfifo(tmp_path / "fifo")
+    fifo = subprocess.Popen(["cat", "fifo"], cwd=tmp_path, stdout=subprocess.PIPE) if output == "fifo" else None
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    written = done.stdout if output == "-" else fifo.communicate()[0] if fifo else (tmp_path / output).read_bytes()
+    assert members_of(written) == [("a.cls", b"1"), ("c.cls", b"3")]
+
+
+def test_a_file_that_is_written_belongs_to_its_process(tmp_path: Path) -> None:
+    program = """
+import os, sys, tartools
+file = tartools.open("-" if len(sys.argv) > 1 else "out", "wb")
+file.write(b"one ")
+if not os.fork():
+    for call in (lambda: file.write(b"no "), file.close):
+        try:
+            call()
+        except RuntimeError as error:
+            assert "belongs to the process" in str(error)
+        else:
+            print("no error", file=sys.stderr)
+    sys.exit()
+os.wait()
+assert not os.path.exists("out")
+file.write(b"two")
+file.close()
+"""
+    for arguments in ([], ["stdout"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert (done.stdout if arguments else (tmp_path / "out").read_bytes()) == b"one two"
+        (tmp_path / "out").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("count", [10, 3000])
+def test_an_iterator_that_has_begun_belongs_to_its_process(tmp_path: Path, count: int) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(count)))
+    program = """
+import os, sys, tartools
+new, samples = tartools.read("a.tar"), tartools.read(["a.tar", "a.tar"])
+keys = [next(samples).key]
+if not os.fork():
+    assert [sample.key for sample in new][:1] == keys
+    try:
+        next(samples)
+    except RuntimeError as error:
+        assert "another process" in str(error)
+        sys.exit(0)
+    sys.exit(1)
+if os.wait()[1]:
+    sys.exit("no error")
+keys += [sample.key for sample in samples]
+print(len(keys), keys == 2 * [sample.key for sample in new])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, b"", b"%d True\n" % (2 * count))

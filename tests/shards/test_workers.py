@@ -1,0 +1,511 @@
+"""Archives that several processes read in pieces: the same table, the same words and status as one process gives."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.archives import END, entry, long, pax
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of
+
+SMALL = 16 << 10  # bytes of a piece, here
+Answer = tuple[int, str, bytes, int]  # status, stderr, output, children
+Case = tuple[Sequence[str], bytes]
+
+# Runs each line of stdin, a command and its arguments as JSON, with pieces of so many bytes; one JSON line for each.
+PROGRAM = """
+import importlib, io, json, os, signal, sys
+from tartools.shards import gathering, workers
+workers.PART, workers.MOST_OUTPUT = int(sys.argv[1]), int(sys.argv[2])
+gathering.SMALL = 2 * workers.PART
+what = sys.argv[3]
+fork, forks = os.fork, []
+def forked():
+    if what == "refuse":
+        raise BlockingIOError(11, "too many processes")
+    pid = fork()
+    forks.append(pid)
+    if pid and what == "kill":
+        os.kill(pid, signal.SIGKILL)
+    return pid
+os.fork = forked
+workers.os.sched_getaffinity = lambda _: range(3)
+for line in sys.stdin:
+    sys.stderr = io.StringIO()
+    name, *arguments = json.loads(line)
+    command = getattr(importlib.import_module("tartools.commands." + name), name)
+    status = command.main(["-o", "out", "--force", *arguments])
+    left = 0
+    for pid in forks:
+        try:
+            os.kill(pid, 0)
+            left += 1
+        except ProcessLookupError:
+            pass
+    out = open("out", "rb").read().hex() if os.path.exists("out") else ""
+    print(json.dumps([status, sys.stderr.getvalue(), out, len(forks), left]), flush=True)
+    forks.clear()
+    if os.path.exists("out"):
+        os.unlink("out")
+"""
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Callable[..., list[Answer]]:
+    """Return a function that says what each line, a command and its arguments, does, with pieces of *size* bytes.
+
+    What it is to do *before* is Python.
+    """
+
+    def answers(
+        lines: Sequence[Sequence[str]], size: int = SMALL, held: int = 1 << 26, what: str = "", before: str = ""
+    ) -> list[Answer]:
+        program = PROGRAM.replace("for line in sys.stdin:", f"{before}\nfor line in sys.stdin:")
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(size), str(held), what],
+            input="".join(json.dumps(line) + "\n" for line in lines),
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=clean_environment(),
+            timeout=300,
+            check=True,
+        )
+        found = []
+        for line in done.stdout.splitlines():
+            status, said, out, children, left = json.loads(line)
+            assert left == 0, "a process is left"
+            found.append((status, said, bytes.fromhex(out), children))
+        return found
+
+    return answers
+
+
+@pytest.fixture
+def alike(answers: Callable[..., list[Answer]], tmp_path: Path) -> Callable[..., list[Answer]]:
+    """Return a function that checks that pieces change nothing for archives, and says what a command did with them."""
+
+    def alike(
+        archives: Sequence[bytes], *options: str, command: str = "tar2tsv", **settings: int | str
+    ) -> list[Answer]:
+        lines = []
+        for number, archive in enumerate(archives):
+            (tmp_path / f"{number}.tar").write_bytes(archive)
+            lines.append([command, *options, f"{number}.tar"])
+        whole, cut = answers(lines, size=1 << 30), answers(lines, **settings)
+        assert len(whole) == len(cut) == len(archives)
+        for number, (one, other) in enumerate(zip(whole, cut, strict=True)):
+            assert one[:3] == other[:3], f"archive {number}"
+            assert one[3] == 0
+        return cut
+
+    return alike
+
+
+Alike = Callable[..., list[Answer]]
+
+
+def texts(count: int, size: int = 700) -> list[bytes]:
+    """Return *count* samples, each all of its members."""
+    return [
+        entry(b"%06d.txt" % n, b"%d " % n * (size // 8)) + entry(b"%06d.cls" % n, b"%d" % (n % 7)) for n in range(count)
+    ]
+
+
+def test_pieces_change_nothing(alike: Alike) -> None:
+    sound = b"".join(texts(200)) + END
+    [(status, said, table, children)] = alike([sound], "-f", "cls txt")
+    assert (status, said) == (0, "")
+    assert table.count(b"\n") == 201
+    assert table.splitlines()[200].startswith(b"000199\t3\t199 199 ")
+    assert children > len(sound) // (2 * SMALL)
+
+
+@pytest.mark.parametrize("options", [("--csv",), ("--jsonl",), ("--nokey", "--noheader"), ("--verbatim",)])
+def test_every_form(alike: Alike, options: Sequence[str]) -> None:
+    [(status, _, _, children)] = alike([b"".join(texts(100)) + END], "-f", "txt n=cls", *options)
+    assert status == 0
+    assert children > 2
+
+
+def test_the_account_counts_all(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
+    archive = b"".join(texts(200)) + END
+    (tmp_path / "a.tar").write_bytes(archive)
+    [(status, said, _, children)] = answers([["tar2tsv", "-v", "a.tar", "a.tar"]])
+    assert status == 0
+    assert children > 4
+    assert said.startswith(f"tar2tsv: 400 samples in, 400 out, {2 * len(archive) / 1e3:.1f} kB")
+
+
+@pytest.mark.parametrize("options", [("-c", "150"), ("-f", "__index__ cls"), ("-f", "i=cls;__index__")])
+def test_what_needs_an_order_has_one_process(alike: Alike, options: Sequence[str]) -> None:
+    [(status, _, table, children)] = alike([b"".join(texts(200)) + END], *options)
+    assert (status, children) == (0, 0)
+    assert table.count(b"\n") in (151, 201)
+
+
+def test_an_end_at_every_block(alike: Alike) -> None:
+    archive = b"".join(texts(24)) + END
+    found = alike([archive[:size] for size in range(0, len(archive), 512)], "-f", "cls txt", size=4096)
+    assert {status for status, *_ in found[:-1]} == {1}
+    assert found[-1][0] == 0 or "end-of-archive" in found[-1][1]
+    assert max(children for *_, children in found) > 4
+
+
+def test_damage_in_every_header(alike: Alike) -> None:
+    samples = texts(24)
+    archive = b"".join(samples) + END
+    damaged = [archive[: at + 20] + b"?" + archive[at + 21 :] for at in range(0, len(archive) - 1024, 512)]
+    found = alike(damaged, "-f", "cls txt", size=4096)
+    assert {status for status, *_ in found} == {0, 1}  # some is in payloads
+    assert (
+        sum("checksum" in said for _, said, *_ in found) == 2 * len(samples) - 1
+    )  # of the first it says that this is no archive
+
+
+def test_what_is_said_is_said_once(alike: Alike) -> None:
+    samples = texts(60)
+    link = entry(b"000030.lnk", kind=b"2")
+    linked = b"".join([*samples[:20], link, *samples[20:40], link, *samples[40:]]) + END
+    [(status, said, table, _)] = alike([linked])
+    assert status == 1
+    assert said.count("symbolic link") == 1
+    assert "1 more members" in said
+    assert table.count(b"\n") == 61
+    alike([linked], "--skip-special")
+    [(status, said, *_)] = alike([linked[:-1024]], "--skip-special", "--lax")
+    assert status == 0
+    assert "--lax" in said
+
+
+@pytest.mark.parametrize("between", [(), (entry(b"dir/", kind=b"5"),), (END,)])
+def test_cuts_beside_other_things(alike: Alike, between: Sequence[bytes]) -> None:
+    parts = [part for sample in texts(60) for part in (sample, *between)]
+    [(status, _, table, children)] = alike([b"".join(parts) + END], "-f", "cls")
+    assert (status, table.count(b"\n")) == (0, 61)
+    assert children > (END not in between)  # the next cut is looked for in one archive
+
+
+def test_a_group_goes_on_behind_what_is_no_member_of_it(alike: Alike) -> None:
+    folder = entry(b"dir/", kind=b"5")
+    samples = [entry(b"%04d.a" % n, b"x" * 600) + folder + entry(b"%04d.b" % n, b"y" * 600) for n in range(60)]
+    [(status, _, table, children)] = alike([b"".join(samples) + END], "-f", "a b", size=2048)
+    assert (status, table.count(b"\n")) == (0, 61)
+    assert children > 4
+
+
+def test_archives_in_payloads_are_no_samples(alike: Alike) -> None:
+    inner = b"".join(texts(40, 300)) + END
+    archive = entry(b"0.tar", inner) + b"".join(texts(30)) + entry(b"1.tar", inner) + entry(b"1.cls", b"1") + END
+    for size in (2048, 4096, 8192, 20480):
+        [(status, _, table, children)] = alike([archive], size=size)
+        assert status == 0
+        assert [line for line in table.split() if b"0000" not in line] == [b"__key__", b"0", b"1"]
+        assert children >= 1
+
+
+def test_global_headers_govern_what_is_behind(alike: Alike) -> None:
+    samples = texts(60)
+    archive = b"".join([*samples[:10], pax((b"comment", b"no more"), kind=b"g"), *samples[10:]]) + END
+    renamed = b"".join([*samples[:10], pax((b"path", b"all.cls"), kind=b"g"), *samples[10:]]) + END
+    alike([archive, renamed], "-f", "cls", "--missing", "none", size=4096)
+
+
+@pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_long_names(alike: Alike, format: int) -> None:
+    members = [(f"{'d' * 120}/{n:06d}.{field}", b"%d" % n) for n in range(60) for field in ("cls", "id")]
+    [(status, _, table, children)] = alike([make_tar(members, format)], "-f", "cls id")
+    assert (status, table.count(b"\n")) == (0, 61)
+    assert children > 2
+
+
+def test_long_names_whose_headers_are_alike(alike: Alike) -> None:
+    archive = b"".join(long(b"%s/%04d.cls" % (b"d" * 120, n // 2)) + entry(b"d" * 100, b"1") for n in range(99)) + END
+    alike([archive], "--missing", "", size=2048)
+
+
+def test_one_group_that_never_ends(alike: Alike) -> None:
+    archive = b"".join(entry(b"one.%d" % n, b"x" * 500) for n in range(300)) + END
+    [(status, _, table, _)] = alike([archive], "-f", "7", size=2048)
+    assert (status, table) == (0, b"__key__\t7\none\t" + b"x" * 500 + b"\n")
+
+
+def test_values_that_are_missing(alike: Alike) -> None:
+    samples = texts(60)
+    odd = [entry(b"odd.txt", b"x")]
+    late, twice = b"".join(samples[:50] + odd + samples[50:]) + END, entry(b"a.x", b"1") * 2 + b"".join(samples) + END
+    for options in (("-f", "cls"), ("-f", "cls", "--missing", "NA"), ("-f", "x", "--missing", "NA"), ("-f", "x;txt")):
+        alike([late, twice], *options)
+    [(status, said, *_)] = alike([late], "-f", "x y", "--missing", "NA")
+    assert status == 1
+    assert "no sample had a value for x y; the fields were: txt cls" in said
+    [(status, said, table, _)] = alike([late], "-f", "cls")
+    assert (status, table) == (1, b"")  # a file appears when it is complete
+    assert "sample 'odd' has no value for 'cls'" in said
+
+
+def test_names_that_are_no_text(alike: Alike) -> None:
+    samples = texts(60)
+    bad = b"".join([*samples[:40], entry(b"\xff.cls", b"1"), *samples[40:]]) + END
+    [(status, said, *_)] = alike([bad], "-f", "cls")
+    assert status == 1
+    assert "not valid Unicode" in said
+    [(status, said, *_)] = alike(
+        [b"".join(entry(b"%d.\xff" % n, b"x" * 900) for n in range(99)) + END], "-f", "a", "--missing", ""
+    )
+    assert status == 1
+
+
+def test_many_shards(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
+    names = []
+    for number in range(40):
+        (tmp_path / f"{number:03d}.tar").write_bytes(make_tar(make_samples(1 + number % 9, 100 * number)))
+        names.append(f"{number:03d}.tar")
+    (tmp_path / "big.tar").write_bytes(b"".join(texts(200)) + END)
+    names.insert(20, "big.tar")
+    (tmp_path / "no.tar").write_bytes(b"x" * 512)
+    with gzip.open(tmp_path / "z.tgz", "wb") as file:
+        file.write(b"".join(texts(300)) + END)
+    for line in (
+        ["tar2tsv", "-f", "cls", *names],
+        ["tar2tsv", "-f", "cls __shard__", *names, "no.tar", *names],
+        ["tarsort", "-s", "cls", *names],
+        ["tarsort", "-u", "last", *names[:30], "z.tgz", *names],
+        ["tarsort", "-r", *names, "no.tar"],
+    ):
+        [whole], [cut] = answers([line], size=1 << 30), answers([line])
+        assert whole[:3] == cut[:3]
+        assert cut[3] > 20
+
+
+@pytest.mark.parametrize("what", ["kill", "refuse"])
+def test_processes_that_cannot_be(alike: Alike, what: str) -> None:
+    [(status, said, table, _)] = alike([b"".join(texts(200)) + END], "-f", "cls", what=what)
+    assert (status, said, table.count(b"\n")) == (0, "", 201)
+
+
+def test_what_is_made_of_a_piece_is_bounded(alike: Alike) -> None:
+    [(status, _, table, children)] = alike([b"".join(texts(200)) + END], "-f", "txt", held=1000)
+    assert (status, table.count(b"\n")) == (0, 201)
+    assert 0 < children <= 4  # it did not go on so
+
+
+def test_random_archives(alike: Alike) -> None:
+    dice = random.Random(4)
+    archives = []
+    for _ in range(150):
+        parts: list[bytes] = []
+        for sample in texts(dice.randrange(5, 60), 300):
+            parts.append(sample)
+            odd = dice.randrange(60)
+            if odd == 0:
+                parts.append(END)
+            elif odd == 1:
+                parts.append(entry(b"x%d.tar" % len(parts), b"".join(texts(dice.randrange(30)))))
+            elif odd == 2:
+                parts.append(entry(b"link", kind=b"1"))
+            elif odd == 3:
+                parts.append(pax((b"path", b"%d.cls" % len(parts))) + entry(b"z", b"1"))
+            elif odd == 4:
+                parts.append(entry(b"deep/%d." % len(parts), b"5"))
+            elif odd == 5:
+                parts += [b"?" * 512]
+            elif odd == 6:
+                parts.append(entry(b"plain", b"".join(texts(3))[: dice.randrange(2000)]))
+        archives.append(b"".join(parts) + END)
+    for size in (1024, 5000):
+        found = alike(archives, "-f", "cls", "--missing", "-", size=size)
+        assert {status for status, *_ in found} == {0, 1}
+        assert sum(children > 1 for *_, children in found) > 100
+    for options in ([], ["-u", "first"], ["-s", "cls", "--missing", "last"], ["-s", "__size__", "-r"]):
+        found = alike(archives, *options, command="tarsort", size=2000)
+        assert {status for status, *_ in found} == {0, 1}
+        assert sum(children > 1 for *_, children in found) > 100
+
+
+ORDERS = [
+    [],
+    ["-r"],
+    ["-S", "version"],
+    ["-s", "cls"],
+    ["-s", "cls", "-S", "int", "-r"],
+    ["-s", "__size__"],
+    ["-u", "last"],
+    ["-s", "cls", "-u", "first"],
+    ["-M", "64K"],
+]
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=" ".join)
+def test_sorting(alike: Alike, options: list[str]) -> None:
+    samples = texts(300, 300)
+    random.Random(8).shuffle(samples)
+    [(status, _, table, children)] = alike([b"".join(samples) + END], *options, command="tarsort")
+    assert status == 0
+    assert len(table) > len(samples) * 2048 or "-s cls -u" in " ".join(options)
+    assert children > 10
+
+
+@pytest.mark.parametrize("options", [["-S", "shuffle"], ["-s", "__index__", "-r"]], ids=" ".join)
+def test_sorting_by_place_has_one_process(alike: Alike, options: list[str]) -> None:
+    [(status, _, table, children)] = alike([b"".join(texts(100)) + END], *options, command="tarsort")
+    assert (status, children) == (0, 0)
+    assert len(table) > 200_000
+
+
+def test_equal_samples_stay_in_order(alike: Alike, answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
+    samples = [
+        entry(b"%d/%04d.cls" % (n % 3, n), b"%d" % (n % 2)) + entry(b"%d/%04d.z" % (n % 3, n), b"x" * 900)
+        for n in range(300)
+    ]
+    [(status, _, sorted_by_class, children)] = alike([b"".join(samples) + END], "-s", "cls", command="tarsort")
+    assert status == 0
+    assert children > 10
+    expected = b"".join(samples[::2] + samples[1::2])
+    assert sorted_by_class.startswith(expected)
+
+
+def test_samples_that_come_in_parts(alike: Alike) -> None:
+    parts = [entry(b"%04d.a" % n, b"x" * 900) for n in range(100)] + [entry(b"%04d.b" % n, b"y") for n in range(100)]
+    [(status, _, joined, children)] = alike([b"".join(parts) + END], command="tarsort")
+    assert status == 0
+    assert children > 5
+    assert joined.startswith(b"".join(part for pair in zip(parts[:100], parts[100:], strict=True) for part in pair))
+    for options in ([], ["-u", "first"], ["-u", "last"]):
+        alike(
+            [b"".join([*parts, *parts]) + END, b"".join([*parts[:60], parts[59], *parts[60:]]) + END],
+            *options,
+            command="tarsort",
+        )
+
+
+def test_samples_that_have_to_be_copied(alike: Alike) -> None:
+    samples = texts(100)
+    governed = [*samples[:50], pax((b"uname", b"me"), kind=b"g"), *samples[50:]]
+    apart = [
+        part
+        for n in range(100)
+        for part in (entry(b"%04d.a" % n, b"x" * 900), entry(b"d/", kind=b"5"), entry(b"%04d.b" % n, b"y"))
+    ]
+    for archive in (
+        b"".join(governed) + END,
+        b"".join(apart) + END,
+        entry(b"big.bin", b"x" * 3_000_000) + b"".join(samples) + END,
+    ):
+        [(status, _, table, _)] = alike([archive], command="tarsort")
+        assert status == 0
+        assert len(table) > 200_000
+
+
+def test_what_has_to_be_copied_is_left_to_one_process(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
+    """A small compressed shard before a large plain one: no process reads in vain, and none is missing."""
+    (tmp_path / "a.tar").write_bytes(b"".join(texts(200)) + END)
+    (tmp_path / "s.tgz").write_bytes(gzip.compress(make_tar(make_samples(3, 900))))
+    [(status, _, alone, forks)] = answers([["tarsort", "a.tar"]])
+    assert status == 0 and forks > 2
+    for inputs in (["s.tgz", "a.tar"], ["a.tar", "s.tgz"]):
+        [(status, said, both, others)] = answers([["tarsort", *inputs]])
+        assert (status, said, others) == (0, "", forks)
+        assert len(members_of(both)) == len(members_of(alone)) + 6
+
+
+def test_a_file_that_changes_while_it_is_sorted(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"".join(texts(200)) + END)
+    touch = """
+found = workers.find_cut
+def touched(file, near):
+    if 60_000 < near < 80_000:
+        try:
+            os.waitid(os.P_PID, forks[0], os.WEXITED | os.WNOWAIT)  # it has seen the file as it was
+        except ChildProcessError:
+            pass
+        os.utime("a.tar", (1, 1))
+    return found(file, near)
+workers.find_cut = touched
+"""
+    [(status, said, *_)] = answers([["tarsort", "a.tar"]], before=touch)
+    assert status == 1
+    assert "this input changed while it was sorted" in said
+
+
+def test_a_replaced_file_is_found_out(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"".join(texts(200)) + END)
+    (tmp_path / "b.tar").write_bytes(b"".join(texts(220)) + END)
+    replace = """
+found = workers.find_cut
+def replaced(file, near):
+    cut = found(file, near)
+    if near > 60_000 and os.path.exists("b.tar"):
+        os.rename("b.tar", "a.tar")
+    return cut
+workers.find_cut = replaced
+"""
+    [(status, said, *_)] = answers([["tar2tsv", "-f", "cls", "a.tar"]], before=replace)
+    assert status == 1
+    assert said == "tar2tsv: a.tar: this file was replaced while it was read\n"
+
+
+def test_the_installed_command_cuts(run: Run, tmp_path: Path) -> None:
+    """Real sizes: an archive of 80 MB, and what it says of memory."""
+    with (tmp_path / "a.tar").open("wb") as file:
+        for n in range(800):
+            file.write(entry(b"%06d.bin" % n, bytes([n % 256]) * 100_000) + entry(b"%06d.cls" % n, b"%d" % n))
+        file.write(END)
+    done = run("tar2tsv", "-v", "-f", "cls __size__", "a.tar")
+    assert done.status == 0
+    assert done.stdout == b"__key__\tcls\t__size__\n" + b"".join(b"%06d\t%d\t101888\n" % (n, n) for n in range(800))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_signal_ends_all(tmp_path: Path, number: int) -> None:
+    """The output is a pipe that nobody empties, so that all processes wait."""
+    with (tmp_path / "a.tar").open("wb") as file:
+        for n in range(130):
+            file.write(entry(b"%06d.txt" % n, b"x" * 1_000_000))
+        file.write(END)
+    process = subprocess.Popen(
+        [BIN / "tar2tsv", "-f", "txt", "a.tar"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        started = children_of(process.pid)
+        assert started
+        os.kill(process.pid, number)
+        process.stdout.close()
+        assert process.wait(30) == -number
+        until = time.monotonic() + 30
+        while any(map(alive, started)):
+            assert time.monotonic() < until, "a process is left"
+            time.sleep(0.01)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,392 @@
+"""tarshow --html, through the installed command, and the page in Debian's Chromium."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.conftest import Run, make_samples, make_tar
+
+CHROMIUM = shutil.which("chromium")
+PHONE, DESKTOP = (390, 844), (1280, 800)
+HOSTILE = "<script>alert(1)</script>.jpg"
+NAMES = ("cat", "dog", "sea lion")
+
+
+def photograph(seed: int, size: tuple[int, int] = (500, 375)) -> bytes:
+    """Return a JPEG of shapes at all scales with some noise on them, which compresses like a photograph."""
+    chance = np.random.default_rng(seed)
+    scene = np.zeros((size[1], size[0], 3))
+    for scale in (4, 16, 64):
+        rough = Image.fromarray(chance.integers(0, 256, (scale, scale, 3), "uint8"))
+        scene += np.asarray(rough.resize(size, Image.Resampling.BICUBIC), "float64") / 3
+    file = io.BytesIO()
+    scene += chance.normal(0, 6, scene.shape)
+    Image.fromarray(scene.clip(0, 255).astype("uint8")).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def plain_picture(colour: tuple[int, int, int], size: tuple[int, int] = (120, 80)) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", size, colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def sound(seconds: float = 1.0) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, np.sin(np.arange(int(8000 * seconds)) / 3).astype("float32"), 8000, format="WAV")
+    return file.getvalue()
+
+
+def mixed() -> bytes:
+    """Return 24 samples: a picture of one colour each, of three classes in turn; a sound; two that are broken."""
+    members = []
+    for n in range(24):
+        key = f"train/n{n % 2}/{n:04d}"
+        members.append((f"{key}.png", plain_picture((10 * n, 255 - 10 * n, 128))))
+        members.append((f"{key}.cls", NAMES[n % 3].encode()))
+        members.append((f"{key}.json", json.dumps({"number": n, "words": "a <b> & 'c'"}).encode()))
+    members.append(("u/sound.wav", sound()))
+    members.append(("u/cut.jpg", photograph(1)[:5000]))
+    members.append((HOSTILE, plain_picture((1, 2, 3))))
+    members.append(("u/\"onfocus='alert(2)'.txt", b"</script><script>alert(3)</script>\n<img src=x onerror=alert(4)>"))
+    return make_tar(members)
+
+
+class Reader(HTMLParser):
+    """What elements and attributes there are, and the text of the inline style and script."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.inline: dict[str, str] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag in ("style", "script") and data.strip() and self.lasttag not in self.inline:
+            self.inline[self.lasttag] = data
+
+
+def made(run: Run, tmp_path: Path, archive: bytes, *options: object) -> str:
+    done = run("tarshow", "--html", "page.html", "--force", *options, stdin=archive)
+    assert done == (0, b"", "")
+    return (tmp_path / "page.html").read_text()
+
+
+def keys_of(page: str) -> list[str]:
+    return [re.sub("<.*?>", "", key) for key in re.findall(r'<span class="key">(.*?)</span></button>', page)]
+
+
+def test_the_page_is_one_file_under_a_strict_policy(run: Run, tmp_path: Path) -> None:
+    reader = Reader(made(run, tmp_path, mixed()))
+    policy = next(a["content"] for _, a in reader.elements if a.get("http-equiv") == "Content-Security-Policy") or ""
+    sums = {
+        f"{tag}-src": f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for tag, text in reader.inline.items()
+    }
+    assert dict(directive.split(" ", 1) for directive in policy.split("; ")) == {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "media-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        **sums,
+    }
+    assert len(sums) == 2
+    tags = [tag for tag, _ in reader.elements]
+    assert (tags.count("script"), tags.count("style"), tags.count("iframe"), tags.count("object")) == (1, 1, 0, 0)
+    for tag, attributes in reader.elements:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], tag
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "data:").startswith("data:"), tag
+
+
+def test_two_hundred_photographs_are_at_most_five_megabytes(run: Run, tmp_path: Path) -> None:
+    photographs = [photograph(seed) for seed in range(8)]
+    assert 40_000 < sum(map(len, photographs)) / 8 < 120_000  # as photographs of that size are
+    made(run, tmp_path, make_tar([(f"{n:04d}.jpg", photographs[n % 8]) for n in range(200)]))
+    assert (tmp_path / "page.html").stat().st_size < 5_000_000
+
+
+def test_which_samples(run: Run, tmp_path: Path) -> None:
+    archive = make_tar([(f"{n:04d}.cls", b"%d" % (n % 7)) for n in range(1000)])
+    numbers = [f"{n:04d}" for n in range(1000)]
+    assert keys_of(made(run, tmp_path, archive)) == numbers[:200]
+    assert keys_of(made(run, tmp_path, archive, "-c", 3)) == numbers[:3]
+    page = made(run, tmp_path, archive, "--sample", 100)
+    drawn = keys_of(page)
+    assert len(drawn) == 100 and sorted(set(drawn)) == drawn
+    assert [sum(key[1] == str(digit) for key in drawn) > 2 for digit in range(10)] == [True] * 10
+    assert made(run, tmp_path, archive, "--sample", 100) == page
+    assert keys_of(made(run, tmp_path, archive, "--sample", 100, "--seed", 1)) != drawn
+    assert keys_of(made(run, tmp_path, archive, "--sample", 20, "-c", 20)) == numbers[:20]
+    assert "No sample matches" in made(run, tmp_path, archive, "-c", 0)
+    (tmp_path / "a.tar").write_bytes(archive)
+    counted = run("tarshow", "-v", "--html", "new.html", "--sample", 100, "a.tar")
+    assert counted.status == 0 and counted.stderr.startswith("tarshow: 1000 samples in, 100 out, 900 left out, ")
+    assert keys_of((tmp_path / "new.html").read_text()) == drawn
+    shown = run("tarshow", "--sample", 100, stdin=archive).stdout.decode()
+    assert re.findall(r"^\d+$", shown, re.MULTILINE) == drawn
+
+
+def test_the_page_appears_when_it_is_complete(run: Run, tmp_path: Path) -> None:
+    archive = make_tar(make_samples(10))
+    broken = run("tarshow", "--html", "page.html", stdin=archive[: 20 * 512])
+    assert broken.status == 1 and "stdin: at byte" in broken.stderr and list(tmp_path.iterdir()) == []
+    (tmp_path / "page.html").write_text("mine")
+    refused = run("tarshow", "--html", "page.html", stdin=archive)
+    assert refused.status == 1 and "page.html: " in refused.stderr and "--force" in refused.stderr
+    assert (tmp_path / "page.html").read_text() == "mine"
+    assert run("tarshow", "--html", "page.html", "-i", stdin=archive).status == 2
+    assert run("tarshow", "--html", "page.html", "--pictures", "none", stdin=archive).status == 2
+    empty = run("tarshow", "--html", "", stdin=archive)
+    assert empty.status == 2 and empty.stderr.startswith("tarshow: the name of a file is empty")
+
+
+def test_sounds_have_an_end(run: Run, tmp_path: Path) -> None:
+    long, short = sound(200), sound(0.5)
+    page = made(run, tmp_path, make_tar([("a.wav", long), ("b.wav", short), ("c.mp3", b"ID3" + bytes(9))]))
+    players = [attributes["src"] or "" for tag, attributes in Reader(page).elements if tag == "audio"]
+    assert [player.partition(",")[0] for player in players] == ["data:audio/wav;base64", "data:audio/mpeg;base64"]
+    assert base64.b64decode(players[0].partition(",")[2]) == short
+    assert page.count('class="wave"') == 2
+    many = Reader(made(run, tmp_path, make_tar([(f"{n:02d}.wav", sound(100)) for n in range(20)])))
+    assert [tag for tag, _ in many.elements].count("audio") == (24 << 20) // len(sound(100))
+
+
+def test_only_sounds_are_counted_as_sounds(run: Run, tmp_path: Path) -> None:
+    samples = [
+        (f"{n:02d}.{field}", data) for n in range(60) for field, data in (("bin", bytes(500_000)), ("wav", sound(0.1)))
+    ]
+    page = Reader(made(run, tmp_path, make_tar([*samples, ("99.bin", bytes(3 << 20)), ("99.wav", sound(0.1))])))
+    assert [tag for tag, _ in page.elements].count("audio") == 61
+
+
+def test_a_sound_that_is_too_large_says_so(run: Run, tmp_path: Path) -> None:
+    page = made(run, tmp_path, make_tar([("a.wav", sound(200)), ("b.wav", sound(0.5))]))
+    assert page.count("too large to be played here") == 1
+
+
+def test_what_a_page_leaves_out_can_be_seen(run: Run, tmp_path: Path) -> None:
+    archive = make_tar([(f"{n:04d}.cls", b"1") for n in range(300)])
+    assert "the first 200 samples" in made(run, tmp_path, archive)
+    assert "the first 299 samples" in made(run, tmp_path, archive, "-c", 299)
+    assert re.search(r">\s*300 samples", made(run, tmp_path, archive, "-c", 301))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+Visit = Callable[..., Page]
+
+
+@pytest.fixture
+def visit(chromium: Browser, run: Run, tmp_path: Path) -> Iterator[Visit]:
+    """Return a function that opens the page of an archive; nothing may go wrong on it, nor be asked of anybody."""
+    troubles: list[str] = []
+
+    def visit(archive: bytes, size: tuple[int, int] = DESKTOP, scheme: str = "light") -> Page:
+        made(run, tmp_path, archive)
+        url = (tmp_path / "page.html").as_uri()
+        context = chromium.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)  # type: ignore[arg-type]
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda r: None if r.url == url or r.url.startswith("data:") else troubles.append(r.url))
+        page.goto(url)
+        return page
+
+    yield visit
+    for context in chromium.contexts:
+        context.close()
+    assert troubles == []
+
+
+@pytest.mark.parametrize(("size", "columns"), [(PHONE, 2), (DESKTOP, 5)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_phones_and_desks(visit: Visit, size: tuple[int, int], columns: int, scheme: str) -> None:
+    page = visit(mixed(), size, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    boxes = page.evaluate("[...document.querySelectorAll('.tile')].map(t => t.getBoundingClientRect().toJSON())")
+    assert len(boxes) == 28
+    assert [box["top"] == boxes[0]["top"] for box in boxes].count(True) == columns
+    assert boxes[0]["top"] < size[1] - 150 and all(box["width"] > 150 and box["height"] > 150 for box in boxes)
+    assert {b["left"] for b in boxes[::columns]} == {boxes[0]["left"]} and boxes[0]["left"] < 25
+    page.evaluate("Promise.all([...document.images].map(image => image.decode()))")
+    ground, ink = page.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))")
+    dark = sum(map(int, re.findall(r"\d+", ground))) < sum(map(int, re.findall(r"\d+", ink)))
+    assert dark == (scheme == "dark")
+    page.click("#theme")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
+
+
+def test_pictures_look_as_they_are(visit: Visit) -> None:
+    page = visit(mixed())
+    seen = page.evaluate(
+        """Promise.all([...document.querySelectorAll('.tile img')].slice(0, 24).map(async (image) => {
+            await image.decode();
+            const canvas = new OffscreenCanvas(1, 1).getContext("2d");
+            canvas.drawImage(image, 60, 40, 1, 1, 0, 0, 1, 1);
+            return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+        }))"""
+    )
+    assert np.abs(np.array(seen) - [(10 * n, 255 - 10 * n, 128) for n in range(24)]).max() <= 4
+    assert page.get_by_alt_text("png: PNG 120x80 RGB").count() == 24
+
+
+def focused(page: Page, key: str) -> None:
+    """Wait until the tile of the sample *key* has the focus."""
+    expect(page.locator(":focus .key")).to_have_text(key)
+
+
+def test_the_filter(visit: Visit) -> None:
+    page = visit(mixed())
+    shown = page.locator("#shown")
+    assert shown.inner_text() == "28 of 28"
+    page.keyboard.press("/")
+    for typed, count in (
+        ("cls=cat", 8),
+        ("CLS=Cat", 8),
+        ("cls=c", 0),
+        ('"cls=sea lion"', 8),
+        ("sea", 8),
+        ("train/n1 dog", 4),
+        ("folder=train/n1", 12),
+        ('"number: 17,"', 1),
+        ("is=broken", 1),
+        ("nothing like it", 0),
+        ("", 28),
+    ):
+        expect(page.locator("#filter")).to_be_focused()
+        page.keyboard.press("Control+A")
+        page.keyboard.press("Delete")
+        page.keyboard.type(typed)
+        assert shown.inner_text() == f"{count} of 28", typed
+        assert page.locator(".tile:visible").count() == count
+        assert page.locator("#none").is_visible() == (count == 0)
+    page.get_by_role("button", name="sea lion 8").click()
+    assert shown.inner_text() == "8 of 28" and page.input_value("#filter") == '"cls=sea lion"'
+    page.get_by_role("button", name="sea lion 8").click()
+    assert shown.inner_text() == "28 of 28"
+    page.get_by_role("button", name="1 broken").click()
+    assert page.locator(".tile:visible .key").all_inner_texts() == ["u/cut"]
+
+
+def test_fields_that_are_called_like_what_the_filter_knows(visit: Visit) -> None:
+    """`folder` and `is` are the filter's own; fields of these names have a dot before them."""
+    members = [
+        (f"{'de'[n % 2]}/k{n}.{field}", value)
+        for n in range(8)
+        for field, value in (("folder", b"e"), ("is", b"broken"))
+    ]
+    page = visit(make_tar(members))
+    for words, count in (("folder=e", 4), (".folder=e", 8), ("is=broken", 0), (".is=broken", 8)):
+        page.locator("#filter").fill(words)
+        assert page.locator(".tile:visible").count() == count, words
+
+
+def test_small_pictures_beside_others_are_seen_large(visit: Visit) -> None:
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((28, 28)).save(file, "PNG")
+    page = visit(make_tar([("a.png", file.getvalue()), ("a.mask.png", file.getvalue())]))
+    page.locator(".tile").click()
+    box = page.locator("dialog dd img").bounding_box()
+    assert box and box["width"] >= 100 and box["width"] == pytest.approx(box["height"], abs=1)
+
+
+def test_the_keys(visit: Visit) -> None:
+    page = visit(mixed())
+    page.keyboard.press("/")
+    page.keyboard.type("train")
+    page.keyboard.press("Enter")
+    place = 0
+    focused(page, "train/n0/0000")
+    for key, step in (
+        *(("ArrowRight", 1), ("l", 1), ("ArrowDown", 5), ("j", 5), ("ArrowLeft", -1), ("h", -1), ("ArrowUp", -5)),
+        *(("k", -5), ("h", 0), ("k", 0), ("End", 23), ("l", 0), ("j", 0), ("Home", -23)),
+    ):
+        page.keyboard.press(key)
+        place += step
+        focused(page, f"train/n{place % 2}/{place:04d}")
+    page.keyboard.press("Enter")
+    large = page.locator("dialog")
+    title = large.locator("h2")
+    expect(title).to_have_text("train/n0/0000")
+    page.keyboard.press("ArrowRight")
+    expect(title).to_have_text("train/n1/0001")
+    assert large.locator("dt").all_inner_texts() == ["png", "cls", "json"]
+    assert large.locator("dd.what").all_inner_texts() == ["PNG 120x80 RGB", "dog", "JSON"]
+    assert '"words": "a <b> & \'c\'"' in large.locator("pre:visible").inner_text()
+    box = large.locator("img").bounding_box()
+    assert box and box["width"] > 300
+    page.keyboard.press("Escape")
+    expect(large).to_be_hidden()
+    focused(page, "train/n1/0001")
+    page.locator(".tile").nth(2).click()
+    expect(title).to_have_text("train/n0/0002")
+    page.get_by_role("button", name="Next sample").click()
+    expect(title).to_have_text("train/n1/0003")
+    page.get_by_role("button", name="Close").click()
+    expect(large).to_be_hidden()
+    focused(page, "train/n1/0003")
+
+
+def test_hostile_names_are_text_and_broken_pictures_say_so(visit: Visit) -> None:
+    page = visit(mixed(), PHONE)
+    keys = page.locator(".key").all_inner_texts()
+    assert keys[-2:] == ["<script>alert(1)</script>", "u/\"onfocus='alert(2)'"]
+    assert page.locator(".tile").last.locator(".face pre").inner_text() == (
+        "</script><script>alert(3)</script>\n<img src=x onerror=alert(4)>"
+    )
+    for tile in (-1, -2):
+        page.locator(".tile").nth(tile).click()
+        assert page.locator("dialog h2").inner_text() == keys[tile]
+        page.keyboard.press("Escape")
+    wrong = page.locator(".tile .wrong")
+    assert wrong.count() == 1 and wrong.is_visible()
+    assert wrong.inner_text().startswith("jpg: JPEG 500x375 RGB: image file is truncated")
+
+
+def test_sounds_can_be_played(visit: Visit) -> None:
+    page = visit(mixed())
+    tile = page.locator(".tile", has=page.locator("audio"))
+    assert tile.locator("svg.wave").bounding_box()
+    length = tile.locator("audio").evaluate(
+        """(audio) => new Promise((done, fail) => {
+            audio.onloadedmetadata = () => done(audio.duration);
+            audio.onerror = () => fail(audio.error.message);
+            audio.preload = "metadata";
+        })"""
+    )
+    assert length == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_page_without_samples(visit: Visit) -> None:
+    page = visit(make_tar([]))
+    assert page.locator("#shown").inner_text() == "0 of 0" and page.locator("#none").is_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")

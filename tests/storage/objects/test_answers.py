@@ -1,0 +1,252 @@
+"""Servers that are busy, silent, or answer something else than they were asked: the right bytes, or an error.
+
+What may pass is tried again, and not sooner than the server says; what will not is told at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import itertools
+import re
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.commands.test_damage import WHOLE
+from tests.conftest import Run, has_end
+from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.storage.objects.inside import OBJECT, RANGE, Copied, Inside
+
+STARTS = range(0, len(WHOLE), RANGE)
+each = pytest.mark.parametrize("scheme", SCHEMES)
+
+
+def refused(done: Copied, url: str, reason: str) -> None:
+    """Check that *done* is a failure of one line, which matches *reason* behind the URL."""
+    assert (done.status, done.data) == (1, None), done
+    assert re.fullmatch(rf"tarcat: {re.escape(url)}: {reason}\n", done.stderr), done
+
+
+# ---- what may pass ----
+
+
+BUSY = [(503, "SlowDown"), (500, "InternalError"), (408, "RequestTimeout"), (429, ""), (502, "")]
+
+
+@each
+def test_a_server_that_is_busy(scheme: str, inside: Inside) -> None:
+    url = inside.server.url(scheme, OBJECT)
+    for status, code in BUSY:
+        for start in (0, 3000):
+            inside.server.faults = [Fault(OBJECT, start=start, status=status, code=code, times=2)]
+            assert inside.copy(scheme) == (0, WHOLE, ""), status
+            assert inside.starts() == sorted([*STARTS, start, start])
+            inside.server.faults = [Fault(OBJECT, start=start, status=status, code=code, times=None)]
+            refused(inside.copy(scheme), url, rf"at byte {start}: the server is busy \({status}.*\) \(3 tries\)")
+            assert inside.starts().count(start) == 3
+
+
+@pytest.mark.parametrize(
+    ("scheme", "start", "status"), [(s, n * 1000, 429 + n % 2 * 74) for n, s in enumerate(SCHEMES)]
+)
+def test_a_server_that_says_when_to_come_back(scheme: str, start: int, status: int, inside: Inside) -> None:
+    inside.server.faults = [Fault(OBJECT, start=start, status=status, headers={"Retry-After": "1"})]
+    assert inside.copy(scheme) == (0, WHOLE, "")
+    refused, given = (request.at for request in inside.server.requests if request.start == start)
+    assert given - refused >= 1
+    inside.server.faults = [Fault(OBJECT, start=start, status=status, headers={"Retry-After": "soon"})]
+    assert inside.copy(scheme) == (0, WHOLE, "")
+
+
+def test_a_date_to_come_back_at(inside: Inside) -> None:
+    when = time.time() + 1
+    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(when))
+    inside.server.faults = [Fault(OBJECT, start=0, status=503, headers={"Retry-After": date})]
+    assert inside.copy("http") == (0, WHOLE, "")
+    assert time.time() >= int(when)
+
+
+@each
+def test_a_connection_that_is_reset_instead_of_an_answer(scheme: str, inside: Inside) -> None:
+    url = inside.server.url(scheme, OBJECT)
+    for start in (0, 3000):
+        inside.server.faults = [Fault(OBJECT, start=start, dropped=True, times=2)]
+        assert inside.copy(scheme) == (0, WHOLE, "")
+        assert inside.starts() == sorted([*STARTS, start, start])
+        inside.server.faults = [Fault(OBJECT, start=start, dropped=True, times=None)]
+        refused(inside.copy(scheme), url, rf"at byte {start}: the connection was cut \(3 tries\)")
+        assert inside.starts().count(start) == 3
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
+@each
+def test_a_server_that_says_nothing(scheme: str, ahead: bool, inside: Inside) -> None:
+    """Neither an answer nor, in the middle of one, more of it: once, then for ever."""
+    if ahead:
+        inside.ahead()
+    inside.environ(TARTOOLS_TIMEOUT="0.2", TARTOOLS_TRIES="5")
+    inside.server.faults = [Fault(OBJECT, start=1000, silent=True), Fault(OBJECT, start=4000, stall=True, cut=333)]
+    assert inside.copy(scheme) == (0, WHOLE, "")
+    inside.environ(TARTOOLS_TRIES="2")
+    what: dict[str, Any] = {"silent": True} if ahead else {"stall": True, "cut": 333}
+    inside.server.faults = [Fault(OBJECT, start=4000, times=None, **what)]
+    url = inside.server.url(scheme, OBJECT)
+    refused(inside.copy(scheme), url, r"at byte 4000: no byte came for 0.2 seconds \(2 tries\)")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "fault"), [("http", Fault(stall=True, cut=700, times=None)), ("s3", Fault(silent=True, times=None))]
+)
+def test_a_run_ends_though_the_server_says_nothing(scheme: str, fault: Fault, faulty: FaultServer, run: Run) -> None:
+    faulty.objects[OBJECT] = WHOLE
+    faulty.faults = [fault]
+    url = faulty.url(scheme, OBJECT)
+    done = run("tarcat", url, env=faulty.env | {"TARTOOLS_TIMEOUT": "1", "TARTOOLS_TRIES": "2"}, timeout=60)
+    assert done.status == 1 and not has_end(done.stdout)
+    assert re.fullmatch(rf"tarcat: {url}: at byte \d+: no byte came for 1 seconds \(2 tries\)\n", done.stderr)
+    first, second = faulty.asked("GET")
+    assert second.at - first.at >= 1
+
+
+def test_a_server_that_is_not_there(inside: Inside, faulty: FaultServer) -> None:
+    """Port 1 of this machine, where nobody listens."""
+    here = "http://127.0.0.1:1"
+    inside.environ(AWS_ENDPOINT_URL=here, STORAGE_EMULATOR_HOST=here, AIS_ENDPOINT=here)
+    for url in ("s3://b/a.tar", "gs://b/a.tar", "ais://b/a.tar", f"{here}/a.tar"):
+        done = inside.run("tarcat", url)
+        assert done.status == 1
+        assert re.fullmatch(rf"tarcat: {url}: at byte 0: cannot connect.*\(3 tries\)\n", done.stderr), done
+    assert faulty.requests == []
+
+
+# ---- what will not ----
+
+
+@each
+def test_a_refusal_is_not_tried_again(scheme: str, inside: Inside) -> None:
+    url = inside.server.url(scheme, OBJECT)
+    for status in (400, 402, 405, 418, 501, 505):
+        inside.server.faults = [Fault(OBJECT, status=status, code="Whatever", times=None)]
+        refused(inside.copy(scheme), url, rf"[^\n]*{status}[^\n]*")
+        assert inside.starts() == [0]
+
+
+def test_redirects(inside: Inside) -> None:
+    """They are followed, for every range; not for ever, and not to what is no web server."""
+    inside.server.objects["other"] = WHOLE
+    url = inside.server.url("http", OBJECT)
+    faults = inside.server.faults = [Fault(OBJECT, status=302, headers={"Location": "other"}, times=None)]
+    assert inside.copy("http") == (0, WHOLE, "")
+    assert [len(inside.server.asked("GET", name)) for name in (OBJECT, "other")] == [len(STARTS)] * 2
+    faults[0].headers = {"Location": OBJECT}
+    refused(inside.copy("http"), url, "(at byte 0: )?too many redirects")
+    for nowhere in ("ftp://127.0.0.1/x", "http://", "file:///etc/passwd", "//"):
+        faults[0].headers = {"Location": nowhere}
+        assert inside.copy("http").status == 1
+        assert "passwd" not in inside.copy("http").stderr
+    faults[0].headers = {}
+    refused(inside.copy("http"), url, r"redirected \(302\) without an address")
+
+
+# ---- ranges ----
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "identity"])
+def test_bytes_are_taken_as_they_are(coding: str, inside: Inside) -> None:
+    """Whatever the store says of how they are coded: shards are often kept with `Content-Encoding: gzip`."""
+    inside.server.objects["a.tgz"] = gzip.compress(WHOLE, 0)
+    inside.server.faults = [Fault(headers={"Content-Encoding": coding}, times=None)]
+    for scheme in SCHEMES:
+        assert inside.copy(scheme) == (0, WHOLE, "")
+        assert inside.copy(scheme, "a.tgz") == (0, WHOLE, "")
+        assert len(inside.starts()) == 2 * len(STARTS)
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
+@each
+def test_ranges_are_ignored(scheme: str, ahead: bool, inside: Inside) -> None:
+    if ahead:
+        inside.ahead()
+    ignored = Fault(OBJECT, method="GET", no_range=True, times=None)
+    inside.server.faults = [ignored]
+    assert inside.copy(scheme) == (0, WHOLE, "")
+    assert len(inside.server.asked("GET")) == 1
+    for cut in (0, 1, 511, 5000, 10_239):  # it begins anew, and what was there already is passed by
+        inside.server.requests.clear()
+        inside.server.faults = [Fault(OBJECT, method="GET", no_range=True, cut=cut), ignored]
+        assert inside.copy(scheme) == (0, WHOLE, "")
+        assert len(inside.server.asked("GET")) == 2
+
+
+@each
+def test_ranges_are_ignored_from_the_second_on(scheme: str, inside: Inside) -> None:
+    ignored = inside.server.faults = [Fault(OBJECT, method="GET", no_range=True, skip=1, times=None)]
+    reason = r"at byte 1000: the server ignored the range of the request \(3 tries\)"
+    refused(inside.copy(scheme), inside.server.url(scheme, OBJECT), reason)
+    ignored[0] = Fault(OBJECT, method="GET", no_range=True, skip=1, times=2)
+    assert inside.copy(scheme) == (0, WHOLE, "")
+
+
+IGNORED, OTHER = "the server ignored the range of the request", "the server sent another range than the requested one"
+REPLACED, WHICH = "was replaced while it was being read", "206 response without Content-Range"
+MORE = "the server sent more bytes than it stated"
+
+
+def place(first: int, last: int, size: object = len(WHOLE)) -> dict[str, Any]:
+    """Return what makes a lie of Content-Range."""
+    return {"headers": {"Content-Range": f"bytes {first}-{last}/{size}"}}
+
+
+class Lie(NamedTuple):
+    """What a server says of a range that begins at a byte, and what comes of it: reasons, or "" for the right bytes."""
+
+    told: Callable[[int], dict[str, Any]]
+    once: str = ""  # of a later range
+    always: str = ""
+    first: str = ""  # of the first range, once or always
+
+
+LIES = {
+    "a part from elsewhere": Lie(lambda at: place(at + 500, at + 1499), always=IGNORED),
+    "a part that is longer": Lie(lambda at: place(at, at + 1999)),  # but has as many bytes as were asked for
+    "a part of something longer": Lie(lambda at: place(at, at + 999, 20_480), REPLACED, REPLACED, REPLACED),
+    "a part of something shorter": Lie(lambda at: place(at, at + 999, 4096), REPLACED, REPLACED, REPLACED),
+    "a part of nobody knows what": Lie(lambda at: place(at, at + 999, "*")),
+    "no part at all": Lie(lambda at: {"headers": {"Content-Range": "bytes */10240"}}, WHICH, WHICH, WHICH),
+    "nonsense": Lie(lambda at: {"headers": {"Content-Range": f"{at}-"}}, WHICH, WHICH, WHICH),
+    "a part without a place": Lie(lambda at: {"headers": {"Content-Range": ""}}, WHICH, WHICH, WHICH),
+    "a page": Lie(lambda at: {"body": b"Welcome!", "headers": {"Content-Range": ""}}, WHICH, WHICH, WHICH),
+    "more": Lie(lambda at: {"body": WHOLE[at : at + 2000]}, always=OTHER),
+    "much more": Lie(lambda at: {"body": WHOLE[at:] * 100}, always=OTHER),
+    "more, in chunks": Lie(lambda at: {"body": WHOLE[at : at + 2000], "framing": "chunked"}, MORE, MORE, MORE),
+    "more, without an end": Lie(lambda at: {"body": WHOLE[at : at + 2000], "framing": "close"}, MORE, MORE, MORE),
+    "more than its length": Lie(lambda at: {"body": WHOLE[at : at + 2000], "headers": {"Content-Length": "1000"}}),
+    "less": Lie(lambda at: {"body": WHOLE[at : at + 500]}, always=OTHER),
+    "less, in chunks": Lie(lambda at: {"body": WHOLE[at : at + 500], "framing": "chunked"}),  # so the rest is asked for
+    "less, without an end": Lie(lambda at: {"body": WHOLE[at : at + 500], "framing": "close"}),
+    "nothing": Lie(lambda at: {"body": b""}, always=OTHER),
+}
+
+
+def test_a_length_that_is_not_a_number_closes_the_connection(inside: Inside) -> None:
+    """At once: the garbage collector would complain of a connection that it has to close."""
+    inside.server.faults = [Fault(OBJECT, headers={"Content-Length": "many"}, times=None)]
+    reason = "boto3: the server sent a Content-Length that is not a number"
+    refused(inside.copy("s3"), inside.server.url("s3", OBJECT), reason)
+    gc.collect()
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_server_that_answers_something_else(lie: Lie, inside: Inside) -> None:
+    cases = ((3000, 1, lie.once), (3000, None, lie.always), (0, 1, lie.first), (0, None, lie.first))
+    for scheme, (start, times, reason) in itertools.product(SCHEMES, cases):
+        inside.server.faults = [Fault(OBJECT, method="GET", start=start, times=times, **lie.told(start))]
+        done = inside.copy(scheme)
+        assert inside.server.faults[0].played
+        if reason:
+            refused(done, inside.server.url(scheme, OBJECT), rf"(at byte \d+: )?{reason}( \(3 tries\))?")
+        else:
+            assert done == (0, WHOLE, ""), (scheme, start, times)

@@ -1,0 +1,222 @@
+"""Python programs that do not close what they write: nothing appears, nothing is left pending.
+
+Each writes a shard and a file, of two parts and a bit, unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tartools
+from tartools.errors import StorageError
+from tartools.storage.objects import uploads
+from tests.conftest import clean_environment, members_of
+from tests.storage.objects import fake_s3
+from tests.storage.objects.conftest import WRITTEN
+from tests.storage.objects.faults import Fault, FaultServer
+from tests.storage.objects.inside import Inside
+
+PART = 256 << 10
+BULK = bytes(range(256)) * 2400  # bytes: two parts and a bit
+PROGRAM = f"""
+import os, sys
+import tartools
+from tartools.storage.objects import uploads
+
+uploads.PART = {PART}
+shard, file = tartools.TarWriter(sys.argv[1]), tartools.open(sys.argv[2], "wb")
+bulk = bytes(range(256)) * 2400
+
+def write():
+    shard.write({{"__key__": "a", "bin": bulk}})
+    shard.write({{"__key__": "b", "bin": b"1"}})
+    file.write(bulk)
+"""
+schemes = pytest.mark.parametrize("scheme", WRITTEN)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "PART", PART)
+    monkeypatch.setattr(fake_s3, "SMALLEST_PART", PART)
+
+
+@pytest.fixture
+def here(
+    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> FaultServer:
+    """Return a server that this process finds."""
+    return Inside(faulty, tmp_path, monkeypatch, capfdbinary).server
+
+
+def run_program(server: FaultServer, scheme: str, ending: str) -> subprocess.CompletedProcess[str]:
+    """Run `PROGRAM` with *ending* behind it; it writes the objects `shard` and `file`."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM + ending, server.url(scheme, "shard"), server.url(scheme, "file")],
+        env=clean_environment() | server.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def nothing(server: FaultServer) -> bool:
+    """Tell whether there is nothing, not even pending."""
+    return (server.objects, server.pending) == ({}, 0)
+
+
+# ---- in this process ----
+
+
+def into_shard(url: str) -> tartools.TarWriter:
+    """Return a writer of samples that has begun to write."""
+    writer = tartools.TarWriter(url)
+    writer.write({"__key__": "a", "bin": BULK})
+    writer.write({"__key__": "b", "bin": b"1"})
+    return writer
+
+
+def into_file(url: str) -> tartools.storage.files.WritableFile:
+    """Return a file that has begun to be written."""
+    file = tartools.open(url, "wb")
+    file.write(BULK)
+    return file
+
+
+kinds = pytest.mark.parametrize("begin", [into_shard, into_file], ids=["shard", "file"])
+Begin = Callable[[str], tartools.TarWriter]
+
+
+@schemes
+def test_a_shard_that_exists_is_refused_when_it_is_opened(scheme: str, here: FaultServer) -> None:
+    here.objects["out"] = b"there"
+    with pytest.raises(StorageError, match="already exists"):
+        tartools.TarWriter(here.url(scheme, "out"))
+    assert (here.objects, here.pending) == ({"out": b"there"}, 0)
+
+
+@schemes
+@kinds
+def test_what_is_forgotten(begin: Begin, scheme: str, here: FaultServer) -> None:
+    writer = begin(here.url(scheme, "out"))
+    assert here.pending == (scheme != "http")
+    del writer
+    gc.collect()
+    assert nothing(here)
+
+
+@schemes
+@kinds
+def test_what_is_forgotten_in_a_circle(begin: Begin, scheme: str, here: FaultServer) -> None:
+    circle = [begin(here.url(scheme, "out"))]
+    circle.append(circle)  # type: ignore[arg-type]
+    del circle
+    gc.collect()
+    assert nothing(here)
+
+
+@schemes
+@kinds
+def test_an_exception_in_the_block(begin: Begin, scheme: str, here: FaultServer) -> None:
+    for error in (ValueError, KeyboardInterrupt, GeneratorExit):
+        with pytest.raises(error), begin(here.url(scheme, "out")):
+            raise error
+        assert nothing(here)
+
+
+@schemes
+@kinds
+def test_what_exists(begin: Begin, scheme: str, here: FaultServer) -> None:
+    here.objects["out"] = b"old"
+    with pytest.raises(StorageError, match="already exists; --force replaces it"), begin(here.url(scheme, "out")):
+        pass
+    assert (here.objects, here.pending) == ({"out": b"old"}, 0)
+
+
+@schemes
+@kinds
+def test_only_the_first_end_counts(begin: Begin, scheme: str, here: FaultServer) -> None:
+    writer = begin(here.url(scheme, "out"))
+    writer.abort()
+    writer.close()
+    writer.abort()
+    assert nothing(here)
+    writer = begin(here.url(scheme, "out"))
+    writer.close()
+    whole = here.objects["out"]
+    writer.close()
+    writer.abort()
+    with writer:
+        pass
+    assert (here.objects, here.pending) == ({"out": whole}, 0)
+    assert whole == BULK or members_of(whole) == [("a.bin", BULK), ("b.bin", b"1")]
+
+
+@schemes
+@kinds
+def test_an_end_that_fails(begin: Begin, scheme: str, here: FaultServer) -> None:
+    writer = begin(here.url(scheme, "out"))
+    here.faults = [Fault(method=method, status=403, times=None) for method in ("PUT", "POST")]
+    with pytest.raises(StorageError, match="no permission to write"):
+        writer.close()
+    writer.close()
+    assert nothing(here)
+
+
+@schemes
+def test_what_is_closed_is_closed(scheme: str, here: FaultServer) -> None:
+    file, shard = into_file(here.url(scheme, "file")), into_shard(here.url(scheme, "shard"))
+    for writer in (file, shard):
+        writer.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.write(b"1")
+    with pytest.raises(ValueError, match="closed"):
+        shard.write({"__key__": "c", "bin": b"1"})
+    assert file.closed and here.objects["file"] == BULK
+
+
+# ---- programs that end ----
+
+
+@schemes
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [("write()", 0), ("write(); sys.exit(3)", 3), ("write(); raise ValueError", 1), ("sys.exit()", 0)],
+    ids=["end", "exit", "exception", "empty"],
+)
+def test_a_program_that_ends(ending: str, status: int, scheme: str, faulty: FaultServer) -> None:
+    done = run_program(faulty, scheme, ending)
+    assert done.returncode == status
+    assert done.stderr.splitlines()[-1:] == (["ValueError"] if status == 1 else []), done.stderr
+    assert nothing(faulty)
+
+
+@schemes
+def test_a_fork_that_ends_leaves_its_parent_alone(scheme: str, faulty: FaultServer) -> None:
+    """Its copies of the writers end with it, be it by exit or because they are forgotten."""
+    ending = """
+import gc, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
+write()
+for end in (sys.exit, os._exit):
+    if not os.fork():
+        if end is os._exit:
+            del shard, file
+            gc.collect()
+        end(0)
+    assert os.wait()[1] == 0
+shard.write({"__key__": "c", "bin": bulk})
+shard.close()
+file.close()
+"""
+    done = run_program(faulty, scheme, ending)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [name for name, _ in members_of(faulty.objects["shard"])] == ["a.bin", "b.bin", "c.bin"]
+    assert (faulty.objects["file"], faulty.pending) == (BULK, 0)

@@ -1,0 +1,48 @@
+"""Only what a URL needs is imported: who reads S3 does not wait for Google's libraries, nor the other way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import clean_environment, make_samples, make_tar
+from tests.storage.objects.faults import FaultServer
+
+LIBRARIES = ("boto3", "botocore", "requests", "google.auth", "google.cloud.storage", "smart_open", "aistore")
+NEEDED = {"s3": {"boto3", "botocore"}, "gs": {"requests", "google.auth"}, "ais": {"requests"}, "http": {"requests"}}
+PROGRAM = f"""
+import sys
+from tartools.commands.tarcat import tarcat
+status = tarcat.main(sys.argv[1:])
+print(*sorted(set(sys.modules) & {set(LIBRARIES)!r}))
+sys.exit(status)
+"""
+
+
+def imported(server: FaultServer, *arguments: str) -> set[str]:
+    """Return the libraries that tarcat with *arguments* has imported at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env=clean_environment() | server.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("scheme", NEEDED)
+def test_a_scheme_imports_its_own_library(scheme: str, faulty: FaultServer) -> None:
+    faulty.objects["in-1.tar"] = data = make_tar(make_samples(3))
+    assert imported(faulty, faulty.url(scheme, "in-1.tar"), "-o", faulty.url(scheme, "out")) == NEEDED[scheme]
+    assert faulty.objects["out"] == data
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
+def test_listing_imports_no_more(scheme: str, faulty: FaultServer) -> None:
+    faulty.objects["in-1.tar"] = data = make_tar(make_samples(3))
+    assert imported(faulty, f"{scheme}://b/in-[0-9].tar", "-o", faulty.url(scheme, "out")) == NEEDED[scheme]
+    assert faulty.objects["out"] == data

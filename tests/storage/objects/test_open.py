@@ -1,0 +1,486 @@
+"""`tartools.open`: URLs as Python files, which do what a local file does, and fetch no more than is read."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import gzip
+import io
+import json
+import mmap
+import os
+import pickle
+import random
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tartools
+from tartools.errors import StorageError
+from tartools.storage import files
+from tartools.storage.objects import ranges
+from tests.storage.objects import servers
+from tests.storage.objects.conftest import WRITTEN
+from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.storage.objects.inside import Inside
+
+open_url: Any = tartools.open  # whose files are none to a type checker, where it wants an IO[bytes]
+DATA = random.Random(0).randbytes(100_000) + b"\n".join(b"line %d" % n for n in range(3000))
+FIRST, RANGE = 300, 10_000  # bytes of the first range behind a seek, and of all but the first ones, in this process
+each = pytest.mark.parametrize("scheme", SCHEMES)
+
+
+@pytest.fixture
+def here(
+    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> FaultServer:
+    """Return a server that this process finds, which asks it for small ranges."""
+    server = Inside(faulty, tmp_path, monkeypatch, capfdbinary).server
+    monkeypatch.setattr(files, "FIRST", FIRST)
+    monkeypatch.setattr(ranges, "RANGE", RANGE)
+    return server
+
+
+@pytest.fixture(params=[*SCHEMES, "plain", "path", "file"])
+def place(request: pytest.FixtureRequest, here: FaultServer, tmp_path: Path) -> Iterator[Callable[[bytes], str]]:
+    """Return a function that puts bytes somewhere, and returns their URL; "plain" is a server without ranges."""
+
+    def put(data: bytes) -> str:
+        if request.param in SCHEMES:
+            here.objects["object"] = data
+            return here.url(request.param, "object")
+        (tmp_path / "object").write_bytes(data)
+        return {"plain": f"{base}/object", "path": "object", "file": f"file://{tmp_path}/object"}[request.param]
+
+    with servers.plain(str(tmp_path)) as base:
+        yield put
+
+
+@pytest.fixture(params=[*WRITTEN, "path"])
+def written(request: pytest.FixtureRequest, here: FaultServer) -> Iterator[str]:
+    """Return the URL of something that is written by the test, and is then read as it was written."""
+    yield here.url(request.param, "new") if request.param in SCHEMES else "new"
+    assert here.pending == 0
+
+
+def read(url: str) -> bytes:
+    """Return all of *url*."""
+    with tartools.open(url) as file:
+        return file.read()
+
+
+# ---- as a local file ----
+
+
+def attempt(work: Callable[[], Any]) -> Any:
+    """Return what *work* returns, or what kind of trouble it meets."""
+    try:
+        return work()
+    except (OSError, ValueError, TypeError) as error:
+        return OSError if isinstance(error, OSError) else type(error)
+
+
+def operations(count: int, size: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield methods of files and what they are called with, at random."""
+    dice = random.Random(1)
+    for _ in range(count):
+        name = dice.choice(["seek", "seek", "read", "read", "readinto", "readline", "tell", "readlines", "read1"])
+        arguments: tuple[Any, ...] = ()
+        if name == "seek":
+            whence = dice.choice([os.SEEK_SET, os.SEEK_CUR, os.SEEK_END])
+            arguments = dice.randint(-size, 2 * size) if dice.random() < 0.3 else dice.randint(-2000, 2000), whence
+        elif name in ("read", "readline", "readlines"):
+            arguments = (dice.choice([0, 1, 10, 299, 1000, 5000]),)
+        elif name == "read1":
+            arguments = (0,)
+        elif name == "readinto":
+            arguments = (bytearray(dice.choice([0, 1, 700, 4000])),)
+        yield name, arguments
+
+
+def test_it_does_what_a_local_file_does(place: Callable[[bytes], str], tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(DATA)
+    with open("model", "rb") as model, open_url(place(DATA)) as file:
+        assert (file.readable(), file.seekable(), file.writable()) == (True, True, False)
+        for number, (name, arguments) in enumerate(operations(500, len(DATA))):
+            expected = attempt(partial(getattr(model, name), *arguments))
+            copies = [bytearray(len(a)) if isinstance(a, bytearray) else a for a in arguments]
+            found = attempt(partial(getattr(file, name), *copies))
+            assert (found, copies, file.tell()) == (expected, list(arguments), model.tell()), (number, name, arguments)
+        model.seek(-5000, os.SEEK_END)
+        file.seek(-5000, os.SEEK_END)
+        assert list(file) == list(model)
+    assert file.closed
+    for work in (file.read, file.tell, lambda: file.seek(0)):
+        with pytest.raises(ValueError, match="closed"):
+            work()
+
+
+def test_the_ends_of_a_file(place: Callable[[bytes], str]) -> None:
+    with open_url(place(DATA)) as file:
+        size = len(DATA)
+        assert file.seek(0, os.SEEK_END) == size and file.read() == b""
+        assert file.seek(-3, os.SEEK_END) == size - 3 and file.read(10) == DATA[-3:] and file.tell() == size
+        assert file.seek(10, os.SEEK_CUR) == size + 10 and file.read(1) == b"" and file.tell() == size + 10
+        assert file.seek(size - 1) == size - 1 and file.read() == DATA[-1:]
+        for offset, whence in ((-1, os.SEEK_SET), (-size - 1, os.SEEK_END), (-size - 1, os.SEEK_CUR)):
+            with pytest.raises(OSError, match=r"begin|Invalid argument"):
+                file.seek(offset, whence)
+        assert file.tell() == size
+        assert file.seek(0) == 0 and file.read() == DATA
+
+
+@pytest.mark.parametrize("size", [0, 1, RANGE, RANGE + 1])
+def test_sizes(size: int, place: Callable[[bytes], str]) -> None:
+    url = place(DATA[:size])
+    assert read(url) == DATA[:size]
+    with open_url(url) as file:
+        assert file.seek(0, os.SEEK_END) == size
+        assert file.seek(-size, os.SEEK_CUR) == 0
+        assert file.readinto(room := bytearray(size + 5)) == size
+        assert room == DATA[:size] + bytes(5)
+
+
+def test_a_command_is_read_to_its_end() -> None:
+    file = open_url("pipe:printf 'one\\ntwo\\n'")
+    assert not file.seekable()
+    assert file.readlines() == [b"one\n", b"two\n"]
+    file.close()
+    with pytest.raises(StorageError, match="status 3"), open_url("pipe:echo 1; exit 3") as file:
+        file.read()
+
+
+# ---- what libraries do with it ----
+
+
+def test_zipfile_reads(place: Callable[[bytes], str]) -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(50):
+            archive.writestr(f"{number}.bin", DATA[number * 100 : number * 100 + 5000])
+    with open_url(place(made.getvalue())) as file, zipfile.ZipFile(file) as archive:
+        assert archive.testzip() is None
+        assert archive.read("7.bin") == DATA[700:5700]
+        assert len(archive.namelist()) == 50
+
+
+def test_zipfile_writes(written: str) -> None:
+    with open_url(written, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(5):
+            archive.writestr(f"{number}.bin", DATA[number:])
+        with archive.open("large.bin", "w") as member:
+            member.write(DATA)
+    with zipfile.ZipFile(io.BytesIO(read(written))) as archive:
+        assert archive.testzip() is None
+        assert [archive.read(f"{number}.bin") for number in range(5)] == [DATA[number:] for number in range(5)]
+        assert archive.read("large.bin") == DATA
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "BMP", "GIF"])
+def test_pillow(form: str, written: str) -> None:
+    picture = Image.frombytes("RGB", (100, 80), DATA[: 3 * 100 * 80])
+    with open_url(written, "wb") as file:
+        picture.save(file, form)
+    kept = io.BytesIO()
+    picture.save(kept, form)
+    assert read(written) == kept.getvalue()
+    with open_url(written) as file, Image.open(file) as found, Image.open(kept) as expected:
+        assert (found.format, found.size) == (form, (100, 80))
+        assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("form", ["TIFF", "PDF"])
+def test_what_goes_back_to_write_is_refused(form: str, written: str) -> None:
+    with pytest.raises(io.UnsupportedOperation, match="seek"), open_url(written, "wb") as file:
+        Image.new("RGB", (100, 80)).save(file, form)
+    with pytest.raises(StorageError, match=r"no such object|No such file"):
+        open_url(written)
+
+
+def test_numpy(written: str) -> None:
+    array = np.frombuffer(DATA[:80_000], dtype="<u2").reshape(200, 200)
+    with open_url(written, "wb") as file:
+        np.save(file, array)
+        np.save(file, array.T)
+    with open_url(written) as file:
+        for expected in (array, array.T):
+            assert np.array_equal(np.load(file), expected)
+        assert file.read() == b""
+
+
+def test_numpys_zip(written: str) -> None:
+    array = np.arange(10_000.0)
+    with open_url(written, "wb") as file:
+        np.savez_compressed(file, a=array, b=array[::2])
+    with open_url(written) as file, np.load(file) as found:
+        assert np.array_equal(found["a"], array) and np.array_equal(found["b"], array[::2])
+
+
+def test_text(written: str) -> None:
+    rows = [["a", "ü\n,"], ["1", "€"]] * 5000
+    with open_url(written, "wb") as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        csv.writer(text).writerows(rows)
+        text.flush()
+        text.detach()
+    with io.TextIOWrapper(open_url(written), encoding="utf-8", newline="") as text:
+        assert list(csv.reader(text)) == rows
+        text.seek(0)
+        assert text.readline() == 'a,"ü\n'
+        place = text.tell()
+        assert text.readline() == ',"\r\n'
+        text.seek(place)
+        assert text.readline() == ',"\r\n'
+
+
+def test_text_that_is_closed(written: str) -> None:
+    with io.TextIOWrapper(open_url(written, "wb"), encoding="utf-8") as text:
+        json.dump({"ü": [1, 2]}, text, ensure_ascii=False)
+    assert read(written) == '{"ü": [1, 2]}'.encode()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python 3.13 tells of it, others do not
+@pytest.mark.parametrize("block", [False, True])
+def test_text_that_is_forgotten(block: bool, written: str) -> None:
+    """A wrapper that is forgotten closes what it wraps, of which we must not make an object."""
+    file = open_url(written, "wb")
+    io.TextIOWrapper(file, encoding="utf-8").write("half of it")
+    gc.collect()
+    with pytest.raises(StorageError, match="not written: a wrapper of this file was dropped before it was closed"):
+        with file if block else nullcontext():
+            pass
+        file.close()
+    with pytest.raises(StorageError, match=r"no such object|No such file"):
+        open_url(written)
+
+
+def test_text_in_a_block_that_fails(written: str) -> None:
+    with pytest.raises(ZeroDivisionError), open_url(written, "wb") as file:
+        text = io.TextIOWrapper(file, encoding="utf-8")
+        text.write("half of it")
+        1 / 0  # noqa: B018
+    with pytest.raises(StorageError, match=r"no such object|No such file"):
+        open_url(written)
+    assert text.closed
+
+
+def test_compression_of_ones_own(written: str) -> None:
+    with open_url(written, "wb") as file, gzip.GzipFile(fileobj=file, mode="wb") as zipped:
+        zipped.write(DATA)
+    with open_url(written) as file, gzip.GzipFile(fileobj=file) as zipped:
+        assert zipped.read() == DATA
+
+
+class Weights:
+    """What torch.save and torch.load do with a file, after torch/serialization.py and torch/csrc/jit/python/init.cpp.
+
+    The format of today is a zip archive, whose bytes `write` gets as memoryviews, followed by a `flush`. It is read by
+    `seek` and `readinto`, each time all of what was asked for. The one before was pickles, one behind the other, and
+    behind them the bytes themselves.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def write(self, data: bytes) -> int:
+        """Take *data* from zipfile."""
+        self.file.write(memoryview(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Pass it on."""
+        self.file.flush()
+
+    def read_at(self, place: int, size: int) -> bytes:
+        """Return *size* bytes."""
+        self.file.seek(place)
+        room = bytearray(size)
+        assert self.file.readinto(memoryview(room)) == size
+        return bytes(room)
+
+
+def test_weights_as_torch_has_them(written: str) -> None:
+    names = [f"archive/data/{number}" for number in range(20)]
+    with open_url(written, "wb") as file, zipfile.ZipFile(cast("IO[bytes]", Weights(file)), "w") as archive:
+        for number, name in enumerate(names):
+            archive.writestr(name, DATA[number * 1000 :])
+    with open_url(written) as file:
+        begin = file.tell()
+        file.seek(begin, os.SEEK_END)
+        size = file.tell() - begin
+        file.seek(begin)
+        assert [file.read(1) for _ in range(4)] == [b"P", b"K", b"\3", b"\4"]
+        file.seek(file.seek(file.tell()) - 4)
+        weights = Weights(file)
+        whole = weights.read_at(0, size)
+        with zipfile.ZipFile(io.BytesIO(whole)) as archive:
+            places = [archive.getinfo(name).header_offset + 30 + len(name) for name in reversed(names)]
+        for number, place in zip(range(19, -1, -1), places, strict=True):
+            assert weights.read_at(place, len(DATA) - number * 1000) == DATA[number * 1000 :]
+
+
+def test_weights_as_torch_had_them(written: str) -> None:
+    with open_url(written, "wb") as file:
+        for value in (0x1950A86A20F9469CFC6C, 1001, {"sizes": [4] * 5000}, ["0", "1"]):
+            pickle.dump(value, file, protocol=2)
+        file.flush()
+        file.write(DATA)
+    with open_url(written) as file:
+        begin = file.tell()
+        assert [pickle.load(file) for _ in range(2)] == [0x1950A86A20F9469CFC6C, 1001]
+        assert pickle.load(file) == {"sizes": [4] * 5000}
+        assert pickle.load(file) == ["0", "1"]
+        room = bytearray(len(DATA))
+        assert file.readinto(room) == len(DATA) and room == DATA
+        file.seek(begin)
+        assert file.readline() == read(written).partition(b"\n")[0] + b"\n"
+
+
+# ---- what it costs ----
+
+
+@each
+def test_the_end_of_a_huge_object_costs_one_range(scheme: str, here: FaultServer, tmp_path: Path) -> None:
+    size = 10 << 30
+    with open("huge", "wb+") as made:
+        made.truncate(size)
+        made.seek(size - 1000)
+        made.write(DATA[:1000])
+        made.flush()
+        here.objects["huge"] = cast("bytes", mmap.mmap(made.fileno(), size, access=mmap.ACCESS_READ))
+    with open_url(here.url(scheme, "huge")) as file:
+        file.seek(-1024, os.SEEK_END)
+        assert file.read() == bytes(24) + DATA[:1000]
+        asked = [request.headers["range"] for request in here.asked("GET")]
+        assert asked[:1] == ["bytes=0-0"]
+        assert sum(int(a.partition("-")[2]) + 1 - int(a[6:].partition("-")[0]) for a in asked) == 1 + 1024
+        assert len(asked) == 1 + 3  # 300, 600 and 124 bytes: ranges double, from 256 KiB on outside of this test
+        file.seek(size // 2)
+        assert file.read(10) == bytes(10)
+    here.objects.clear()
+
+
+@each
+def test_the_first_range_is_a_quarter_of_a_megabyte(scheme: str, here: FaultServer, monkeypatch: Any) -> None:
+    monkeypatch.undo()
+    for name, value in here.env.items():
+        monkeypatch.setenv(name, value)
+    here.objects["object"] = DATA * 20
+    with open_url(here.url(scheme, "object")) as file:
+        file.seek(-1024, os.SEEK_END)
+        assert file.read() == DATA[-1024:]
+        end = 20 * len(DATA)
+        assert [r.headers["range"] for r in here.asked("GET")][1:] == [f"bytes={end - 1024}-{end - 1}"]
+        file.seek(1000)
+        assert file.read(10) == DATA[1000:1010]
+        assert here.asked("GET")[-1].headers["range"] == f"bytes=1000-{1000 + (256 << 10) - 1}"
+
+
+@each
+def test_one_member_of_a_zip_costs_little(scheme: str, here: FaultServer) -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for number in range(100):
+            archive.writestr(f"{number:02d}.bin", random.Random(number).randbytes(20_000))
+    here.objects["zip"] = made.getvalue()
+    with open_url(here.url(scheme, "zip")) as file, zipfile.ZipFile(file) as archive:
+        assert archive.read("50.bin") == random.Random(50).randbytes(20_000)
+    fetched = sum(request.start is not None for request in here.asked("GET"))
+    assert fetched * RANGE < len(made.getvalue()) / 10
+
+
+@each
+def test_reading_from_end_to_end_takes_each_byte_once(scheme: str, here: FaultServer) -> None:
+    here.objects["object"] = DATA
+    assert read(here.url(scheme, "object")) == DATA
+    starts = sorted(request.start or 0 for request in here.asked("GET"))
+    assert starts[:4] == [0, 0, 300, 900] and len(set(starts)) == len(starts) - 1
+
+
+def test_a_server_without_ranges_is_asked_once_more(tmp_path: Path) -> None:
+    (tmp_path / "object").write_bytes(DATA)
+    with servers.plain(str(tmp_path)) as base, open_url(f"{base}/object") as file:
+        (tmp_path / "object").unlink()  # all of it is here
+        for place in (100_000, 0, len(DATA) - 7):
+            file.seek(place)
+            assert file.read() == DATA[place:]
+
+
+# ---- what is wrong ----
+
+
+@each
+def test_an_object_that_is_replaced_between_two_reads(scheme: str, here: FaultServer) -> None:
+    here.objects["object"] = DATA
+    with open_url(here.url(scheme, "object")) as file:
+        assert file.read(10) == DATA[:10]
+        here.objects["object"] = DATA[::-1]
+        file.seek(50_000)
+        with pytest.raises(StorageError, match=r"was (replaced|deleted) while it was being read"):
+            file.read()
+
+
+@each
+def test_what_is_not_there(scheme: str, here: FaultServer) -> None:
+    with pytest.raises(StorageError, match="no such object"):
+        open_url(here.url(scheme, "object"))
+    with pytest.raises(StorageError, match="No such file or directory"):
+        open_url("object")
+
+
+@each
+def test_trouble_passes(scheme: str, here: FaultServer) -> None:
+    here.objects["object"] = DATA
+    here.faults = [
+        Fault(method="GET", status=503),
+        Fault(method="GET", start=300, cut=5),
+        Fault(method="GET", dropped=True, skip=9),
+    ]
+    assert read(here.url(scheme, "object")) == DATA
+    assert [fault.played for fault in here.faults] == [1, 1, 1]
+
+
+def test_modes_and_what_they_do_not_allow(here: FaultServer) -> None:
+    url = here.url("s3", "new")
+    with pytest.raises(ValueError, match="mode is 'rb' or 'wb', not 'r'"):
+        open_url(url, "r")
+    with open_url(url, "wb") as file:
+        assert (file.readable(), file.seekable(), file.writable()) == (False, False, True)
+        for work in (file.read, file.fileno, lambda: file.seek(0), file.truncate):
+            with pytest.raises(io.UnsupportedOperation):
+                work()
+        assert (file.write(b"12"), file.tell(), file.write(bytearray(b"3")), file.tell()) == (2, 2, 1, 3)
+        file.writelines([b"4", memoryview(b"56")])
+        file.write(np.array([[1, 2], [3, 4]], dtype="<u2"))
+        assert file.tell() == 14
+    assert here.objects["new"] == b"123456\1\0\2\0\3\0\4\0"
+    with open_url(url) as reading, pytest.raises(io.UnsupportedOperation):
+        reading.write(b"1")
+
+
+@pytest.mark.parametrize("scheme", [*WRITTEN, "path"])
+def test_what_exists_is_replaced_by_force_only(scheme: str, here: FaultServer) -> None:
+    url = here.url(scheme, "new") if scheme != "path" else "new"
+    for data in (b"one", DATA * 3):
+        with open_url(url, "wb", force=True) as file:
+            file.write(data)
+        assert read(url) == data
+    with pytest.raises(StorageError, match="already exists; --force replaces it"):
+        open_url(url, "wb")
+    assert read(url) == DATA * 3
+
+
+def test_no_range_is_larger_than_usual(here: FaultServer) -> None:
+    """Ranges double from `FIRST` on, but only up to the usual size."""
+    here.objects["object"] = DATA
+    read(here.url("s3", "object"))
+    asked = [(r.start or 0, int(r.headers["range"].partition("-")[2])) for r in here.asked("GET")]
+    lengths = [last + 1 - first for first, last in sorted(asked)]
+    assert lengths[:7] == [1, 300, 600, 1200, 2400, 4800, 9600] and set(lengths[7:-1]) == {RANGE}

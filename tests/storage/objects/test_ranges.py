@@ -1,0 +1,263 @@
+"""The reader of ranges by itself: every byte at which it can be cut, how much it asks for at once, and its settings."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tartools.errors import StorageError
+from tartools.storage.objects import ranges, retry
+from tartools.storage.objects.contract import Listed, Reply
+from tartools.storage.objects.ranges import RangedInput
+from tartools.storage.objects.retry import TransientError
+from tartools.storage.streams import Output
+from tests.commands.test_damage import WHOLE
+from tests.conftest import Run, make_tar
+from tests.storage.objects.faults import Fault, FaultServer
+from tests.storage.objects.inside import OBJECT, Inside, look_ahead
+
+URL = "memory://object"
+RANGE = 100
+DATA = random.Random(0).randbytes(12 * RANGE + 34)
+PATIENCE = 30.0  # seconds for other threads to do something that takes them none
+
+
+class Memory:
+    """An object in memory. What it is asked for is in *asked*; *most* is how much of it was under way at once."""
+
+    url = URL
+    changed = threading.Condition()
+
+    def __init__(self, data: bytes, cut: int | None = None, cuts: int = 0) -> None:
+        self.data = data
+        self.cut = cut  # the connection is cut before this byte,
+        self.cuts = cuts  # so many times
+        self.asked: list[int] = []
+        self.under_way = self.most = 0
+        self.hold: Callable[[int], object] = lambda start: None  # called before the bytes from *start* on are given
+
+    def get(self, start: int, end: int | None, version: str) -> Reply:
+        assert version in ("", "1") and end is not None
+        with self.changed:
+            self.asked.append(start)
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            self.changed.notify_all()
+        end = min(end, len(self.data))
+        return Reply(MemoryBody(self, start, end), start, end - start, len(self.data), "1")
+
+    def head(self) -> Listed | None:
+        raise AssertionError("who reads does not ask that")
+
+    def output(self, force: bool) -> Output:
+        raise AssertionError("who reads does not ask that")
+
+    def wait_for(self, condition: Callable[[], object]) -> bool:
+        """Wait until *condition* holds, which depends on objects in memory; tell whether it does."""
+        with self.changed:
+            return bool(self.changed.wait_for(condition, PATIENCE))
+
+
+class MemoryBody:
+    """The bytes *position* to *end* of an object in memory."""
+
+    def __init__(self, source: Memory, position: int, end: int) -> None:
+        self._source = source
+        self._position = position
+        self._end = end
+        self._open = True
+
+    def read(self, most: int, /) -> bytes:
+        source, start = self._source, self._position
+        if start < self._end:
+            source.hold(start)
+        end = min(self._end, start + most)
+        if source.cuts and source.cut is not None and start <= source.cut < self._end:
+            end = min(end, source.cut)
+            if start == end:
+                source.cuts -= 1
+                raise TransientError("the connection was cut")
+        self._position = end
+        return source.data[start:end]
+
+    def close(self) -> None:
+        with self._source.changed:
+            self._source.under_way -= self._open
+            self._open = False
+            self._source.changed.notify_all()
+
+
+def read(stream: RangedInput, sizes: random.Random | None = None) -> bytes:
+    """Return all of *stream*, read by any *sizes*."""
+    parts, room = [], memoryview(bytearray(1000))
+    while count := stream.readinto(room[: sizes.randrange(1, 300)] if sizes else room):
+        parts.append(bytes(room[:count]))
+    return b"".join(parts)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ranges be small, and pauses short."""
+    monkeypatch.setattr(ranges, "RANGE", RANGE)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0)
+    monkeypatch.setenv("TARTOOLS_TRIES", "2")
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
+@pytest.mark.usefixtures("small")
+def test_a_cut_at_every_byte(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if ahead:
+        look_ahead(monkeypatch)
+    sizes = random.Random(0)
+    for cut in range(0, len(DATA), 7 if ahead else 1):  # 7 has no part in 100: it comes to any place in a range
+        source = Memory(DATA, cut, cuts=1)
+        assert read(RangedInput(source), sizes) == DATA
+        assert sorted(source.asked) == sorted([*range(0, len(DATA), RANGE), cut])
+        stream, found, room = RangedInput(Memory(DATA, cut, cuts=1000)), b"", memoryview(bytearray(70))
+        with pytest.raises(StorageError) as failure:
+            while count := stream.readinto(room):
+                found += room[:count]
+        assert found == DATA[:cut]
+        assert str(failure.value) == f"{URL}: at byte {cut}: the connection was cut (2 tries)"
+        with pytest.raises(StorageError):  # and it is no end the next time
+            stream.readinto(room)
+        stream.close()
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
+@pytest.mark.usefixtures("small")
+def test_any_size_from_any_byte(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if ahead:
+        look_ahead(monkeypatch)
+    for size in (0, 1, 99, 100, 101, 199, 200, 201, 1000):
+        for start in {0, 1, 50, 100, 150, size - 1, size} & set(range(size + 1)):
+            for first in (1, 7, 100, 1000):
+                source = Memory(DATA[:size])
+                assert read(RangedInput(source, start, first)) == DATA[start:size], (size, start, first)
+                if start < size:
+                    known = RangedInput(source, start, first, size, "1")
+                    assert read(known) == DATA[start:size]
+
+
+# ---- how much at once ----
+
+
+@pytest.mark.parametrize("setting", ["", "1", "2", "3", "16"])
+@pytest.mark.usefixtures("small")
+def test_as_many_ranges_as_are_allowed(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the first range is given until there are so many requests under way as there may be."""
+    monkeypatch.setenv("TARTOOLS_READAHEAD", setting)
+    look_ahead(monkeypatch)
+    allowed = int(setting or 8)
+    source = Memory(DATA * 4)
+    source.hold = lambda start: start < RANGE or source.wait_for(lambda: source.most >= allowed)
+    assert read(RangedInput(source)) == source.data
+    assert source.most == allowed
+    assert sorted(source.asked) == list(range(0, len(source.data), RANGE))
+
+
+@pytest.mark.parametrize("allowed", [1, 5])
+@pytest.mark.usefixtures("small")
+def test_more_at_once_where_the_network_is_slow(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARTOOLS_READAHEAD", str(allowed))
+    source = Memory(DATA * 3)
+    source.hold = lambda start: time.sleep(0.01)
+    assert read(RangedInput(source)) == source.data
+    assert source.most == allowed
+    assert source.asked[:2] == [0, RANGE]
+
+
+@pytest.mark.usefixtures("small")
+def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads its first range itself; of the next ones all together get no more than there is memory for."""
+    assert ranges.BUDGET == 256 << 20
+    monkeypatch.setattr(ranges, "budget", ranges._Budget(11 * RANGE))
+    look_ahead(monkeypatch)
+    sources = [Memory(DATA) for _ in range(4)]
+    streams = [RangedInput(source) for source in sources]
+    room = memoryview(bytearray(RANGE))
+    for stream in streams:
+        assert stream.readinto(room) == RANGE
+        assert stream.readinto(room[:1]) == 1  # of the second range, and now the others are asked for
+    asked = 4 + 11 + 2  # two do without: the second range, too, they receive themselves
+    assert sources[0].wait_for(lambda: sum(len(source.asked) for source in sources) == asked)
+    assert not ranges.budget.take(1)
+    assert [read(stream) for stream in streams] == [DATA[RANGE + 1 :]] * 4
+    for stream in streams:
+        stream.close()
+    assert ranges.budget.take(11 * RANGE)
+
+
+@pytest.mark.usefixtures("small")
+def test_who_stops_asks_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "budget", ranges._Budget(8 * RANGE))
+    look_ahead(monkeypatch)
+    source = Memory(DATA * 4)
+    going = threading.Event()
+    source.hold = lambda start: start < 3 * RANGE or going.wait(PATIENCE)
+    stream = RangedInput(source)
+    room = memoryview(bytearray(RANGE))
+    assert [stream.readinto(room) for _ in range(3)] == [RANGE] * 3
+    assert source.wait_for(lambda: source.under_way >= 6)
+    stream.close()
+    asked = len(source.asked)
+    going.set()
+    assert source.wait_for(lambda: source.under_way == 0)
+    assert len(source.asked) == asked <= 11
+    assert ranges.budget.take(8 * RANGE)
+    with pytest.raises(StorageError, match="stopped"):
+        stream.readinto(room)
+
+
+# ---- settings ----
+
+
+BAD = {
+    "TARTOOLS_TRIES": ("0", "-1", "101", "1.5", "x", "nan", " "),
+    "TARTOOLS_TIMEOUT": ("0", "-1", "3601", "1e9", "inf", "nan", "x", "1s"),
+    "TARTOOLS_READAHEAD": ("0", "-1", "17", "2.5", "x", "1e1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_settings_that_are_none(name: str, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    for scheme in ("s3", "http"):
+        for value in BAD[name]:
+            inside.environ(**{name: value})
+            done = inside.copy(scheme)
+            assert (done.status, done.data) == (2, None), (value, done)
+            assert re.fullmatch(rf"tarcat: {name} is a number [^\n]+{re.escape(value)}'\n", done.stderr)
+    assert inside.server.requests == []
+    monkeypatch.setenv(name, "")
+    assert inside.copy("http") == (0, WHOLE, "")
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_as_many_tries_as_are_allowed(number: int, inside: Inside) -> None:
+    inside.environ(TARTOOLS_TRIES=str(number))
+    for scheme in ("s3", "gs", "ais", "http"):
+        inside.server.faults = [Fault(OBJECT, dropped=True, times=number - 1)]
+        assert inside.copy(scheme) == (0, WHOLE, "")
+        inside.starts()
+        inside.server.faults = [Fault(OBJECT, dropped=True, times=None)]
+        done = inside.copy(scheme)
+        assert inside.starts() == [0] * number
+        assert done.stderr.endswith(f"the connection was cut ({number} {'tries' if number > 1 else 'try'})\n")
+
+
+def test_settings_of_a_process(faulty: FaultServer, run: Run) -> None:
+    """A server that takes a fifth of a second for each range is asked for one after the other."""
+    data = make_tar([(f"{n}.bin", bytes(9 << 20)) for n in range(4)])
+    faulty.objects[OBJECT] = data
+    faulty.faults = [Fault(OBJECT, method="GET", trickle=(1 << 20, 0.03), times=None)]
+    url = faulty.url("http", OBJECT)
+    assert run("tarcat", url, env=faulty.env | {"TARTOOLS_READAHEAD": "1"}) == (0, data, "")
+    times = sorted(request.at for request in faulty.asked("GET"))
+    assert len(times) == 5
+    assert all(later - sooner > 0.2 for sooner, later in itertools.pairwise(times))

@@ -1,0 +1,113 @@
+"""The README's remote pipelines run as they are printed.
+
+The buckets are those that are named there, on our servers. Only `https://host/` is replaced, by the URL of a server
+that is there. `run-ocr` is a script of ours that writes what an OCR program would.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from PIL import Image
+
+from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of
+from tests.storage.objects.memory import Bucket
+from tests.storage.objects.servers import Proxy
+from tests.storage.objects.sites import GsSite, MemorySite, S3Site, Site, environment
+
+SECTION = (ROOT / "README.md").read_text().partition("## Remote pipelines")[2].partition("\n## ")[0]
+(BLOCK,) = re.findall(r"^```bash\n(.*?)\n```$", SECTION, re.MULTILINE | re.DOTALL)
+LISTING, OCR, SHUFFLING, JOINING, SHOWING = BLOCK.splitlines()
+RUN_OCR = """\
+#!/bin/sh
+for page; do echo "text of $TAR_KEY" > "${page%.png}.txt"; done
+"""
+
+Members = list[tuple[str, bytes]]
+
+
+def pages(start: int, count: int) -> Members:
+    """Return *count* samples, each a picture of a page."""
+    picture = io.BytesIO()
+    Image.new("L", (30, 40), 255).save(picture, "PNG")
+    return [(f"page-{n:04d}.png", picture.getvalue()) for n in range(start, start + count)]
+
+
+def photos(start: int, count: int) -> Members:
+    """Return *count* samples of a label and some text."""
+    return [m for n in range(start, start + count) for m in ((f"{n:06d}.cls", b"%d" % n), (f"{n:06d}.txt", b"x" * n))]
+
+
+class World(NamedTuple):
+    """The stores of the README, and what commands need to find them."""
+
+    gs: Site
+    s3: Site
+    cache: Site
+    web: str
+    files: Path
+    env: dict[str, str]
+
+
+@pytest.fixture
+def world(gs_server: str, s3_server: str, ais_server: Proxy, plain_server: tuple[str, Path], tmp_path: Path) -> World:
+    """Return the stores of the README; the bucket `bucket` of S3 is empty."""
+    ais_server.buckets["cache"] = Bucket()
+    env = {"PATH": f"{tmp_path}:{clean_environment()['PATH']}"}
+    for scheme, url in (("gs", gs_server), ("s3", s3_server), ("ais", ais_server.base)):
+        env |= environment(scheme, url, ais_server.token)
+    cache = MemorySite("ais", "cache", env, ais_server.buckets["cache"])
+    s3 = S3Site(s3_server, "bucket")
+    assert s3.names() == []
+    (tmp_path / "run-ocr").write_text(RUN_OCR)
+    (tmp_path / "run-ocr").chmod(0o755)
+    return World(GsSite(gs_server, "g1000"), s3, cache, *plain_server, env)
+
+
+def test_the_remote_pipelines_run_as_printed(world: World, shell: Run) -> None:
+    def done(line: str) -> bytes:
+        ended = shell(f"set -o pipefail; {line}", env=world.env)
+        assert (ended.status, ended.stderr) == (0, ""), line
+        return ended.stdout
+
+    for number in range(1, 4):
+        world.gs.put(f"scanned-{number:04d}.tar", make_tar(pages(20 * number, 20)))
+    assert done(LISTING) == b"gs://g1000/scanned-{0001..0003}.tar\n"
+
+    assert done(OCR) == b""
+    made = world.gs.get("ocr-0001.tar")
+    assert made is not None
+    expected = [
+        m for page in pages(20, 20) for m in (page, (page[0][:-4] + ".txt", b"text of %s\n" % page[0][:-4].encode()))
+    ]
+    assert members_of(made) == expected
+
+    for number in range(148):
+        (world.files / f"train-{number:04d}.tgz").write_bytes(gzip.compress(make_tar(photos(3 * number, 3))))
+    assert "https://host/" in SHUFFLING
+    assert done(SHUFFLING.replace("https://host/", f"{world.web}/")) == b"s3://bucket/shuffled-000000.tar\n"
+    shuffled = members_of(world.s3.get("shuffled-000000.tar") or b"")
+    assert shuffled != photos(0, 444) and sorted(shuffled) == photos(0, 444)
+
+    for number in range(7):
+        world.s3.put(f"train-{number}.tar", make_tar(photos(20 * number, 20)))
+    assert done(JOINING) == b""
+    assert members_of(world.cache.get("train.tar") or b"") == photos(0, 140)
+    assert (world.gs.pending(), world.s3.pending(), world.cache.pending()) == (0, 0, 0)
+
+    shown = re.findall(r"^\d{6}$", done(SHOWING).decode(), re.MULTILINE)
+    assert shown == [f"{n:06d}" for n in range(100)]
+
+
+def test_the_credentials_that_are_named_are_those_that_count() -> None:
+    """The README's variables are those of the manual, which tests of credentials go by."""
+    manual = (ROOT / "man/man7/tartools.7").read_text()
+    text = (ROOT / "README.md").read_text().partition("## Remote pipelines")[2].partition("```bash")[0]
+    names = re.findall(r"`([A-Z_]{5,})`", text)
+    assert names == ["AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS", "AIS_ENDPOINT"]
+    assert [name in manual for name in names] == [True] * 3

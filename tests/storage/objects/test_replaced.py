@@ -1,0 +1,229 @@
+"""Objects that change while they are read: never a mix of two versions, whatever the server says about versions."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+import tartools
+from tartools.errors import StorageError
+from tests.conftest import Run, has_end, make_tar
+from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.storage.objects.inside import OBJECT, RANGE, Copied, Inside
+
+OLD = make_tar([(f"{n}.old", b"%d" % n * (n * 131)) for n in range(7)])
+NEW = {
+    "as long": make_tar([(f"{n}.old", b"#" * (n * 131)) for n in range(7)]),
+    "longer": make_tar([(f"{n}.new", b"%d" % n * (n * 500)) for n in range(7)]),
+    "shorter": make_tar([("1.new", b"1")])[:3072],
+    "empty": b"",
+}
+SIZE = len(OLD)
+STARTS = range(0, SIZE, RANGE)
+VERSIONS = {"s3": "ETag", "gs": "x-goog-generation", "ais": "ais-checksum-value", "http": "ETag"}
+each = pytest.mark.parametrize("scheme", SCHEMES)
+
+
+@pytest.fixture(params=[False, True], ids=["one", "ahead"])
+def inside(
+    request: pytest.FixtureRequest,
+    faulty: FaultServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> Inside:
+    """Return commands in this process, and a server that has `OLD`."""
+    faulty.objects[OBJECT] = OLD
+    made = Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+    if request.param:
+        made.ahead()
+    return made
+
+
+def refused(done: Copied, url: str, reason: str) -> None:
+    """Check that *done* is a failure of one line, which matches *reason* behind the URL."""
+    assert (done.status, done.data) == (1, None), done
+    assert re.fullmatch(rf"tarcat: {re.escape(url)}: (at byte \d+: )?{reason}\n", done.stderr), done
+
+
+def test_the_versions_are_what_they_should_be() -> None:
+    assert len(NEW["longer"]) > len(NEW["as long"]) == SIZE > len(NEW["shorter"])
+    assert NEW["as long"][:512] == OLD[:512]  # as are all headers
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "ignoring conditions"])
+@pytest.mark.parametrize("new", NEW.values(), ids=NEW)
+def test_replaced_between_two_ranges(new: bytes, ignored: bool, inside: Inside) -> None:
+    """At each range but the first; *ignored* are If-Match and the like, so that the new version is sent."""
+    for scheme in SCHEMES:
+        url = inside.server.url(scheme, OBJECT)
+        for start in STARTS[1::2]:
+            inside.server.objects[OBJECT] = OLD
+            inside.server.faults = [Fault(OBJECT, start=start, replace=new)]
+            if ignored:
+                inside.server.faults[0].no_match = True
+                inside.server.faults.append(Fault(OBJECT, method="GET", no_match=True, times=None))
+            reason = "(was replaced|was deleted) while it was being read"
+            refused(inside.copy(scheme), url, reason)
+            inside.server.objects[OBJECT] = OLD
+            inside.server.faults[0].played = 0
+            done = inside.run("tarcat", url)
+            assert done.status == 1 and OLD.startswith(done.stdout) and len(done.stdout) <= start
+            assert not has_end(done.stdout)
+
+
+def test_replaced_where_the_connection_was_cut(inside: Inside) -> None:
+    new = NEW["as long"]
+    for scheme in SCHEMES:
+        url = inside.server.url(scheme, OBJECT)
+        for start, cut in ((0, 600), (3000, 1), (9000, 999)):
+            inside.server.objects[OBJECT] = OLD
+            again = Fault(OBJECT, start=start + cut, replace=new)
+            inside.server.faults = [Fault(OBJECT, start=start, cut=cut), again]
+            refused(inside.copy(scheme), url, "(was replaced|was deleted) while it was being read")
+
+
+def test_deleted_between_two_ranges(inside: Inside) -> None:
+    for scheme in SCHEMES:
+        url = inside.server.url(scheme, OBJECT)
+        for start in STARTS[1::3]:
+            inside.server.objects[OBJECT] = OLD
+            inside.server.faults = [Fault(OBJECT, start=start, delete=True)]
+            refused(inside.copy(scheme), url, "was deleted while it was being read")
+
+
+def test_every_range_but_the_first_is_pinned(inside: Inside) -> None:
+    """The server is told which version is wanted, also by boto3, which is asked where a signed URL is refused."""
+    version = inside.server.bucket.version(OBJECT)
+    for scheme in ("s3", "http", "gs"):
+        inside.server.requests.clear()
+        inside.server.faults = [Fault(OBJECT, start=3000, status=403)] if scheme == "s3" else []
+        assert inside.copy(scheme) == (0, OLD, "")
+        wanted = [r.query.get("generation") or r.headers.get("if-match") for r in inside.server.requests]
+        number = len(STARTS) - 1 + (scheme == "s3")
+        assert wanted == [None] + [str(version.generation) if scheme == "gs" else f'"{version.etag}"'] * number
+        if scheme == "s3":
+            assert len({"x-amz-content-sha256" in request.headers for request in inside.server.requests[1:]}) == 2
+
+
+def test_replaced_while_it_is_open(inside: Inside) -> None:
+    for scheme in SCHEMES:
+        inside.server.objects[OBJECT] = OLD
+        with tartools.open(inside.server.url(scheme, OBJECT)) as file:
+            assert file.read(100) == OLD[:100]
+            inside.server.objects[OBJECT] = NEW["as long"]
+            file.seek(5000)
+            with pytest.raises(StorageError, match="while it was being read"):
+                file.read(1)
+
+
+# ---- servers that say less about versions ----
+
+
+def without_version(scheme: str, **more: str) -> Fault:
+    """Return what takes the version from all answers of *scheme*, and puts *more* headers there."""
+    headers = {VERSIONS[scheme]: "", "Last-Modified": ""} | {k.replace("_", "-"): v for k, v in more.items()}
+    return Fault(OBJECT, times=None, headers=headers)
+
+
+@each
+def test_no_version_is_one_stream(scheme: str, inside: Inside) -> None:
+    """What nothing pins is not asked for in parts; a cut that happens to it is told."""
+    inside.server.faults = [without_version(scheme)]
+    assert inside.copy(scheme) == (0, OLD, "")
+    asked = [request.headers.get("range") for request in inside.server.asked("GET")]
+    assert asked[1:] == [None]  # of the first one only the headers were of interest
+    for cut in (1, 700, SIZE - 1):
+        cutting = without_version(scheme)
+        cutting.cut, cutting.skip, cutting.method = cut, 1, "GET"
+        inside.server.faults = [cutting, without_version(scheme)]
+        refused(
+            inside.copy(scheme),
+            inside.server.url(scheme, OBJECT),
+            "the connection was cut, and the server gives no .*",
+        )
+
+
+@each
+def test_no_version_and_replaced(scheme: str, inside: Inside) -> None:
+    """By what is longer, shorter and as long, at each request: what is written is one of them."""
+    for new in NEW.values():
+        for skip in range(3):
+            inside.server.objects[OBJECT] = OLD
+            replacing = without_version(scheme)
+            replacing.replace, replacing.skip, replacing.times = new, skip, 1
+            inside.server.faults = [replacing, without_version(scheme)]
+            done = inside.copy(scheme)
+            assert done.data in (OLD, new + bytes(-len(new) % 10_240), None) and (done.status == 0) == (
+                done.data is not None
+            )
+
+
+def test_a_weak_tag_is_no_version(inside: Inside) -> None:
+    """It stays the same when bytes change that somebody thinks do not matter (RFC 9110, 8.8.1)."""
+    inside.server.faults = [without_version("http", ETag='W/"1"')]
+    assert inside.copy("http") == (0, OLD, "")
+    assert len(inside.server.asked("GET")) == 2
+    assert all("if-match" not in request.headers for request in inside.server.requests)
+
+
+def test_a_date_is_a_version_if_it_is_old(inside: Inside) -> None:
+    """RFC 9110, 8.8.2.2: one that is a minute older than the answer is as good as a tag."""
+    now = time.time()
+    old, recent = formatdate(now - 3600, usegmt=True), formatdate(now - 2, usegmt=True)
+    inside.server.faults = [without_version("http", Last_Modified=old)]
+    assert inside.copy("http") == (0, OLD, "")
+    conditions = [request.headers.get("if-unmodified-since") for request in inside.server.requests]
+    assert conditions == [None] + [old] * (len(STARTS) - 1)
+    cutting = without_version("http", Last_Modified=old)
+    cutting.start, cutting.cut, cutting.times = 4000, 321, 1
+    inside.server.faults.insert(0, cutting)
+    assert inside.copy("http") == (0, OLD, "")
+    inside.server.requests.clear()
+    inside.server.faults = [without_version("http", Last_Modified=recent)]
+    assert inside.copy("http") == (0, OLD, "")
+    assert len(inside.server.asked("GET")) == 2
+
+
+def test_another_date_is_another_version(inside: Inside) -> None:
+    url = inside.server.url("http", OBJECT)
+    first, second = (without_version("http", Last_Modified=formatdate(n * 1e8, usegmt=True)) for n in (3, 4))
+    first.times = 3
+    inside.server.faults = [first, second]
+    refused(inside.copy("http"), url, "was replaced while it was being read")
+    refusing = Fault(OBJECT, start=4000, status=412)
+    inside.server.faults = [refusing, without_version("http", Last_Modified=formatdate(3e8, usegmt=True))]
+    refused(inside.copy("http"), url, "was replaced while it was being read")
+
+
+@each
+def test_a_version_that_comes_and_goes(scheme: str, inside: Inside) -> None:
+    """Servers behind one name that do not agree: some give a version, some do not."""
+    url = inside.server.url(scheme, OBJECT)
+    without = without_version(scheme)
+    without.skip = 2
+    inside.server.faults = [without]
+    refused(inside.copy(scheme), url, "was replaced while it was being read")
+    without = without_version(scheme)
+    without.times = 1
+    inside.server.faults = [without]
+    assert inside.copy(scheme) == (0, OLD, "")
+
+
+# ---- as processes, by ranges of 8 MiB ----
+
+
+@each
+def test_a_large_object_is_replaced(scheme: str, faulty: FaultServer, run: Run, tmp_path: Path) -> None:
+    old, new = (make_tar([(f"{n:02d}.bin", random.Random(n).randbytes(1 << 20)) for n in range(18)]) for _ in range(2))
+    new = new.replace(old[1024:2048], old[2048:3072])
+    faulty.objects[OBJECT] = old
+    faulty.faults = [Fault(OBJECT, start=8 << 20, replace=new)]
+    done = run("tarcat", "-o", "out.tar", faulty.url(scheme, OBJECT), env=faulty.env)
+    assert done[:2] == (1, b"") and "while it was being read" in done.stderr and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,475 @@
+"""URLs to streams: what names stand for, outputs that appear whole or not at all, commands at either end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tartools import storage
+from tartools.errors import StorageError, UsageError, shown
+from tartools.storage import objects
+from tartools.storage.local import path_of
+from tartools.storage.names.expand import expand
+from tartools.storage.pipe import fill
+from tartools.storage.schemes import SCHEMES, loaded
+from tartools.storage.url import Url
+from tests.conftest import Run, has_end, make_samples, make_tar, members_of, open_descriptors
+
+TAR = make_tar(make_samples(3))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+    for name in [n for n in os.environ if n.startswith(("GOPEN_", "TARTOOLS_"))]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def read(url: str) -> bytes:
+    """Return all the bytes of *url*."""
+    stream = storage.open_read(url)
+    view = memoryview(bytearray(1000))
+    parts = []
+    while count := stream.readinto(view):
+        parts.append(bytes(view[:count]))
+    stream.close()
+    return b"".join(parts)
+
+
+def touch(*names: str) -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(b"x")
+
+
+EXPANSIONS = {
+    "nothing is stdin": ([], ["-"]),
+    "stdin": (["-"], ["-"]),
+    "plain": (["a.tar", "b.tar", "a.tar"], ["a.tar", "b.tar", "a.tar"]),
+    "range": (["a-{08..11}.tar"], ["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"]),
+    "alternatives": (["{x,y}.tar"], ["x.tar", "y.tar"]),
+    "in pipe:": (["pipe:cat {0..1}.tar"], ["pipe:cat 0.tar", "pipe:cat 1.tar"]),
+    "in s3:": (["s3://b/{0..1}.tar"], ["s3://b/0.tar", "s3://b/1.tar"]),
+    "unbalanced": (["a{b.tar"], ["a{b.tar"]),
+    "a word in braces": (["a{b}.tar"], ["a{b}.tar"]),
+    "star, sorted by bytes": (["g/*.tar"], ["g/B.tar", "g/a.tar", "g/b.tar", "g/é.tar"]),
+    "question mark": (["g/?.tar"], ["g/B.tar", "g/a.tar", "g/b.tar", "g/é.tar"]),
+    "set": (["g/[ab].tar"], ["g/a.tar", "g/b.tar"]),
+    "braces, then wildcards": (["g/{b,a}*.tar"], ["g/b.tar", "g/a.tar"]),
+    "literal name with wildcards": (["w/[1]*.tar"], ["w/[1]*.tar"]),
+    "literal name with braces": (["w/{0..9}.tar"], ["w/{0..9}.tar"]),
+    "no wildcards in pipe:": (["pipe:cat g/*.tar"], ["pipe:cat g/*.tar"]),
+    "no wildcards in http:": (["http://h/a*.tar?x=[1]"], ["http://h/a*.tar?x=[1]"]),
+    "file: with wildcards": (["file:g/[ab].tar"], ["g/a.tar", "g/b.tar"]),
+    "recursive": (["g/**/deep.tar"], ["g/x/y/deep.tar"]),
+}
+
+
+@pytest.mark.parametrize(("patterns", "urls"), EXPANSIONS.values(), ids=EXPANSIONS)
+def test_what_names_stand_for(patterns: list[str], urls: list[str]) -> None:
+    touch("g/a.tar", "g/b.tar", "g/B.tar", "g/é.tar", "g/x/y/deep.tar", "w/[1]*.tar", "w/1x.tar", "w/{0..9}.tar")
+    assert expand(patterns) == urls
+
+
+def test_no_match_is_a_failure() -> None:
+    with pytest.raises(StorageError, match="no file matches"):
+        expand(["nope-*.tar"])
+
+
+def test_what_a_wildcard_finds_is_a_file_whatever_it_is_called() -> None:
+    touch("-", "pipe:echo evil", "{0..3}", "*", "plain")
+    found = expand(["?*"])
+    assert sorted(found) == sorted(["./-", "./pipe:echo evil", "{0..3}", "*", "plain"])
+    assert [read(url) for url in found] == [b"x"] * 5
+
+
+def test_lists_come_after_arguments_and_are_expanded() -> None:
+    Path("l1").write_text("a.tar\n\n{0..1}.tar\n")
+    Path("l2").write_bytes(b"new\nline.tar\0b.tar\0\0")
+    touch("l*")
+    assert expand(["z.tar"], ["l1"]) == ["z.tar", "a.tar", "0.tar", "1.tar"]
+    assert expand([], ["l2"], "\0") == ["new\nline.tar", "b.tar"]
+    assert expand([], ["l1", "l1"]) == ["a.tar", "0.tar", "1.tar"] * 2
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_a_list_without_names_is_a_failure(content: str) -> None:
+    Path("l").write_text(content)
+    with pytest.raises(StorageError, match="list of files is empty"):
+        expand(["a.tar"], ["l"])
+
+
+@pytest.mark.parametrize("name", ["nope", "."])
+def test_a_list_that_cannot_be_read_is_a_failure(name: str) -> None:
+    with pytest.raises(StorageError, match=r"No such file|directory"):
+        expand([], [name])
+
+
+@pytest.mark.parametrize(("patterns", "lists"), [(["-", "-"], []), (["-"], ["-"]), ([], ["-", "-"])])
+def test_stdin_is_read_once(patterns: list[str], lists: list[str]) -> None:
+    with pytest.raises(UsageError, match="once"):
+        expand(patterns, lists)
+
+
+def test_a_list_whose_url_has_a_password_is_refused(run: Run) -> None:
+    done = run("tarcat", "-T", "https://user:geheim@host/names.txt")
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
+    assert "geheim" not in done.stderr
+
+
+def test_lists_from_stdin(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    assert run("tarcat", "-T", "-", stdin=b"a.tar\n").stdout == TAR
+    assert run("tarcat", "-0", "-T", "-", stdin=b"a.tar\0").stdout == TAR
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("a b.tar", "a b.tar"),
+        ("file:a%20b.tar", "a%20b.tar"),
+        ("file:/x/a.tar", "/x/a.tar"),
+        ("file:///x/a%20b.tar", "/x/a b.tar"),
+        ("file://localhost/x", "/x"),
+    ],
+)
+def test_file_urls(url: str, path: str) -> None:
+    assert path_of(url) == path
+
+
+def test_file_urls_of_other_hosts_are_refused() -> None:
+    with pytest.raises(UsageError, match="another host"):
+        path_of("file://there/a.tar")
+
+
+def test_file_urls_are_read_and_written(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a b.tar").write_bytes(TAR)
+    done = run("tarcat", f"file://{tmp_path}/a%20b.tar", "-o", f"file://{tmp_path}/c%20d.tar")
+    assert (done.status, (tmp_path / "c d.tar").read_bytes()) == (0, TAR)
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme"),
+    [("a", ""), ("-", "-"), ("s3://b/k", "s3"), ("pipe:x://y", "pipe"), ("a:b", ""), ("file:a", "file"), ("./-", "")],
+)
+def test_schemes(url: str, scheme: str) -> None:
+    assert Url(url).scheme == scheme
+
+
+def test_a_url_is_parsed_once() -> None:
+    url = Url("s3://bucket/a.tar")
+    assert Url(url) is url and expand([url])[0] is url
+    assert url == "s3://bucket/a.tar" and {url: 1}["s3://bucket/a.tar"] == 1
+    again = pickle.loads(pickle.dumps(url))
+    assert (type(again), again, again.scheme) == (Url, url, "s3")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "ais", "http"])
+def test_the_object_that_was_checked_is_the_one_that_is_read(scheme: str) -> None:
+    url = Url(f"{scheme}://bucket/a.tar")
+    storage.check_inputs([url])
+    checked = url.store_object
+    assert checked is not None and objects.object_at(url) is checked
+    assert pickle.loads(pickle.dumps(url)).store_object is None  # another process has connections of its own
+
+
+@pytest.mark.parametrize("module", sorted(set(SCHEMES.values())))
+def test_the_table_of_schemes_names_modules(module: str) -> None:
+    wanted = {"object_at", "page"} if module.startswith("objects.") else {"open_read", "open_write"}
+    assert wanted <= {*dir(loaded(module))}
+
+
+@pytest.mark.parametrize("verb", ["read", "write"])
+def test_passwords_are_refused_and_not_repeated(verb: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    url = "https://user:geheim@host/a.tar"
+    done = run("tarcat", url) if verb == "read" else run("tarcat", "a.tar", "-o", url)
+    assert done.status == 2
+    assert "geheim" not in done.stderr
+    assert "password" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("https://h/a.tar?sig=abc", "https://h/a.tar?…"),
+        ("s3://b/a.tar", "s3://b/a.tar"),
+        ("what?.tar", "what?.tar"),
+        ("-", "stdin"),
+        ("a\n.tar", "a\\n.tar"),
+        ("\udce9.tar", "\\udce9.tar"),
+    ],
+)
+def test_how_messages_show_urls(url: str, text: str) -> None:
+    assert shown(url) == text
+
+
+def test_a_query_is_used_and_not_shown(run: Run) -> None:
+    done = run("tarcat", "https://h/a.tar?sig=abc", env={"GOPEN_HTTPS": "printf %s {} | grep -q sig=abc && exit 3"})
+    assert done.status == 1
+    assert "status 3" in done.stderr
+    assert "abc" not in done.stderr
+
+
+def test_a_query_is_no_part_of_new_keys(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    done = run(
+        "tarcat", "--rekey", "{shard}{index}", "https://h/b/s.tar?sig=abc", env={"GOPEN_HTTPS": "cat a.tar; : {}"}
+    )
+    assert (done.status, members_of(done.stdout)[0][0]) == (0, "s0.cls")
+
+
+@pytest.mark.parametrize("url", ["foo://b/a.tar", "s3://b/a.tar", "http://h/a.tar"])
+def test_schemes_that_are_not_there_are_clear_errors(url: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    once = {"TARTOOLS_TRIES": "1"}
+    for done in (run("tarcat", url, env=once), run("tarcat", "a.tar", "-o", url, env=once)):
+        assert (done.status, done.stdout) == (1, b"")
+        assert done.stderr.startswith(f"tarcat: {url}: ")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("template", ["cat {}", "cat '{}'", 'cat "{}"'])
+@pytest.mark.parametrize("name", ["a.tar", 'it\'s a "name" $x.tar'])
+def test_gopen(template: str, name: str, run: Run, tmp_path: Path) -> None:
+    quoted = fill(template, f"foo://{name}")
+    assert subprocess.check_output(["sh", "-c", quoted.replace("cat", "printf %s")]).decode() == f"foo://{name}"
+    (tmp_path / "foo:").mkdir()
+    (tmp_path / "foo:" / name).write_bytes(TAR)
+    done = run("tarcat", f"foo://{name}", env={"GOPEN_FOO": template})
+    assert (done.status, done.stdout) == (0, TAR)
+
+
+def test_gopen_that_fails_is_a_failure(run: Run) -> None:
+    done = run("tarcat", "gs://b/a.tar", env={"GOPEN_GS": "exit 4"})
+    assert (done.status, done.stderr) == (1, "tarcat: gs://b/a.tar: the command ended with status 4\n")
+
+
+def test_pipes_in(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    done = run("tarcat", "pipe:cat a.tar")
+    assert (done.status, done.stdout) == (0, TAR)
+
+
+@pytest.mark.parametrize("command", ["cat a.tar; exit 3", "exit 3", "head -c 700 a.tar; exit 3", "kill -9 $$"])
+def test_pipes_that_fail_are_failures(command: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    done = run("tarcat", f"pipe:{command}", "-o", "out.tar")
+    assert done.status == 1
+    assert "status 3" in done.stderr or "SIGKILL" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out.tar").exists()
+    assert not has_end(run("tarcat", f"pipe:{command}").stdout)
+
+
+def test_a_pipe_that_we_stop_reading_may_end_as_it_likes(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    done = run("tarcat", "-c", "2", "pipe:while cat a.tar; do :; done; exit 9")
+    assert (done.status, len(members_of(done.stdout))) == (0, 4)
+
+
+def left_running(mark: str) -> list[str]:
+    """Return the processes whose command line holds *mark*."""
+    found = subprocess.run(["pgrep", "-f", mark], capture_output=True, check=False, text=True).stdout.split()
+    return [pid for pid in found if pid != str(os.getpid())]
+
+
+def test_a_pipe_that_ignores_its_reader_is_ended(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    mark = f"7{os.getpid()}.25"
+    done = run("tarcat", "-c", "1", f"pipe:trap '' PIPE; cat a.tar; exec sleep {mark}")
+    assert done.status == 0
+    assert left_running(f"sleep {mark}") == []
+
+
+def test_pipes_out(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    done = run("tarcat", "a.tar", "-o", "pipe:cat > out.tar")
+    assert (done.status, done.stdout, (tmp_path / "out.tar").read_bytes()) == (0, b"", TAR)
+
+
+@pytest.mark.parametrize("command", ["exit 3", "cat > /dev/null; exit 3", "head -c 1 > /dev/null"])
+def test_pipes_out_that_fail_are_failures(command: str, run: Run, tmp_path: Path) -> None:
+    big = make_tar([("a.x", bytes(3 << 20)), ("b.x", b"1")])
+    (tmp_path / "a.tar").write_bytes(big)
+    done = run("tarcat", "a.tar", "-o", f"pipe:{command}")
+    assert done.status == 1
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_command_is_killed_before_its_stdin_ends(run: Run, tmp_path: Path) -> None:
+    """So that it can't take half an archive for a whole one."""
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.x", bytes(3 << 20)), ("b.x", b"1")])[:-10240])
+    done = run("tarcat", "a.tar", "-o", "pipe:cat > half; touch end-was-seen")
+    assert done.status == 1
+    assert not (tmp_path / "end-was-seen").exists()
+
+
+def test_outputs_by_command_leave_the_descriptors_of_others_alone() -> None:
+    """Each has one owner: a second close would hit whoever got the number next."""
+    for _ in range(3):
+        output = storage.open_write("pipe:cat > /dev/null")
+        output.sink.write(b"x")
+        output.commit()
+        with open("other", "wb", buffering=0) as other:
+            del output
+            assert other.write(b"x") == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_descriptors_and_processes_are_given_back() -> None:
+    Path("a.tar").write_bytes(TAR)
+    before = open_descriptors()
+    for n in range(20):
+        read("pipe:cat a.tar")
+        read("a.tar")
+        for url in ("pipe:cat > /dev/null", f"out{n}", f"abort{n}"):
+            output = storage.open_write(url)
+            output.sink.write(TAR)
+            if "abort" in url:
+                output.abort()
+            else:
+                output.commit()
+            del output
+    assert open_descriptors() == before
+
+
+def test_outputs_appear_when_they_are_complete() -> None:
+    output = storage.open_write("out.tar")
+    output.sink.write(b"whole")
+    assert not Path("out.tar").exists()
+    assert len(os.listdir()) == 1  # the temporary file is beside it
+    output.commit()
+    assert (os.listdir(), Path("out.tar").read_bytes()) == (["out.tar"], b"whole")
+    output.abort()  # too late, and does nothing
+    assert os.listdir() == ["out.tar"]
+
+
+def test_outputs_that_are_given_up_leave_nothing() -> None:
+    output = storage.open_write("out.tar")
+    output.sink.write(b"half")
+    output.abort()
+    output.abort()
+    assert os.listdir() == []
+
+
+def test_an_output_that_came_into_being_meanwhile_is_refused() -> None:
+    output = storage.open_write("out.tar")
+    touch("out.tar")
+    with pytest.raises(StorageError, match="already exists"):
+        output.commit()
+    output.abort()
+    assert (os.listdir(), Path("out.tar").read_bytes()) == (["out.tar"], b"x")
+
+
+def test_modes(here: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        for name, force in (("new", False), ("old", True)):
+            if force:
+                touch(name)
+                os.chmod(name, 0o604)
+            output = storage.open_write(name, force)
+            output.commit()
+    finally:
+        os.umask(old)
+    assert [stat.S_IMODE(os.stat(name).st_mode) for name in ("new", "old")] == [0o640, 0o604]
+
+
+def test_links_stay_links() -> None:
+    touch("target")
+    os.symlink("target", "link")
+    os.symlink("nothing", "dangling")
+    for name in ("link", "dangling"):
+        output = storage.open_write(name, True)
+        output.sink.write(b"new")
+        output.commit()
+        assert Path(name).is_symlink()
+    assert (Path("target").read_bytes(), Path("nothing").read_bytes()) == (b"new", b"new")
+
+
+def test_names_as_long_as_the_system_allows() -> None:
+    name = "n" * 251 + ".tar"
+    output = storage.open_write(name)
+    output.commit()
+    assert os.listdir() == [name]
+
+
+def refused(run: Run, *arguments: str) -> str:
+    done = run("tarcat", *arguments, env={"GOPEN_FOO": "touch was-read; : {}"})
+    assert (done.status, done.stdout, Path("was-read").exists()) == (1, b"", False)
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_an_output_that_exists_is_refused_before_anything_is_read(run: Run) -> None:
+    touch("out.tar")
+    os.symlink("out.tar", "link.tar")
+    for name in ("out.tar", "link.tar", "file:out.tar"):
+        assert refused(run, "foo://x", "-o", name) == f"tarcat: {name}: already exists; --force replaces it\n"
+    assert Path("out.tar").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(("arguments", "env"), [(["--force"], {}), ([], {"TARTOOLS_FORCE": "1"})])
+def test_force(arguments: list[str], env: dict[str, str], run: Run) -> None:
+    touch("out.tar")
+    Path("a.tar").write_bytes(TAR)
+    assert run("tarcat", "a.tar", "-o", "out.tar", *arguments, env=env).status == 0
+    assert Path("out.tar").read_bytes() == TAR
+
+
+def test_an_output_that_is_an_input_is_always_refused(run: Run, shell: Run) -> None:
+    Path("a.tar").write_bytes(TAR)
+    os.link("a.tar", "hard.tar")
+    os.symlink("a.tar", "soft.tar")
+    for name in ("a.tar", "hard.tar", "soft.tar", "./a.tar"):
+        assert "this output is also the input a.tar" in refused(run, "a.tar", "--force", "-o", name)
+    for line in ("tarcat --force -o a.tar < a.tar", "tarcat a.tar >> a.tar", "tarcat < a.tar 1<> a.tar"):
+        done = shell(line)
+        assert done.status == 1
+        assert "this output is also the input" in done.stderr
+    assert Path("a.tar").read_bytes() == TAR
+
+
+def test_what_is_no_regular_file_is_written_in_place(run: Run, shell: Run) -> None:
+    Path("a.tar").write_bytes(TAR)
+    assert run("tarcat", "a.tar", "-o", "/dev/null").status == 0
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    os.mkfifo("fifo")
+    assert shell("tarcat a.tar -o fifo & cat fifo && wait $!").stdout == TAR
+    assert stat.S_ISFIFO(os.stat("fifo").st_mode)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("there/is/no/out.tar", "No such file"), ("d", "directory"), ("a.tar/x", "Not a directory")]
+)
+def test_outputs_that_cannot_be(name: str, what: str, run: Run) -> None:
+    Path("d").mkdir()
+    Path("a.tar").write_bytes(TAR)
+    assert what in refused(run, "a.tar", "-o", name)
+    assert sorted(os.listdir()) == ["a.tar", "d"]
+
+
+def test_inputs_are_all_looked_at_before_anything_is_written(run: Run) -> None:
+    Path("a.tar").write_bytes(TAR)
+    Path("d").mkdir()
+    for names, what in ((["nope.tar"], "No such file"), (["d"], "directory"), (["foo://x", "nope.tar"], "No such")):
+        assert what in refused(run, "a.tar", *names, "-o", "out.tar")
+    assert sorted(os.listdir()) == ["a.tar", "d"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_clean_up_and_are_seen(number: signal.Signals, run: Run) -> None:
+    """The input signals the command itself once the output is open, so nothing depends on time."""
+    mark = f"6{os.getpid()}.{number.value}"
+    done = run("tarcat", "-o", "out.tar", f"pipe:ls -A | grep -q tmp && kill -{number.value} $PPID; exec sleep {mark}")
+    assert (done.status, done.stderr, os.listdir()) == (-number, "", [])
+    assert left_running(f"sleep {mark}") == []

@@ -1,0 +1,109 @@
+"""Commands that are forked (`tests.forkserver`) are those that are started: every command, in both ways."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.commands.test_every_command import COMMANDS
+from tests.conftest import BIN, Result, Run, clean_environment
+from tests.forkclient import Forks
+
+# What a command hands on to a shell: numbers of descriptors, signals, limits, groups, variables, directory, umask.
+# Once it has read more than a pipe holds, it has done all it does at the start. Zeros may follow the end of an archive.
+SEEN = r"""
+exec 3>&1 > seen
+{ cat in.tar; head -c 1000000 /dev/zero; } >&3
+ls /proc/$PPID/fd; grep -E '^(Umask|Threads|Uid|Gid|Sig[BCI]|Cap)' /proc/$PPID/status
+ps -o pgid=,sid=,ni= -p $PPID; env | sort; pwd; umask; ulimit -a
+"""
+
+
+def both(run: Run, folder: Path, *line: str, **options: bytes) -> Result:
+    """Run *line* in both ways, in *folder*, as it is; return what came of it, which has to be the same."""
+    before = set(folder.iterdir())
+    found = []
+    for real in (True, False):
+        done = run(*line, real=real, **options)
+        made = {path: path.read_bytes() for path in set(folder.iterdir()) - before}
+        found.append((done, made))
+        for path in made:
+            path.unlink()
+    assert found[0] == found[1]
+    return found[0][0]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command(name: str, run: Run, tmp_path: Path) -> None:
+    case = COMMANDS[name]
+    given = "plan.tsv" if case.reads == "plan" else "in.tar"
+    (tmp_path / given).write_bytes(case.content)
+    (tmp_path / "cut.tar").write_bytes(case.content[:700])
+    good = both(run, tmp_path, name, *case.arguments, given)
+    assert (good.status, good.stderr) == (0, "") and good.stdout
+    for option in ("--help", "--version"):
+        done = both(run, tmp_path, name, option)
+        assert (done.status, done.stderr) == (0, "") and done.stdout
+    assert both(run, tmp_path, name, "--no-such-option").status == 2
+    missing = os.fsdecode(b"no\xff\n.tar")
+    if case.reads:
+        assert both(run, tmp_path, name, *case.arguments, stdin=case.content) == good
+        assert both(run, tmp_path, name, *case.arguments, missing).status == 1
+    if case.reads == "tar":
+        assert both(run, tmp_path, name, *case.arguments, "cut.tar").status == 1
+
+
+def test_what_commands_inherit(run: Run, tmp_path: Path) -> None:
+    """A variable that is set, and one that is not; a umask of the test's own."""
+    (tmp_path / "in.tar").write_bytes(COMMANDS["tarcat"].content)
+    (tmp_path / "look").write_text(SEEN)
+    seen = []
+    old = os.umask(0o027)
+    try:
+        for real in (True, False):
+            done = run("tarcat", "pipe:. ./look", env={"OURS": "a b é", "TZ": "Asia/Tokyo"}, real=real)
+            assert (done.status, done.stderr) == (0, "")
+            seen.append((tmp_path / "seen").read_text())
+    finally:
+        os.umask(old)
+    assert seen[0] == seen[1]
+    assert "OURS=a b é\n" in seen[0] and "\nUmask:\t0027\n" in seen[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, signal.SIGSEGV])
+def test_a_signal(number: signal.Signals, run: Run, tmp_path: Path) -> None:
+    done = both(run, tmp_path, "tarcat", f"pipe:kill -{number} $PPID; cat")
+    assert done == (-number, b"", "")
+
+
+def test_what_takes_too_long(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        run("tarcat", "pipe:echo $PPID > pid; exec sleep 1000", timeout=1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        run("tarcat", "pipe:echo $PPID > pid; exec 2> /dev/null; exec sleep 1000", timeout=1)
+
+
+def test_what_needs_a_start(forks: Forks) -> None:
+    """What an interpreter looks at when it starts, and what is not in a request."""
+    environment = clean_environment()
+    assert forks.can([BIN / "tarcat"], environment)
+    assert not forks.can(["/bin/true"], environment)
+    for more in ({"PYTHONPATH": "."}, {"LC_ALL": "C"}, {"LD_PRELOAD": "x.so"}):
+        assert not forks.can([BIN / "tarcat"], environment | more)
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert not forks.can([BIN / "tarcat"], environment)
+    finally:
+        signal.signal(signal.SIGHUP, old)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        assert not forks.can([BIN / "tarcat"], environment)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert forks.can([BIN / "tarcat"], environment)
