@@ -3,7 +3,8 @@
     TarToolsError            1  base of all; printed as `NAME: URL: at byte N: what is wrong`
     ├─ StorageError          1  a URL cannot be opened, read, written or closed
     ├─ TarFormatError        1  the bytes are not a well-formed archive
-    │  └─ TruncatedError     1  ... they end too early
+    │  ├─ TruncatedError     1  ... they end too early
+    │  └─ ParquetError       1  ... but a Parquet file
     ├─ SampleError           1  the archive is sound, but its samples are not what was asked for
     ├─ CommandError          1  a command that the user gave failed on a sample
     └─ UsageError            2  the command line cannot be carried out
@@ -15,6 +16,7 @@ Other errors of the operating system are printed as one line too. Any other exce
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
 _LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp")  # schemes without a query: ? is part of a name
@@ -52,6 +54,12 @@ class TarFormatError(TarToolsError):
 
 class TruncatedError(TarFormatError):
     """The bytes end before the archive does."""
+
+
+class ParquetError(TarFormatError):
+    """The input is a Parquet file, perhaps a table of samples. *stream* has all its bytes."""
+
+    stream: Any = None
 
 
 class SampleError(TarToolsError):

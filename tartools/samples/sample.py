@@ -214,16 +214,18 @@ _bare = object.__new__
 class Batch:
     """Adjacent samples as a reader finds them: contiguous *groups* in one source, or one other sample.
 
-    *shard* is the URL that they were read from; if they come from several, one URL for each is given.
+    *shard* is the URL that they were read from; if they come from several, one URL for each is given. Of a sample that
+    is not contiguous in memory, *offset* is the byte of the shard at which it begins; None if it is not in one piece.
     `Sample` objects are made on demand. Holds: the source.
     """
 
-    __slots__ = ("_lone", "_shards", "groups", "keys", "shard")
+    __slots__ = ("_lone", "_shards", "groups", "keys", "offset", "shard")
 
     def __init__(self, found: ContiguousGroups | ScatteredGroup | Sample, shard: str | Sequence[str]) -> None:
         self.shard = shard if isinstance(shard, str) else ""
         self._shards = None if isinstance(shard, str) else shard
         self.groups = found if isinstance(found, ContiguousGroups) else None
+        self.offset = found.offset if isinstance(found, ScatteredGroup) else None
         if isinstance(found, ScatteredGroup):
             found = Sample(found.key, found.members, self.shard)
         self._lone = found if isinstance(found, Sample) else None

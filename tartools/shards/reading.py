@@ -11,13 +11,15 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tartools import storage, tar
-from tartools.errors import printable, shown
+from tartools.errors import ParquetError, StorageError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.stream import ShardStream
-from tartools.storage.streams import Input
+from tartools.storage.streams import Input, Stream
+from tartools.storage.url import Url
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
 
+COMPRESSED = "is compressed, so no part of it can be read alone; tarcat a.tgz -o a.tar unpacks a shard"
 Item = TypeVar("Item")
 
 
@@ -28,7 +30,7 @@ class Reading(NamedTuple):
     silently. With *ranges*, samples of plain local files are ranges of those files and hold no memory. Unless
     *listed*, the members of a sample are only found when they are asked for. Large members of compressed or remote
     shards go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp). With *forks*, a forked process
-    decompresses: for commands only.
+    decompresses: for commands only. With *plain*, a compressed shard is a failure.
     """
 
     lax: bool = False
@@ -37,6 +39,7 @@ class Reading(NamedTuple):
     listed: bool = True
     tmpdir: str | None = None
     forks: bool = False
+    plain: bool = False
 
 
 def read_samples(
@@ -127,10 +130,31 @@ def shard_batches(
     *stream* is its tar stream if it is already open; it is closed at the end, or when the generator is closed.
     Of a plain file, whose stream stands at byte *begin*, only the samples up to byte *until*, where one must begin.
     """
-    with closing(stream or ShardStream(url, account, reading.forks)) as opened:
-        yield from batches_of(read_parts(url, opened, reading, begin, until), url, account, reading)
+    table = None
+    try:
+        with closing(stream or ShardStream(url, account, reading.forks)) as opened:
+            try:
+                for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading):
+                    if reading.plain and isinstance(opened, ShardStream) and opened.compressed:
+                        raise StorageError(COMPRESSED, url=url)
+                    yield batch
+            except ParquetError as found:
+                table = table_file(url, found.stream)
+    except ParquetError as found:  # a file is recognised when it is opened
+        table = table_file(url, found.stream)
+    if table is not None:
+        from tartools.tables.reading import table_batches
+
+        yield from table_batches(url, table, account, reading.ranges, reading.listed, reading.tmpdir)
     if until is None:
         account.shards_done += 1
+
+
+def table_file(url: str, stream: Stream) -> io.BufferedReader:
+    """Return the table *url* as a file that can seek; *stream* has its bytes, if they can't be read again."""
+    from tartools.storage import files
+
+    return files.reading(url) if storage.is_repeatable(url) and not Url(url).read_command else files.copied(stream)
 
 
 def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Parsed]:

@@ -41,6 +41,11 @@ class ShardStream:
         self._stream: Stream | None = stream
         self.file, self.start = stream.file, stream.start
 
+    @property
+    def compressed(self) -> bool:
+        """Whether the shard, of which something was read, is compressed."""
+        return self._stored is not None and compression.is_compressed(self._stored.head)
+
     def start_at(self, begin: int) -> None:
         """Move to byte *begin* of a plain file that has not been read yet. What is before does not count as read."""
         assert self._input is not None

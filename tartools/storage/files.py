@@ -17,7 +17,7 @@ from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import BUFFER, Input, check_whole, stream_file
+from tartools.storage.streams import BUFFER, Input, Stream, check_whole, stream_file
 from tartools.storage.url import Url
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
@@ -48,14 +48,20 @@ def reading(url: str) -> io.BufferedReader:
 
 def _copy(stream: Input, url: str) -> io.BufferedReader:
     """Return a temporary file without a name that holds all of *stream*."""
-    scratch = scratch_file()
-    room = memoryview(bytearray(BUFFER))
     try:
-        while count := stream.readinto(room):
-            scratch.write(room[:count])
+        file = copied(stream)
         check_whole(stream, url)
     finally:
         stream.close()
+    return file
+
+
+def copied(stream: Stream) -> io.BufferedReader:
+    """Return a temporary file without a name that holds what is left of *stream*."""
+    scratch = scratch_file()
+    room = memoryview(bytearray(BUFFER))
+    while count := stream.readinto(room):
+        scratch.write(room[:count])
     scratch.seek(0)
     return open(os.dup(scratch.fileno()), "rb")  # the caller closes it
 

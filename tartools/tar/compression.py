@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 
-from tartools.errors import TarFormatError, TruncatedError, UsageError
+from tartools.errors import ParquetError, TarFormatError, TruncatedError, UsageError
 from tartools.storage.streams import Sink, Stream
 from tartools.storage.url import Url
 from tartools.tar.codecs import CODECS, MAGIC, SUFFIXES, Codec, Compressor, Decompressor, codec_of
 
 READ = 1 << 18  # compressed bytes a read
+PARQUET = b"PAR1"  # the first bytes of a table
 STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
 
 
@@ -46,8 +47,19 @@ def decompressed(stream: Stream, url: str) -> Stream:
     """
     if stream.file is None:
         return _Unrecognized(stream, url)
-    codec = codec_of(head_of(stream.file, stream.start))
+    head = head_of(stream.file, stream.start)
+    codec = codec_of(head)
+    if codec is None and head.startswith(PARQUET):
+        raise _parquet(url, stream)
     return stream if codec is None else _Decompressed(stream, codec, url)
+
+
+def _parquet(url: str, stream: Stream) -> TarFormatError:
+    from tartools.tar.nottar import no_tar
+
+    error = ParquetError(no_tar(PARQUET), url=url, offset=0)
+    error.stream = stream
+    return error
 
 
 def is_compressed(head: bytes) -> bool:
@@ -84,6 +96,8 @@ class _Unrecognized:
             have += count
         first = bytes(head[:have])
         codec, whole = codec_of(first), _Pushed(self._stream, first)
+        if first.startswith(PARQUET):
+            raise _parquet(self._url, whole)
         return whole if codec is None else _Decompressed(whole, codec, self._url)
 
 

@@ -37,6 +37,8 @@ class Grouper:
         self.first = 0  # index of its first member
         self.scattered: list[Member] = []  # its earlier members, which are not contiguous with the rest
         self.held = 0  # bytes of memory that these hold
+        self.base = 0  # offset of the reader's buffer in the stream
+        self.origin = 0  # offset of the open group in the stream, once it has scattered members
 
     def taken(self, position: int) -> list[Parsed]:
         """Return what was found before *position*, and forget it."""
@@ -68,7 +70,9 @@ class Grouper:
             return
         if self.scattered:
             self.scatter(position)
-            self.parts.append(ScatteredGroup(self.key, self.scattered))
+            whole = self.base + position - self.origin == sum(member.stored for member in self.scattered)
+            plain = whole and all(member.head is None for member in self.scattered)
+            self.parts.append(ScatteredGroup(self.key, self.scattered, self.origin if plain else None))
             self.scattered, self.held = [], 0
         else:
             self.keys.append(self.key)
@@ -93,6 +97,8 @@ class Grouper:
         if self.key is not None:
             from tartools.tar.rescan import members_in
 
+            if not self.scattered:
+                self.origin = self.base + self.begin - self.shift
             held = not isinstance(self.source, io.FileIO)
             for member in members_in(self.source, self.begin, position + self.shift, ranges=True):
                 self.keep(member, held * (member[3] - member[2] + member[4]))

@@ -139,6 +139,7 @@ class Window:
     def _begin_buffer(self, buffer: Chunk) -> None:
         """Parse *buffer* from now on. The open group begins at its start, unless members are ranges of the file."""
         groups, self.buffer = self.groups, buffer
+        groups.base = buffer.base
         if self.ranges and self.stream.file is not None:
             groups.source, groups.shift = self.stream.file, self.stream.start + buffer.base
         else:

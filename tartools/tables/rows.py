@@ -1,0 +1,144 @@
+"""The rows of samples: where each sample and each of its members are in the shard.
+
+Rows travel in blocks of bytes, from the process that reads a shard to the one that writes the table.
+"""
+
+from __future__ import annotations
+
+import io
+import marshal
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+
+from tartools.errors import SampleError
+from tartools.samples.sample import Batch, Sample, field_name
+from tartools.tar import ContiguousGroups, Member, split_path
+from tartools.tar.member import Chunk
+
+BLOCK = 1 << 13  # rows
+ABSENT = -1  # offset of a member that a sample lacks
+
+Facts = Callable[[Sample], list[object]]
+
+
+class Block:
+    """Rows of adjacent samples of one *shard*: keys, bytes *begins* to *ends*, and members by field."""
+
+    def __init__(self, shard: str) -> None:
+        self.shard = shard
+        self.keys: list[bytes] = []
+        self.begins = array("q")
+        self.ends = array("q")
+        self.offsets: dict[bytes, array[int]] = {}  # of payloads, by field; ABSENT where a sample lacks it
+        self.sizes: dict[bytes, array[int]] = {}
+        self.facts: list[list[object]] = []
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def packed(self) -> bytes:
+        """Return the block as bytes for `unpacked`."""
+        for columns, missing in ((self.offsets, ABSENT), (self.sizes, 0)):
+            for column in columns.values():
+                column.extend([missing] * (len(self) - len(column)))
+        places = {field: (found.tobytes(), self.sizes[field].tobytes()) for field, found in self.offsets.items()}
+        return marshal.dumps(
+            (str(self.shard), self.keys, self.begins.tobytes(), self.ends.tobytes(), places, self.facts)
+        )
+
+    def add(self, batch: Batch) -> None:
+        """Add the samples of *batch*. Raises: SampleError if one of them can't be read alone."""
+        groups = batch.groups
+        if groups is None or groups.members is None or not self._add_alike(groups):
+            for number, sample in enumerate(batch):
+                self._add_sample(sample, batch, number)
+
+    def _add_alike(self, groups: ContiguousGroups) -> bool:
+        """Add *groups* if all have the same fields in the same order; tell whether they have."""
+        source, keys, starts, members, firsts = groups
+        assert members is not None
+        width = len(members) // len(keys)
+        shift = source.base if isinstance(source, Chunk) else 0
+        if len(members) != width * len(keys) or firsts[-1] != len(members) - width:
+            return False
+        fields = [member[0][len(keys[0]) + 1 :] for member in members[:width]]
+        if not all(fields) or len(set(fields)) < width:
+            return False
+        for number, field in enumerate(fields):
+            ending = b"." + field
+            if [member[0] for member in members[number::width]] != [key + ending for key in keys]:
+                return False
+        for number, field in enumerate(fields):
+            offsets, sizes = self._columns(field)
+            offsets.extend([member[3] + shift for member in members[number::width]])
+            sizes.extend([member[4] for member in members[number::width]])
+        self.keys += keys
+        self.begins.extend([start + shift for start in starts[:-1]] if shift else starts[:-1])
+        self.ends.extend([start + shift for start in starts[1:]] if shift else starts[1:])
+        return True
+
+    def _columns(self, field: bytes) -> tuple[array[int], array[int]]:
+        """Return offsets and sizes of *field*, filled up to the rows that there are."""
+        offsets, sizes = self.offsets.setdefault(field, array("q")), self.sizes.setdefault(field, array("q"))
+        if len(offsets) < len(self.keys):
+            offsets.extend([ABSENT] * (len(self.keys) - len(offsets)))
+            sizes.extend([0] * (len(self.keys) - len(sizes)))
+        return offsets, sizes
+
+    def _add_sample(self, sample: Sample, batch: Batch, number: int) -> None:
+        members = sample.members
+        begin = self._begin(sample, members, batch, number)
+        seen: set[bytes] = set()
+        position = begin
+        for member in members:
+            data = position + member.data - member.start
+            position += member.stored
+            field = split_path(member.path)[1]
+            if field and field not in seen:
+                offsets, sizes = self._columns(field)
+                offsets.append(data)
+                sizes.append(member.size)
+            elif field:  # neither of the two can be named by the field
+                self.offsets[field][-1] = ABSENT
+            seen.add(field)
+        self.keys.append(sample.raw_key)
+        self.begins.append(begin)
+        self.ends.append(position)
+
+    @staticmethod
+    def _begin(sample: Sample, members: tuple[Member, ...], batch: Batch, number: int) -> int:
+        """Return the byte of the shard at which *sample* begins."""
+        if batch.groups is not None:
+            source = batch.groups.source
+            return batch.groups.starts[number] + (source.base if isinstance(source, Chunk) else 0)
+        if batch.offset is not None:
+            return batch.offset
+        source = members[0].source
+        together = all(a.source is b.source and a.end == b.start for a, b in pairwise(members))
+        if together and isinstance(source, io.FileIO) and not source.writable():
+            return members[0].start
+        raise SampleError(
+            f"sample {sample.key!r}, with {field_name(members[0])!r}, is not in one piece with its own headers, so a "
+            "table can't say where it is; tarcat makes a copy that a table can list",
+            url=sample.shard,
+        )
+
+
+def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
+    """Yield the rows of the samples of *batches* in blocks for `unpacked`, in order.
+
+    *facts* gives the values of a sample for further columns. Holds: 8,192 rows.
+    Raises: SampleError if a sample is not in one piece with its own headers.
+    """
+    block: Block | None = None
+    for batch in batches:
+        if block is not None and (batch.shard != block.shard or len(block) >= BLOCK):
+            yield block.packed()
+            block = None
+        block = block or Block(batch.shard)
+        block.add(batch)
+        if facts is not None:
+            block.facts += map(facts, batch)
+    if block is not None:
+        yield block.packed()

@@ -1,0 +1,69 @@
+"""The columns of a table, and the names of shards in it.
+
+Everything that reading relies on is a column, because SQL engines drop the metadata of a file.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tartools.errors import StorageError, UsageError
+from tartools.storage.url import Url
+
+SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
+BEGIN, END, MEMBERS = "__begin__", "__end__", "__members__"
+MAGIC = b"PAR1"
+SUFFIX = ".parquet"
+ROW_GROUP = 1 << 16  # rows
+MOST_FIELDS = 1000  # in `__members__`
+
+
+def arrow() -> Any:
+    """Return pyarrow, with `pyarrow.parquet` imported. Raises: StorageError that says how to install it."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise StorageError("tables need pyarrow: pip install 'tartools[table]'") from error
+    return pyarrow
+
+
+def folder_of(url: str) -> str:
+    """Return the directory or prefix that the table *url* is in, with its last slash; "" for stdin.
+
+    >>> folder_of("s3://b/sets/train.parquet"), folder_of("train.parquet")
+    ('s3://b/sets/', '')
+    """
+    name = "" if url == "-" else Url(url).name
+    return name[: name.rfind("/") + 1]
+
+
+def relative(shard: str, folder: str) -> str:
+    """Return the name of *shard* in a table in *folder*: relative where both can be moved together.
+
+    >>> relative("s3://b/sets/a.tar", "s3://b/sets/"), relative("s3://b/a.tar", "sets/")
+    ('a.tar', 's3://b/a.tar')
+    """
+    if folder and shard.startswith(folder):
+        return shard[len(folder) :]
+    if not Url(shard).is_local or "://" in shard:
+        return shard
+    path = shard.removeprefix("file:")
+    if folder and not Url(folder).is_local:
+        return os.path.abspath(path)
+    inside = os.path.relpath(path, folder or ".")
+    return path if os.path.isabs(path) and inside.startswith("..") else inside
+
+
+def resolved(name: str, folder: str) -> str:
+    """Return the URL of the shard *name* in a table in *folder*.
+
+    Raises: UsageError for what a table may not name: commands, stdin, and local files if the table is on a server.
+    """
+    url = Url(name)
+    far = bool(folder) and not Url(folder).is_local
+    outside = url.scheme == "file" or os.path.isabs(name) or ".." in name.split("/")
+    if url.scheme in ("-", "pipe") or (far and outside):
+        raise UsageError(f"a table may not name the shard {str(name)!r}", url=folder)
+    return name if url.scheme or os.path.isabs(name) else folder + name
