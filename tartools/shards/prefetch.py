@@ -13,10 +13,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import TypeVar
 
-from tartools.errors import TarToolsError
+from tartools.errors import ParquetError, TarToolsError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.shards.reading import Reading, batches_of, read_parts
+from tartools.shards.reading import Reading, batches_of, read_parts, table_batches, table_file
 from tartools.shards.stream import ShardStream
 from tartools.shards.threads import ThreadedParts, ThreadedStream, wait_for_parts
 from tartools.storage.scratch import scratch_file
@@ -85,14 +85,19 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, most: 
         for url, found in parts:
             if found is None:
                 account.shards_done += 1
+            elif isinstance(found, ParquetError):
+                yield from table_batches(url, table_file(url, found.stream), account, reading)
+                account.shards_done += 1
             else:
                 yield from batches_of(found, url, account, reading)
 
 
 def _merged(
     urls: Sequence[str], start: Callable[[str], Source], wait: Callable[[list[Source]], list[Source]], most: int
-) -> Generator[tuple[str, list[Parsed] | None], None, None]:
+) -> Generator[tuple[str, list[Parsed] | ParquetError | None], None, None]:
     """Yield lists of the parts of *urls* as they come, each with its URL; None at the end of a shard.
+
+    Of a table, its error.
 
     *start* starts to read a shard, *wait* waits until some of those that are being read have parts, or have ended.
     """
@@ -105,8 +110,12 @@ def _merged(
             if not open:
                 return
             for shard in wait(list(open)):
-                parts = next(shard.parts, None)
-                if parts is None:
+                parts: list[Parsed] | ParquetError | None
+                try:
+                    parts = next(shard.parts, None)
+                except ParquetError as found:
+                    parts = found
+                if parts is None or isinstance(parts, ParquetError):
                     open.remove(shard)
                 yield shard.url, parts
     finally:

@@ -131,23 +131,25 @@ def shard_batches(
     Of a plain file, whose stream stands at byte *begin*, only the samples up to byte *until*, where one must begin.
     """
     table = None
-    try:
-        with closing(stream or ShardStream(url, account, reading.forks)) as opened:
-            try:
-                for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading):
-                    if reading.plain and isinstance(opened, ShardStream) and opened.compressed:
-                        raise StorageError(COMPRESSED, url=url)
-                    yield batch
-            except ParquetError as found:
-                table = table_file(url, found.stream)
-    except ParquetError as found:  # a file is recognised when it is opened
-        table = table_file(url, found.stream)
+    with closing(stream or ShardStream(url, account, reading.forks)) as opened:
+        try:
+            for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading):
+                if reading.plain and isinstance(opened, ShardStream) and opened.compressed:
+                    raise StorageError(COMPRESSED, url=url)
+                yield batch
+        except ParquetError as found:
+            table = table_file(url, found.stream)
     if table is not None:
-        from tartools.tables.reading import table_batches
-
-        yield from table_batches(url, table, account, reading.ranges, reading.listed, reading.tmpdir)
+        yield from table_batches(url, table, account, reading)
     if until is None:
         account.shards_done += 1
+
+
+def table_batches(url: str, table: io.BufferedReader, account: Account, reading: Reading) -> Iterator[Batch]:
+    """Return the samples that *table* lists, the open file *url*; it is closed at the end."""
+    from tartools.tables import reading as tables  # imports pyarrow
+
+    return tables.table_batches(url, table, account, reading.ranges, reading.listed, reading.tmpdir)
 
 
 def table_file(url: str, stream: Stream) -> io.BufferedReader:

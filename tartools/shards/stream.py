@@ -34,7 +34,8 @@ class ShardStream:
             self._input.close()
             raise
         fileno = getattr(self._input, "fileno", None)  # remote objects have no descriptor
-        if forks and stream.file is None and fileno is not None:
+        packed = stream.file is None and not isinstance(stream, compression.Refused)
+        if forks and packed and fileno is not None:
             from tartools.shards.forked import ForkedStream  # most inputs are plain files
 
             stream = self.forked = ForkedStream(stream, self._stored, fileno(), url)

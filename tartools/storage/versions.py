@@ -10,11 +10,10 @@ from tartools.storage.url import Url
 
 
 def version_of(url: str) -> str:
-    """Return the version of *url*: its size in bytes, a blank, and the mtime in ns of a file or the ETag (or generation)
-    of an object.
+    """Return the version of *url*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object.
 
-    Raises: StorageError if it does not exist, or if its bytes can't be read a second time.
-    """  # noqa: D205
+    Raises: StorageError if it does not exist, or if no part of it can be read alone.
+    """
     url = Url(url)
     if url.is_local and not url.read_command:
         if local.check_readable(url) is None:

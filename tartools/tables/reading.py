@@ -256,9 +256,8 @@ class _Shards:
         found: list[ContiguousGroups] = []
         try:
             whole = b"".join(data)
-            for part in self._read(Bytes(whole), url=self._table, until=len(whole)):
-                if isinstance(part, ContiguousGroups):
-                    found.append(part)
+            parts = self._read(Bytes(whole), url=self._table, until=len(whole))
+            found += (part for part in parts if isinstance(part, ContiguousGroups))
         except TarFormatError:
             found = []
         begins = [start + source.base for source, _, starts, _, _ in found for start in starts[:-1]]  # type: ignore[union-attr]

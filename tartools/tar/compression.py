@@ -50,16 +50,30 @@ def decompressed(stream: Stream, url: str) -> Stream:
     head = head_of(stream.file, stream.start)
     codec = codec_of(head)
     if codec is None and head.startswith(PARQUET):
-        raise _parquet(url, stream)
+        return Refused(_parquet(url, stream))
     return stream if codec is None else _Decompressed(stream, codec, url)
 
 
-def _parquet(url: str, stream: Stream) -> TarFormatError:
+def _parquet(url: str, stream: Stream) -> ParquetError:
     from tartools.tar.nottar import no_tar
 
     error = ParquetError(no_tar(PARQUET), url=url, offset=0)
     error.stream = stream
     return error
+
+
+class Refused:
+    """A stream that can't be read: its first read raises *error*."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, error: ParquetError) -> None:
+        self._error = error
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Raise the error."""
+        raise self._error
 
 
 def is_compressed(head: bytes) -> bool:

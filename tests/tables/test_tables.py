@@ -1,0 +1,308 @@
+"""tarindex, and tables where shards may stand: the same bytes as from the shards, or a failure that says where."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+
+Members = list[tuple[str, bytes]]
+
+
+def anything(seed: int, count: int = 60) -> bytes:
+    """Return a random archive: long names, empty and large payloads, samples without some fields, lone members."""
+    draw = random.Random(seed)
+    members: Members = []
+    for number in range(count):
+        key = f"{draw.choice(['a', 'b/c', 'x' * 120])}/{number:04d}"
+        if draw.random() < 0.1:
+            members.append((key, draw.randbytes(draw.choice([0, 5, 513]))))
+            continue
+        fields = [field for field in ("jpg", "cls", "seg.png", "ü.txt") if draw.random() < 0.8] or ["cls"]
+        sizes = [0, 1, 511, 512, 513, 70_000, 300_000] if draw.random() < 0.3 else [0, 1, 40]
+        members += [(f"{key}.{field}", draw.randbytes(draw.choice(sizes))) for field in fields]
+    return make_tar(members, tarfile.PAX_FORMAT if seed % 2 else tarfile.GNU_FORMAT)
+
+
+def good(run: Run, *line: str, **options: bytes) -> bytes:
+    done = run(*line, **options)
+    assert (done.status, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def rows_of(table: Path) -> pa.Table:
+    return pq.read_table(table)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_bytes(seed: int, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(anything(seed))
+    (tmp_path / "b.tar").write_bytes(make_tar([(f"b/{name}", data) for name, data in make_samples(10)]))
+    good(run, "tarindex", "a.tar", "b.tar", "-o", "t.parquet")
+    whole = good(run, "tarcat", "a.tar", "b.tar")
+    assert good(run, "tarcat", "t.parquet") == whole
+    assert good(run, "tarcat", stdin=(tmp_path / "t.parquet").read_bytes()) == whole
+    assert good(run, "tarcat", "pipe:cat t.parquet") == whole
+    for line in (["tarpcat", "-p", "2"], ["tarcat", "-f", "cls jpg"], ["tarcat", "--shuffle", "5", "-c", "20"]):
+        inputs = ["a.tar", "b.tar"] if "--shuffle" not in line else ["cat.tar"]
+        (tmp_path / "cat.tar").write_bytes(whole)
+        assert good(run, *line, "t.parquet") == good(run, *line, *inputs)
+    assert good(run, "tarsort", "-S", "shuffle", "t.parquet") == good(run, "tarsort", "-S", "shuffle", "a.tar", "b.tar")
+    assert good(run, "tarsort", "-r", "t.parquet") == good(run, "tarsort", "-r", "a.tar", "b.tar")
+
+
+def test_the_columns(run: Run, tmp_path: Path) -> None:
+    members = [("a.jpg", b"x" * 700), ("a.cls", b"7\n"), ("a.json", b'{"w": 1, "tags": ["x"]}'), ("n/b.cls", b"8")]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.tar").write_bytes(make_tar(members))
+    spec = "cls json:w n=json:tags jpg;cls"
+    good(run, "tarindex", "-f", spec.replace(" jpg;cls", ""), "data/a.tar", "-o", "data/t.parquet")
+    found = rows_of(tmp_path / "data/t.parquet").to_pylist()
+    about = os.stat(tmp_path / "data/a.tar")
+    assert found[0] == {
+        "__shard__": "a.tar",
+        "__version__": f"{about.st_size} {about.st_mtime_ns}",
+        "__index__": 0,
+        "__key__": "a",
+        "__begin__": 0,
+        "__end__": 3584,
+        "__members__": {
+            "jpg": {"offset": 512, "size": 700},
+            "cls": {"offset": 2048, "size": 2},
+            "json": {"offset": 3072, "size": 23},
+        },
+        "cls": 7,
+        "json:w": 1,
+        "n": ["x"],
+    }
+    assert (found[1]["__index__"], found[1]["__begin__"], found[1]["json:w"]) == (1, 3584, None)
+    assert found[1]["__members__"] == {"jpg": None, "cls": {"offset": 4096, "size": 1}, "json": None}
+    data = (tmp_path / "data/a.tar").read_bytes()
+    for name, payload in members:
+        row = next(row for row in found if name.startswith(row["__key__"] + "."))
+        place = row["__members__"][name.rpartition(".")[2]]
+        assert data[place["offset"] : place["offset"] + place["size"]] == payload
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([b"1", b"-2"], "int64"),
+        ([b"1", b"2.50"], "double"),
+        ([b"1", b"two"], "string"),
+        ([b"007", b"8"], "string"),
+        ([b"9" * 30, b"8"], "string"),
+    ],
+)
+def test_types_of_values(values: list[bytes], kind: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n}.cls", value) for n, value in enumerate(values)]))
+    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "t.parquet")
+    column = rows_of(tmp_path / "t.parquet").column("cls")
+    assert str(column.type) == kind
+    if kind == "string":
+        assert column.to_pylist() == [value.decode() for value in values]
+    else:
+        assert column.to_pylist() == [float(value) for value in values]
+
+
+def test_the_index_is_that_of_one_process(run: Run, tmp_path: Path) -> None:
+    """Large files are read in parts by several workers."""
+    members = [member for n in range(9000) for member in ((f"{n:05d}.txt", b"t" * 9000), (f"{n:05d}.cls", b"%d" % n))]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    good(run, "tarindex", "-f", "cls", "-p", "1", "a.tar", "a.tar", "-o", "one.parquet")
+    good(run, "tarindex", "-f", "cls", "-p", "3", "a.tar", "a.tar", "-o", "three.parquet")
+    one = rows_of(tmp_path / "one.parquet")
+    assert one.equals(rows_of(tmp_path / "three.parquet"))
+    assert one.column("__index__").to_pylist() == [*range(9000), *range(9000)]
+    assert one.column("cls").to_pylist() == [*range(9000), *range(9000)]
+
+
+def by_duckdb(table: Path, made: Path) -> None:
+    duckdb.sql(f"COPY (SELECT cls, __end__, __shard__, __begin__ FROM '{table}' ORDER BY hash(__key__)) TO '{made}'")
+
+
+def by_polars(table: Path, made: Path) -> None:
+    frame = polars.read_parquet(table).drop("__members__").with_columns(polars.col("__begin__").cast(polars.Int32))
+    frame.reverse().write_parquet(made)
+
+
+def by_arrow(table: Path, made: Path) -> None:
+    rows = pq.read_table(table)
+    order = random.Random(3).choices(range(len(rows)), k=100)  # some of them twice, some not at all
+    order = [number for number, before in zip(order, [-1, *order], strict=False) if number != before]
+    pq.write_table(rows.take(order).select(["__key__", "__shard__", "__begin__", "__end__"]), made)
+
+
+@pytest.mark.parametrize("writer", [by_duckdb, by_polars, by_arrow])
+def test_tables_of_other_programs(writer: Callable[[Path, Path], None], run: Run, tmp_path: Path) -> None:
+    samples = [m for n in range(50) for m in ((f"{n}.cls", b"%d" % n), (f"{n}.bin", bytes([n]) * n * 300))]
+    (tmp_path / "a.tar").write_bytes(make_tar(samples))
+    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "t.parquet")
+    writer(tmp_path / "t.parquet", tmp_path / "made.parquet")
+    order = rows_of(tmp_path / "made.parquet").column("__begin__").to_pylist()
+    places = rows_of(tmp_path / "t.parquet").column("__begin__").to_pylist()
+    expected = [m for begin in order for m in samples[2 * places.index(begin) : 2 * places.index(begin) + 2]]
+    assert members_of(good(run, "tarcat", "made.parquet")) == expected
+
+
+def test_a_data_set_that_was_moved(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "old/shards").mkdir(parents=True)
+    (tmp_path / "old/shards/a.tar").write_bytes(anything(7))
+    good(run, "tarindex", "old/shards/a.tar", "-o", "old/t.parquet")
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert good(run, "tarcat", "new/t.parquet") == good(run, "tarcat", "new/shards/a.tar")
+    good(run, "tarindex", str(tmp_path / "new/shards/a.tar"), "-o", "out.parquet")
+    assert rows_of(tmp_path / "out.parquet").column("__shard__").to_pylist()[0] == "new/shards/a.tar"
+
+
+def test_shards_that_cannot_be_read_in_parts(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
+    subprocess.run(["gzip", "-k", "a.tar"], cwd=tmp_path, check=True)
+    for shard, what in (
+        ("a.tar.gz", "is compressed, so no part of it can be read alone; tarcat a.tgz -o a.tar unpacks a shard"),
+        ("pipe:cat a.tar", "no part of this can be read alone; copy it to a file or an object"),
+    ):
+        done = run("tarindex", shard, "-o", "t.parquet")
+        assert (done.status, done.stderr) == (1, f"tarindex: {shard}: {what}\n")
+    done = run("tarindex", "-o", "t.parquet", stdin=make_tar(make_samples(1)))
+    assert (done.status, done.stderr.count("\n")) == (1, 1)
+    assert run("tarindex", "a.tar").status == 2
+    assert not (tmp_path / "t.parquet").exists()
+
+
+def changed(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
+    column = table.column(name).to_pylist()
+    column[row] = value
+    kind = table.schema.field(name).type if value is None or isinstance(value, str) else pa.int64()
+    return table.set_column(table.schema.get_field_index(name), name, pa.array(column, kind))
+
+
+SHARDS = make_tar([m for n in range(8) for m in ((f"{n}.txt", b"%d" % n * 600), (f"{n}.cls", b"1"))])
+SIZE = 3072  # of each sample there
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("__begin__", 3 * SIZE + 512, "header checksum does not match"),
+        ("__begin__", 3 * SIZE + 2048, "samples begin and end elsewhere|not one sample|the key"),
+        ("__begin__", 2 * SIZE, "one sample|elsewhere|the key"),
+        ("__begin__", -512, "cannot begin at -512"),
+        ("__begin__", None, "__begin__ is null"),
+        ("__end__", 3 * SIZE + 2048, "elsewhere|one sample"),
+        ("__end__", 5 * SIZE, "one sample|elsewhere"),
+        ("__end__", 3 * SIZE + 700, "no member begins at this byte|inside"),
+        ("__end__", 1 << 40, "became shorter|cannot|inside|end of file"),
+        ("__end__", 3 * SIZE, "cannot begin at 9216 and end at 9216"),
+        ("__key__", "9", "the key of the sample there is '3', not '9'"),
+        ("__shard__", None, "__shard__ is no name of a shard"),
+        ("__shard__", "b.tar", "No such file|changed since"),
+        ("__shard__", "pipe:touch made", "a table may not name the shard 'pipe:touch made'"),
+        ("__shard__", "-", "a table may not name the shard '-'"),
+    ],
+)
+@pytest.mark.parametrize("keyed", [True, False])
+def test_rows_that_are_wrong(name: str, value: object, what: str, keyed: bool, run: Run, tmp_path: Path) -> None:
+    if not keyed and name == "__key__":
+        return
+    import re
+
+    (tmp_path / "a.tar").write_bytes(SHARDS)
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    table = changed(rows_of(tmp_path / "t.parquet").drop_columns(["__members__"]), name, 3, value)
+    pq.write_table(table if keyed else table.drop_columns(["__key__"]), tmp_path / "bad.parquet")
+    done = run("tarcat", "bad.parquet")
+    if done.status == 0:  # without a key, a row may name another sample: these are its bytes
+        assert not keyed and members_of(done.stdout) == members_of(SHARDS[:-1024])
+    assert done.status in (1, 2) and re.search(what, done.stderr), done.stderr
+    assert done.stderr.count("\n") == 1 and not has_end(done.stdout)
+    whole = SHARDS.rstrip(b"\0")
+    assert all(member in members_of(whole + bytes(2048)) for member in members_of(done.stdout + bytes(1024)))
+    assert not (tmp_path / "made").exists()
+
+
+def as_before(path: Path, content: bytes) -> None:
+    """Overwrite *path*, and give it the time that it had."""
+    about = os.stat(path)
+    path.write_bytes(content)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def test_shards_that_were_changed(run: Run, tmp_path: Path) -> None:
+    """Every header with a byte flipped, cuts, another shard under the name: the bytes of before, or a failure."""
+    shard, whole = tmp_path / "a.tar", members_of(SHARDS)
+    shard.write_bytes(SHARDS)
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    rows = rows_of(tmp_path / "t.parquet")
+    pq.write_table(rows.take([5, 1, 7, 0, 2, 3, 4, 6]), tmp_path / "s.parquet")
+    draw = random.Random(1)
+    versions = []
+    for header in range(0, 8 * SIZE, 512):
+        place = header + draw.randrange(512)
+        versions.append(SHARDS[:place] + bytes([SHARDS[place] ^ (1 << draw.randrange(8))]) + SHARDS[place + 1 :])
+    versions += [SHARDS[:cut] for cut in (0, 511, 512, SIZE, SIZE + 700, 7 * SIZE + 1, 8 * SIZE - 1)]
+    versions += [make_tar([m for n in range(8) for m in ((f"{n}.txt", b"#" * 700), (f"{n}.cls", b"2"))])]
+    failed = 0
+    for content in versions:
+        as_before(shard, content)
+        for table in ("t.parquet", "s.parquet"):
+            done = run("tarcat", table)
+            payloads_only = len(content) == len(SHARDS)
+            assert done.status in (0, 1)
+            failed += done.status
+            if done.status:
+                assert "a.tar: " in done.stderr and not has_end(done.stdout)
+            else:
+                assert (
+                    payloads_only
+                    and [m[0] for m in members_of(done.stdout)][:1]
+                    and len(members_of(done.stdout)) == len(whole)
+                )
+    assert failed > len(versions)
+    shard.write_bytes(SHARDS)  # with another time
+    done = run("tarcat", "t.parquet")
+    assert done.status == 1
+    assert done.stderr.startswith("tarcat: a.tar: at byte 0: this file was changed since the table was made (row 0 of")
+
+
+def test_a_table_that_was_cut(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(SHARDS)
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    table = (tmp_path / "t.parquet").read_bytes()
+    for cut in range(4, len(table), 100):
+        (tmp_path / "cut.parquet").write_bytes(table[:cut])
+        done = run("tarcat", "cut.parquet")
+        assert (done.status, done.stdout) == (1, b"")
+        assert done.stderr.startswith("tarcat: cut.parquet: this table is damaged: ") and done.stderr.count("\n") == 1
+
+
+def test_a_parquet_file_that_is_no_table(run: Run, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "x.parquet")
+    done = run("tarcat", "x.parquet")
+    assert (done.status, done.stdout) == (1, b"")
+    assert "this Parquet file is no table of samples: it has no column __shard__" in done.stderr
+
+
+def test_members_apart_are_refused(run: Run, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, kind in (("a.jpg", tarfile.REGTYPE), ("d", tarfile.DIRTYPE), ("a.cls", tarfile.REGTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            archive.addfile(info)
+    (tmp_path / "a.tar").write_bytes(file.getvalue())
+    done = run("tarindex", "a.tar", "-o", "t.parquet")
+    assert (done.status, done.stderr.count("\n")) == (1, 1)
+    assert "a.tar: sample 'a', with 'jpg', is not in one piece with its own headers" in done.stderr
