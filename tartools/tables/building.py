@@ -104,8 +104,7 @@ class Rows:
             shard, keys, begins, ends, columns, facts = marshal.loads(block)  # noqa: S302  # from our own process
             count = len(keys)
             begin = np.frombuffer(begins, np.int64)
-            if shard != before or begin[0] < end:  # a shard, or the same one once more
-                index = 0
+            numbered = _numbered(begin, np.frombuffer(ends, np.int64), *((index, end) if shard == before else (0, 0)))
             which = pa.array(np.full(count, numbers[shard], np.int32))
             places = [_places(columns.get(field), count) for field in fields]
             values = zip(*facts, strict=True) if facts else ()
@@ -113,7 +112,7 @@ class Rows:
                 [
                     pa.DictionaryArray.from_arrays(which, pa.array(names)),
                     pa.DictionaryArray.from_arrays(which, pa.array(versions)),
-                    pa.array(np.arange(index, index + count, dtype=np.uint64)),
+                    pa.array(numbered),
                     pa.array([key.decode() for key in keys], pa.string()),
                     pa.array(begin.astype(np.uint64)),
                     pa.array(np.frombuffer(ends, np.int64).astype(np.uint64)),
@@ -124,13 +123,26 @@ class Rows:
                 ],
                 schema=whole,
             )
-            index, end, before = index + count, int(np.frombuffer(ends, np.int64)[-1]), shard
+            index, end, before = int(numbered[-1]) + 1, int(np.frombuffer(ends, np.int64)[-1]), shard
 
     def _blocks(self) -> Iterator[bytes]:
         with io.BufferedReader(open(self._file.fileno(), "rb", closefd=False)) as file:
             file.seek(0)
             while length := file.read(8):
                 yield file.read(int.from_bytes(length, "big"))
+
+
+def _numbered(begins: Any, ends: Any, first: int, end: int) -> Any:
+    """Return the numbers of samples in their shard; *first* is that of the next one, if it begins behind byte *end*.
+
+    They begin anew where a sample does not come behind the one before: there the shard was named once more.
+    """
+    import numpy as np
+
+    number = np.arange(first, first + len(begins), dtype=np.int64)
+    for again in np.flatnonzero(begins < np.concatenate(([end], ends[:-1]))):
+        number[again:] = np.arange(len(begins) - again)
+    return number.astype(np.uint64)
 
 
 def _places(found: tuple[bytes, bytes] | None, count: int) -> Any:
