@@ -25,7 +25,7 @@ COLOURS = 256  # of a picture in sixels
 SAMPLED = 64  # pixels of a side; the colours of a picture are chosen by so many
 SIXEL = ord("?")  # none of the six dots is set; each dot adds a bit, the top one the lowest
 FEW = 3  # equal sixels are written one by one; for more there is a count
-TOKEN = "S5"  # numpy's type of a part of a line of sixels, such as "-#255" and "!4096"
+TEXT = "S5"  # numpy's type of a part of a line of sixels, such as "-#255" and "!4096"
 
 
 def kitty(picture: Image, columns: int, rows: int) -> str:
@@ -103,10 +103,10 @@ def _bands(few: Image) -> str:
     line, column, sixels, new_line = line[begins], column[begins], sixels[begins], new_line[begins]
     gaps = column - np.where(new_line, 0, np.roll(column + lengths, 1))
     new_band = np.diff(line // COLOURS, prepend=0) != 0
-    heads = np.array(["", *(f"{end}#{n}" for end in "$-" for n in range(COLOURS))], TOKEN)
-    counts = np.array([f"!{n}" if n > FEW else "" for n in range(width + 1)], TOKEN)
-    repeated = np.array([[chr(SIXEL + bits) * n for n in (*range(FEW + 1), 1)] for bits in range(64)], TOKEN)
-    tokens = np.empty((len(begins), 5), TOKEN)
+    heads = np.array(["", *(f"{end}#{n}" for end in "$-" for n in range(COLOURS))], TEXT)
+    counts = np.array([f"!{n}" if n > FEW else "" for n in range(width + 1)], TEXT)
+    repeated = np.array([[chr(SIXEL + bits) * n for n in (*range(FEW + 1), 1)] for bits in range(64)], TEXT)
+    tokens = np.empty((len(begins), 5), TEXT)
     tokens[:, 0] = heads[np.where(new_line, 1 + new_band * COLOURS + line % COLOURS, 0)]
     tokens[:, 1], tokens[:, 2] = counts[gaps], repeated[0, np.minimum(gaps, FEW + 1)]
     tokens[:, 3], tokens[:, 4] = counts[lengths], repeated[sixels, np.minimum(lengths, FEW + 1)]
