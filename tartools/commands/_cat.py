@@ -37,7 +37,11 @@ class Choice(cli.Group):
     seed: cli.Seed = 0
     rekey: Annotated[
         str | None,
-        Option("--rekey", metavar="TEMPLATE", help="Give samples new keys, from {index:09d}, {key} and {shard}."),
+        Option(
+            "--rekey",
+            metavar="TEMPLATE",
+            help="Give samples new keys, from {index:09d}, {key}, {shard} and fields that hold text, such as {cls}.",
+        ),
     ] = None
 
 
@@ -71,5 +75,5 @@ def chosen(samples: Iterator[Sample], choice: Choice, wanted: cli.Fields, accoun
     if choice.first is not None:
         samples = select.count(samples, choice.first)
     if choice.rekey is not None:
-        samples = select.rekey(samples, choice.rekey)
+        samples = select.rekey(samples, choice.rekey, verbatim=wanted.verbatim)
     return samples
