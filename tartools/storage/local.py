@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tartools.errors import StorageError, UsageError, shown
+from tartools.storage.interrupts import handled_signals
 from tartools.storage.streams import EXISTS, FileSink, InputFile, enlarge, wait_until_ready
 from tartools.storage.url import FILE
 
@@ -209,7 +210,8 @@ def open_terminal() -> int:
 
 def open_in_place(path: str, url: str) -> OpenOutput:
     """Return a file that is not a regular one as output. Raises: UsageError for a terminal."""
-    sink = FileSink(path, url)
+    with handled_signals():  # a fifo waits for its reader
+        sink = FileSink(path, url)
     if os.isatty(sink.fileno()):
         sink.close()
         raise UsageError("is a terminal; name a file or a pipe", url=url)
