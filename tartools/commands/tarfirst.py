@@ -26,8 +26,8 @@ from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, UsageError
-from tartools.samples.account import Account
+from tartools.errors import SampleError, UsageError, shown
+from tartools.samples.account import TOGETHER, Account
 from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, closing_upstream, read_samples
@@ -67,7 +67,8 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)
         if payload is None:
-            raise SampleError(nothing(account.samples_in, expression, field, lacking))
+            why = nothing(account.samples_in, expression, field, lacking)
+            raise SampleError(why + torn(account, conditions.key) if lacking or expression else why)
         with payload as file:
             shutil.copyfileobj(file, sink, 1 << 20)
     account.samples_out, account.left_out = 1, account.samples_in - 1
@@ -113,3 +114,12 @@ def nothing(read: int, expression: Expression | None, field: Iterable[str], lack
     elif lacking:
         text += f"; those without {';'.join(field)} had: {field_list(lacking)}"
     return text
+
+
+def torn(account: Account, key: str | None) -> str:
+    """Return what to add if a key that was read, or *key* if one is asked for, comes back in its shard."""
+    for raw, shard in account.torn.items():
+        name = raw.decode("utf-8", "surrogateescape")
+        if key in (None, name):
+            return f"; the key {name!r} comes back in {shown(shard)}, so its members are apart: {TOGETHER}"
+    return ""

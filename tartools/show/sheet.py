@@ -70,7 +70,7 @@ def rows(samples: Iterable[Sample], screen: Screen) -> Iterator[tuple[str, int]]
     high = min(HIGH, screen.rows - AROUND)
     waiting: list[Block] = []
     for sample in samples:
-        blocks = laid_out(sample, described(sample), screen, wide, high)
+        blocks = laid_out(sample, described(sample, screen), screen, wide, high)
         lone = len(blocks) > 1 or not blocks[0].tiles
         taken = sum(block.width + GAP for block in waiting)
         if waiting and (lone or taken + blocks[0].width > screen.columns):
@@ -89,7 +89,7 @@ def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
 
     Pictures get the rows that the text leaves, but at least half of them. The rest is cut or left out.
     """
-    found = described(sample)
+    found = described(sample, screen)
     count = sum(description.kind == "picture" for _, description in found) if screen.protocol != NONE else 0
     words = sum(1 + len(description.lines) for _, description in found) - count
     room = screen.rows - 1
@@ -110,9 +110,9 @@ def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     return shown, whole
 
 
-def described(sample: Sample) -> Described:
-    """Return the members of *sample* with their descriptions."""
-    return [(member, text.describe(member)) for member in sample.members]
+def described(sample: Sample, screen: Screen) -> Described:
+    """Return the members of *sample* with their descriptions. Pictures that *screen* can't draw are decoded here."""
+    return [(member, text.describe(member, decode=screen.protocol == NONE)) for member in sample.members]
 
 
 def laid_out(sample: Sample, found: Described, screen: Screen, wide: int, high: int) -> list[Block]:
