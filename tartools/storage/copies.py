@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 from tartools import storage
 from tartools.storage.local import FileInput
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import SharedFile
+from tartools.storage.streams import InputFile, SharedFile
 
 CHUNK = 1 << 20  # bytes that are copied at once
 
@@ -26,7 +27,7 @@ class Copy:
         stream = storage.open_read(url)
         try:
             self._start = stream.start
-            self._file = stream.file
+            self._file: io.FileIO | None = stream.file
             if self._file is None:
                 scratch = scratch_file(folder)
                 room = memoryview(bytearray(CHUNK))
@@ -40,4 +41,4 @@ class Copy:
         """Return the bytes from the first on. What was opened before may not be read any more."""
         assert self._file is not None
         os.lseek(self._file.fileno(), self._start, os.SEEK_SET)
-        return FileInput(self._file, self._url)
+        return FileInput(InputFile(self._file.fileno(), self._url))
