@@ -36,9 +36,9 @@ from typing import Annotated, NoReturn
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, UsageError
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.shards import numbering
-from tartools.shards.reading import Reading, read_batches
+from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.series import Limits, write_shards
 from tartools.shards.writing import Destination
 from tartools.storage.names.existing import between
@@ -107,7 +107,7 @@ def tarsplit(
     old = existing_shards(names)
     check_outputs(names, start, old, urls, force)
     reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, forks=True)
-    spread = even_counts(urls, even, reading) if even else None
+    spread = even_counts(urls, even, reading, account) if even else None
     if spread is not None:
         limits = Limits(spread.samples, None, most)
     else:
@@ -155,8 +155,8 @@ def finish(url: str, post: str | None, remove: bool) -> None:
         storage.remove(url)
 
 
-def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> "Spread":
-    """Return how many samples each of *shards* shards gets; reads all inputs.
+def even_counts(urls: Sequence[str], shards: int, reading: Reading, account: Account) -> "Spread":
+    """Return how many samples each of *shards* shards gets; reads all inputs, and shows that in *account*.
 
     Raises UsageError for an input that can't be read twice; SampleError if there are too few samples.
     """
@@ -168,7 +168,9 @@ def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> "Spread":
     counts: list[int] = []
     most = min(cli.workers(0), WORKERS)
     silent = Account(lambda _: None)
-    gather_results(urls, silent, reading, lambda batches: sum(map(len, batches)), most, counts.append)
+    account.phase = Phase("counting", account=silent)
+    gather_results(urls, silent, reading, lambda batches: sum(map(len, counted(batches, silent))), most, counts.append)
+    account.phase = Phase("writing", sum(counts), lambda: account.samples_out)
     if sum(counts) < shards:
         raise SampleError(f"{sum(counts)} samples are too few for {shards} shards")
     return Spread(sum(counts), shards)

@@ -607,7 +607,7 @@ def test_progress(shell: Run, tmp_path: Path) -> None:
     done = shell(f"tarjob --progress -j 1 -s '{{1..4}}' -- bash -c '{line}' 2> said")
     assert (done.status, done.stdout) == (1, b"")
     said = (tmp_path / "said").read_text()
-    assert re.search(r"^tarjob: 1 done, 1 failed, 1 running, \S+/s so far, \d+ s left$", said, re.MULTILINE)
+    assert re.search(r"^tarjob: 1 done, 1 running, 1 failed, 1 left, \S+/s so far, \d+ s to go$", said, re.MULTILINE)
 
 
 # ---- the man page ----
