@@ -44,6 +44,25 @@ class Jobs:
         self.done = self.failed = self.running = 0
 
 
+class Phase:
+    """What a run is doing: the *name* of its phase, if it has several, and how many of *total* samples are *done*.
+
+    Without *total*, bytes show how far it is. *account* has the counts of this phase, if they are not those of the run.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        total: int | None = None,
+        done: Callable[[], int] = lambda: 0,
+        account: Account | None = None,
+    ) -> None:
+        self.name = name
+        self.total = total
+        self.done = done
+        self.account = account
+
+
 class Account:
     """Counts of one run.
 
@@ -74,8 +93,14 @@ class Account:
         self.jobs = Jobs()  # of a command that runs commands
         self.watched: list[Watched] = []  # inputs that are being read
         self.failure: TarToolsError | None = None  # of an input that was not read to its end
+        self.phase = Phase()
         self.listed: int | None = None  # files and objects that a listing had; bytes_in is their size
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
+
+    @property
+    def settled(self) -> int:
+        """How many samples have become something."""
+        return self.samples_out + self.left_out + self.joined + self.dropped
 
     def counts(self) -> dict[str, int]:
         """Return the counts that add up, by name: what another process needs for `add`."""
@@ -137,9 +162,8 @@ class Account:
         """
         if self.specials > 1:
             self.omit(f"{self.specials - 1} more members carry no sample data and are not passed on")
-        known = self.samples_out + self.left_out + self.joined + self.dropped
-        if self.samples_in != known:
-            raise AssertionError(f"{self.samples_in} samples were read, but only {known} are accounted for")
+        if self.samples_in != self.settled:
+            raise AssertionError(f"{self.samples_in} samples were read, but only {self.settled} are accounted for")
 
 
 class FirstKeys:
