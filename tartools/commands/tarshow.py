@@ -160,6 +160,7 @@ def write_page(
 
     with storage.writing(url, force) as sink:
         account.samples_out = page.write(samples, sink, title, min(cli.workers(0), WORKERS), first)
+        account.check()
 
 
 def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account, most: int) -> bool:
