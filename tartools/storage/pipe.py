@@ -1,30 +1,26 @@
 """Commands as inputs and outputs: `pipe:COMMAND`, and `GOPEN_<SCHEME>` templates.
 
-A command runs in `sh`, in a session of its own, so that all its processes can be ended.
+A command runs in `sh`, as a `Child`: it is ended with all processes that it has started.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
-import select
 import shlex
 import signal
 import subprocess
-import threading
-from collections.abc import Mapping, Sequence
-from typing import IO
+from collections.abc import Mapping
+from functools import partial
 
 from tartools.errors import StorageError, UsageError, concealed
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.children import PATIENCE, Child, describe, end_all, readers
 from tartools.storage.streams import FileSink, enlarge
 from tartools.storage.url import PIPE
 
 # what changes the meaning of quotes, or of quoted text: arithmetic, expansions, comments
 _NESTED = re.compile(r"`|<<|\$'|\(\(|\$\[|\$\{[^}]*\{|\blet\b|(?<!\S)#")
-PATIENCE = 2.0  # seconds between SIGTERM and SIGKILL
 
 
 def fill(template: str, word: str) -> str:
@@ -63,109 +59,6 @@ def fill_all(template: str, words: Mapping[str, str]) -> str:
         return part
 
     return quoted.sub(put, template)
-
-
-class Child:
-    """A program in a session of its own. None of its processes is left once it has ended.
-
-    Its process group is killed before the program is reaped: until then no other group can have the same number. It has
-    a session, because a background group that reads a password from the terminal would be stopped for ever; without a
-    terminal it fails at once. A signal that comes while it starts is handled after the start.
-    """
-
-    def __init__(self, arguments: Sequence[str], **options: object) -> None:
-        self._lock = threading.Lock()
-        self._owner = os.getpid()
-        self._process: subprocess.Popen[bytes] | None = None
-        try:
-            with deferred_signals():
-                self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)  # type: ignore[call-overload]
-        except BaseException:
-            if self._process is not None:
-                self.end(signal.SIGKILL)
-            raise
-
-    @property
-    def pid(self) -> int:
-        """The number of the process, its group and its session."""
-        return self._started.pid
-
-    @property
-    def _started(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None
-        return self._process
-
-    @property
-    def stdin(self) -> IO[bytes] | None:
-        """Our end of its stdin, if that is a pipe."""
-        return self._started.stdin
-
-    @property
-    def stdout(self) -> IO[bytes] | None:
-        """Our end of its stdout, if that is a pipe."""
-        return self._started.stdout
-
-    @property
-    def running(self) -> bool:
-        """Tell whether it has not been reaped yet; always False in a fork of the process that started it."""
-        return self._process is not None and self._process.returncode is None and os.getpid() == self._owner
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to all of the group, if the program has not been reaped yet."""
-        with self._lock:
-            if self.running:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.pid, number)
-
-    def wait(self, seconds: float | None = None) -> int | None:
-        """Wait for the end, kill what the program left, and return its status; None after *seconds*."""
-        if not self.has_ended(seconds):
-            return None
-        self.kill()
-        return self._started.wait() if os.getpid() == self._owner else 0
-
-    def end(self, first: int = signal.SIGTERM) -> None:
-        """End all its processes: by signal *first*, after two seconds by SIGKILL."""
-        self.kill(first)
-        if self.wait(PATIENCE) is None:
-            self.kill()
-            self.wait()
-
-    def has_ended(self, seconds: float | None) -> bool:
-        """Wait up to *seconds* for the end, without reaping if the system can do that; tell whether it has ended.
-
-        Processes that it left run until `wait` or `kill` is called.
-        """
-        if not self.running:
-            return True
-        try:
-            if seconds is not None:
-                fd = os.pidfd_open(self.pid)
-                try:
-                    poll = select.poll()
-                    poll.register(fd, select.POLLIN)
-                    return bool(poll.poll(seconds * 1000))
-                finally:
-                    os.close(fd)
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except (ChildProcessError, ProcessLookupError):
-            return True  # another thread reaped it meanwhile
-        except (AttributeError, OSError):  # not Linux, or an old kernel
-            try:
-                self._started.wait(seconds)
-            except subprocess.TimeoutExpired:
-                return False
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # at once: the number is hardly used again yet
-        return True
-
-
-def describe(status: int) -> str:
-    """Return in words how a command ended."""
-    if status >= 0:
-        return f"ended with status {status}"
-    known = {number.value: number.name for number in signal.Signals}
-    return f"was ended by {known.get(-status, f'signal {-status}')}"
 
 
 def run(template: str, word: str) -> None:
@@ -250,10 +143,14 @@ class CommandOutput:
         self._open = False
 
     def abort(self) -> None:
-        """Kill the command *before* its stdin ends, so that it can't take a part of an archive for all of it."""
+        """Kill the command *before* its stdin ends, so that it can't take a part of an archive for all of it.
+
+        So are all that can read from the pipe, even if the command that started them has ended.
+        """
         if self._open:
             self._open = False
-            self._child.end(signal.SIGKILL)
+            others = None if self.sink.closed else partial(readers, self.sink.fileno())
+            end_all([self._child], signal.SIGKILL, others=others)
             self.sink.close()
 
 
