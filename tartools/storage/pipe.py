@@ -19,54 +19,67 @@ from tartools.storage.children import PATIENCE, Child, describe, end_all, reader
 from tartools.storage.streams import FileSink, enlarge
 from tartools.storage.url import PIPE
 
-# what changes the meaning of quotes, or of quoted text: arithmetic, expansions, comments
-_NESTED = re.compile(r"`|<<|\$'|\(\(|\$\[|\$\{[^}]*\{|\blet\b|(?<!\S)#")
+# What changes the meaning of quotes, or of quoted text: arithmetic, expansions, comments; and what reads a word again,
+# as code or as a name of a variable.
+_NESTED = re.compile(
+    r"`|<<|\$'|\(\(|\$\[|\$\{[^}]*\{|(?<![^\s;&|()<>])#"
+    r"|(?<![\w.-])(?:eval|trap|alias|ssh|parallel|watch|let|declare|typeset|read|printf\s+-v)(?=\s)|\[\[\s|\w\["
+)
+PLACE = "{}"
+SHARD = "TAR_SHARD"  # the variable with the name that replaces {}
 
 
 def fill(template: str, word: str) -> str:
-    r"""Return *template* with each `{}`, its quotes included, replaced by *word* as one shell word; see `fill_all`.
+    r"""Return *template* with each `{}`, its quotes included, replaced by *word* as one shell word.
+
+    A word of harmless characters may stand anywhere but behind a $. Any other may not become part of a quoted string:
+    it could end the string, or the shell could run commands in it.
 
     >>> fill("gsutil cat '{}'", "gs://b/it's.tar")
     'gsutil cat \'gs://b/it\'"\'"\'s.tar\''
-    """
-    return fill_all(template, {"{}": word})
-
-
-def fill_all(template: str, words: Mapping[str, str]) -> str:
-    """Return *template* with each key of *words*, its quotes included, replaced by its value as one shell word.
-
-    A word of harmless characters may stand anywhere. Any other may not become part of a quoted string: it could end the
-    string, or the shell could run commands in it.
 
     Raises: UsageError for such a word inside a quoted string.
     """
-    place = "|".join(map(re.escape, words))
-    alone = re.compile(rf"""'(?:{place})'|"(?:{place})"|(?:{place})""")
-    if all(shlex.quote(word) == word for word in words.values()):
-        return alone.sub(lambda found: words[found[0].strip("'\"")], template)
-    quoted = re.compile(rf"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|{place}|['"]""", re.DOTALL)
+    alone = re.compile(r"""'{}'|"{}"|{}""")
+    if re.search(rf"\$(?:{alone.pattern})", template):  # $"text" and $'text' are other kinds of quotes
+        raise _refused(template, word)
+    if shlex.quote(word) == word:
+        return alone.sub(word, template)
+    quoted = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|{}|['"]""", re.DOTALL)
 
     def put(found: re.Match[str]) -> str:
         part = found[0]
         if alone.fullmatch(part) and not _NESTED.search(template):
-            return shlex.quote(words[part.strip("'\"")])
+            return shlex.quote(word)
         unclosed = part[part.find("$(") :].count(")") < part.count("$(")
-        if re.search(place, part) or part in "'\"" or unclosed or _NESTED.search(template):
-            raise UsageError(
-                f"for this name, {{}} has to stand alone, or alone in quotes: {concealed(template)}",
-                url=next(iter(words.values())),
-            )
+        if PLACE in part or part in "'\"" or unclosed or _NESTED.search(template):
+            raise _refused(template, word)
         return part
 
     return quoted.sub(put, template)
 
 
+def _refused(template: str, word: str) -> UsageError:
+    """Return the error for *word*, which a shell would not take for one word in *template*."""
+    return UsageError(
+        f'a shell might not read this name as one word here: write "${SHARD}" instead of {{}}, or have {{}} stand '
+        f"alone, or alone in quotes: {concealed(template)}",
+        url=word,
+    )
+
+
+def _environment(word: str) -> dict[str, str]:
+    """Return our environment, with *word* as the name of the shard."""
+    return {**os.environ, SHARD: word}
+
+
 def run(template: str, word: str) -> None:
-    """Run *template*, with *word* for its `{}`; what it prints goes to stderr.
+    """Run *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
 
     Raises: StorageError if it fails.
     """
-    child = Child(["sh", "-c", fill(template, word)], stdin=subprocess.DEVNULL, stdout=2)
+    command = ["sh", "-c", fill(template, word)]
+    child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env=_environment(word))
     try:
         status = child.wait()
     except BaseException:
@@ -82,9 +95,9 @@ class CommandInput:
     file: io.FileIO | None = None
     start = 0
 
-    def __init__(self, command: str, url: str) -> None:
+    def __init__(self, command: str, url: str, env: Mapping[str, str] | None = None) -> None:
         self._url = url
-        self._child = Child(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        self._child = Child(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env)
         assert isinstance(self._child.stdout, io.FileIO)
         self._output = self._child.stdout
         enlarge(self._output.fileno())
@@ -115,6 +128,11 @@ class CommandInput:
         child: Child | None = getattr(self, "_child", None)
         if child is not None and child.running:
             child.end()
+
+
+def open_by(template: str, url: str) -> CommandInput:
+    """Return the stdout of the command *template*, with *url* for its `{}` and in `$TAR_SHARD`."""
+    return CommandInput(fill(template, url), url, _environment(url))
 
 
 def open_read(url: str) -> CommandInput:
