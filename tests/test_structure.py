@@ -33,7 +33,6 @@ STARTERS = re.compile(r"Popen$|subprocess\.\w+$|os\.(fork|forkpty|posix_spawnp?|
 MAY_OPEN = {  # besides storage: module or room, and what it may call
     "cli.process": r"open|os\.open",  # standard streams that were closed
     "run": r"subprocess\.Popen",
-    "run.processes": "open",  # /proc
     "run.sessions": "open",  # os.devnull
     "shards.forks": r".*",  # the pipes of forks
     "commands._manual": r".*",  # the project's own files
@@ -231,7 +230,8 @@ def test_only_storage_opens() -> None:
 
 def test_only_three_start_processes() -> None:
     starting = {name for name, path in NAMES.items() if any(STARTERS.search(call) for call, _ in calls_of(path))}
-    assert {name for name in starting if room_of(name) != "run"} == {"storage.pipe", "shards.forks", "commands._demo"}
+    others = {name for name in starting if room_of(name) != "run"}
+    assert others == {"storage.children", "shards.forks", "commands._demo"}
 
 
 def test_only_commands_and_progress_print() -> None:

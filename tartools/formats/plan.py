@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from tartools.errors import SampleError, StorageError, concealed, printable
+from tartools.errors import SampleError, StorageError, printable, shown
 from tartools.formats.build import PlannedMember, PlannedSample, local_url
 from tartools.samples.account import Account
 from tartools.samples.sample import checked_path, join_path
@@ -112,7 +112,7 @@ def _cell(path: bytes, cell: str, column: PlanColumn, plan: Plan, line: int) -> 
         return PlannedMember(path, _bytes(cell))
     url = plan.source(cell, line)
     if Url(url).scheme == "pipe" and not plan.allow_pipe:
-        raise plan.failure(line, f"a command in a table is not run without --allow-pipe: {concealed(cell)}")
+        raise plan.failure(line, f"a command in a table is not run without --allow-pipe: {shown(cell)}")
     return PlannedMember(path, url=url)
 
 
