@@ -285,7 +285,8 @@ def encode(field: str, value: Value) -> bytes:
     The last part of *field* decides first: json takes any JSON value. Otherwise bytes are stored unchanged, text as
     UTF-8, numbers as decimal digits, and PIL images in the format that the last part of *field* names (jpg, png, ...).
 
-    Raises: TypeError, naming the field, for any other value.
+    Raises: TypeError, naming the field, for any other value, and for NaN in JSON; UnicodeEncodeError for a lone
+    surrogate.
     """
     kind = field.rpartition(".")[2].lower()
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -294,8 +295,10 @@ def encode(field: str, value: Value) -> bytes:
         import json
 
         try:
-            return json.dumps(value, ensure_ascii=False).encode()
-        except TypeError as error:
+            return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:
+            raise
+        except (TypeError, ValueError) as error:  # ValueError: NaN, infinity, or a value that holds itself
             raise TypeError(f"field {field!r}: {error}") from None
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
@@ -331,8 +334,14 @@ def build(fields: Mapping[str, Value]) -> Sample:
     members = []
     for field, value in fields.items():
         if not field.startswith("__"):
-            payload = encode(field, value)
-            members.append(tar.new_member(checked_path(key, field), payload))
+            try:
+                payload = encode(field, value)
+                members.append(tar.new_member(checked_path(key, field), payload))
+            except UnicodeEncodeError as error:
+                raise SampleError(
+                    f"sample {key!r}, field {field!r}: the lone surrogate {error.object[error.start]!a} can't be "
+                    "written as UTF-8"
+                ) from None
     if not members:
         raise SampleError(f"sample {key!r} has no fields, so nothing would be written")
     return Sample(key.encode("utf-8", "surrogateescape"), tuple(members))
