@@ -15,7 +15,7 @@ from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.samples.account import FIRST, TOGETHER, Account
 from tartools.samples.sample import Sample
-from tartools.samples.values import Column, field_list, getter, lookup, parse_column
+from tartools.samples.values import Column, blanks, field_list, getter, lookup, parse_column
 from tartools.storage.streams import Sink
 
 CHUNK = 1 << 16  # bytes collected before they are written
@@ -160,7 +160,9 @@ class EmptyColumnCheck:
         """Raise SampleError if a column is empty, unless there were no samples."""
         if self._left and self._fields:
             lost = " ".join(name for name in self._names if name in self._left)
-            raise SampleError(f"no sample had a value for {lost}; the fields were: {field_list(self._fields)}")
+            raise SampleError(
+                f"no sample had a value for {lost}{blanks(lost)}; the fields were: {field_list(self._fields)}"
+            )
 
 
 def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], object]:
@@ -198,7 +200,8 @@ def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
         else (" (--missing STR writes STR instead)")
     )
     return SampleError(
-        f"sample {sample.key!r} has no value for {name!r}; its fields are: {field_list(sample.fields)}{more}",
+        f"sample {sample.key!r} has no value for {name!r}{blanks(name)}; its fields are: "
+        f"{field_list(sample.fields)}{more}",
         url=sample.shard,
     )
 

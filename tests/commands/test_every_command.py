@@ -108,7 +108,7 @@ def failed(done: Outcome | tuple[int, bytes, str], name: str, status: int = 1) -
 def test_the_table_is_complete() -> None:
     scripts = re.search(r"\[project\.scripts\](.*?)\n\[", (ROOT / "pyproject.toml").read_text(), re.DOTALL)
     assert scripts is not None
-    assert sorted(re.findall(r"^(\w+) =", scripts[1], re.MULTILINE)) == sorted(COMMANDS)
+    assert sorted(re.findall(r"^(\w+) =", scripts[1], re.MULTILINE)) == sorted([*COMMANDS, "tartools"])
 
 
 @each_opener
