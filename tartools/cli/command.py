@@ -97,6 +97,7 @@ class Command:
         begin = progress.clock()
         with progress.progress(self.name, account, not common.quiet and (common.progress or progress.wanted())):
             self._function(**arguments)
+        account.check()
         account.settle()
         if common.verbose:
             progress.summary(self.name, account, progress.clock() - begin)

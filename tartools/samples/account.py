@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tartools.errors import TarToolsError
 
 COUNTS = (  # what the accounts of several processes add up to
     *("samples_in", "samples_out", "left_out", "joined", "dropped"),
@@ -17,6 +21,14 @@ COUNTS = (  # what the accounts of several processes add up to
 def as_warning(text: str) -> None:
     """Report *text* as a Python warning: the default of Python programs that use the functions."""
     warnings.warn(text, stacklevel=3)
+
+
+class Watched(Protocol):
+    """An input that may change while it is read."""
+
+    def check(self) -> None:
+        """Raise a TarToolsError if it has changed."""
+        ...
 
 
 class Jobs:
@@ -56,6 +68,8 @@ class Account:
         self.shards: int | None = None  # number of input shards
         self.expected: int | None = None  # what bytes_in will be at the end, if known
         self.jobs = Jobs()  # of a command that runs commands
+        self.watched: list[Watched] = []  # inputs that are being read
+        self.failure: TarToolsError | None = None  # of an input that was not read to its end
         self.listed: int | None = None  # files and objects that a listing had; bytes_in is their size
 
     def counts(self) -> dict[str, int]:
@@ -70,6 +84,7 @@ class Account:
     def reset(self, say: Callable[[str], None]) -> None:
         """Start again from zero, reporting to *say*: in a fork, which counts its own part."""
         self.say, self.specials = say, 0
+        self.watched, self.failure = [], None
         for name in COUNTS:
             setattr(self, name, 0)
 
@@ -91,6 +106,13 @@ class Account:
                 f"{place}: a {kind} carries no sample data and is not passed on "
                 "(tar -h --hard-dereference stores files instead; --skip-special accepts it)"
             )
+
+    def check(self) -> None:
+        """Raise the failure of an input that was not read to its end. To be called before an output is committed."""
+        for watched in list(self.watched):
+            watched.check()
+        if self.failure is not None:
+            raise self.failure
 
     def settle(self) -> None:
         """Report what remains to be reported at the end of a successful run.
