@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ class FileInput:
     def __init__(self, file: InputFile) -> None:
         self._file = file
         regular = file.opened is not None
-        self.file = file if regular else None
+        self.file: io.FileIO | None = file if regular else None
         self.start = os.lseek(file.fileno(), 0, os.SEEK_CUR) if regular else 0
         if not regular:
             enlarge(file.fileno())
