@@ -45,7 +45,7 @@ from typing import Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, StorageError, UsageError
+from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats import build, plan, tsv
 from tartools.formats.build import PlannedSample
 from tartools.formats.plan import Plan
@@ -140,8 +140,10 @@ def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output
         urls = build.urls_of(samples)
         try:
             storage.check_inputs(urls)
-        except StorageError as error:
-            part = next(part for sample in samples for part in sample.parts if part.url == error.url)
+        except TarToolsError as error:
+            part = next((part for sample in samples for part in sample.parts if part.url == error.url), None)
+            if part is None or not part.line:
+                raise
             raise build.located(error, part, origin.name, advice(error.url, origin)) from None
         storage.check_output(output.url, output.force, urls)
     write_samples(build.build_samples(samples, account, origin.name), output.destination, account)

@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from tartools import storage, tar
-from tartools.errors import StorageError, shown
+from tartools.errors import StorageError, TarToolsError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage.scratch import scratch_file
@@ -65,10 +65,8 @@ def place(line: int, column: str) -> str:
     return f"line {line}, column {column}" if column else f"line {line}"
 
 
-def located(error: StorageError, part: PlannedMember, name: str, advice: str = "") -> StorageError:
+def located(error: TarToolsError, part: PlannedMember, name: str, advice: str = "") -> StorageError:
     """Return the failure *error* of the source of *part* with its place in the plan *name*, and *advice*."""
-    if not part.line:
-        return error
     return StorageError(
         f"{error.message} ({shown(name)}: {place(part.line, part.column)}{advice})", url=error.url, offset=error.offset
     )
@@ -94,6 +92,8 @@ def build_member(part: PlannedMember, name: str = "") -> Member:
     try:
         return _member_of(part, part.url)
     except StorageError as error:
+        if not part.line:
+            raise
         raise located(error, part, name) from error
 
 

@@ -101,6 +101,7 @@ def from_table(
     Raises: SampleError, naming line and column, for a bad key or URL, or a sample without a field.
     """
     key_column = "" if key_at is None else "__key__"
+    last_key, last_line = "", 0
     for index, (line, cells) in enumerate(rows):
         try:
             key = checked_key(template.format(index, index=index) if key_at is None else cells[key_at])
@@ -111,6 +112,10 @@ def from_table(
             ]
         except SampleError as error:
             raise error if error.url else plan.failure(line, error.message, key_column) from None
+        if key == last_key:
+            what = f"the key {key!r} is that of line {last_line} too, and readers would take both for one sample"
+            raise plan.failure(line, what, key_column)
+        last_key, last_line = key, line
         if not parts:
             raise plan.failure(line, f"the sample {key!r} has no field, so an archive cannot hold it")
         yield PlannedSample(_bytes(key), tuple(parts))
