@@ -28,8 +28,8 @@ from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, UsageError
-from tartools.samples.account import Account
+from tartools.errors import SampleError, UsageError, shown
+from tartools.samples.account import TOGETHER, Account
 from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, closing_upstream, read_samples
@@ -71,7 +71,8 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)
         if payload is None:
-            raise SampleError(nothing(account.samples_in, expression, field, lacking))
+            why = nothing(account.samples_in, expression, field, lacking)
+            raise SampleError(why + torn(account, conditions.key) if lacking or expression else why)
         with payload as file:
             if os.isatty(1):
                 check_text(file)
@@ -140,3 +141,12 @@ def nothing(read: int, expression: Expression | None, field: Iterable[str], lack
     elif lacking:
         text += f"; those without {';'.join(field)} had: {field_list(lacking)}"
     return text
+
+
+def torn(account: Account, key: str | None) -> str:
+    """Return what to add if a key that was read, or *key* if one is asked for, comes back in its shard."""
+    for raw, shard in account.torn.items():
+        name = raw.decode("utf-8", "surrogateescape")
+        if key in (None, name):
+            return f"; the key {name!r} comes back in {shown(shard)}, so its members are apart: {TOGETHER}"
+    return ""

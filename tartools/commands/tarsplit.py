@@ -45,10 +45,10 @@ from typing import Annotated, NoReturn
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, StorageError, UsageError, shown
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.shards import numbering
-from tartools.shards.reading import Reading, check_shards, one_by_one, read_batches, shard_batches
+from tartools.shards.reading import Reading, check_shards, counted, one_by_one, read_batches, shard_batches
 from tartools.shards.series import Limits, write_shards
 from tartools.shards.stream import ShardStream
 from tartools.shards.writing import Destination
@@ -126,7 +126,7 @@ def tarsplit(
     batches: ReadBatches = read_batches
     spread = None
     if even:
-        spread, batches = even_counts(urls, even, reading)
+        spread, batches = even_counts(urls, even, reading, account)
         limits = Limits(spread.samples, None, most)
     else:
         limits = Limits(lambda _: samples, size or (None if samples else DEFAULT_SIZE), most)
@@ -214,8 +214,10 @@ def finish(url: str, post: str | None, remove: bool) -> None:
         storage.remove(url)
 
 
-def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> tuple["Spread", ReadBatches]:
+def even_counts(urls: Sequence[str], shards: int, reading: Reading, account: Account) -> tuple["Spread", ReadBatches]:
     """Return how many samples each of *shards* shards gets, and a function that reads the inputs again.
+
+    Shows its progress in *account*.
 
     Reads all inputs. Those that can be read only once are copied to the temporary directory of *reading*.
     Raises StorageError; SampleError if there are too few samples.
@@ -237,10 +239,16 @@ def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> tuple["Sp
     counts: list[int] = []
     most = min(cli.workers(0), WORKERS)
     silent = Account(lambda _: None)
+    account.phase = Phase("counting", account=silent)
+
+    def count(found: Iterator[Batch]) -> int:
+        return sum(map(len, counted(found, silent)))
+
     if copies:  # other processes could not open these
-        counts += map(len, batches(urls, silent, reading))
+        counts.append(count(batches(urls, silent, reading)))
     else:
-        gather_results(urls, silent, reading, lambda batches: sum(map(len, batches)), most, counts.append)
+        gather_results(urls, silent, reading, count, most, counts.append)
+    account.phase = Phase("writing", sum(counts), lambda: account.samples_out)
     if sum(counts) < shards:
         raise SampleError(f"{sum(counts)} samples are too few for {shards} shards")
     return Spread(sum(counts), shards), batches

@@ -72,7 +72,7 @@ def rows(samples: Iterable[Sample], screen: Screen) -> Iterator[tuple[str, int, 
     high = min(HIGH, screen.rows - AROUND)
     waiting: list[Block] = []
     for sample in samples:
-        blocks = laid_out(sample, described(sample), screen, wide, high)
+        blocks = laid_out(sample, described(sample, screen), screen, wide, high)
         lone = len(blocks) > 1 or not blocks[0].tiles
         taken = sum(block.width + GAP for block in waiting)
         if waiting and (lone or taken + blocks[0].width > screen.columns):
@@ -99,7 +99,7 @@ def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
 
     Pictures get the rows that the text leaves, but at least half of them. The rest is cut or left out.
     """
-    found = described(sample)
+    found = described(sample, screen)
     count = sum(description.kind == "picture" for _, description in found) if screen.protocol != NONE else 0
     words = sum(1 + len(description.lines) for _, description in found) - count
     room = screen.rows - 1
@@ -141,7 +141,7 @@ def thumbnail(sample: Sample, screen: Screen, wide: int, high: int, *, marked: b
     """Return *sample* as a block of *wide* columns and at most *high* rows below its key."""
     from rich.cells import set_cell_size
 
-    found = described(sample)
+    found = described(sample, screen)
     key = printable(sample.key)
     while cells(key) > wide - 2:  # neighbours differ in the end of their keys
         key = "…" + key[2:]
@@ -153,9 +153,9 @@ def thumbnail(sample: Sample, screen: Screen, wide: int, high: int, *, marked: b
     return Block(title, [tile(first, "", screen, wide, high)._replace(label="")], ())
 
 
-def described(sample: Sample) -> Described:
-    """Return the members of *sample* with their descriptions."""
-    return [(member, text.describe(member)) for member in sample.members]
+def described(sample: Sample, screen: Screen) -> Described:
+    """Return the members of *sample* with their descriptions. Pictures that *screen* can't draw are decoded here."""
+    return [(member, text.describe(member, decode=screen.protocol == NONE)) for member in sample.members]
 
 
 def laid_out(sample: Sample, found: Described, screen: Screen, wide: int, high: int) -> list[Block]:
