@@ -370,7 +370,8 @@ def test_an_archive_without_samples(name: str, main: Main) -> None:
     if name == "tarfirst":
         failed(done, name)
         return
-    assert (done.status, done.stderr) == (0, "")
+    said = "tarsplit: no samples in the input; no shards written\n" if name == "tarsplit" else ""
+    assert (done.status, done.stderr) == (0, said)
     if name == "tarstat":
         assert done.stdout.startswith(b"shards: 1\nsamples: 0\n")
         return
