@@ -13,8 +13,7 @@ from tartools.stages.statistics import Counts, Distribution, FieldKinds, Picture
 from tartools.tar import Member
 
 LISTED = 1000  # broken members whose keys are listed
-AT_ONCE = 256  # samples that are counted at once
-HELD = 4 << 20  # bytes of samples that wait to be counted
+GROUP, GROUP_SIZE = 256, 1 << 20  # samples, and bytes, that are counted at once
 SIDE = 8  # pixels; JPEG of all sizes is then decoded at an eighth, which reads all of it and is the quickest
 NO_CLASSES = {"json", *text.PICTURES, *sound.KINDS}  # the last parts of fields that hold no classes
 
@@ -46,8 +45,6 @@ class Overview:
         self.more = False
         self.listed: list[Broken] = []
         self._found = Statistics()
-        self._waiting: list[Sample] = []
-        self._held = 0
 
     @property
     def samples(self) -> int:
@@ -59,29 +56,13 @@ class Overview:
         """The counts of each field."""
         return self._found.fields
 
-    def watch(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield *samples*, and count them; all are counted when the input has ended.
-
-        Order: input order. Holds: up to 256 samples, or 4 MiB of them, that are not counted yet.
-        """
-        for sample in samples:
-            if self._waiting and not same_source(self._waiting[0], sample):
-                self._count()
-            self._waiting.append(sample)
-            self._held += sample.size
-            if len(self._waiting) >= AT_ONCE or self._held >= HELD:
-                self._count()
-            yield sample
-        if self._waiting:
-            self._count()
-
     def add_broken(self, broken: Sequence[Broken]) -> None:
         """Add *broken* members."""
         self.broken += len(broken)
         self.listed += broken[: LISTED - len(self.listed)]
 
-    def _count(self) -> None:
-        samples, self._waiting, self._held = self._waiting, [], 0
+    def count(self, samples: Sequence[Sample]) -> None:
+        """Add the counts of *samples*, one of the groups that `grouped` makes."""
         keys: list[bytes] = []
         members: list[Member] = []
         firsts: list[int] = []
@@ -100,9 +81,25 @@ class Overview:
         self._found.add(Statistics(len(samples), len(members), first=samples[0].key, fields=fields))
 
 
+def grouped(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+    """Yield *samples* in groups: up to 256, of up to 1 MiB or one larger, all in one buffer or file."""
+    group: list[Sample] = []
+    size = 0
+    for sample in samples:
+        full = len(group) == GROUP or size + sample.size > GROUP_SIZE
+        if group and (full or not same_source(group[0], sample)):
+            yield group
+            group, size = [], 0
+        group.append(sample)
+        size += sample.size
+    if group:
+        yield group
+
+
 def same_source(one: Sample, other: Sample) -> bool:
     """Tell whether the members of both samples are all in one buffer or file."""
-    return len({id(member.source) for sample in (one, other) for member in sample.members}) == 1
+    source = one.members[0].source
+    return all(member.source is source for sample in (one, other) for member in sample.members)
 
 
 def may_be_classes(field: str) -> bool:
@@ -110,13 +107,13 @@ def may_be_classes(field: str) -> bool:
     return field.rpartition(".")[2].lower() not in NO_CLASSES
 
 
-def broken_pictures(sample: Sample) -> list[Broken]:
-    """Return the pictures of *sample* that cannot be decoded. Holds: one of them, decoded, at a time.
+def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
+    """Return the pictures of *samples* that cannot be decoded. Holds: one of them, decoded, at a time.
 
-    Raises: StorageError if the file of the sample has become shorter.
+    Raises: StorageError if their file has become shorter.
     """
     broken = []
-    for member in sample.members:
+    for sample, member in ((each, member) for each in samples for member in each.members):
         if not text.may_be_picture(member):
             continue
         try:

@@ -21,7 +21,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.show import text
 from tartools.show.html import summary
-from tartools.show.html.overview import Overview, broken_pictures
+from tartools.show.html.overview import Overview, broken_pictures, grouped
 from tartools.show.html.tile import BROKEN, IS, Tile, make_tile, safe
 from tartools.stages import ordered, reservoir, select
 from tartools.storage.streams import Sink
@@ -79,8 +79,9 @@ def write(
         warnings.simplefilter("ignore")  # about odd metadata; warning filters are shared by all threads
         if choice.first is not None:
             samples = beginning(samples, choice.first, found, account)
-        samples = found.watch(samples)
-        if choice.drawn is not None:
+        if choice.drawn is None:
+            samples = counted(samples, found)
+        else:
             samples = reservoir.draw(checked(samples, found, workers), choice.drawn, choice.seed, account)
         work = ordered.mapped(
             audible(samples), lambda item: make_tile(*item, side), workers, lambda: None, window=AHEAD
@@ -110,12 +111,23 @@ def beginning(samples: Iterator[Sample], most: int, found: Overview, account: Ac
     found.more = True
 
 
+def counted(samples: Iterable[Sample], found: Overview) -> Iterator[Sample]:
+    """Yield *samples* in their order, and count them in *found*. Holds: up to 1 MiB of them."""
+    for group in grouped(samples):
+        found.count(group)
+        yield from group
+
+
 def checked(samples: Iterable[Sample], found: Overview, workers: int) -> Iterator[Sample]:
-    """Yield *samples* in their order; decode their pictures in *workers* threads, and tell *found* which are broken."""
-    with closing(ordered.mapped(samples, broken_pictures, workers, lambda: None, window=AHEAD)) as work:
-        for sample, broken in work:
+    """Yield *samples* as `counted` does; decode their pictures in *workers* threads, and tell *found* which are broken.
+
+    Holds: up to 16 MiB of samples, or 16 larger ones.
+    """
+    with closing(ordered.mapped(grouped(samples), broken_pictures, workers, lambda: None, window=AHEAD)) as work:
+        for group, broken in work:
+            found.count(group)
             found.add_broken(broken)
-            yield sample
+            yield from group
 
 
 def audible(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
