@@ -122,6 +122,8 @@ def field(member: Member, audible: bool, side: int) -> Field:
             return known._replace(face=picture(member, words, side))
         except TarToolsError:
             raise
+        except decoding.TooLargeError as error:
+            return known._replace(face=wrong(f"{words}: {error}"))
         except Exception as error:  # Pillow raises any exception for damaged pictures
             why = decoding.reason(error)
             return known._replace(face=wrong(f"{words}: {why}"), broken=why)
