@@ -18,6 +18,10 @@ import soundfile
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tartools import storage
+from tartools.samples.account import Account
+from tartools.shards.reading import read_samples
+from tartools.show.html.page import Choice, write
 from tests.conftest import Run, make_samples, make_tar
 
 CHROMIUM = shutil.which("chromium")
@@ -224,6 +228,18 @@ def test_nothing_behind_the_first_samples_is_checked_or_counted(run: Run, tmp_pa
         assert done.status == (1 if rest.startswith(b"no") else 0)
     assert "the first 10 of a larger input" in done.stderr
     assert "tarshow: 10 samples in, 10 out, " in done.stderr
+
+
+def test_progress_knows_how_many_samples_are_drawn(tmp_path: Path) -> None:
+    """What the bar shows from the second second on, at the end of a page."""
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n:04d}.cls", b"1") for n in range(300)]))
+    for first, drawn, name, total in ((None, 20, "drawing", 20), (None, 500, "drawing", 300), (30, None, "", 30)):
+        account = Account()
+        samples = read_samples([str(tmp_path / "a.tar")], account)
+        with storage.writing(str(tmp_path / f"{total}.html")) as sink:
+            write(samples, sink, "a", Choice(first, drawn, 0), 384, 1, account)
+        phase = account.phase
+        assert (phase.name, phase.total, phase.done()) == (name, total, total)
 
 
 def test_counts_are_those_of_all_samples(run: Run, tmp_path: Path) -> None:

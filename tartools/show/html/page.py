@@ -17,7 +17,7 @@ from string import Template
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, in_units, several
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.show import text
 from tartools.show.html import summary
@@ -80,18 +80,23 @@ def write(
         if choice.first is not None:
             samples = beginning(samples, choice.first, found, account)
         if choice.drawn is None:
+            account.phase = Phase("", choice.first, lambda: account.samples_out)
             samples = counted(samples, found)
         else:
+            account.phase = Phase("reading")
             samples = reservoir.draw(checked(samples, found, workers), choice.drawn, choice.seed, account)
         work = ordered.mapped(
             audible(samples), lambda item: make_tile(*item, side), workers, lambda: None, window=AHEAD
         )
-        tiles = []
+        tiles: list[Tile] = []
         with closing(work):
             for _, tile in work:
+                if not tiles and choice.drawn is not None:  # the input has ended
+                    total = min(choice.drawn, found.samples)
+                    account.phase = Phase("drawing", total, lambda: account.samples_out)
                 tiles.append(tile)
+                account.samples_out += 1
                 found.add_broken([each for each in tile.broken if choice.drawn is None or each.sound])
-    account.samples_out = len(tiles)
     chosen = Chosen(len(tiles), found.samples, found.more)
     sink.write(page(tiles, title, chosen, found).encode())
     return chosen, found
