@@ -27,7 +27,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.formats import tsv
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.samples.values import INDEX
 from tartools.shards.gathering import WORKERS, gather
@@ -87,8 +87,11 @@ def tar2tsv(
     def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> tsv.Rows:
         return tsv.rows(each(batches, account), shape, account, first)
 
+    if first is not None:
+        account.phase = Phase("", first, lambda: account.samples_out)
     unseen = tsv.EmptyColumnCheck(shape)
     parts = gather(urls, account, reading, rows, unseen.add, most=most)
     with closing_upstream(parts), storage.writing(output.url, output.force) as sink:
         tsv.write_lines(tsv.lines(parts, shape), sink)
         unseen.check()
+        account.check()

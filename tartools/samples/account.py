@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from tartools.errors import shown
+
+if TYPE_CHECKING:
+    from tartools.errors import TarToolsError
 
 FIRST = 10_000  # samples of a shard whose keys are compared; also the most keys that are remembered to come back
 TOGETHER = "tarsort, or tar --sort=name, brings the members of a key together"
@@ -23,6 +27,14 @@ def as_warning(text: str) -> None:
     warnings.warn(text, stacklevel=3)
 
 
+class Watched(Protocol):
+    """An input that may change while it is read."""
+
+    def check(self) -> None:
+        """Raise a TarToolsError if it has changed."""
+        ...
+
+
 class Jobs:
     """Counts of jobs: *total*, and of these *skipped* (done by an earlier run), *done*, *failed*, and *running* now."""
 
@@ -30,6 +42,25 @@ class Jobs:
         self.total = total
         self.skipped = skipped
         self.done = self.failed = self.running = 0
+
+
+class Phase:
+    """What a run is doing: the *name* of its phase, if it has several, and how many of *total* samples are *done*.
+
+    Without *total*, bytes show how far it is. *account* has the counts of this phase, if they are not those of the run.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        total: int | None = None,
+        done: Callable[[], int] = lambda: 0,
+        account: Account | None = None,
+    ) -> None:
+        self.name = name
+        self.total = total
+        self.done = done
+        self.account = account
 
 
 class Account:
@@ -60,8 +91,16 @@ class Account:
         self.shards: int | None = None  # number of input shards
         self.expected: int | None = None  # what bytes_in will be at the end, if known
         self.jobs = Jobs()  # of a command that runs commands
+        self.watched: list[Watched] = []  # inputs that are being read
+        self.failure: TarToolsError | None = None  # of an input that was not read to its end
+        self.phase = Phase()
         self.listed: int | None = None  # files and objects that a listing had; bytes_in is their size
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
+
+    @property
+    def settled(self) -> int:
+        """How many samples have become something."""
+        return self.samples_out + self.left_out + self.joined + self.dropped
 
     def counts(self) -> dict[str, int]:
         """Return the counts that add up, by name: what another process needs for `add`."""
@@ -75,6 +114,7 @@ class Account:
     def reset(self, say: Callable[[str], None]) -> None:
         """Start again from zero, reporting to *say*: in a fork, which counts its own part."""
         self.say, self.specials = say, 0
+        self.watched, self.failure = [], None
         for name in COUNTS:
             setattr(self, name, 0)
 
@@ -108,6 +148,13 @@ class Account:
                 "(tar -h --hard-dereference stores files instead; --skip-special accepts it)"
             )
 
+    def check(self) -> None:
+        """Raise the failure of an input that was not read to its end. To be called before an output is committed."""
+        for watched in list(self.watched):
+            watched.check()
+        if self.failure is not None:
+            raise self.failure
+
     def settle(self) -> None:
         """Report what remains to be reported at the end of a successful run.
 
@@ -115,9 +162,8 @@ class Account:
         """
         if self.specials > 1:
             self.omit(f"{self.specials - 1} more members carry no sample data and are not passed on")
-        known = self.samples_out + self.left_out + self.joined + self.dropped
-        if self.samples_in != known:
-            raise AssertionError(f"{self.samples_in} samples were read, but only {known} are accounted for")
+        if self.samples_in != self.settled:
+            raise AssertionError(f"{self.samples_in} samples were read, but only {self.settled} are accounted for")
 
 
 class FirstKeys:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tartools import storage, tar
-from tartools.errors import printable, shown
+from tartools.errors import TarFormatError, printable, shown
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.stream import ShardStream
@@ -132,7 +132,11 @@ def shard_batches(
     *first* gets the keys of the first samples, and by default warns of one that comes back.
     """
     with closing(stream or ShardStream(url, account, reading.forks)) as opened:
-        yield from batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, first)
+        try:
+            yield from batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, first)
+        except TarFormatError:
+            account.check()  # what looks like damage may be two versions of a file
+            raise
     if until is None:
         account.shards_done += 1
 

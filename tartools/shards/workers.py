@@ -20,6 +20,7 @@ from tartools.samples.sample import Batch
 from tartools.shards.forks import MOST, Child, can_fork, write_all
 from tartools.shards.reading import Reading, first_keys, shard_batches
 from tartools.shards.stream import ShardStream
+from tartools.storage.streams import changed, identity
 from tartools.tar import compression
 from tartools.tar.cut import Cut, find_cut
 
@@ -41,7 +42,7 @@ class ShardPart(NamedTuple):
     url: str
     begin: int = 0
     cut: Cut | None = None
-    file: tuple[int, int] | None = None
+    file: tuple[int, ...] | None = None
 
 
 class Task(NamedTuple):
@@ -264,9 +265,9 @@ def _batches(
         _, url, begin, cut, file = part
         stream = ShardStream(url, account, reading.forks)
         last = b""
-        if file is not None and (stream.file is None or identity(stream.file.fileno()) != file):
+        if file is not None and (stream.file is None or identity(stream.file) != file):
             stream.close()
-            raise StorageError("this file was replaced while it was read", url=url)
+            raise changed(url)
         if begin:
             stream.start_at(begin)
         until = cut and cut.offset
@@ -275,6 +276,7 @@ def _batches(
             for batch in batches:
                 yield batch
                 last = batch.keys[-1]
+        account.check()
         if cut is not None and last in (b"", cut.key):
             raise _UnexpectedError
 
@@ -315,7 +317,7 @@ def cut_up(number: int, url: str) -> Iterator[Task]:
         if file is None or compression.is_compressed(compression.head_of(file)):
             yield Task([ShardPart(number, url)], False)
             return
-        known = identity(file.fileno())
+        known = identity(file)
         begin, size = 0, os.fstat(file.fileno()).st_size
         while begin + 2 * PART < size and (cut := find_cut(file, begin + PART)):
             yield Task([ShardPart(number, url, begin, cut, known)], True)
@@ -333,9 +335,3 @@ def is_compressed(url: str) -> bool:
     """Return whether the local file *url* is compressed."""
     with closing(storage.open_read(url)) as stream:
         return stream.file is not None and compression.is_compressed(compression.head_of(stream.file))
-
-
-def identity(fd: int) -> tuple[int, int]:
-    """Return what distinguishes the open file *fd* from all others."""
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino
