@@ -64,7 +64,7 @@ class Pictures(StrEnum):
 
 
 WORKERS = 4  # threads that decode pictures, two of them each
-QUICKLY = 128 << 20  # bytes of local files that are read to count their samples
+QUICKLY = 64 << 20  # bytes of local files that are read to count their samples
 SHEET = 200  # samples on a page, unless the user says how many
 
 
@@ -102,16 +102,16 @@ def tarshow(
         storage.check_output(contact.url, contact.force, urls)
         if first is None and contact.drawn is None:
             first = SHEET
-    ranges = interactive or contact.drawn is not None
+    reading = Reading(source.lax, source.skip_special, ranges=interactive or contact.drawn is not None)
 
-    def read(account: Account, ranges: bool = ranges) -> Iterator[Sample]:
-        samples = read_samples(urls, account, Reading(source.lax, source.skip_special, ranges=ranges))
-        return choose(samples, wanted, contact, first, account)
+    def read(account: Account, reading: Reading) -> Iterator[Sample]:
+        return choose(read_samples(urls, account, reading), wanted, contact, first, account)
 
     def total() -> int | None:
-        return None if contact.drawn else counted(urls, partial(read, ranges=True))
+        quick = reading._replace(ranges=True, listed=False)
+        return None if contact.drawn else counted(urls, lambda account: read(account, quick))
 
-    samples = read(account)
+    samples = read(account, reading)
     with closing_upstream(samples):
         if contact.url is not None:
             title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")

@@ -185,6 +185,42 @@ def test_keys_turn_the_pages(line: str, folder: Path) -> None:
         assert status == 0 and output.endswith(LEAVE) and terminal.echoes()
 
 
+def test_typing_into_the_pager(folder: Path) -> None:
+    """As `test_samples_are_gone_to_and_searched`, with the bytes that a terminal sends."""
+    with at("tarshow -i --pictures none words.tar", folder) as terminal:
+        terminal.read("? help")
+        terminal.press("/W3x\x7f7\r")
+        assert b" 38 of 40  w37  " in terminal.read("? help")
+        terminal.press("/ä\x7fä\r")
+        terminal.read("no key has ä ")
+        terminal.press("41\x7f2\r")
+        assert b" 40 of 40  w39  " in terminal.read("this is the last")
+        terminal.press("4\r")
+        assert b" 4 of 40  w3  " in terminal.read("? help")
+        terminal.press("g\x1b[B")
+        assert b"\x1b[7m> w3 " in terminal.read("? help") and b"\x1b[7m> w6 " in terminal.read("? help")
+        terminal.press("\r\x1b[4~")
+        assert b"number: 6\r\n" in terminal.read("? help") and b" 40 of 40  w39  " in terminal.read("? help")
+        terminal.press("12")
+        terminal.read(" go to sample: 12 ")
+        terminal.resize(60, 12)
+        assert b"\x1b[12;1H" in terminal.read(" go to sample: 12 ")
+        terminal.press("\r")
+        assert b" 12 of 40  w11  " in terminal.read("? help")
+        terminal.press("q")
+        assert terminal.end()[0] == 0 and terminal.echoes()
+
+
+def test_a_key_stops_the_way_to_the_end(folder: Path) -> None:
+    (folder / "many.tar").write_bytes(make_tar([(f"w{n}.cls", b"1") for n in range(5000)]))
+    with at("cat many.tar | tarshow -iv --pictures none", folder) as terminal:
+        terminal.read("? help")
+        terminal.press("Gq")
+        status, output = terminal.end()
+    assert status == 0 and b" 1,001 samples read; any key stops" in output
+    assert b"tarshow: 1001 samples in, 1001 out" in output
+
+
 @pytest.mark.parametrize("key", ["q", "\x1b"])
 def test_what_is_not_looked_at_is_not_read(key: str, folder: Path) -> None:
     archive = (folder / "words.tar").read_bytes()
@@ -429,6 +465,8 @@ def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:
         ("tarshow < words.tar", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
         ("cat words.tar | tarshow", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
         ("tarshow cut.tar", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow large.tar", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow -f cls words.tar", 15, "tarshow: 25 more samples: see them with -c N, -i or --html FILE\r\n"),
         ("tarshow -q words.tar", 15, ""),
         ("tarshow -v words.tar", 15, "tarshow: 25 more samples: see them with -c N, -i or --html FILE\r\n"),
         ("tarshow few.tar", 15, ""),
@@ -440,7 +478,10 @@ def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:
 )
 def test_a_terminal_gets_two_screens(line: str, shown: int, more: str, folder: Path) -> None:
     (folder / "few.tar").write_bytes(make_tar([(f"w{n}.cls", b"%d" % n) for n in range(15)]))
-    (folder / "cut.tar").write_bytes((folder / "words.tar").read_bytes()[: 30 * 1024 + 512])
+    words = (folder / "words.tar").read_bytes()
+    (folder / "cut.tar").write_bytes(words[: 30 * 1024 + 512])
+    if "large" in line:  # too long to be counted
+        (folder / "large.tar").write_bytes(words[: 40 * 1024] + make_tar([("z.bin", bytes(65 << 20))]))
     (folder / "long.tar").write_bytes(make_tar([(f"w{k}.{n}", b"a\nb\nc") for k in "ab" for n in range(20)]))
     with at(line, folder, {"TARTOOLS_PICTURES": "none"}) as terminal:
         status, output = terminal.end()
