@@ -60,7 +60,13 @@ def test_all_find_the_same_ones(run: Run, tmp_path: Path) -> None:
     assert {key for found in by_field.values() for key in found["broken_keys"]} == broken
     assert sum(found["broken"] for found in by_field.values()) == len(broken)
 
-    blocks = run("tarshow", "a.tar").stdout.decode().split("\n\n")[:-1]
+    done = run("tarshow", "a.tar")
+    first = ", ".join([name.rpartition(".")[0] for name in members if name.rpartition(".")[0] in broken][:20])
+    count = f"{len(broken)} of {len(members)} samples"
+    assert done.stderr == f"tarshow: broken: {count}: {first}, and {len(broken) - 20} more\n"
+    drawn = run("tarshow", "--pictures", "kitty", "a.tar")  # decoded as it is drawn
+    assert (done.status, drawn.status, drawn.stderr) == (0, 0, done.stderr)
+    blocks = done.stdout.decode().split("\n\n")[:-1]
     assert len(blocks) == len(members)
     assert {block.split("\n")[0] for block in blocks if "a broken picture" in block or "empty" in block[-6:]} == broken
 
@@ -136,3 +142,21 @@ def test_keys_are_in_input_order_however_the_input_is_cut(run: Run, tmp_path: Pa
     apart = b"".join(part + entry(b"d%d/" % n, kind=b"5") for n, part in enumerate(parts)) + END
     again = json.loads(run("tarstat", "--json", "-", "b.tar", stdin=apart).stdout)
     assert again["fields"] == found["fields"]
+
+
+def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
+    members = [
+        (f"{n:02d}.{kind}", b"1")
+        for n in range(60)
+        for kind in ("cls", "txt", "x\x1b")
+        if kind < "d" or n % 2 - 1 or n < 9
+    ]
+    done = run("tarshow", stdin=make_tar(members))
+    lacking = [f"{n:02d}" for n in range(9, 60, 2)]
+    listed = f"26 of 60 samples: {', '.join(lacking[:20])}, and 6 more"
+    assert done.status == 0
+    assert done.stderr == f"tarshow: without txt: {listed}\ntarshow: without x\\x1b: {listed}\n"
+    assert run("tarshow", "-q", stdin=make_tar(members)).stderr == ""
+    few = [("1.jpg", b""), ("1.cls", b"1"), ("2.cls", b"2")]
+    assert run("tarshow", "-f", "cls", stdin=make_tar(few)).stderr == ""
+    assert run("tarshow", "-c", "1", "-f", "cls", stdin=make_tar(few)).stderr == ""
