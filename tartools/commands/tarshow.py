@@ -2,7 +2,8 @@
 
 Prints each sample as a block: its key, then each field with its size and a summary. For pictures that is format, size
 and mode, for arrays dtype and shape, for sound the length. JSON and text are printed, and cut if they are long. A
-damaged picture is marked as such. Nothing is unpickled, and control characters are escaped.
+picture is decoded, and one that is cut or damaged is marked as broken. At the end the first keys of broken samples, and
+of those without a field that most have, are listed on stderr. Nothing is unpickled, and control characters are escaped.
 
 On a terminal, pictures are drawn too, as many side by side as fit. --pictures says how: by the protocols of kitty,
 iTerm2 or sixel, or as half blocks, which are coloured text. auto chooses by environment variables; if it chooses wrong,
@@ -52,6 +53,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.show import keyboard, pager, sheet, terminal
+from tartools.show.flaws import Flaws
 from tartools.stages import reservoir, select
 from tartools.storage.names.expand import expand
 
@@ -183,17 +185,20 @@ def write_page(
 def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account, most: int) -> bool:
     """Write *samples* to stdout as *screen* shows them, one row at a time; stop before there are *most* lines.
 
-    Return whether there are more samples. The first row is written in any case.
+    Return whether there are more samples. The first row is written in any case. Then say which samples have flaws.
     """
-    printed = 0
+    printed, more, flaws = 0, False, Flaws()
     with storage.writing("-") as sink:
-        for drawn, count, lines in sheet.rows(samples, screen):
+        for drawn, count, lines in sheet.rows(samples, screen, flaws.note):
             printed += lines
-            if account.samples_out and printed > most:
-                return True
+            more = account.samples_out > 0 and printed > most
+            if more:
+                break
             sink.write(drawn.encode())
             account.samples_out += count
-    return False
+    for line in flaws.lines():
+        account.warn(line)
+    return more
 
 
 def say_more(account: Account, total: int | None) -> None:

@@ -71,16 +71,13 @@ class Description(NamedTuple):
     value: str = ""
 
 
-def block(sample: Sample, *, bold: bool = False) -> str:
-    """Return the lines that describe *sample*, and an empty line; *bold* sets the key in bold by escape codes.
+def block(sample: Sample, described: Iterable[tuple[Member, Description]], *, bold: bool = False) -> str:
+    """Return the lines that show *sample*, as *described*, and an empty line; *bold* sets the key in bold.
 
     Control characters in keys, fields and texts are escaped, so that a file cannot control the terminal.
-
-    Holds: 64 KiB of a member at a time; JSON up to 1 MiB as a whole.
     """
     title = printable(sample.key)
-    lines = rows((member, describe(member, decode=True)) for member in sample.members)
-    return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *lines]) + "\n\n"
+    return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *rows(described)]) + "\n\n"
 
 
 def rows(described: Iterable[tuple[Member, Description]]) -> list[str]:
@@ -99,6 +96,8 @@ def describe(member: Member, *, decode: bool = False) -> Description:
 
     With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for those
     who draw it and will see.
+
+    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; what `decoding.examined` says.
     """
     with member.open() as file:
         head = file.read(HEAD)
