@@ -108,6 +108,7 @@ class Command:
         shown = not common.quiet and (common.progress or progress.wanted(self._output(given)))
         with progress.progress(self.name, account, shown):
             self._function(**arguments)
+        account.check()
         account.settle()
         if common.verbose:
             progress.summary(self.name, account, progress.clock() - begin)

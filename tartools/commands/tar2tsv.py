@@ -94,3 +94,4 @@ def tar2tsv(
     with closing_upstream(parts), storage.writing(output.url, output.force) as sink:
         tsv.write_lines(tsv.lines(parts, shape), sink)
         unseen.check()
+        account.check()

@@ -115,6 +115,7 @@ def processed(
         tasks, workers, run = folders.write(samples), cli.workers(work.parallel), runner(shells, work)
         with closing(ordered.mapped(tasks, run, workers, shells.stop, unordered=work.unordered)) as finished:
             yield from collect_samples(finished, folders, account)
+    account.check()
 
 
 def runner(shells: Shells, work: Work) -> Callable[[SampleTask], str]:

@@ -106,6 +106,7 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
         ranges=sortkeys.key_encoder(order) is not None,  # values are read, keys are known
         tmpdir=wanted.tmpdir,
         forks=True,
+        torn=order.by_key,
     )
     files = SampleFiles(reopened, wanted.tmpdir, urls)
     most = 1 if order.by_position else min(cli.workers(0), WORKERS)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tartools.errors import StorageError, UsageError, shown
-from tartools.storage.streams import EXISTS, FileSink, SharedFile, enlarge, wait_until_ready
+from tartools.storage.interrupts import handled_signals
+from tartools.storage.streams import EXISTS, FileSink, InputFile, enlarge, wait_until_ready
 from tartools.storage.url import FILE
 
 
@@ -39,23 +40,24 @@ def path_of(url: str) -> str:
 class FileInput:
     """An open file as input. If it is a regular file, its bytes are those of *file* from *start* on."""
 
-    def __init__(self, file: io.FileIO, url: str) -> None:
+    def __init__(self, file: InputFile) -> None:
         self._file = file
-        self._url = url
-        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        self.file = file if regular else None
+        regular = file.opened is not None
+        self.file: io.FileIO | None = file if regular else None
         self.start = os.lseek(file.fileno(), 0, os.SEEK_CUR) if regular else 0
         if not regular:
             enlarge(file.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
+        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError, at the end also if the file has changed."""
         try:
             while (count := self._file.readinto(view)) is None:  # the descriptor was inherited in non-blocking mode
                 wait_until_ready(self._file.fileno(), writing=False)
-            return count
         except OSError as error:
-            raise StorageError(error.strerror or str(error), url=self._url) from error
+            raise StorageError(error.strerror or str(error), url=self._file.url) from error
+        if not count:
+            self._file.check()
+        return count
 
     def fileno(self) -> int:
         """Return the descriptor, which a fork of this process can read too."""
@@ -79,10 +81,9 @@ class FileInput:
 def open_read(url: str) -> FileInput:
     """Return a local file, fifo or device as input."""
     try:
-        file = SharedFile(path_of(url))
+        return FileInput(InputFile(path_of(url), url))
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
-    return FileInput(file, url)
 
 
 def check_readable(url: str) -> int | None:
@@ -163,7 +164,7 @@ class OpenOutput:
 
 
 def between(prefix: str, suffix: str) -> list[str]:
-    """Return the names of files that begin with *prefix*, go on without a slash, and end in *suffix*."""
+    """Return the names of regular files that begin with *prefix*, go on without a slash, and end in *suffix*."""
     folder, start = os.path.split(path_of(prefix))
     rest, slash, below = suffix.partition("/")
     try:
@@ -175,13 +176,14 @@ def between(prefix: str, suffix: str) -> list[str]:
         for name in found
         if name.startswith(start) and name.endswith(rest) and len(name) > len(start) + len(rest)
     )
-    return sorted(name for name in names if os.path.lexists(path_of(name)))
+    return sorted(name for name in names if os.path.isfile(path_of(name)))
 
 
 def remove(url: str) -> None:
-    """Remove a local file. Raises: StorageError."""
+    """Remove a local file; it is no failure if it does not exist. Raises: StorageError."""
     try:
-        os.unlink(path_of(url))
+        with suppress(FileNotFoundError):
+            os.unlink(path_of(url))
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 
@@ -210,7 +212,8 @@ def open_terminal() -> int:
 
 def open_in_place(path: str, url: str) -> OpenOutput:
     """Return a file that is not a regular one as output. Raises: UsageError for a terminal."""
-    sink = FileSink(path, url)
+    with handled_signals():  # a fifo waits for its reader
+        sink = FileSink(path, url)
     if os.isatty(sink.fileno()):
         sink.close()
         raise UsageError("is a terminal; name a file or a pipe", url=url)

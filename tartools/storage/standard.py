@@ -6,13 +6,13 @@ import os
 
 from tartools.errors import StorageError, UsageError
 from tartools.storage.local import FileInput, OpenOutput
-from tartools.storage.streams import FileSink, SharedFile
+from tartools.storage.streams import FileSink, InputFile
 
 
 def open_read(url: str) -> FileInput:
     """Return stdin as input. Raises: StorageError if it is closed."""
     try:
-        return FileInput(SharedFile(0, closefd=False), url)
+        return FileInput(InputFile(0, url))
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 
