@@ -398,6 +398,7 @@ AMBIGUOUS = {
     "-s": {"--size", "--sortkey", "--script", "--spec"},
     "-S": {"--sorttype", "--subdirs", "--select"},
 }
+SAME = {"--jobs": "--parallel"}  # an older name of the same option
 
 
 def test_one_letter_means_one_thing() -> None:
@@ -406,7 +407,7 @@ def test_one_letter_means_one_thing() -> None:
         for option in _manual.options(_manual.load(name))[1]:
             short = [spelled for spelled in option.names if not spelled.startswith("--")]
             for letter in short:
-                meanings.setdefault(letter, set()).update(set(option.names) - set(short))
+                meanings.setdefault(letter, set()).update({SAME.get(n, n) for n in option.names} - set(short))
     assert {letter: long for letter, long in meanings.items() if len(long) > 1} == AMBIGUOUS
 
 

@@ -106,7 +106,7 @@ def writing(url: str, force: bool = False) -> Iterator[Sink]:
 
 
 def appended(url: str | None) -> FileSink:
-    """Return the local file *url*, opened for appending; for None a sink that drops everything.
+    """Return the local file *url*, opened for appending; for None a sink that drops everything. A new file is private.
 
     Raises: StorageError if it can't be written; UsageError if it is not a local file.
     """

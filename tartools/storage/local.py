@@ -135,9 +135,9 @@ def _exists(url: str) -> StorageError:
 
 
 def open_append(url: str) -> FileSink:
-    """Return the local file *url*, opened for appending; it is made if it does not exist."""
+    """Return the local file *url*, opened for appending; if it does not exist it is made, for this user alone."""
     try:
-        return FileSink(path_of(url), url, os.O_CREAT | os.O_APPEND)
+        return FileSink(path_of(url), url, os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from tartools.errors import TarToolsError, printable
 from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, sound, text
-from tartools.stages import statistics
-from tartools.stages.statistics import Counts, Distribution, FieldKinds, PictureSize, Statistics
+from tartools.stages.statistics.counting import FieldKinds, by_combination, count_fields
+from tartools.stages.statistics.totals import Counts, Distribution, Field, PictureSize, Statistics, joined
 from tartools.tar import Member
 
 LISTED = 1000  # broken members whose keys are listed
@@ -51,7 +51,7 @@ class Overview:
         return self._found.samples
 
     @property
-    def fields(self) -> dict[str, statistics.Field] | None:
+    def fields(self) -> dict[str, Field] | None:
         """The counts of each field."""
         return self._found.fields
 
@@ -74,9 +74,9 @@ class Overview:
             if slash:
                 folders[printable(folder)] = folders.get(printable(folder), 0) + 1
         self.sizes.add(Distribution.of(sum(member.size for member in sample.members) for sample in samples))
-        self.folders = statistics.joined(self.folders, folders)
+        self.folders = joined(self.folders, folders)
         kinds = FieldKinds(may_be_classes, lambda _: False, lambda _: PictureSize())
-        fields = statistics.count_fields(statistics.by_combination(keys, members, firsts), kinds)
+        fields = count_fields(by_combination(keys, members, firsts), kinds)
         self._found.add(Statistics(len(samples), len(members), first=samples[0].key, fields=fields))
 
 

@@ -12,8 +12,7 @@ from tartools.errors import in_units, printable
 from tartools.show import text
 from tartools.show.html.overview import Overview
 from tartools.show.html.tile import FOLDER, mark, safe
-from tartools.stages import statistics
-from tartools.stages.statistics import Distribution
+from tartools.stages.statistics.totals import MOST, Distribution
 
 CLASSES = 100  # distinct values; a field with more has no classes
 BINS = 24  # of the histogram
@@ -42,7 +41,7 @@ def fields(found: Overview) -> str:
     """Return the list of fields, with the count of samples that have each, and the mean size."""
     title = "Fields and mean sizes"
     if found.fields is None:
-        return card(title, f"<p>more than {statistics.MOST:,}</p>")
+        return card(title, f"<p>more than {MOST:,}</p>")
     rows = [
         f'<li><span class="name">{safe(name) or "-"}</span>{bar(each.samples / found.samples)}'
         f'<span class="number">{each.samples:,} · {in_units(each.sizes.total / each.samples)}</span></li>'
