@@ -62,7 +62,7 @@ from tartools.cli import Option
 from tartools.errors import SampleError, TarToolsError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.samples.values import field_list
+from tartools.samples.values import blanks, field_list
 from tartools.shards.gathering import WORKERS, gather_results
 from tartools.shards.reading import Reading
 from tartools.show import decoding, statreport, terminal, text
@@ -121,8 +121,9 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Worker
         known = {field.lower() for field in found.fields}
         unseen = [name for name in named if name.lower() not in known]
         if unseen:
+            lost = " ".join(unseen)
             raise SampleError(
-                f"no sample had the field {' '.join(unseen)}; the fields were: {field_list(found.fields)}"
+                f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(found.fields)}"
             )
     facts = facts_of(found, urls, account)
     if looks.json:

@@ -164,7 +164,9 @@ def thumbnail(sample: Sample, screen: Screen, wide: int, high: int, *, marked: b
     first = next((member for member, description in found if description.kind == "picture"), None)
     if first is None or screen.protocol == NONE:
         return Block(title, (), [*(fit(line, wide) for line in text.rows(found)[:high]), ""])
-    return Block(title, [tile(first, "", screen, wide, high)._replace(label="")], ())
+    drawn = tile(first, "", screen, wide, high)
+    lines = drawn.lines[:high]  # a message can be longer
+    return Block(title, [drawn._replace(lines=lines, rows=min(drawn.rows, high), label="")], ())
 
 
 def described(sample: Sample, screen: Screen) -> Described:

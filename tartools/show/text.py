@@ -17,7 +17,7 @@ from tartools.show import decoding, sound
 from tartools.tar import Member
 
 HEAD = 1 << 16  # bytes of a member that are read
-HEAD_OF_SOUND = 16  # bytes that identify a sound
+FIRST = 16  # bytes that identify a picture or a sound
 JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as plain text
 ARRAY_LIMIT = 16 << 20  # bytes; longer arrays are shown without their range of values
 ARRAY_HEADER = 10_000  # bytes; numpy's own limit
@@ -106,7 +106,7 @@ def describe(member: Member, *, decode: bool = False) -> Description:
         return Description("empty", kind="broken" if kind in PICTURES or kind in sound.KINDS else "")
     if head.startswith(ARRAY):
         return array(head, member)
-    if kind in PICTURES or head.startswith(PICTURE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
+    if is_picture(kind, head):
         return picture(member, decode=decode)
     if sound.is_sound(kind, head):
         return heard(member, kind)
@@ -117,9 +117,24 @@ def describe(member: Member, *, decode: bool = False) -> Description:
 
 def may_sound(member: Member) -> bool:
     """Return whether *member* is or should be a sound, by its first bytes and its field."""
+    kind, head = first_look(member)
+    return sound.is_sound(kind, head) or guess(head).kind == "sound"
+
+
+def may_be_picture(member: Member) -> bool:
+    """Return whether *member* is or should be a picture, by its first bytes and its field."""
+    return is_picture(*first_look(member))
+
+
+def first_look(member: Member) -> tuple[str, bytes]:
+    """Return the last part of the field of *member* in lower case, and its first bytes."""
     with member.open() as file:
-        head = file.read(HEAD_OF_SOUND)
-    return sound.is_sound(field_name(member).rpartition(".")[2].lower(), head) or guess(head).kind == "sound"
+        return field_name(member).rpartition(".")[2].lower(), file.read(FIRST)
+
+
+def is_picture(kind: str, head: bytes) -> bool:
+    """Return whether what begins with *head*, in a field that ends in *kind*, is or should be a picture."""
+    return kind in PICTURES or head.startswith(PICTURE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
 
 
 def picture(member: Member, *, decode: bool) -> Description:

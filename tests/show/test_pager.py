@@ -26,6 +26,7 @@ from tartools.show.sheet import cells
 from tartools.show.terminal import Screen
 from tests.conftest import Run, clean_environment, make_samples, make_tar
 from tests.show.screen import Screen as Drawn
+from tests.show.test_pictures import bomb
 
 OURS = ("KITTY_WINDOW_ID", "TERM_PROGRAM", "TMUX", "STY", "LC_TERMINAL", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR")
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -447,11 +448,12 @@ def test_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:
     tall, wide = Image.new("RGB", (100, 900)), Image.new("RGB", (900, 100))
     keys = [f"a/long/path/日本語/of/directories/{n}" for n in range(60)]
-    samples = [build({"__key__": key, "png": wide if n % 2 else tall}) for n, key in enumerate(keys)]
+    payloads = (bomb(), tall, wide)  # the first one is too large, which takes a message of several lines
+    samples = [build({"__key__": key, "png": payloads[n % 3]}) for n, key in enumerate(keys)]
     keyboard, _ = browsed(samples, ["g", "q"], Screen(protocol, columns=size[0], rows=size[1]))
-    drawn = Drawn(keyboard.pages[1].partition("\x1b[2J")[2].partition(f"\x1b[{size[1]};1H")[0].encode())
-    lines = drawn.lines
-    assert max(row for row, _ in drawn.cells) < size[1] - 1
+    page = keyboard.pages[1].partition("\x1b[2J")[2].partition(f"\x1b[{size[1]};1H")[0]
+    lines = Drawn(page.encode()).lines
+    assert page.count("\n") < size[1]
     assert max(map(cells, lines)) <= size[0]
     shown = [number for line in lines for number in re.findall(r"/(\d+)", line)]
     assert shown[0] == "0" and shown == [str(n) for n in range(len(shown))]
