@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 
 from tartools import storage
 from tartools.storage.local import FileInput
@@ -17,12 +18,12 @@ class Copy:
     """The bytes of *url*, read to their end now, and kept for `open`.
 
     They are copied to a file without a name in *folder* (default `$TMPDIR`, else /tmp), which is deleted with this. If
-    stdin is a regular file, nothing is copied.
+    stdin is a regular file, nothing is copied. *copied* is called with numbers of bytes that have been copied.
 
     Raises: StorageError, also if there is no room for the copy.
     """
 
-    def __init__(self, url: str, folder: str | None) -> None:
+    def __init__(self, url: str, folder: str | None, copied: Callable[[int], object]) -> None:
         self._url = url
         stream = storage.open_read(url)
         try:
@@ -33,6 +34,7 @@ class Copy:
                 room = memoryview(bytearray(CHUNK))
                 while count := stream.readinto(room):
                     scratch.write(room[:count])
+                    copied(count)
                 self._file = SharedFile(os.dup(scratch.fileno()), "r")
         finally:
             stream.close()
