@@ -118,9 +118,19 @@ def without_secrets(text: str) -> str:
 def shown(url: str) -> str:
     """Return *url* for a message: "stdin" for -, and `?…` in place of a query, which may be a signature.
 
+    Of a command only its first word and the name of a shard, since the rest may contain a password or a token.
+
     >>> shown("https://host/a.tar?X-Amz-Signature=abc"), shown("s3://b/what?.tar")
     ('https://host/a.tar?…', 's3://b/what?.tar')
+    >>> shown("pipe:curl -H 'Authorization: Bearer abc' https://host/train-7.tar?abc")
+    'pipe:curl … train-7.tar'
     """
+    if url.startswith("pipe:"):
+        first = re.match(r"pipe:\s*([\w./+-]+)(?=\s|\Z)", url)
+        names = re.findall(r"(?<![\w.=:@-])[\w.-]+\.(?:tar(?:\.\w+)?|tgz)(?![\w/.:@-])", url)
+        word = first[1] if first else ""
+        rest = url[first.end() :].strip() if first else url
+        return " ".join([f"pipe:{word}" if word else "pipe:…"] + ["…"] * bool(word and rest) + names[-1:])
     return "stdin" if url == "-" else printable(without_query(url))
 
 

@@ -88,7 +88,7 @@ Even = Annotated[
 ]
 Post = Annotated[
     str | None,
-    Option("--post", metavar="COMMAND", help="Run COMMAND after each complete shard; {} is replaced by its name."),
+    Option("--post", metavar="COMMAND", help="Run COMMAND after each complete shard; {} and $TAR_SHARD are its name."),
 ]
 Remove = Annotated[bool, Option("--remove", help="Remove each shard after its --post has succeeded.")]
 
@@ -229,11 +229,11 @@ def even_counts(urls: Sequence[str], shards: int, reading: Reading, account: Acc
     copying = Account()
     account.phase = Phase("copying", account=copying)
 
-    def copied(count: int) -> None:
+    def count_copied(count: int) -> None:
         copying.bytes_in += count
 
     once = {at: url for at, url in enumerate(urls) if not storage.is_repeatable(url)}
-    copies = {at: Copy(url, reading.tmpdir, copied) for at, url in once.items()}
+    copies = {at: Copy(url, reading.tmpdir, count_copied) for at, url in once.items()}
 
     def shard(at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
         copied = copies[at].open() if at in copies else None

@@ -72,7 +72,7 @@ def open_read(url: str) -> Input:
     if template := url.read_command:
         from tartools.storage import pipe
 
-        return pipe.CommandInput(pipe.fill(template, url), url)
+        return pipe.open_by(template, url)
     return _opener(url, "read").open_read(url)
 
 
@@ -137,7 +137,7 @@ def remove(url: str) -> None:
 
 
 def run(template: str, word: str) -> None:
-    """Run the command *template*, with *word* for its `{}`; what it prints goes to stderr.
+    """Run the command *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
 
     Raises: StorageError if it fails.
     """
