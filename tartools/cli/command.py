@@ -19,6 +19,8 @@ from tartools.cli.parse import parse
 from tartools.errors import TarToolsError, printable
 from tartools.samples.account import Account
 
+NO_THREAD = "can't start new thread"  # Python's RuntimeError; it has no class of its own
+
 
 class Command:
     """A command: its *name*, *summary* (one line), *manual* (all its text, which begins with that) and *parameters*."""
@@ -66,7 +68,14 @@ class Command:
         except (KeyboardInterrupt, process.Interrupted) as error:
             return process.SIGNALLED + getattr(error, "number", signal.SIGINT)
         except OSError as error:
-            return self._failed(f"{printable(str(error.filename or 'error'))}: {error.strerror or error}", 1)
+            place = f"{printable(str(error.filename))}: " if error.filename else ""
+            return self._failed(f"{place}{error.strerror or error}", 1)
+        except MemoryError:
+            return self._failed("there is too little memory: allow it more (ulimit -v), or give it less to hold", 1)
+        except RuntimeError as error:
+            if str(error) != NO_THREAD:
+                raise
+            return self._failed("no thread can be started: allow more processes (ulimit -u) or more memory", 1)
 
     def _parse(self, arguments: Sequence[str]) -> dict[str, Any] | int:
         """Return the values of the options that are given; the exit status if there is nothing left to do."""
