@@ -20,6 +20,8 @@ from tartools.errors import TarToolsError, printable
 from tartools.samples.account import Account
 
 NO_THREAD = "can't start new thread"  # Python's RuntimeError; it has no class of its own
+OUTPUTS = {"--output", "--html"}  # options that say where the data go
+PRINTING = ("dry_run", "report_of")  # what makes a command that writes files print
 
 
 class Command:
@@ -104,13 +106,21 @@ class Command:
             elif name in given:
                 arguments[name] = given[name]
         begin = progress.clock()
-        with progress.progress(self.name, account, not common.quiet and (common.progress or progress.wanted())):
+        shown = not common.quiet and (common.progress or progress.wanted(self._output(given)))
+        with progress.progress(self.name, account, shown):
             self._function(**arguments)
         account.check()
         account.settle()
         if common.verbose:
             progress.summary(self.name, account, progress.clock() - begin)
         return 1 if account.omissions else 0
+
+    def _output(self, given: dict[str, Any]) -> str:
+        """Return the URL to which the data go, by the options that are *given*; "-" is stdout."""
+        if any(given.get(name) for name in PRINTING):
+            return "-"
+        outputs = [one for one in self.parameters.values() if not OUTPUTS.isdisjoint(one.option.names)]
+        return next((url for one in outputs if (url := given.get(one.name, one.default)) is not None), "-")
 
     def _failed(self, message: str, status: int) -> int:
         if os.environ.get("TARTOOLS_DEBUG") == "1":

@@ -57,7 +57,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tartools import cli, storage
-from tartools.cli import Option, progress
+from tartools.cli import Option, process, progress
 from tartools.errors import UsageError, printable, several, shown
 from tartools.run import local, sessions
 from tartools.run import log as logs
@@ -162,7 +162,7 @@ def tarjob(
     todo = tasks_to_do(items, policy, command, logged, account)
     if dry_run:
         with storage.writing("-") as sink:
-            sink.write(b"".join(os.fsencode(shell_line(task)) + b"\n" for task in todo))
+            sink.write(process.printable(b"".join(os.fsencode(shell_line(task)) + b"\n" for task in todo)))
         return
     log = storage.appended(policy.log)
     if logged and not logged.endswith(b"\n"):

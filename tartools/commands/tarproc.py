@@ -37,7 +37,7 @@ from tartools.run import directories
 from tartools.run.directories import DirectoryOptions, SampleDirectories, SampleTask
 from tartools.run.results import collect_samples
 from tartools.run.shells import Shells, shell_arguments
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, read_samples
 from tartools.shards.writing import write_samples
@@ -95,6 +95,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
     if work.first is not None:
         samples = select.count(samples, work.first)
+        account.phase = Phase("", work.first, lambda: account.settled)
     written = Account() if directory.subdirs else account  # with -S, samples out are inputs that gave any
     with SampleDirectories(options, directory.tmpdir) as folders:
         if directory.keep:

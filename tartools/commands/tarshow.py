@@ -6,11 +6,13 @@ damaged picture is marked as such. Nothing is unpickled, and control characters 
 
 On a terminal, pictures are drawn too, as many side by side as fit. --pictures says how: by the protocols of kitty,
 iTerm2 or sixel, or as half blocks, which are coloured text. auto chooses by environment variables; if it chooses wrong,
-set TARTOOLS_PICTURES. Output to a pipe or file is plain text, unless --pictures is given.
+set TARTOOLS_PICTURES. A terminal gets about two screens; -c shows more. Output to a pipe or file is plain text of all
+samples, unless --pictures is given.
 
--i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, g for the first, q
-to quit, ? for help. Keys are read from the terminal even if the samples come from stdin. The last 1,000 samples, or 256
-MiB of them, can be shown again.
+-i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, Home for the first,
+End for the last, a number and Enter for the sample with that number, / for the next sample whose key has some text, g
+for a grid of several samples and back, q to quit, ? for help. Keys are read from the terminal even if the samples come
+from stdin. The last 10,000 samples, or 256 MiB of them, can be shown again.
 
 --html writes a contact sheet: one HTML file that needs no network, with classes, sizes, a filter (words, or
 field=value) and sounds to play (up to 2 MiB per sample, 24 MiB in all). It shows the first 200 samples, unless -c or
@@ -33,14 +35,15 @@ Examples:
 """
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import UsageError, shown
+from tartools.errors import TarToolsError, UsageError, several, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
@@ -61,6 +64,7 @@ class Pictures(StrEnum):
 
 
 WORKERS = 4  # threads that decode pictures, two of them each
+QUICKLY = 128 << 20  # bytes of local files that are read to count their samples
 SHEET = 200  # samples on a page, unless the user says how many
 
 
@@ -99,17 +103,27 @@ def tarshow(
         if first is None and contact.drawn is None:
             first = SHEET
     ranges = interactive or contact.drawn is not None
-    samples = read_samples(urls, account, Reading(source.lax, source.skip_special, ranges=ranges))
-    samples = choose(samples, wanted, contact, first, account)
+
+    def read(account: Account, ranges: bool = ranges) -> Iterator[Sample]:
+        samples = read_samples(urls, account, Reading(source.lax, source.skip_special, ranges=ranges))
+        return choose(samples, wanted, contact, first, account)
+
+    def total() -> int | None:
+        return None if contact.drawn else counted(urls, partial(read, ranges=True))
+
+    samples = read(account)
     with closing_upstream(samples):
         if contact.url is not None:
             title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
             write_page(samples, contact.url, contact.force, title, first, account)
         elif interactive:
             with keyboard.taken_over() as keys:
-                pager.browse(samples, keys, partial(terminal.screen, pictures), account)
+                pager.browse(samples, keys, partial(terminal.screen, pictures), account, total())
         else:
-            print_samples(samples, terminal.screen(pictures), account)
+            screen = terminal.screen(pictures)
+            two_screens = os.isatty(1) and first is None and contact.drawn is None
+            if print_samples(samples, screen, account, 2 * screen.rows - 2 if two_screens else sys.maxsize):
+                say_more(account, total())
 
 
 def check_usage(contact: Sheet, pictures: Pictures, interactive: bool) -> None:
@@ -149,9 +163,40 @@ def write_page(
         account.check()
 
 
-def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account) -> None:
-    """Write *samples* to stdout as *screen* shows them, one row at a time."""
+def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account, most: int) -> bool:
+    """Write *samples* to stdout as *screen* shows them, one row at a time; stop before there are *most* lines.
+
+    Return whether there are more samples. The first row is written in any case.
+    """
+    printed = 0
     with storage.writing("-") as sink:
-        for drawn, count in sheet.rows(samples, screen):
+        for drawn, count, lines in sheet.rows(samples, screen):
+            printed += lines
+            if account.samples_out and printed > most:
+                return True
             sink.write(drawn.encode())
             account.samples_out += count
+    return False
+
+
+def say_more(account: Account, total: int | None) -> None:
+    """Say how many samples of *total* were not shown, and how to see them; leave out what was read of them."""
+    account.left_out = account.samples_in - account.samples_out
+    more = "there are more samples" if total is None else several(total - account.samples_out, "more sample")
+    account.warn(f"{more}: see them with -c N, -i or --html FILE")
+
+
+def counted(urls: Sequence[str], read: Callable[[Account], Iterator[Sample]]) -> int | None:
+    """Return how many samples *read* gives; None unless *urls* are sound local files that are read quickly."""
+    if any(storage.plain_size(url) is None for url in urls):
+        return None
+    account, number = Account(say=lambda _text: None), 0
+    try:
+        with closing_upstream(samples := read(account)):
+            for _ in samples:
+                number += 1
+                if account.unpacked > QUICKLY:
+                    return None
+    except TarToolsError:
+        return None  # whoever reads on raises this again
+    return number

@@ -137,7 +137,7 @@ def is_picture(name: str) -> bool:
 def measured(member: Member) -> PictureSize:
     """Return what the header of the picture *member* says, or what is wrong with it."""
     try:
-        form, width, height, _ = decoding.read_header(member, any_size=True)
+        form, width, height, _ = decoding.read_header(member)
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own

@@ -16,7 +16,7 @@ from tartools.errors import SampleError, StorageError, concealed, printable
 from tartools.formats.build import PlannedMember, PlannedSample, local_url
 from tartools.samples.account import Account
 from tartools.samples.sample import checked_path, join_path
-from tartools.samples.values import PSEUDO
+from tartools.samples.values import PSEUDO, checked_key
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
 from tartools.tar import split_path
@@ -45,20 +45,6 @@ class Plan(NamedTuple):
         if url.scheme == "-":
             raise self.failure(line, "a member cannot be read from stdin; write ./- for a file of that name")
         return local_url(path_of(url), self.base) if url.is_local else url
-
-
-def checked_key(key: str) -> str:
-    """Return *key* if it is safe.
-
-    Raises: SampleError if it is empty, or would lead out of the folder in which the archive is unpacked.
-    """
-    if not key:
-        raise SampleError("the key is empty")
-    if key.startswith("/") or ".." in key.split("/"):
-        raise SampleError(
-            f"the key {key!r} is absolute or contains '..', so that it would leave the folder when unpacked"
-        )
-    return key
 
 
 # ---- tables ----

@@ -8,10 +8,12 @@ import io
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import IO, NamedTuple
 
-from tartools.errors import SampleError, UsageError
-from tartools.samples.account import Account
+from tartools import storage
+from tartools.errors import SampleError, TarToolsError, UsageError
+from tartools.samples.account import FIRST, TOGETHER, Account
 from tartools.samples.sample import Sample
 from tartools.samples.values import Column, field_list, getter, lookup, parse_column
 from tartools.storage.streams import Sink
@@ -112,12 +114,13 @@ def rows(samples: Iterable[Sample], table: TableFormat, account: Account, most: 
     of = json_getter if form == "jsonl" else getter
     getters = [of(column, verbatim=verbatim) for column in table.columns]
     nothing = ABSENT if form == "jsonl" else None  # in JSON, None is a value
+    samples = iter(samples)
     for index, sample in enumerate(samples):
         values = [get(sample, index) for get in getters]
         if unseen or nothing in values:
             absent = [name for name, value in zip(names, values, strict=True) if value is nothing]
             if absent and missing is None:
-                raise _lacks(sample, absent[0])
+                raise _lacks(sample, absent[0], _is_torn(sample, samples, account))
             unseen.intersection_update(absent)
             seen.update(dict.fromkeys(sample.fields) if unseen else ())
             values = [missing if value is nothing else value for value in values]
@@ -170,10 +173,32 @@ def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], ob
     return value
 
 
-def _lacks(sample: Sample, name: str) -> SampleError:
+def _is_torn(sample: Sample, following: Iterator[Sample], account: Account) -> bool:
+    """Return whether the key of *sample* is known to come back in its shard.
+
+    Of a plain file, up to 10,000 *following* samples are read to find out; elsewhere that could take any time.
+    """
+    if account.torn.get(sample.raw_key) == sample.shard:
+        return True
+    if storage.plain_size(sample.shard) is None:
+        return False
+    try:
+        for later in islice(following, FIRST):
+            if later.shard != sample.shard or later.raw_key == sample.raw_key:
+                return later.shard == sample.shard
+    except TarToolsError:  # the missing value is what is reported
+        pass
+    return False
+
+
+def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
+    more = (
+        f"; other members of this key are elsewhere in the shard: {TOGETHER}"
+        if torn
+        else (" (--missing STR writes STR instead)")
+    )
     return SampleError(
-        f"sample {sample.key!r} has no value for {name!r}; its fields are: {field_list(sample.fields)} "
-        "(--missing STR writes STR instead)",
+        f"sample {sample.key!r} has no value for {name!r}; its fields are: {field_list(sample.fields)}{more}",
         url=sample.shard,
     )
 

@@ -98,6 +98,20 @@ def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
         ) from None
 
 
+def checked_key(key: str) -> str:
+    """Return *key* if it is safe.
+
+    Raises: SampleError if it is empty, or would lead out of the folder in which the archive is unpacked.
+    """
+    if not key:
+        raise SampleError("the key is empty")
+    if key.startswith("/") or ".." in key.split("/"):
+        raise SampleError(
+            f"the key {key!r} is absolute or contains '..', so that it would leave the folder when unpacked"
+        )
+    return key
+
+
 def field_list(fields: Iterable[str]) -> str:
     """Return the names of *fields* for a message that lists them.
 

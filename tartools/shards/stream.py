@@ -21,12 +21,13 @@ class ShardStream:
     While it is open, *account* watches that a file does not change.
 
     With *forks*, *forked* is the stream of a process that reads the shard, or will once that pays; else it is None.
+    *opened* has its bytes, if they are not to be read from *url*.
 
     Raises StorageError if the shard can't be opened.
     """
 
-    def __init__(self, url: str, account: Account, forks: bool = False) -> None:
-        self._input: Input | None = storage.open_read(url)
+    def __init__(self, url: str, account: Account, forks: bool = False, opened: Input | None = None) -> None:
+        self._input: Input | None = opened or storage.open_read(url)
         self._stored: StoredBytes | None = StoredBytes(self._input)
         self._account = account
         self._counted = 0  # of the stored bytes

@@ -1,6 +1,6 @@
 """Describe samples in words: the key, and for each field its size, its type, and the beginning of text.
 
-Nothing is executed or unpickled, pictures are not decoded, and only a part of a large member is read.
+Nothing is executed or unpickled. Of a large member only a part is read, unless it is a picture, which is decoded.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def block(sample: Sample, *, bold: bool = False) -> str:
     Holds: 64 KiB of a member at a time; JSON up to 1 MiB as a whole.
     """
     title = printable(sample.key)
-    lines = rows((member, describe(member)) for member in sample.members)
+    lines = rows((member, describe(member, decode=True)) for member in sample.members)
     return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *lines]) + "\n\n"
 
 
@@ -94,8 +94,12 @@ def rows(described: Iterable[tuple[Member, Description]]) -> list[str]:
     return lines
 
 
-def describe(member: Member) -> Description:
-    """Return the description of *member*, by its first bytes if they are known, else by its field."""
+def describe(member: Member, *, decode: bool = False) -> Description:
+    """Return the description of *member*, by its first bytes if they are known, else by its field.
+
+    With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for those
+    who draw it and will see.
+    """
     with member.open() as file:
         head = file.read(HEAD)
     kind = field_name(member).rpartition(".")[2].lower()
@@ -104,7 +108,7 @@ def describe(member: Member) -> Description:
     if head.startswith(ARRAY):
         return array(head, member)
     if kind in PICTURES or head.startswith(PICTURE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
-        return picture(member)
+        return picture(member, decode=decode)
     if sound.is_sound(kind, head):
         return heard(member, kind)
     if kind == "json" and member.size <= JSON_LIMIT:
@@ -119,14 +123,14 @@ def may_sound(member: Member) -> bool:
     return sound.is_sound(field_name(member).rpartition(".")[2].lower(), head) or guess(head).kind == "sound"
 
 
-def picture(member: Member) -> Description:
-    """Return format, size and mode of a picture, from its header."""
+def picture(member: Member, *, decode: bool) -> Description:
+    """Return format, size and mode of a picture, from its header; or why it is broken."""
     try:
-        form, width, height, mode = decoding.read_header(member)
+        form, width, height, mode = decoding.examined(member) if decode else decoding.read_header(member)
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own
-        return Description(f"a picture that Pillow does not open: {decoding.reason(error)}", kind="broken")
+        return Description(f"a broken picture: {decoding.reason(error)}", kind="broken")
     return Description(f"{form} {width}x{height} {mode}", kind="picture")
 
 

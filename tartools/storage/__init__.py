@@ -133,10 +133,18 @@ def content(url: str) -> bytes:
 
 
 def remove(url: str) -> None:
-    """Remove the local file *url*. Raises: StorageError, also for any other URL."""
-    if not Url(url).is_local:
-        raise StorageError("only files can be removed", url=url)
-    local.remove(url)
+    """Remove the file or object *url*; it is no failure if it does not exist.
+
+    Raises: StorageError, also if nothing can be removed where it is.
+    """
+    if Url(url).is_local:
+        local.remove(url)
+    elif Url(url).is_stored:
+        from tartools.storage import objects
+
+        objects.remove(url)
+    else:
+        raise StorageError("only files and objects can be removed", url=url)
 
 
 def run(template: str, word: str) -> None:

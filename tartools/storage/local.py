@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ class FileInput:
     def __init__(self, file: InputFile) -> None:
         self._file = file
         regular = file.opened is not None
-        self.file = file if regular else None
+        self.file: io.FileIO | None = file if regular else None
         self.start = os.lseek(file.fileno(), 0, os.SEEK_CUR) if regular else 0
         if not regular:
             enlarge(file.fileno())
@@ -160,7 +161,7 @@ class OpenOutput:
 
 
 def between(prefix: str, suffix: str) -> list[str]:
-    """Return the names of files that begin with *prefix*, go on without a slash, and end in *suffix*."""
+    """Return the names of regular files that begin with *prefix*, go on without a slash, and end in *suffix*."""
     folder, start = os.path.split(path_of(prefix))
     rest, slash, below = suffix.partition("/")
     try:
@@ -172,13 +173,14 @@ def between(prefix: str, suffix: str) -> list[str]:
         for name in found
         if name.startswith(start) and name.endswith(rest) and len(name) > len(start) + len(rest)
     )
-    return sorted(name for name in names if os.path.lexists(path_of(name)))
+    return sorted(name for name in names if os.path.isfile(path_of(name)))
 
 
 def remove(url: str) -> None:
-    """Remove a local file. Raises: StorageError."""
+    """Remove a local file; it is no failure if it does not exist. Raises: StorageError."""
     try:
-        os.unlink(path_of(url))
+        with suppress(FileNotFoundError):
+            os.unlink(path_of(url))
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 

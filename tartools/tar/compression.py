@@ -36,14 +36,22 @@ def split_suffix(url: str) -> tuple[str, str]:
     return url, ""
 
 
+def check_suffix(name: str) -> None:
+    """Raise UsageError if the output *name* is that of a zip file, which would hold a tar archive."""
+    if name.lower().endswith(".zip"):
+        raise UsageError("not the name of a shard: tar shards are .tar, .tgz, .tar.zst ..., not .zip", url=name)
+
+
 def codec_for(url: str, gzip: bool) -> Codec | None:
     """Return the codec for an output named *url*: by its suffix, or gzip if *gzip* is set.
 
     A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
 
-    Raises UsageError if *gzip* is set and the suffix is that of another codec.
+    Raises UsageError if *gzip* is set and the suffix is that of another codec, or if it is .zip.
     """
-    suffix = "" if Url(url).scheme == "pipe" else split_suffix(Url(url).name)[1].lower()
+    name = "" if Url(url).scheme == "pipe" else Url(url).name
+    check_suffix(name)
+    suffix = split_suffix(name)[1].lower()
     if gzip and suffix not in ("", *CODECS[0].suffixes):
         raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
     return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)

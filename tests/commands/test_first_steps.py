@@ -126,3 +126,18 @@ def test_a_mistyped_field_lists_those_there_are(run: Run, tmp_path: Path) -> Non
     (tmp_path / "a.tar").write_bytes(entry(b"a.jpg", b"1") + entry(b"a.cls", b"2") + END)
     for arguments in (("tar2tsv", "-f", "jpeg"), ("tarcat", "-f", "jpeg", "-o", "x.tar"), ("tarsort", "-s", "jpeg")):
         assert "jpg cls" in run(*arguments, "a.tar").stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("tarcat -o x.ZIP a.tar", "tarcat -z a.tar -o file:x.zip", "tarpcat a.tar -o x.zip", "tarsort a.tar -o x.zip"),
+        *("tarproc -c 'touch ran' a.tar -o x.zip", "tarcreate --folder . -o x.zip"),
+        *("tarsplit -o x.zip a.tar", "tarsplit -o x-%03d.zip a.tar"),
+    ],
+)
+def test_an_output_called_zip_is_refused(line: str, shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1")]))
+    done = shell(line)
+    assert done.status == 2 and "tar shards are .tar, .tgz" in done.stderr and done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]

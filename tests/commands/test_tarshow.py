@@ -58,8 +58,8 @@ def test_block_a_sample(run: Run) -> None:
         ("webp", picture("WEBP"), "WEBP 50x37 RGB"),
         ("ppm", picture("PPM"), "PPM 50x37 RGB"),
         ("bin", picture("GIF", "P"), "GIF 50x37 P"),
-        ("jpg", b"no picture", "a picture that Pillow does not open: its first bytes are those of no picture"),
-        ("png", picture("PNG")[:20], "a picture that Pillow does not open"),
+        ("jpg", b"no picture", "a broken picture: its first bytes are those of no picture"),
+        ("png", picture("PNG")[:20], "a broken picture"),
         (
             "npy",
             npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", bytes(24)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from tartools.commands.tarjob import tarjob as command
-from tests.conftest import Result, Run, make_samples, make_tar, members_of
+from tests.conftest import Result, Run, clean_environment, make_samples, make_tar, members_of
 from tests.run.test_tasks import HOSTILE
 
 ONE = ("-j", 1)  # at a time: so the order is that of the items
@@ -441,6 +443,19 @@ def test_a_dry_run_leaves_out_what_is_done(tarjob: Run, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out-1"]
 
 
+def test_a_dry_run_on_a_terminal_escapes(tmp_path: Path) -> None:
+    """In a pipe it stays as it is; see above."""
+    ours, theirs = pty.openpty()
+    words = ["tarjob", "--dry-run", "-0", "-T", "-", "--", "echo", "{}", "a\tb"]
+    data = b"\x1b]0;title\x07 \xff\xc3\xa4\0"
+    done = subprocess.run(words, input=data, stdout=theirs, cwd=tmp_path, env=clean_environment(), check=True)
+    os.close(theirs)
+    shown = os.read(ours, 1000)
+    os.close(ours)
+    assert done.returncode == 0
+    assert shown.expandtabs() == b"echo '\\x1b]0;title\\x07 \\udcff\xc3\xa4' 'a\tb'\r\n".expandtabs()
+
+
 # ---- how many at a time ----
 
 
@@ -607,7 +622,7 @@ def test_progress(shell: Run, tmp_path: Path) -> None:
     done = shell(f"tarjob --progress -j 1 -s '{{1..4}}' -- bash -c '{line}' 2> said")
     assert (done.status, done.stdout) == (1, b"")
     said = (tmp_path / "said").read_text()
-    assert re.search(r"^tarjob: 1 done, 1 failed, 1 running, \S+/s so far, \d+ s left$", said, re.MULTILINE)
+    assert re.search(r"^tarjob: 1 done, 1 running, 1 failed, 1 left, \S+/s so far, \d+ s to go$", said, re.MULTILINE)
 
 
 # ---- the man page ----
