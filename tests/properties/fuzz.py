@@ -168,7 +168,7 @@ def cases(seed: int) -> Iterator[Case]:
         else:
             data, what = content, "sound"
             for _ in range(dice.choice([0, 1, 1, 1, 2, 3])):
-                data, what = damaged(data, dice)
+                data, what = damaged(data, dice) if data else (data, what)
             expected = strict.read(data)
         if 0 < len(data) <= MOST:
             yield Case(data, way, expected, what)
