@@ -5,7 +5,7 @@ complete -c tarsplit -s s -l size -x -d 'Make shards of at most this size, such 
 complete -c tarsplit -l shards -x -d 'Make K shards of equal numbers of samples, give or take one. At least 1.'
 complete -c tarsplit -l maxshards -x -d 'Stop after N shards; the rest is not read.'
 complete -c tarsplit -l start -x -d 'Number of the first shard. Default: 0.'
-complete -c tarsplit -l post -x -d 'Run COMMAND after each complete shard; {} is replaced by its name.'
+complete -c tarsplit -l post -x -d 'Run COMMAND after each complete shard; {} and $TAR_SHARD are its name.'
 complete -c tarsplit -l remove -d 'Remove each shard after its --post has succeeded.'
 complete -c tarsplit -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tarsplit -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'

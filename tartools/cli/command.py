@@ -21,6 +21,7 @@ from tartools.samples.account import Account
 
 NO_THREAD = "can't start new thread"  # Python's RuntimeError; it has no class of its own
 OUTPUTS = {"--output", "--html"}  # options that say where the data go
+NO_THREAD = "can't start new thread"  # what Python says
 PRINTING = ("dry_run", "report_of")  # what makes a command that writes files print
 
 
@@ -69,6 +70,12 @@ class Command:
             return process.SIGNALLED + signal.SIGPIPE
         except (KeyboardInterrupt, process.Interrupted) as error:
             return process.SIGNALLED + getattr(error, "number", signal.SIGINT)
+        except MemoryError:
+            return self._failed("out of memory", 1)
+        except RuntimeError as error:
+            if str(error) != NO_THREAD:
+                raise
+            return self._failed(f"{NO_THREAD}: no more processes or memory are allowed (see ulimit -a)", 1)
         except OSError as error:
             place = f"{printable(str(error.filename))}: " if error.filename else ""
             return self._failed(f"{place}{error.strerror or error}", 1)

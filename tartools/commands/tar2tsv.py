@@ -9,6 +9,9 @@ backslash are written as \t \n \r \\; in CSV they are quoted. In JSON lines, val
 type. A sample that lacks a value is an error, unless --missing says what to write; a column without any value is
 always an error.
 
+For tarcreate, a column @NAME holds paths of files to read. So a column whose name begins with @ is called \@NAME, in
+TSV \\@NAME, and tarcreate takes it as the field @NAME.
+
 Examples:
   Print the class of each sample:
     tar2tsv -f cls small.tar

@@ -88,7 +88,7 @@ Even = Annotated[
 ]
 Post = Annotated[
     str | None,
-    Option("--post", metavar="COMMAND", help="Run COMMAND after each complete shard; {} is replaced by its name."),
+    Option("--post", metavar="COMMAND", help="Run COMMAND after each complete shard; {} and $TAR_SHARD are its name."),
 ]
 Remove = Annotated[bool, Option("--remove", help="Remove each shard after its --post has succeeded.")]
 

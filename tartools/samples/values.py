@@ -122,6 +122,15 @@ def field_list(fields: Iterable[str]) -> str:
     return known or "none (no name has a dot: a sample n01 with a field jpg is a file n01.jpg)"
 
 
+def blanks(words: str) -> str:
+    """Return what to say behind *words* that were not found, if commas may stand for blanks there.
+
+    >>> blanks("cls,jpg"), blanks("cls")
+    (" (blanks separate fields: 'cls jpg')", '')
+    """
+    return f" (blanks separate fields: '{' '.join(words.replace(',', ' ').split())}')" if "," in words else ""
+
+
 def pseudo(sample: Sample, name: str, index: int) -> str:
     """Return the pseudo-field *name* of *sample*. `__size__` is in bytes of an archive."""
     if name == "__key__":

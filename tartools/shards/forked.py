@@ -150,7 +150,7 @@ class ForkedStream:
             assert self._shared is not None
             raise _load_error(self._shared[HEAD : HEAD + numbers[LENGTH]])
         if numbers[OUTCOME] != END:
-            from tartools.storage.pipe import describe  # only now: importing subprocess costs 5 ms
+            from tartools.storage.children import describe  # only now: importing subprocess costs 5 ms
 
             why = " (there may be too little memory)" if status == -signal.SIGKILL else ""
             raise StorageError(f"the process that reads this {describe(status)}{why}", url=self._url)

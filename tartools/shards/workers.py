@@ -194,7 +194,8 @@ class _Gathering(Generic[Result]):
         import json  # 2 ms, of which most runs have no need
 
         write_all(pipe, memoryview(json.dumps(header).encode() + b"\n"))
-        write_all(pipe, memoryview(b"".join(outputs)))
+        for output in outputs:  # joined, they would be held twice
+            write_all(pipe, memoryview(output))
 
 
 def _run(work: Generator[bytes, None, Result], outputs: list[bytes]) -> Result:

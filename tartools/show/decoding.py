@@ -77,7 +77,7 @@ def decoded(member: Member, width: int, height: int) -> Image:
         opened.load()
         turn(opened)
         picture = in_colour(opened) if opened.mode in NO_AVERAGE or "transparency" in opened.info else opened
-        picture.thumbnail((width, height), Image.Resampling.LANCZOS)
+        picture.thumbnail((width, height), Image.Resampling.BICUBIC)
         picture = in_colour(picture)  # the rest of the conversion, now of few pixels
     if picture.mode == "RGB":
         return picture

@@ -22,7 +22,6 @@ PALETTE = [  # colours 16 to 255; the last 24 are greys
 KITTY_FORGET = "\x1b_Ga=d,d=A,q=2\x1b\\"  # removes the pictures that kitty's protocol has drawn
 FIRST = 16  # number of the first colour of the palette
 COLOURS = 256  # of a picture in sixels
-SAMPLED = 64  # pixels of a side; the colours of a picture are chosen by so many
 SIXEL = ord("?")  # none of the six dots is set; each dot adds a bit, the top one the lowest
 FEW = 3  # equal sixels are written one by one; for more there is a count
 TEXT = "S5"  # numpy's type of a part of a line of sixels, such as "-#255" and "!4096"
@@ -68,10 +67,8 @@ def sixel(picture: Image, width: int, height: int) -> str:
     """
     from PIL import Image, ImageOps
 
-    shown = ImageOps.contain(picture, (width, height))
-    # choosing colours takes most of the time, so few pixels choose
-    sample = shown.resize([min(SAMPLED, side) for side in shown.size], Image.Resampling.NEAREST)
-    few = shown.quantize(palette=sample.quantize(COLOURS), dither=Image.Dither.NONE)
+    # ten times as quick as the best palette, and its colours are off by 3 of 255 instead of 2
+    few = ImageOps.contain(picture, (width, height)).quantize(COLOURS, Image.Quantize.FASTOCTREE)
     width, height = few.size
     colours = (few.getpalette() or [])[: 3 * COLOURS]
     parts = [f'\x1bP0;1q"1;1;{width};{height}']

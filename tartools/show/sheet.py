@@ -6,7 +6,7 @@ A sample is a `Block`, or several if its pictures do not fit side by side. As ma
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ class Tile(NamedTuple):
     lines: Sequence[str]
     drawing: str
     label: str
+    broken: bool = False
 
     @property
     def width(self) -> int:
@@ -58,21 +59,29 @@ class Block(NamedTuple):
         return max(tiles, cells(self.title), *map(cells, self.lines))
 
 
-def rows(samples: Iterable[Sample], screen: Screen) -> Iterator[tuple[str, int, int]]:
+def rows(
+    samples: Iterable[Sample], screen: Screen, note: Callable[[Sample, bool], object] = lambda _sample, _broken: None
+) -> Iterator[tuple[str, int, int]]:
     """Yield (text that shows samples side by side on *screen*, count of these samples, lines that the text takes).
+
+    *note* gets each sample, and whether a picture or sound in it is broken.
 
     Order: input order. Holds: the text of the samples that are side by side. Raises: TarToolsError.
     """
     if screen.protocol == NONE:
         for sample in samples:
-            shown = text.block(sample, bold=screen.codes)
+            found = described(sample, screen)
+            note(sample, is_broken(found))
+            shown = text.block(sample, found, bold=screen.codes)
             yield shown, 1, sum(max(1, -(-len(line) // screen.columns)) for line in shown[:-1].split("\n"))
         return
     wide = min(screen.columns, max(NARROW, min(WIDE, (screen.columns - GAP) // 2)))
     high = min(HIGH, screen.rows - AROUND)
     waiting: list[Block] = []
     for sample in samples:
-        blocks = laid_out(sample, described(sample, screen), screen, wide, high)
+        found = described(sample, screen)
+        blocks = laid_out(sample, found, screen, wide, high)
+        note(sample, is_broken(found) or any(tile.broken for block in blocks for tile in block.tiles))
         lone = len(blocks) > 1 or not blocks[0].tiles
         taken = sum(block.width + GAP for block in waiting)
         if waiting and (lone or taken + blocks[0].width > screen.columns):
@@ -85,6 +94,11 @@ def rows(samples: Iterable[Sample], screen: Screen) -> Iterator[tuple[str, int, 
             waiting += blocks
     if waiting:
         yield row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
+
+
+def is_broken(found: Described) -> bool:
+    """Return whether one of the members *found* in a sample is a broken picture or sound."""
+    return any(description.kind == "broken" for _, description in found)
 
 
 def height(blocks: Sequence[Block], columns: int) -> int:
@@ -150,7 +164,9 @@ def thumbnail(sample: Sample, screen: Screen, wide: int, high: int, *, marked: b
     first = next((member for member, description in found if description.kind == "picture"), None)
     if first is None or screen.protocol == NONE:
         return Block(title, (), [*(fit(line, wide) for line in text.rows(found)[:high]), ""])
-    return Block(title, [tile(first, "", screen, wide, high)._replace(label="")], ())
+    drawn = tile(first, "", screen, wide, high)
+    lines = drawn.lines[:high]  # a message can be longer
+    return Block(title, [drawn._replace(lines=lines, rows=min(drawn.rows, high), label="")], ())
 
 
 def described(sample: Sample, screen: Screen) -> Described:
@@ -188,7 +204,8 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
         raise
     except Exception as error:  # as `decoded` says
         lines = framed(decoding.reason(error), min(wide, MESSAGE))
-        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"{name}  {member.size:,} B", wide))
+        broken = not isinstance(error, decoding.TooLargeError)
+        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"{name}  {member.size:,} B", wide), broken)
     label = fit(f"{name}  {member.size:,} B  {what}", wide)
     columns, height = in_cells(picture.size, wide, high)
     if screen.protocol == BLOCKS:

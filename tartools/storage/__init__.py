@@ -73,7 +73,7 @@ def open_read(url: str) -> Input:
         if template := url.read_command:
             from tartools.storage import pipe
 
-            return pipe.CommandInput(pipe.fill(template, url), url)
+            return pipe.open_by(template, url)
         return _opener(url, "read").open_read(url)
 
 
@@ -117,7 +117,7 @@ def writing(url: str, force: bool = False) -> Iterator[Sink]:
 
 
 def appended(url: str | None) -> FileSink:
-    """Return the local file *url*, opened for appending; for None a sink that drops everything.
+    """Return the local file *url*, opened for appending; for None a sink that drops everything. A new file is private.
 
     Raises: StorageError if it can't be written; UsageError if it is not a local file.
     """
@@ -148,7 +148,7 @@ def remove(url: str) -> None:
 
 
 def run(template: str, word: str) -> None:
-    """Run the command *template*, with *word* for its `{}`; what it prints goes to stderr.
+    """Run the command *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
 
     Raises: StorageError if it fails.
     """

@@ -132,9 +132,9 @@ def _exists(url: str) -> StorageError:
 
 
 def open_append(url: str) -> FileSink:
-    """Return the local file *url*, opened for appending; it is made if it does not exist."""
+    """Return the local file *url*, opened for appending; if it does not exist it is made, for this user alone."""
     try:
-        return FileSink(path_of(url), url, os.O_CREAT | os.O_APPEND)
+        return FileSink(path_of(url), url, os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 
@@ -225,11 +225,10 @@ class FileOutput:
     def __init__(self, path: str, url: str, force: bool, mode: int | None) -> None:
         self._path = path
         self._force = force
-        folder, name = os.path.split(path)
-        name = os.fsdecode(os.fsencode(name)[:100])  # file systems allow 255 bytes
-        self._temporary = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+        from tartools.storage.temporary import create
+
         self._owner = os.getpid()  # a fork of this process leaves the file alone when it ends
-        self.sink = FileSink(self._temporary, url, os.O_CREAT | os.O_EXCL)
+        self._temporary, self.sink = create(path, url)
         self._open = True
         if mode is not None:
             os.fchmod(self.sink.fileno(), mode)
@@ -237,11 +236,15 @@ class FileOutput:
     def commit(self) -> None:
         """Close, and rename to the name of the output. Raises: StorageError if that exists by now."""
         try:
-            self.sink.close()
-            if self._force:
-                os.replace(self._temporary, self._path)
-            else:
-                self._link()
+            lock = os.dup(self.sink.fileno())  # until the file has its name
+            try:
+                self.sink.close()
+                if self._force:
+                    os.replace(self._temporary, self._path)
+                else:
+                    self._link()
+            finally:
+                os.close(lock)
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=self.sink.url) from error
         self._open = False

@@ -107,9 +107,9 @@ def test_names_that_no_file_can_have_are_refused(arguments: tuple[str, ...], run
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        (f"pipe:curl -s '{SECRET}' | pv", "pipe:curl -s 'https://me:…@h/train-7.tar?…' | pv"),
-        ("pipe:cat what?.tar", "pipe:cat what?.tar"),
-        ("pipe:gsutil cat gs://b/a.tar", "pipe:gsutil cat gs://b/a.tar"),
+        (f"pipe:curl -s '{SECRET}' | pv", "pipe:curl … train-7.tar"),
+        ("pipe:cat what?.tar", "pipe:cat …"),
+        ("pipe:gsutil cat gs://b/a.tar", "pipe:gsutil … a.tar"),
     ],
 )
 def test_commands_are_shown_without_secrets(url: str, text: str) -> None:

@@ -170,6 +170,8 @@ def test_a_word_that_no_sample_had_lists_those_there_were(cat: Cat) -> None:
     done = cat("-f", "x nope", *ABC)
     assert (done.status, done.output) == (1, None)
     assert done.stderr == "tarcat: no sample had the field nope; the fields were: x y\n"
+    done = cat("-f", "x,y", *ABC)
+    assert done.stderr == "tarcat: no sample had the field x,y (blanks separate fields: 'x y'); the fields were: x y\n"
 
 
 def test_a_new_name_that_is_there_already_is_a_failure(cat: Cat) -> None:

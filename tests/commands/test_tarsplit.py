@@ -265,6 +265,16 @@ def test_nothing_is_written_of_a_copy_that_fails(line: str, message: str, shell:
     assert done.stderr.count("\n") == 1 and listed(tmp_path) == ["x.tar"]
 
 
+def test_stdin_that_changes_while_it_is_read_is_noticed(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(ARCHIVE)
+    (tmp_path / "change").write_text("test -e y.tar || { cp x.tar y.tar; printf 1 | dd of=x.tar conv=notrunc; }")
+    done = shell("tarsplit --shards 2 -o a --post '. ./change 2> /dev/null; : {}' < x.tar")
+    assert done.status == 1 and done.stderr == (
+        "tarsplit: stdin: this file changed while it was read; start again when nothing writes to it\n"
+    )
+    assert done.stdout == b"a-000000.tar\n" and not (tmp_path / "a-000001.tar").exists()
+
+
 def test_n_may_be_written_as_a_size(run: Run) -> None:
     done = run("tarsplit", "-n", "5e1", "-o", "a", stdin=ARCHIVE)
     assert done.stdout.split() == [b"a-000000.tar", b"a-000001.tar"]

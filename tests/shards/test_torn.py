@@ -34,7 +34,7 @@ COMMANDS = [
     ["tarproc", "-c", "true"],
     ["tarpcat"],
     ["tarpcat", "--unordered"],
-    ["tarshow", "--html", "page.html"],
+    ["tarshow", "-x", "jpg", "--html", "page.html"],
     ["tarshow"],
     ["tar2tsv"],
     ["tar2tsv", "-c", "4"],

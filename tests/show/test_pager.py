@@ -26,6 +26,7 @@ from tartools.show.sheet import cells
 from tartools.show.terminal import Screen
 from tests.conftest import Run, clean_environment, make_samples, make_tar
 from tests.show.screen import Screen as Drawn
+from tests.show.test_pictures import bomb
 
 OURS = ("KITTY_WINDOW_ID", "TERM_PROGRAM", "TMUX", "STY", "LC_TERMINAL", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR")
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -183,6 +184,42 @@ def test_keys_turn_the_pages(line: str, folder: Path) -> None:
         terminal.press("q")
         status, output = terminal.end()
         assert status == 0 and output.endswith(LEAVE) and terminal.echoes()
+
+
+def test_typing_into_the_pager(folder: Path) -> None:
+    """As `test_samples_are_gone_to_and_searched`, with the bytes that a terminal sends."""
+    with at("tarshow -i --pictures none words.tar", folder) as terminal:
+        terminal.read("? help")
+        terminal.press("/W3x\x7f7\r")
+        assert b" 38 of 40  w37  " in terminal.read("? help")
+        terminal.press("/ä\x7fä\r")
+        terminal.read("no key has ä ")
+        terminal.press("41\x7f2\r")
+        assert b" 40 of 40  w39  " in terminal.read("this is the last")
+        terminal.press("4\r")
+        assert b" 4 of 40  w3  " in terminal.read("? help")
+        terminal.press("g\x1b[B")
+        assert b"\x1b[7m> w3 " in terminal.read("? help") and b"\x1b[7m> w6 " in terminal.read("? help")
+        terminal.press("\r\x1b[4~")
+        assert b"number: 6\r\n" in terminal.read("? help") and b" 40 of 40  w39  " in terminal.read("? help")
+        terminal.press("12")
+        terminal.read(" go to sample: 12 ")
+        terminal.resize(60, 12)
+        assert b"\x1b[12;1H" in terminal.read(" go to sample: 12 ")
+        terminal.press("\r")
+        assert b" 12 of 40  w11  " in terminal.read("? help")
+        terminal.press("q")
+        assert terminal.end()[0] == 0 and terminal.echoes()
+
+
+def test_a_key_stops_the_way_to_the_end(folder: Path) -> None:
+    (folder / "many.tar").write_bytes(make_tar([(f"w{n}.cls", b"1") for n in range(5000)]))
+    with at("cat many.tar | tarshow -iv --pictures none", folder) as terminal:
+        terminal.read("? help")
+        terminal.press("Gq")
+        status, output = terminal.end()
+    assert status == 0 and b" 1,001 samples read; any key stops" in output
+    assert b"tarshow: 1001 samples in, 1001 out" in output
 
 
 @pytest.mark.parametrize("key", ["q", "\x1b"])
@@ -411,11 +448,12 @@ def test_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:
     tall, wide = Image.new("RGB", (100, 900)), Image.new("RGB", (900, 100))
     keys = [f"a/long/path/日本語/of/directories/{n}" for n in range(60)]
-    samples = [build({"__key__": key, "png": wide if n % 2 else tall}) for n, key in enumerate(keys)]
+    payloads = (bomb(), tall, wide)  # the first one is too large, which takes a message of several lines
+    samples = [build({"__key__": key, "png": payloads[n % 3]}) for n, key in enumerate(keys)]
     keyboard, _ = browsed(samples, ["g", "q"], Screen(protocol, columns=size[0], rows=size[1]))
-    drawn = Drawn(keyboard.pages[1].partition("\x1b[2J")[2].partition(f"\x1b[{size[1]};1H")[0].encode())
-    lines = drawn.lines
-    assert max(row for row, _ in drawn.cells) < size[1] - 1
+    page = keyboard.pages[1].partition("\x1b[2J")[2].partition(f"\x1b[{size[1]};1H")[0]
+    lines = Drawn(page.encode()).lines
+    assert page.count("\n") < size[1]
     assert max(map(cells, lines)) <= size[0]
     shown = [number for line in lines for number in re.findall(r"/(\d+)", line)]
     assert shown[0] == "0" and shown == [str(n) for n in range(len(shown))]
@@ -429,6 +467,8 @@ def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:
         ("tarshow < words.tar", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
         ("cat words.tar | tarshow", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
         ("tarshow cut.tar", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow large.tar", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow -f cls words.tar", 15, "tarshow: 25 more samples: see them with -c N, -i or --html FILE\r\n"),
         ("tarshow -q words.tar", 15, ""),
         ("tarshow -v words.tar", 15, "tarshow: 25 more samples: see them with -c N, -i or --html FILE\r\n"),
         ("tarshow few.tar", 15, ""),
@@ -440,7 +480,10 @@ def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:
 )
 def test_a_terminal_gets_two_screens(line: str, shown: int, more: str, folder: Path) -> None:
     (folder / "few.tar").write_bytes(make_tar([(f"w{n}.cls", b"%d" % n) for n in range(15)]))
-    (folder / "cut.tar").write_bytes((folder / "words.tar").read_bytes()[: 30 * 1024 + 512])
+    words = (folder / "words.tar").read_bytes()
+    (folder / "cut.tar").write_bytes(words[: 30 * 1024 + 512])
+    if "large" in line:  # too long to be counted
+        (folder / "large.tar").write_bytes(words[: 40 * 1024] + make_tar([("z.bin", bytes(65 << 20))]))
     (folder / "long.tar").write_bytes(make_tar([(f"w{k}.{n}", b"a\nb\nc") for k in "ab" for n in range(20)]))
     with at(line, folder, {"TARTOOLS_PICTURES": "none"}) as terminal:
         status, output = terminal.end()
