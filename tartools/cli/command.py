@@ -19,7 +19,6 @@ from tartools.cli.parse import parse
 from tartools.errors import TarToolsError, printable
 from tartools.samples.account import Account
 
-NO_THREAD = "can't start new thread"  # Python's RuntimeError; it has no class of its own
 OUTPUTS = {"--output", "--html"}  # options that say where the data go
 NO_THREAD = "can't start new thread"  # what Python says
 PRINTING = ("dry_run", "report_of")  # what makes a command that writes files print
@@ -79,12 +78,6 @@ class Command:
         except OSError as error:
             place = f"{printable(str(error.filename))}: " if error.filename else ""
             return self._failed(f"{place}{error.strerror or error}", 1)
-        except MemoryError:
-            return self._failed("there is too little memory: allow it more (ulimit -v), or give it less to hold", 1)
-        except RuntimeError as error:
-            if str(error) != NO_THREAD:
-                raise
-            return self._failed("no thread can be started: allow more processes (ulimit -u) or more memory", 1)
 
     def _parse(self, arguments: Sequence[str]) -> dict[str, Any] | int:
         """Return the values of the options that are given; the exit status if there is nothing left to do."""

@@ -1,7 +1,8 @@
 """Damaged archives, held against a second reader. `python -m tests.properties.fuzz --seconds 600 --seed 7` runs longer.
 
 The law: tarcat ends with status 0 and exactly the samples that the second reader sees, or with status 1, and then what
-it has written are the samples before the damage, without an end.
+it has written are the samples before the damage, without an end. Of compressed data a part comes out before its
+checksum shows the damage: then what is written may be something else, but it has no end.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def check(case: Case, status: int, out: bytes, said: str) -> None:
     elif status == 1:
         if found.sound or not said.startswith("tarcat: ") or said.count("\n") != 1:
             raise ViolationError(f"{case.what}: status 1, sound: {found.sound}, {said!r}")
-        if found.members != wanted[: len(found.members)]:
+        if found.members != wanted[: len(found.members)] and " " not in case.what:
             raise ViolationError(f"{case.what}: status 1, and members that are not in the input; {said!r}")
         if case.expected.sound and " " not in case.what and "side by side" not in said:
             raise ViolationError(f"{case.what}: the input is sound, but {said!r}")

@@ -53,17 +53,14 @@ def test_too_little_memory_for_a_value(shell: Run, tmp_path: Path) -> None:
         file.write(header(b"a.txt", 1 << 30))
         file.truncate((1 << 30) + 10 * 512)
     status, _, said = shell(f"{LIMIT}; tar2tsv -f txt in.tar")
-    assert (status, said) == (
-        1,
-        "tar2tsv: there is too little memory: allow it more (ulimit -v), or give it less to hold\n",
-    )
+    assert (status, said) == (1, "tar2tsv: out of memory\n")
 
 
 def test_no_thread_can_be_started(shell: Run, tmp_path: Path) -> None:
     """The stack of a thread is as large as that of the process may be: here too large."""
     (tmp_path / "in.tar").write_bytes(TAR)
     done = shell(f"ulimit -s 1000000; {LIMIT}; tarproc -c true in.tar")
-    said = "tarproc: no thread can be started: allow more processes (ulimit -u) or more memory\n"
+    said = "tarproc: can't start new thread: no more processes or memory are allowed (see ulimit -a)\n"
     assert done == (1, b"", said)
 
 
