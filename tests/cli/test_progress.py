@@ -280,7 +280,7 @@ def test_processes_are_forked_beside_it(tmp_path: Path) -> None:
 import os, sys
 from tartools.commands.tar2tsv import tar2tsv
 from tartools.cli import progress
-progress.FIRST_SIGN = 0.01
+progress.FIRST_SIGN = progress.STEP = 0.01
 os.sched_getaffinity = lambda _: range(2)
 fork, forks = os.fork, []
 os.fork = lambda: forks.append(fork()) or forks[-1]
