@@ -167,7 +167,8 @@ def counts(account: Account, seconds: float) -> str:
     elif account.expected is not None:
         size = _of(size, in_units(account.expected))
     shards = f", {account.shards_done} of {account.shards} shards" if (account.shards or 0) > 1 else ""
-    return f"{text}{shards}, {size}, {in_units(account.bytes_in / max(seconds, 1e-6))}/s"
+    text = f"{text}{shards}, " if account.samples_in or phase.total is not None else ""
+    return f"{text}{size}, {in_units(account.bytes_in / max(seconds, 1e-6))}/s"
 
 
 def _of(part: str, whole: str) -> str:

@@ -1,6 +1,6 @@
 """Messages to the user: progress during a run, reports, and one line of totals at its end.
 
-Only this module and the commands print. Everything here goes to stderr.
+Only this module, `drawing` and the commands print. Everything here goes to stderr.
 """
 
 from __future__ import annotations

@@ -226,7 +226,14 @@ def even_counts(urls: Sequence[str], shards: int, reading: Reading, account: Acc
     from tartools.storage.copies import Copy
 
     storage.check_inputs(urls)
-    copies = {at: Copy(url, reading.tmpdir) for at, url in enumerate(urls) if not storage.is_repeatable(url)}
+    copying = Account()
+    account.phase = Phase("copying", account=copying)
+
+    def count_copied(count: int) -> None:
+        copying.bytes_in += count
+
+    once = {at: url for at, url in enumerate(urls) if not storage.is_repeatable(url)}
+    copies = {at: Copy(url, reading.tmpdir, count_copied) for at, url in once.items()}
 
     def shard(at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
         copied = copies[at].open() if at in copies else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from tartools import storage
 from tartools.storage.local import FileInput
@@ -16,12 +17,12 @@ class Copy:
     """The bytes of *url*, read to their end now, and kept for `open` as long as this object lives.
 
     They are copied to a file without a name in *folder* (default `$TMPDIR`, else /tmp). If stdin is a regular file,
-    nothing is copied.
+    nothing is copied. *copied* is called with numbers of bytes that have been copied.
 
     Raises: StorageError, also if there is no room for the copy.
     """
 
-    def __init__(self, url: str, folder: str | None) -> None:
+    def __init__(self, url: str, folder: str | None, copied: Callable[[int], object]) -> None:
         stream = storage.open_read(url)
         try:
             self._start, found = stream.start, stream.file
@@ -32,6 +33,7 @@ class Copy:
             room = memoryview(bytearray(CHUNK))
             while count := stream.readinto(room):
                 self._scratch.write(room[:count])
+                copied(count)
             self._file = InputFile(self._scratch.fileno(), url)
         finally:
             stream.close()
