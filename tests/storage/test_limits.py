@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tartools.errors import shown
 from tests.archives import header
 from tests.conftest import Run, make_samples, make_tar
 
@@ -76,5 +77,5 @@ def test_too_many_open_files(line: str, url: str, shell: Run, tmp_path: Path) ->
     """The message names the URL that could not be opened, and nothing is left behind."""
     (tmp_path / "in.tar").write_bytes(TAR)
     done = shell(f"ulimit -n 5; {line}")
-    assert done == (1, b"", f"tarcat: {url}: Too many open files\n")
+    assert done == (1, b"", f"tarcat: {shown(url)}: Too many open files\n")
     assert [path.name for path in tmp_path.iterdir()] == ["in.tar"]
