@@ -4,7 +4,7 @@ python := .venv/bin/python
 test:  # all, or those of one room, with its doctests
 	$(python) -m pytest -q -n 3 $(if $(ROOM),tartools/$(ROOM) $(wildcard tests/$(ROOM)))
 lint:
-	.venv/bin/ruff check . && .venv/bin/ruff format --check . && $(python) -m mypy
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && $(python) -m mypy && $(python) -m mypy docs/pictures.py
 bench:  # WORK: names from python -m tests.bench --list
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(python) -m tests.bench -n 3 $(WORK)
 man:  # man pages and completions

@@ -1,64 +1,87 @@
-"""`python -m tartools` lists the commands, `python -m tartools NAME ...` runs one as its script does, `demo` the demo.
+"""`tartools` lists the commands, `tartools NAME ...` runs one as its script does; `python -m tartools` is the same.
 
-This is the way to a command that another program of its name hides, or where scripts are not in PATH.
+This is the way to a command that another program of its name hides, or where scripts are not in PATH. `tartools demo`
+runs the demo, `tartools completion SHELL` says how to switch completion on.
 """
 
 from __future__ import annotations
 
-import difflib
+from tartools import commands  # first: until this is imported, SIGINT gives a traceback
+
+# isort: split
+import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NoReturn
 
-from tartools.commands import _manual
-
-USAGE = 2
+FAILURE, USAGE = 1, 2
 PAGE = "man/man7/tartools.7"
-PAGES = (Path(sys.prefix, "share", PAGE), Path(__file__).parents[1] / PAGE)  # installed, in a clone
+
+
+def run() -> NoReturn:
+    """Run as a process: arguments from `sys.argv`, exit."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # commands set it for themselves
+    sys.exit(main(sys.argv[1:]))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run what *arguments* name; return the exit status, unless a command ends the process itself."""
-    name = arguments[0] if arguments else "--help"
-    if name in ("-h", "--help"):
-        sys.stdout.write(listing())
-        return 0
-    if name == "--version":
-        from importlib.metadata import version
-
-        sys.stdout.write(f"tartools {version('tartools')}\n")
-        return 0
+    name, *others = arguments or ["--help"]
+    if name in commands.names():
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        sys.argv = [name, *others]
+        commands.load(name)()
     if name == "demo":
         from tartools.commands import _demo
 
-        return _demo.main(arguments[1:])
-    if name in _manual.names():
-        sys.argv = [name, *arguments[1:]]
-        _manual.load(name)()
-    sys.stderr.write(unknown(name))
-    return USAGE
+        return _demo.main(others)
+    if name == "completion":
+        from tartools.commands import _completions
+
+        text = _completions.switched_on(others, commands.names())
+        if text is None:
+            sys.stderr.write("tartools: which shell? write tartools completion bash, zsh or fish\n")
+            return USAGE
+    elif name in ("-h", "--help"):
+        text = listing()
+    elif name == "--version":
+        from importlib.metadata import version
+
+        text = f"tartools {version('tartools')}\n"
+    else:
+        sys.stderr.write(unknown(name))
+        return USAGE
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stderr.write(f"tartools: stdout: {error.strerror}\n")
+        return FAILURE
+    return 0
 
 
 def listing() -> str:
     """Return the commands with their summaries."""
-    rows = [(name, _manual.load(name).summary) for name in _manual.names()]
-    rows.append(("demo", "Make a small data set and run the commands on it, line by line."))
+    from pathlib import Path
+
+    rows = [(name, commands.load(name).summary) for name in commands.names()] + [*commands.OWN.items()]
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:{width}}  {summary}\n" for name, summary in rows]
-    page = next(filter(Path.is_file, PAGES), None)
+    places = (Path(sys.prefix, "share", PAGE), Path(__file__).parents[1] / PAGE)  # installed, in a clone
+    page = next(filter(Path.is_file, places), None)
     where = f"First steps, and what they share: man tartools (man -l {page})\n" if page else ""
-    return (
-        f"Usage: python -m tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n"
-        f"NAME --help and man NAME tell more.\n{where}"
-    )
+    return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\nNAME --help and man NAME tell more.\n{where}"
 
 
 def unknown(name: str) -> str:
     """Return the message for *name*, which is not one of our commands."""
-    near = difflib.get_close_matches(name, [*_manual.names(), "demo"], cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(_manual.names())} and demo"
+    import difflib
+
+    every = [*commands.names(), *commands.OWN]
+    near = difflib.get_close_matches(name, every, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(every)}"
     return f"tartools: no command is called {name!r}; {hint}\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run()

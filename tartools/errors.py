@@ -115,21 +115,43 @@ def concealed(command: str) -> str:
     >>> concealed("curl -s 'https://me:secret@host/a.tar?signature=abc' | pv")
     "curl -s 'https://me:…@host/a.tar?…' | pv"
     """
-    return printable(re.sub(_CREDENTIALS, r"\1:…@", re.sub(_QUERY, r"\1?…", command)))
+    return printable(without_secrets(command))
+
+
+def without_secrets(text: str) -> str:
+    """Return *text* without the queries and passwords of the URLs in it; unlike `concealed`, with all its lines."""
+    return re.sub(_CREDENTIALS, r"\1:…@", re.sub(_QUERY, r"\1?…", text))
 
 
 def shown(url: str) -> str:
     """Return *url* for a message: "stdin" for -, and `?…` in place of a query, which may be a signature.
 
+    Of a command only its first word and the name of a shard, since the rest may contain a password or a token.
+
     >>> shown("https://host/a.tar?X-Amz-Signature=abc"), shown("s3://b/what?.tar")
     ('https://host/a.tar?…', 's3://b/what?.tar')
+    >>> shown("pipe:curl -H 'Authorization: Bearer abc' https://host/train-7.tar?abc")
+    'pipe:curl … train-7.tar'
     """
-    if url == "-":
-        return "stdin"
     if url.startswith("pipe:"):
-        return concealed(url)
+        first = re.match(r"pipe:\s*([\w./+-]+)(?=\s|\Z)", url)
+        names = re.findall(r"(?<![\w.=:@-])[\w.-]+\.(?:tar(?:\.\w+)?|tgz)(?![\w/.:@-])", url)
+        word = first[1] if first else ""
+        rest = url[first.end() :].strip() if first else url
+        return " ".join([f"pipe:{word}" if word else "pipe:…"] + ["…"] * bool(word and rest) + names[-1:])
+    return "stdin" if url == "-" else printable(without_query(url))
+
+
+def without_query(url: str) -> str:
+    """Return *url* with `?…` in place of a query; a command without those of the URLs in it.
+
+    >>> without_query("https://host/a.tar?X-Amz-Signature=abc"), without_query("s3://b/what?.tar")
+    ('https://host/a.tar?…', 's3://b/what?.tar')
+    """
+    if url.startswith("pipe:"):
+        return without_secrets(url)
     scheme, colon, rest = url.partition("://")
     if colon and scheme.lower() not in _LETTERS:
         path, query, _ = rest.partition("?")
-        return printable(f"{scheme}://{path}{'?…' if query else ''}")
-    return printable(url)
+        return f"{scheme}://{path}{'?…' if query else ''}"
+    return url

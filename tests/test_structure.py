@@ -18,7 +18,7 @@ import pytest
 
 from tartools.__main__ import USAGE, main
 from tartools.commands import _manual
-from tests.conftest import ROOT, clean_environment, make_samples, make_tar
+from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar
 
 PACKAGE = ROOT / "tartools"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -33,7 +33,6 @@ STARTERS = re.compile(r"Popen$|subprocess\.\w+$|os\.(fork|forkpty|posix_spawnp?|
 MAY_OPEN = {  # besides storage: module or room, and what it may call
     "cli.process": r"open|os\.open",  # standard streams that were closed
     "run": r"subprocess\.Popen",
-    "run.processes": "open",  # /proc
     "run.sessions": "open",  # os.devnull
     "shards.forks": r".*",  # the pipes of forks
     "commands._manual": r".*",  # the project's own files
@@ -231,7 +230,8 @@ def test_only_storage_opens() -> None:
 
 def test_only_three_start_processes() -> None:
     starting = {name for name, path in NAMES.items() if any(STARTERS.search(call) for call, _ in calls_of(path))}
-    assert {name for name in starting if room_of(name) != "run"} == {"storage.pipe", "shards.forks", "commands._demo"}
+    others = {name for name in starting if room_of(name) != "run"}
+    assert others == {"storage.children", "shards.forks", "commands._demo"}
 
 
 def test_only_commands_and_progress_print() -> None:
@@ -332,7 +332,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarls": ["a.tar"],
         "tarpcat": ["-p", "2", "a.tar", "-o", "3.tar"],
         "tarproc": ["-c", "true", "a.tar", "-o", "4.tar"],
-        "tarshow": ["a.tar"],
+        "tarshow": ["-q", "a.tar"],
         "tarsort": ["a.tar", "-o", "5.tar"],
         "tarstat": ["a.tar"],
         "tarsplit": ["-o", "6", "a.tar"],
@@ -364,7 +364,8 @@ def test_tartools_itself_imports_nothing_heavy() -> None:
 
 
 def test_scripts_are_the_commands() -> None:
-    assert PROJECT["project"]["scripts"] == {name: f"tartools.commands.{name}:{name}" for name in COMMANDS}
+    own = {"tartools": "tartools.__main__:run"}
+    assert PROJECT["project"]["scripts"] == {name: f"tartools.commands.{name}:{name}" for name in COMMANDS} | own
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -397,6 +398,7 @@ AMBIGUOUS = {
     "-s": {"--size", "--sortkey", "--script", "--spec"},
     "-S": {"--sorttype", "--subdirs", "--select"},
 }
+SAME = {"--jobs": "--parallel"}  # an older name of the same option
 
 
 def test_one_letter_means_one_thing() -> None:
@@ -405,7 +407,7 @@ def test_one_letter_means_one_thing() -> None:
         for option in _manual.options(_manual.load(name))[1]:
             short = [spelled for spelled in option.names if not spelled.startswith("--")]
             for letter in short:
-                meanings.setdefault(letter, set()).update(set(option.names) - set(short))
+                meanings.setdefault(letter, set()).update({SAME.get(n, n) for n in option.names} - set(short))
     assert {letter: long for letter, long in meanings.items() if len(long) > 1} == AMBIGUOUS
 
 
@@ -424,9 +426,10 @@ def test_a_wheel_brings_pages_and_completions(tmp_path: Path) -> None:
     (wheel,) = tmp_path.iterdir()
     names = {name.partition(".data/data/share/")[2] for name in ZipFile(wheel).namelist()}
     expected = {f"man/man1/{name}.1" for name in COMMANDS} | {"man/man7/tartools.7"}
-    expected |= {f"bash-completion/completions/{name}" for name in COMMANDS}
-    expected |= {f"zsh/site-functions/_{name}" for name in COMMANDS}
-    expected |= {f"fish/vendor_completions.d/{name}.fish" for name in COMMANDS}
+    completed = [*COMMANDS, "tartools"]
+    expected |= {f"bash-completion/completions/{name}" for name in completed}
+    expected |= {f"zsh/site-functions/_{name}" for name in completed}
+    expected |= {f"fish/vendor_completions.d/{name}.fish" for name in completed}
     assert names - {""} == expected
 
 
@@ -456,6 +459,28 @@ def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> No
     for option in ("-h", "--help"):
         assert main([option]) == 0
         assert capsys.readouterr() == (done.stdout, "")
+
+
+def test_the_script_does_what_the_module_does(shell: Run) -> None:
+    for words in ("", "--help", "--version", "tarls --help", "tarcta", "completion", "completion fish"):
+        module = run_module(*words.split())
+        done = shell(f"tartools {words}", env={"COLUMNS": "100"})
+        assert (done.status, done.stdout.decode(), done.stderr) == (module.returncode, module.stdout, module.stderr)
+
+
+def test_a_stdout_that_takes_nothing(shell: Run) -> None:
+    assert shell("tartools > /dev/full") == (1, b"", "tartools: stdout: No space left on device\n")
+    assert shell("(tartools; echo $? >&2) | true").stderr in ("141\n", "0\n")  # who was first
+
+
+def test_the_public_names_are_listed() -> None:
+    program = (
+        "import tartools as t; print(*(n for n in dir(t) if n[0] != '_'), t.__version__); "
+        "print('__version__' in dir(t))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    names = "Sample TarWriter map_samples map_shards open read write"
+    assert done.stdout == f"{names} {PROJECT['project']['version']}\nTrue\n"
 
 
 def test_an_unknown_name_gets_suggestions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ complete -c tarcat -l slice -x -d 'Take these of the samples read, numbered from
 complete -c tarcat -l interleave -x -d 'Open N shards at once and take a sample from each in turn. At least 1.'
 complete -c tarcat -l shuffle -x -d 'Shuffle the list of shards, and samples in a buffer of N. At least 1.'
 complete -c tarcat -l seed -x -d 'Random seed. Default: 0.'
-complete -c tarcat -l rekey -x -d 'Give samples new keys, from {index:09d}, {key} and {shard}.'
+complete -c tarcat -l rekey -x -d 'Give samples new keys, from {index:09d}, {key}, {shard} and fields that hold text, such as {cls}.'
 complete -c tarcat -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarcat -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
 complete -c tarcat -l lax -d 'Accept shards without an end-of-archive block.'

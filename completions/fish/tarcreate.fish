@@ -16,6 +16,8 @@ complete -c tarcreate -s C -l directory -x -a '(__fish_complete_directories)' -d
 complete -c tarcreate -l allow-pipe -d 'Run the commands (pipe:) that a table names; only for tables that you trust.'
 complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make samples from the files below DIR, without a plan.'
 complete -c tarcreate -l class -x -a '(__tartools_fields)' -d 'With --folder: store the name of each file\'s directory as FIELD.'
+complete -c tarcreate -l exclude -x -d 'With --folder: leave out files and folders that match; repeatable.'
+complete -c tarcreate -l dots -x -a 'first last' -d 'With --folder: which dot of a file\'s name ends the key. Default: first.'
 complete -c tarcreate -l skip-special -d 'With --folder: skip links and special files silently (exit status 0).'
 complete -c tarcreate -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
 complete -c tarcreate -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'

@@ -19,7 +19,7 @@ complete -c tarpcat -l slice -x -d 'Take these of the samples read, numbered fro
 complete -c tarpcat -l interleave -x -d 'Open N shards at once and take a sample from each in turn. At least 1.'
 complete -c tarpcat -l shuffle -x -d 'Shuffle the list of shards, and samples in a buffer of N. At least 1.'
 complete -c tarpcat -l seed -x -d 'Random seed. Default: 0.'
-complete -c tarpcat -l rekey -x -d 'Give samples new keys, from {index:09d}, {key} and {shard}.'
+complete -c tarpcat -l rekey -x -d 'Give samples new keys, from {index:09d}, {key}, {shard} and fields that hold text, such as {cls}.'
 complete -c tarpcat -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 4.'
 complete -c tarpcat -s M -l memory -x -d 'Memory for data that waits, such as 64M or 1e9. Default: 256M.'
 complete -c tarpcat -l unordered -d 'Write samples as they arrive, in any order.'

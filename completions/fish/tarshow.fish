@@ -17,6 +17,7 @@ complete -c tarshow -l html -r -F -d 'Write a page for a browser: one file, no n
 complete -c tarshow -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tarshow -l sample -x -d 'Show N samples drawn at random from all. At least 1.'
 complete -c tarshow -l seed -x -d 'Random seed. Default: 0.'
+complete -c tarshow -l large -d 'Put pictures of up to 1,024 pixels on the page, not 384.'
 complete -c tarshow -s c -l count -x -d 'Stop after N samples.'
 complete -c tarshow -l pictures -x -a 'auto kitty iterm sixel blocks none' -d 'How to draw pictures; auto picks what the terminal can do. Default: auto.'
 complete -c tarshow -s i -l interactive -d 'Show one sample at a time; keys turn the pages.'

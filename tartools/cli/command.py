@@ -19,6 +19,10 @@ from tartools.cli.parse import parse
 from tartools.errors import TarToolsError, printable
 from tartools.samples.account import Account
 
+OUTPUTS = {"--output", "--html"}  # options that say where the data go
+NO_THREAD = "can't start new thread"  # what Python says
+PRINTING = ("dry_run", "report_of")  # what makes a command that writes files print
+
 
 class Command:
     """A command: its *name*, *summary* (one line), *manual* (all its text, which begins with that) and *parameters*."""
@@ -65,8 +69,15 @@ class Command:
             return process.SIGNALLED + signal.SIGPIPE
         except (KeyboardInterrupt, process.Interrupted) as error:
             return process.SIGNALLED + getattr(error, "number", signal.SIGINT)
+        except MemoryError:
+            return self._failed("out of memory", 1)
+        except RuntimeError as error:
+            if str(error) != NO_THREAD:
+                raise
+            return self._failed(f"{NO_THREAD}: no more processes or memory are allowed (see ulimit -a)", 1)
         except OSError as error:
-            return self._failed(f"{printable(str(error.filename or 'error'))}: {error.strerror or error}", 1)
+            place = f"{printable(str(error.filename))}: " if error.filename else ""
+            return self._failed(f"{place}{error.strerror or error}", 1)
 
     def _parse(self, arguments: Sequence[str]) -> dict[str, Any] | int:
         """Return the values of the options that are given; the exit status if there is nothing left to do."""
@@ -95,12 +106,21 @@ class Command:
             elif name in given:
                 arguments[name] = given[name]
         begin = progress.clock()
-        with progress.progress(self.name, account, not common.quiet and (common.progress or progress.wanted())):
+        shown = not common.quiet and (common.progress or progress.wanted(self._output(given)))
+        with progress.progress(self.name, account, shown):
             self._function(**arguments)
+        account.check()
         account.settle()
         if common.verbose:
             progress.summary(self.name, account, progress.clock() - begin)
         return 1 if account.omissions else 0
+
+    def _output(self, given: dict[str, Any]) -> str:
+        """Return the URL to which the data go, by the options that are *given*; "-" is stdout."""
+        if any(given.get(name) for name in PRINTING):
+            return "-"
+        outputs = [one for one in self.parameters.values() if not OUTPUTS.isdisjoint(one.option.names)]
+        return next((url for one in outputs if (url := given.get(one.name, one.default)) is not None), "-")
 
     def _failed(self, message: str, status: int) -> int:
         if os.environ.get("TARTOOLS_DEBUG") == "1":

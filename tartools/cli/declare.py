@@ -25,7 +25,8 @@ class Option:
 
     *metavar* stands for its value in the help. *minimum* bounds a number. *parser* makes the value of a word, and
     raises ValueError with the reason if it can't. A flag is also set by the environment variable *envvar* being 1.
-    *default* says in the help what the default is, where the value does not.
+    *default* says in the help what the default is, where the value does not. *behind* marks the argument that takes all
+    words behind `--`, as they are.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Option:
         parser: Callable[[str], Any] | None = None,
         envvar: str = "",
         default: str = "",
+        behind: bool = False,
     ) -> None:
         self.names = names
         self.help = help
@@ -45,11 +47,12 @@ class Option:
         self.parser = parser
         self.envvar = envvar
         self.default = default
+        self.behind = behind
 
 
-def argument(metavar: str, help: str) -> Option:
-    """Return the declaration of what stands on the command line without a name."""
-    return Option(metavar=metavar, help=help)
+def argument(metavar: str, help: str, *, behind: bool = False) -> Option:
+    """Return the declaration of what stands on the command line without a name; or only *behind* `--`."""
+    return Option(metavar=metavar, help=help, behind=behind)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

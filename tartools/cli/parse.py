@@ -24,6 +24,8 @@ def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: 
     *interspersed*, what follows the first argument is an argument too.
     """
     every = list(every)
+    arguments, behind = apart(arguments, every)
+    every = [one for one in every if not one.option.behind]
     named = {name: one for one in every for name in one.option.names}
     try:
         given, words = _options(arguments, named, interspersed)
@@ -33,7 +35,19 @@ def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: 
         return None
     if not given.get("version") and any(one.default is REQUIRED and one.name not in given for one in every):
         return None
-    return given
+    return given | behind
+
+
+def apart(arguments: Sequence[str], every: Iterable[Declared]) -> tuple[Sequence[str], dict[str, Any]]:
+    """Return *arguments* before the first `--`, and the value of that of *every* which takes the words behind it.
+
+    If none does, or there is no `--`, these are all *arguments*, and no value.
+    """
+    for one in every:
+        if one.option.behind and "--" in arguments:
+            at = list(arguments).index("--")
+            return arguments[:at], {one.name: list(arguments[at + 1 :])}
+    return arguments, {}
 
 
 def _options(

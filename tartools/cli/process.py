@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
+from tartools import errors
+
 SIGNALLED = 128  # what a status is above this stands for a signal
 PULSE = 1.0  # seconds
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -59,6 +61,17 @@ def _has_work_at_exit() -> bool:
     """Return whether a module may have registered a function for the exit, or another thread is running."""
     threading = sys.modules.get("threading")
     return "atexit" in sys.modules or (threading is not None and threading.active_count() > 1)
+
+
+def printable(lines: bytes) -> bytes:
+    """Return *lines* for stdout: if that is a terminal, with control characters escaped but for tabs and newlines.
+
+    Bytes that are not UTF-8 are escaped too. In a pipe or a file, everything stays.
+    """
+    if not os.isatty(1):
+        return lines
+    text = lines.replace(b"\r\n", b"\n").decode("utf-8", "surrogateescape")  # a terminal gets both anyway
+    return "".join(c if c in "\t\n" else errors.printable(c) for c in text).encode()
 
 
 def has_alarm() -> bool:

@@ -14,7 +14,10 @@ import typer
 from typer.core import TyperCommand
 
 from tartools.cli.declare import REQUIRED, Declared
+from tartools.cli.parse import apart
 from tartools.errors import UsageError, printable
+
+ALIKE = 0.7  # of 1, at which two names are the same
 
 
 def values(
@@ -40,20 +43,41 @@ def values(
             given = {"version": True}
             raise typer.Exit
 
-    parameters = [_parameter(one, version) for one in sorted(every, key=lambda one: one.shared)]
+    every = sorted(every, key=lambda one: one.shared)
+    arguments, behind = apart(arguments, every)
+    parameters = [_parameter(one, version) for one in every if not one.option.behind]
     values.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     values.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     application = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": interspersed}
+    usage = [one.metavar for one in every if one.option.behind]
+    settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": interspersed, "obj": usage}
     application.command(name, cls=_Application, help=help_text(manual), context_settings=settings)(values)
     try:
         status = application(list(arguments), prog_name=name, standalone_mode=False)
     except typer.TyperException as error:
+        if possible := getattr(error, "possibilities", None):
+            error.possibilities = near(getattr(error, "option_name", ""), possible)  # type: ignore[attr-defined]
         message = getattr(error, "format_message", error.__str__)()
         raise UsageError(f"{printable(message)} (see {name} --help)") from None
     except SystemExit:  # Typer exits when stdout was closed while it printed the help
         raise BrokenPipeError from None
-    return status or 0 if given is None else given
+    return status or 0 if given is None else given if given.get("version") else given | behind
+
+
+def near(name: str, options: Iterable[str]) -> list[str]:
+    """Return those of *options* that may have been meant by *name*: a letter is missing or wrong, or the end is.
+
+    >>> near("--ratio", ["--version", "--verbatim"]), near("--coun", ["--count"]), near("--file", ["--files-from"])
+    ([], ['--count'], ['--files-from'])
+    """
+    from difflib import SequenceMatcher
+
+    word = name.lstrip("-")
+    return [
+        option
+        for option in options
+        if option.startswith(name) or SequenceMatcher(None, word, option.lstrip("-")).ratio() >= ALIKE
+    ]
 
 
 def _parameter(one: Declared, version: Callable[[bool], None]) -> inspect.Parameter:
@@ -97,7 +121,10 @@ def help_text(manual: str) -> str:
 
 
 class _Application(TyperCommand):
-    """A Typer command that refuses an option given twice, unless it adds up."""
+    """A Typer command that refuses an option given twice, unless it adds up. *obj* of its context ends the usage."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), *ctx.obj]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))

@@ -4,6 +4,49 @@ A command's docstring is its help and man page; its function is a pipeline that 
 at `tarcat`.
 """
 
-import gc
+from __future__ import annotations
+
+import signal
+import sys
+
+TYPE_CHECKING = False  # as in typing, which takes 3 ms to import; a signal until then would give a traceback
+if TYPE_CHECKING:
+    from tartools.cli import Command
+
+OWN = {  # what `tartools` does besides
+    "demo": "Make a small data set and run the commands on it, line by line.",
+    "completion": "Print what to add to a start file of bash, zsh or fish so that Tab completes.",
+}
+
+
+def names() -> list[str]:
+    """Return the names of all commands, in order."""
+    from pkgutil import iter_modules
+
+    return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
+
+
+def load(name: str) -> Command:
+    """Import the command *name*."""
+    from importlib import import_module
+
+    found: Command = getattr(import_module(f"tartools.commands.{name}"), name)
+    return found
+
+
+def _is_started_as_a_command() -> bool:
+    """Return whether this process is one of the commands, not a program of somebody who imports one."""
+    import os
+
+    folder, name = os.path.split(sys.argv[0] if sys.argv else "")
+    if name in ("tartools", "__main__.py"):
+        return name == "tartools" or os.path.basename(folder) == "tartools"
+    return name.isalnum() and os.path.exists(os.path.join(__path__[0], f"{name}.py"))
+
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _is_started_as_a_command():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `cli.process` takes over, there is nothing to clean up
+
+import gc  # noqa: E402
 
 gc.set_threshold(50_000)  # imports make many objects and no garbage: 2 ms less for files, 30 for remote URLs

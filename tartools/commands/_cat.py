@@ -6,7 +6,7 @@ from typing import Annotated
 from tartools import cli
 from tartools.cli import Option
 from tartools.errors import UsageError
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 
 
@@ -37,7 +37,11 @@ class Choice(cli.Group):
     seed: cli.Seed = 0
     rekey: Annotated[
         str | None,
-        Option("--rekey", metavar="TEMPLATE", help="Give samples new keys, from {index:09d}, {key} and {shard}."),
+        Option(
+            "--rekey",
+            metavar="TEMPLATE",
+            help="Give samples new keys, from {index:09d}, {key}, {shard} and fields that hold text, such as {cls}.",
+        ),
     ] = None
 
 
@@ -70,6 +74,7 @@ def chosen(samples: Iterator[Sample], choice: Choice, wanted: cli.Fields, accoun
         samples = shuffle.shuffle_buffer(samples, choice.shuffle, choice.seed, account)
     if choice.first is not None:
         samples = select.count(samples, choice.first)
+        account.phase = Phase("", choice.first, lambda: account.samples_out)
     if choice.rekey is not None:
-        samples = select.rekey(samples, choice.rekey)
+        samples = select.rekey(samples, choice.rekey, verbatim=wanted.verbatim)
     return samples

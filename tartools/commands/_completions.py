@@ -1,6 +1,16 @@
-"""What completions are made of: the functions that list fields, and the frame of those for bash."""
+"""What completions are made of: the functions that list fields, the frame of those for bash, those of `tartools`.
+
+Also what a person adds to a start file of the shell to switch them on.
+"""
 
 from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+SHELLS = ("bash", "zsh", "fish")
 
 # Names of fields on stdout; $file is an archive. Only harmless ones: they go into a command line.
 LISTING = r"""tar -tf "$file" 2>/dev/null | head -n 200 |
@@ -58,3 +68,103 @@ function __tartools_fields
         return
     end
 end"""
+
+# Those of `tartools`, whose first word is the name of a command; what follows is completed as for that command.
+TARTOOLS_BASH = """\
+# Completion of tartools for bash. Made by python -m tartools.commands._manual.
+_tartools_tartools() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} name=${{COMP_WORDS[1]}} words='' one
+    COMPREPLY=()
+    if ((COMP_CWORD == 1)); then
+        words={words}
+    elif [[ $name == completion ]]; then
+        words={shells}
+    else
+        # shellcheck disable=SC1090
+        declare -F "_tartools_$name" >/dev/null || . "${{BASH_SOURCE[0]%/*}}/$name" 2>/dev/null || return 0
+        COMP_WORDS=("${{COMP_WORDS[@]:1}}")
+        COMP_CWORD=$((COMP_CWORD - 1))
+        "_tartools_$name"
+        return
+    fi
+    while IFS= read -r one; do
+        COMPREPLY+=("$one")
+    done < <(compgen -W "$words" -- "$word")
+}}
+complete -o default -F _tartools_tartools tartools
+"""
+TARTOOLS_ZSH = """\
+#compdef tartools
+# Made by python -m tartools.commands._manual.
+if (( CURRENT == 2 )); then
+  local -a names
+  names=(
+{described}
+  )
+  _describe command names
+elif [[ $words[2] == completion ]]; then
+  compadd -- {shells}
+else
+  shift words
+  (( CURRENT-- ))
+  _normal
+fi
+"""
+TARTOOLS_FISH = """\
+# Made by python -m tartools.commands._manual.
+function __tartools_rest
+    complete -C (string join ' ' -- (string escape -- (commandline -opc)[2..]) (commandline -ct))
+end
+complete -c tartools -f
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -l help -s h -d 'Show the commands and exit.'
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -l version -d 'Show the version and exit.'
+complete -c tartools -n 'test (count (commandline -opc)) -gt 1' -a '(__tartools_rest)'
+complete -c tartools -n '__fish_seen_subcommand_from completion' -x -a '{shells}'
+"""
+
+
+def of_tartools(summaries: dict[str, str]) -> dict[str, str]:
+    """Return the completions of `tartools`, by their paths. *summaries* are those of the words that it takes first."""
+    words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(SHELLS)
+    described = "\n".join(f"    {shlex.quote(f'{name}:{summary}')}" for name, summary in summaries.items())
+    fish = TARTOOLS_FISH.format(shells=shells)
+    for name, summary in summaries.items():
+        text = summary.replace("\\", "\\\\").replace("'", "\\'")
+        fish += f"complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a {name} -d '{text}'\n"
+    return {
+        "completions/bash/tartools": TARTOOLS_BASH.format(words=words, shells=shlex.quote(shells)),
+        "completions/zsh/_tartools": TARTOOLS_ZSH.format(described=described, shells=shells),
+        "completions/fish/tartools.fish": fish,
+    }
+
+
+def switched_on(arguments: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return what switches completion of *names* and `tartools` on, with a comment that says where to write it.
+
+    None unless *arguments* are the name of one shell.
+    """
+    shell = arguments[0] if len(arguments) == 1 else ""
+    if shell not in SHELLS:
+        return None
+    share, clone = Path(sys.prefix, "share"), Path(__file__).parents[2] / "completions"
+    if shell == "bash":
+        folder = _folder(share / "bash-completion/completions", clone / "bash")
+        every = " ".join(("tartools", *names))
+        lines = [f"for name in {every}; do", f'    . {folder}/"$name"', "done"]
+        start = "~/.bashrc"
+    elif shell == "zsh":
+        folder = _folder(share / "zsh/site-functions", clone / "zsh")
+        lines = [f"fpath=({folder} $fpath)", "autoload -Uz compinit && compinit"]
+        start = "~/.zshrc"
+    else:
+        folder = _folder(share / "fish/vendor_completions.d", clone / "fish")
+        lines = [f"set -p fish_complete_path {folder}"]
+        start = "~/.config/fish/config.fish"
+    return "\n".join((f"# Add these lines to {start}, and start a new {shell}:", *lines)) + "\n"
+
+
+def _folder(installed: Path, clone: Path) -> str:
+    """Return the folder of completions, quoted for a shell: that of the installation, else that of the clone."""
+    files = ("tartools", "_tartools", "tartools.fish")
+    found = installed if any((installed / file).exists() for file in files) else clone
+    return shlex.quote(str(found))

@@ -1,6 +1,6 @@
 """The demo: makes a small data set of labelled pictures, then runs the commands on it as a person would type them.
 
-    python -m tartools demo [DIRECTORY]
+    tartools demo [DIRECTORY]
 
 Each line is printed before it runs. The directory is left as it is, to go on in.
 """
@@ -32,7 +32,7 @@ LINES = (
     ),
     ("sort: by the size of the pictures", "tarsort --sortkey bytes --sorttype int processed.tar -o sorted.tar"),
     (
-        "shuffle: one of the possible orders, the same on every machine",
+        "shuffle: a random order, the same on every machine",
         "tarsort --sorttype shuffle --seed 7 sorted.tar -o shuffled.tar",
     ),
     ("tabulate: fields as columns", "tar2tsv -c 5 -f 'cls bytes' shuffled.tar"),
@@ -44,7 +44,7 @@ LINES = (
 def main(arguments: Sequence[str]) -> int:
     """Run the demo in a new temporary directory, or in the one that is named; return the exit status."""
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
-        sys.stderr.write("Usage: python -m tartools demo [DIRECTORY]\n")
+        sys.stderr.write("Usage: tartools demo [DIRECTORY]\n")
         return 2
     folder = Path(arguments[0] if arguments else tempfile.mkdtemp(prefix="tartools-demo-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)

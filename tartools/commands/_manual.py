@@ -14,14 +14,12 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import NamedTuple
 
-from tartools import commands
 from tartools.cli import Command
-from tartools.commands._completions import BASH, FISH_FIELDS, LISTING, ZSH_FIELDS
+from tartools.commands import OWN, load, names
+from tartools.commands._completions import BASH, FISH_FIELDS, LISTING, ZSH_FIELDS, of_tartools
 
 EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
 FILES, DIRECTORIES, FIELDS, NOTHING = "files", "directories", "fields", "nothing"
@@ -69,18 +67,6 @@ class Option(NamedTuple):
     def completed(self) -> str:
         """What its value is completed with, where there are no choices: FILES, DIRECTORIES, FIELDS or NOTHING."""
         return COMPLETED.get(self.metavar.strip("[].").split(":")[0], NOTHING)
-
-
-def names() -> list[str]:
-    """Return the names of all commands, in order."""
-    return sorted(module.name for module in iter_modules(commands.__path__) if not module.name.startswith("_"))
-
-
-def load(name: str) -> Command:
-    """Import the command *name*."""
-    found = getattr(import_module(f"tartools.commands.{name}"), name)
-    assert isinstance(found, Command)
-    return found
 
 
 def options(command: Command) -> tuple[list[Option], list[Option]]:
@@ -209,7 +195,7 @@ def zsh(command: Command) -> str:
         explained = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
         once = "*" if option.repeats else f"({' '.join(option.names)})"
         lines += [f"  {shlex.quote(f'{once}{name}[{explained}]{value}')} \\" for name in option.names]
-    lines += [f"  {shlex.quote('*:' + argument.metavar.strip('[].') + ':_files')}" for argument in arguments[-1:]]
+    lines += [f"  {shlex.quote('*:' + argument.metavar.strip('[].') + ':_files')}" for argument in arguments[:1]]
     return "\n".join(lines).removesuffix(" \\") + "\n"
 
 
@@ -243,7 +229,8 @@ def generated() -> dict[str, str]:
         files[f"completions/bash/{command.name}"] = bash(command)
         files[f"completions/zsh/_{command.name}"] = zsh(command)
         files[f"completions/fish/{command.name}.fish"] = fish(command)
-    return files
+    summaries = {command.name: command.summary for command in map(load, names())}
+    return files | of_tartools(summaries | OWN)
 
 
 def stale(root: Path) -> list[str]:

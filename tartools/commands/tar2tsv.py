@@ -9,6 +9,9 @@ backslash are written as \t \n \r \\; in CSV they are quoted. In JSON lines, val
 type. A sample that lacks a value is an error, unless --missing says what to write; a column without any value is
 always an error.
 
+For tarcreate, a column @NAME holds paths of files to read. So a column whose name begins with @ is called \@NAME, in
+TSV \\@NAME, and tarcreate takes it as the field @NAME.
+
 Examples:
   Print the class of each sample:
     tar2tsv -f cls small.tar
@@ -20,14 +23,15 @@ Examples:
     tar2tsv --verbatim -f 'txt cls' a.tar | tarcreate > b.tar
 """
 
+import os
 from collections.abc import Iterator
 from typing import Annotated
 
 from tartools import cli, storage
-from tartools.cli import Option
+from tartools.cli import Option, process
 from tartools.errors import UsageError
 from tartools.formats import tsv
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.samples.values import INDEX
 from tartools.shards.gathering import WORKERS, gather
@@ -87,8 +91,12 @@ def tar2tsv(
     def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> tsv.Rows:
         return tsv.rows(each(batches, account), shape, account, first)
 
+    if first is not None:
+        account.phase = Phase("", first, lambda: account.samples_out)
     unseen = tsv.EmptyColumnCheck(shape)
     parts = gather(urls, account, reading, rows, unseen.add, most=most)
     with closing_upstream(parts), storage.writing(output.url, output.force) as sink:
-        tsv.write_lines(tsv.lines(parts, shape), sink)
+        lines = tsv.lines(parts, shape)
+        tsv.write_lines(map(process.printable, lines) if output.url == "-" and os.isatty(1) else lines, sink)
         unseen.check()
+        account.check()

@@ -3,15 +3,22 @@ r"""Make a tar from a plan, or from a folder.
 A PLAN is a table or a recipe. A table (TSV or CSV) has a header, one column per field and one row per sample; its cells
 are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means that the sample
 lacks the field. A column __key__ holds the keys; without it, --key makes them from the row's number. TSV cells use the
-escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields back. Columns __shard__,
-__index__ and __size__ are ignored.
+escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields back. A column \@NAME (in
+TSV \\@NAME) is the field @NAME, from which nothing is read; tar2tsv writes it so. Columns __shard__, __index__ and
+__size__ are ignored.
 
 A recipe has lines NAME SOURCE: the name of a member, blanks, and text:PAYLOAD, a path, or a URL (file:, pipe:COMMAND).
 Adjacent lines with the same key are one sample.
 
 --folder makes a sample from all files in a folder that have the same key, which is the path up to the first dot of the
-file name. Samples are sorted by key. Symbolic links and special files are skipped and reported; with --skip-special
-they are skipped silently. --class stores the name of a sample's directory as a field.
+file name. Samples are sorted by key. With --dots last, the key ends at the last dot, and dots before it become _:
+img.2023.01.05.jpg is the field jpg of the sample img_2023_01_05. Two files whose keys would become the same are an
+error. Without --dots, a warning says if a sample gets two fields with dots that end in the same suffix.
+
+--folder leaves out what systems add: .DS_Store, Thumbs.db, desktop.ini and ._*. --exclude leaves out more. A GLOB
+without a slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes
+too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --class
+stores the name of a sample's directory as a field.
 
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
 in a table, unless --allow-pipe is given: a plan from the network must not run commands. A PLAN that does not exist in
@@ -25,6 +32,8 @@ Examples:
     tar2tsv --verbatim -f 'cls txt' a.tar | tarcreate > b.tar
   Make shards from a folder with one subfolder per class:
     tarcreate --folder photos --class cls | tarsplit -s 1e9 -o photos
+  Make an archive from a folder, without backups and caches:
+    tarcreate --folder photos --exclude '*~' --exclude .cache -o photos.tar
   Make a sample with a text and a photo:
     printf 'a.txt text:hello\na.jpg photo.jpg\n' | tarcreate --format recipe > a.tar
 """
@@ -32,17 +41,18 @@ Examples:
 import io
 import os
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, UsageError
+from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats import build, plan, tsv
 from tartools.formats.build import PlannedSample
 from tartools.formats.plan import Plan
 from tartools.samples.account import Account
 from tartools.samples.sample import checked_path
 from tartools.shards.writing import write_samples
+from tartools.storage.local import path_of
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 
@@ -92,6 +102,14 @@ class PlanOptions(cli.Group):
         str | None,
         Option("--class", metavar="FIELD", help="With --folder: store the name of each file's directory as FIELD."),
     ] = None
+    exclude: Annotated[
+        list[str] | None,
+        Option("--exclude", metavar="GLOB", help="With --folder: leave out files and folders that match; repeatable."),
+    ] = None
+    dots: Annotated[
+        Literal["first", "last"] | None,
+        Option("--dots", default="first", help="With --folder: which dot of a file's name ends the key."),
+    ] = None
     skip_special: Annotated[
         bool, Option("--skip-special", help="With --folder: skip links and special files silently (exit status 0).")
     ] = False
@@ -102,24 +120,49 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
     """Run the command."""
     check_usage(wanted)
     if wanted.folder is not None:
-        folder = os.path.join(wanted.base, wanted.folder)
-        reported = None if wanted.skip_special else account
-        write(plan.from_folder(folder, wanted.class_field, reported), account, output)
+        from tartools.formats.folder import Folder, from_folder
+
+        path = os.path.join(wanted.base, wanted.folder)
+        folder = Folder(path, wanted.class_field, wanted.exclude or (), wanted.dots)
+        write(from_folder(folder, account, wanted.skip_special), account, output, Plan(path))
         return
     name = found_plan(wanted)
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
+    origin = Plan(name, wanted.base, wanted.allow_pipe)
     with stream_file(storage.open_read(name), name) as file:
-        write(described(wanted, file, Plan(name, wanted.base, wanted.allow_pipe)), account, output)
+        write(described(wanted, file, origin), account, output, origin)
 
 
-def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output) -> None:
-    """Write the planned *samples*. If they are a list, all their sources are looked at before."""
+def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: Plan) -> None:
+    """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
         urls = build.urls_of(samples)
-        storage.check_inputs(urls)
+        try:
+            storage.check_inputs(urls)
+        except TarToolsError as error:
+            part = next((part for sample in samples for part in sample.parts if part.url == error.url), None)
+            if part is None or not part.line:
+                raise
+            raise build.located(error, part, origin.name, advice(error.url, origin)) from None
         storage.check_output(output.url, output.force, urls)
-    write_samples(build.build_samples(samples, account), output.destination, account)
+    write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
+
+
+def advice(url: str, origin: Plan) -> str:
+    """Return what to say of -C if the file *url*, which *origin* names by a relative path, does not exist."""
+    if not Url(url).is_local or storage.exists(url):
+        return ""
+    path = path_of(url)
+    if os.path.isabs(path) and not os.path.isabs(origin.base):
+        return ""
+    relative = os.path.relpath(path, origin.base or ".")
+    folder = os.path.dirname(path_of(origin.name)) if Url(origin.name).is_local else ""
+    if folder and storage.exists(os.path.join(folder, relative)):
+        import shlex
+
+        return f"; it exists in the folder of the plan: add -C {shlex.quote(folder)}"
+    return "" if origin.base else "; paths are relative to the current directory, or to that of -C"
 
 
 def check_usage(wanted: PlanOptions) -> None:
@@ -133,8 +176,10 @@ def check_usage(wanted: PlanOptions) -> None:
     except SampleError:
         raise UsageError(f"not a name for a field: {wanted.class_field!r}") from None
     if wanted.folder is None:
-        if wanted.class_field is not None:
-            raise UsageError("--class needs --folder")
+        given = {"--class": wanted.class_field, "--exclude": wanted.exclude, "--dots": wanted.dots}
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(f"{name} needs --folder")
     elif wanted.plan or wanted.form or wanted.template:
         raise UsageError("with --folder there is no PLAN, and neither --format nor --key")
 

@@ -1,7 +1,8 @@
 """Write the first file that matches.
 
 Finds the first sample that meets all conditions and writes one of its fields to stdout, unchanged: the field that -f
-names, or else its first member. Then it stops reading. If no sample matches, the exit status is 1.
+names, or else its first member. Then it stops reading. If no sample matches, the exit status is 1. A terminal gets
+text only.
 
 -S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
 has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. __key__, __shard__,
@@ -20,20 +21,23 @@ Examples:
 """
 
 import io
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, UsageError
-from tartools.samples.account import Account
+from tartools.errors import SampleError, UsageError, shown
+from tartools.samples.account import TOGETHER, Account
 from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.stages import select
 from tartools.stages.expression import Expression
 from tartools.storage.names.expand import expand
+
+CONTROL = "[^\t-\r -~\xa0-\U0010ffff]"  # control characters but for tabs and ends of lines and pages
 
 
 class Conditions(cli.Group):
@@ -67,8 +71,11 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)
         if payload is None:
-            raise SampleError(nothing(account.samples_in, expression, field, lacking))
+            why = nothing(account.samples_in, expression, field, lacking)
+            raise SampleError(why + torn(account, conditions.key) if lacking or expression else why)
         with payload as file:
+            if os.isatty(1):
+                check_text(file)
             shutil.copyfileobj(file, sink, 1 << 20)
     account.samples_out, account.left_out = 1, account.samples_in - 1
 
@@ -105,6 +112,27 @@ def first_match(
     return None
 
 
+def check_text(file: io.BufferedReader) -> None:
+    """Raise UsageError unless *file* is text without control characters, which a terminal would obey; go to its start.
+
+    Holds: 1 MiB.
+    """
+    import codecs
+    import re
+
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        while chunk := file.read(1 << 20):
+            if re.search(CONTROL, decoder.decode(chunk)):
+                raise ValueError
+        decoder.decode(b"", final=True)
+    except ValueError:
+        raise UsageError(
+            "stdout is a terminal, which cannot show binary data: use > FILE or a pipe, or look at it with tarshow"
+        ) from None
+    file.seek(0)
+
+
 def nothing(read: int, expression: Expression | None, field: Iterable[str], lacking: Iterable[str]) -> str:
     """Return what to say when none of the samples *read* matched, of which some had not *field* but those *lacking*."""
     text = f"none of {read} samples matches"
@@ -113,3 +141,12 @@ def nothing(read: int, expression: Expression | None, field: Iterable[str], lack
     elif lacking:
         text += f"; those without {';'.join(field)} had: {field_list(lacking)}"
     return text
+
+
+def torn(account: Account, key: str | None) -> str:
+    """Return what to add if a key that was read, or *key* if one is asked for, comes back in its shard."""
+    for raw, shard in account.torn.items():
+        name = raw.decode("utf-8", "surrogateescape")
+        if key in (None, name):
+            return f"; the key {name!r} comes back in {shown(shard)}, so its members are apart: {TOGETHER}"
+    return ""

@@ -14,19 +14,23 @@ item as it is. Where a shell reads the word again (after -c or --command, in pip
 letters, digits and ._/:@%+=,- and any other item is refused; write "$TARJOB_ITEM" there, which every command finds in
 its environment.
 
-An item is done if its output exists. That is the file that -o of tarjob names, with {} in it, or else the -o of
-COMMAND, unless that is just the item or ends in /. So run an interrupted or partly failed tarjob again as it is: it
-does what is missing. This relies on outputs that appear only when they are complete, as those of all tartools do; other
-commands may leave half an output when killed. tarsplit writes many shards: let -o of tarjob name the last one for each
-item. A command that fails and still leaves an output (tarproc -e skip) counts as done, unless --log remembers that it
-failed.
+An item is done if its output exists, unless that is a file of 0 bytes, as a crash of the machine may leave. The output
+is the file that -o of tarjob names, with {} in it, or else the -o of COMMAND, unless that is just the item or ends
+in /. So run an interrupted or partly failed tarjob again as it is: it does what is missing. This relies on outputs that
+appear only when they are complete, as those of all tartools do; other commands may leave half an output when killed.
+tarsplit writes many shards: let -o of tarjob name the last one for each item. A command that fails and still leaves an
+output (tarproc -e skip) counts as done, unless --log remembers that it failed.
 
 A failed item does not stop the others; it is tried again up to --retries times. Further tries and --redo replace
 outputs (TARTOOLS_FORCE=1). The exit status is 0 only if all items are done. What a command prints on stdout is printed
-in one piece after it has succeeded, up to 16 MiB. Its stderr goes to the log; if it fails, the last line is in the
-message. Processes that a command leaves in its process group are killed.
+in one piece after it has succeeded, up to 16 MiB. The end of its stderr goes to the log; if it fails, the last line is
+in the message. Neither has the queries of URLs, which may be signatures. Processes that a command leaves in its process
+group are killed.
 
--j items run at a time. If COMMAND is one of tartools with -p N, the default is the number of cores divided by N. With
+The log has a line of JSON for each item when the run begins ("status": "waiting"), and another one whenever it ends
+("done" or "failed"). So --report also names what an interrupted run has not done. Only you may read a new log.
+
+-p items run at a time. If COMMAND is one of tartools with -p N, the default is the number of cores divided by N. With
 --engine ray, Ray decides: each item requests --cpus cores, by default N. Every node needs tartools, COMMAND, and the
 credentials that they use; tarjob sends none.
 
@@ -40,7 +44,7 @@ In an Indexed Job of Kubernetes, which counts from 0:
   sh -c 'tarjob -s "{000..147}" --only "$((JOB_COMPLETION_INDEX + 1))/8" -- tarsort in-{}.tar -o out-{}.tar'
 
 Examples:
-  Sum up a log: what is done, what failed and why:
+  Sum up a log: what is done, what failed and why, what an interrupted run has not done:
     tarjob --report log.jsonl
   Count the classes of ten shards:
     tarjob -s '{0..9}' -- tar2tsv --noheader -f cls train-{}.tar | sort | uniq -c
@@ -57,12 +61,12 @@ from pathlib import Path
 from typing import Annotated
 
 from tartools import cli, storage
-from tartools.cli import Option, progress
+from tartools.cli import Option, process, progress
 from tartools.errors import UsageError, printable, several, shown
 from tartools.run import local, sessions
 from tartools.run import log as logs
 from tartools.run.placeholders import PLACEHOLDER
-from tartools.run.tasks import Task, TaskResult, part_of, shell_line, tasks_of, workers_in
+from tartools.run.tasks import Task, TaskResult, part_of, shell_line, tasks_of, without_signatures, workers_in
 from tartools.samples.account import Account, Jobs
 from tartools.storage.names.expand import expand
 from tartools.storage.url import Url
@@ -111,7 +115,8 @@ class Policy(cli.Group):
     ] = None
     fail_fast: Annotated[bool, Option("--fail-fast", help="Start no more items after the first failure.")] = False
     log: Annotated[
-        str | None, Option("--log", metavar="FILE", help="Append a line of JSON to FILE whenever an item ends.")
+        str | None,
+        Option("--log", metavar="FILE", help="Append to FILE what becomes of each item, as lines of JSON."),
     ] = None
 
 
@@ -120,7 +125,13 @@ class Resources(cli.Group):
 
     jobs: Annotated[
         int | None,
-        Option("-j", "--jobs", metavar="N", minimum=1, default="cores / -p of COMMAND", help="Items at a time."),
+        Option(
+            *("-p", "-j", "--parallel", "--jobs"),
+            metavar="N",
+            minimum=0,
+            default="cores / -p of COMMAND",
+            help="Items at a time; 0 means one per core.",
+        ),
     ] = None
     engine: Annotated[
         Engine | None,
@@ -159,14 +170,19 @@ def tarjob(
         return
     command = checked_command(words or [], items, policy, resources)
     logged = content_of(policy.log)
-    todo = tasks_to_do(items, policy, command, logged, account)
+    records = logs.last_records(logged, policy.log or "")
+    every = tasks_of_run(items, policy, command)
+    todo = local.tasks_to_do(every, records, redo=policy.redo)
+    account.jobs = Jobs(len(every), len(every) - len(todo))
     if dry_run:
         with storage.writing("-") as sink:
-            sink.write(b"".join(os.fsencode(shell_line(task)) + b"\n" for task in todo))
+            sink.write(process.printable(b"".join(os.fsencode(shell_line(task)) + b"\n" for task in todo)))
         return
     log = storage.appended(policy.log)
     if logged and not logged.endswith(b"\n"):
         log.write(b"\n")  # ends a line that was cut
+    if policy.log:
+        log.write(logs.first_records(every, todo, records, progress.now()))
 
     def record(task: Task, result: TaskResult) -> None:
         if policy.log:
@@ -182,7 +198,7 @@ def print_report(name: str, account: Account) -> None:
     report = logs.report_of(logs.last_records(storage.content(name), name).values())
     with storage.writing("-") as sink:
         sink.write("".join(f"{printable(line)}\n" for line in logs.report_lines(report)).encode())
-    account.omissions += len(report.failed)
+    account.omissions += len(report.failed) + len(report.waiting)
 
 
 def checked_command(words: Sequence[str], items: Items, policy: Policy, resources: Resources) -> list[str]:
@@ -208,16 +224,10 @@ def content_of(log: str | None) -> bytes:
     return storage.content(log) if log and is_file else b""
 
 
-def tasks_to_do(items: Items, policy: Policy, command: Sequence[str], logged: bytes, account: Account) -> list[Task]:
-    """Return the tasks of this run, and count those that are done already. *logged* is the content of the log.
-
-    Raises: UsageError; StorageError.
-    """
+def tasks_of_run(items: Items, policy: Policy, command: Sequence[str]) -> Sequence[Task]:
+    """Return the tasks of this run, also those that are done already. Raises: UsageError; StorageError."""
     names = expand([items.spec] if items.spec else [], items.files_from or [], "\0" if items.null else "\n")
-    every = part_of(tasks_of(names, command, policy.output, force=policy.redo), items.only)
-    todo = local.tasks_to_do(every, logs.last_records(logged, policy.log or ""), redo=policy.redo)
-    account.jobs = Jobs(len(every), len(every) - len(todo))
-    return todo
+    return part_of(tasks_of(names, command, policy.output, force=policy.redo), items.only)
 
 
 def run_tasks(
@@ -270,7 +280,7 @@ def no_results() -> local.Results:
 def items_at_once(jobs: int | None, cores: int | None, count: int, account: Account) -> int:
     """Return how many of *count* items run at a time: *jobs*, else as many as fit if each takes *cores* (0: all)."""
     each = 1 if cores is None else cli.workers(cores)
-    wanted = min(jobs or max(1, cli.workers(0) // each), count)
+    wanted = min(max(1, cli.workers(0) // each) if jobs is None else cli.workers(jobs), count)
     allowed = min(wanted, sessions.most_at_once())
     if allowed < wanted:
         account.warn(f"the limit of open files (ulimit -n) allows {several(allowed, 'item')} at a time, not {wanted}")
@@ -299,5 +309,6 @@ def report_failure(task: Task, result: TaskResult, account: Account, policy: Pol
     last_line = f": {result.last_line}" if result.last_line else ""
     kept = ""
     if not policy.log and task.output and storage.exists(task.output):
-        kept = f" (its output exists; without --log, the next run will take it for done: {shown(task.output)})"
+        output = printable(without_signatures(task.output, task))
+        kept = f" (its output exists; without --log, the next run will take it for done: {output})"
     account.omit(f"{shown(task.item)}: {result.failure}{tries}{last_line}{kept}")

@@ -8,6 +8,9 @@ files are ignored. If no file sample.FIELD is left, the sample is left out: "rm 
 What the command prints goes to stderr; its stdin is empty. Its environment has TAR_KEY, TAR_INDEX (from 0) and
 TAR_SHARD. Processes that it leaves behind are killed.
 
+CMD is a line for the shell. Words behind -- are a program and its arguments, which no shell reads again: blanks,
+quotes, "$" and "*" in them are plain characters.
+
 A command fails if its exit status is not 0. With -e abort (the default), the output then ends before that sample, at
 any -p, and tarproc fails. With -e skip the sample is left out, with -e ignore it is written as it was; tarproc goes on,
 reports it, and ends with status 1.
@@ -15,6 +18,8 @@ reports it, and ends with status 1.
 Examples:
   Make all photos smaller:
     tarproc -c 'gm mogrify -resize 256x256 sample.jpg' photos.tar > small.tar
+  The same, without a shell:
+    tarproc photos.tar -o small.tar -- gm mogrify -resize 256x256 sample.jpg
   Run a script on every sample, with one worker per core:
     tarproc -p 0 -s ./features.sh 'train-{000..147}.tar' -o features.tar
   Keep only the samples whose text mentions a dog:
@@ -31,19 +36,20 @@ from contextlib import closing
 from typing import Annotated
 
 from tartools import cli, storage
-from tartools.cli import Option
+from tartools.cli import Option, argument
 from tartools.errors import UsageError
 from tartools.run import directories
 from tartools.run.directories import DirectoryOptions, SampleDirectories, SampleTask
 from tartools.run.results import collect_samples
 from tartools.run.shells import Shells, shell_arguments
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, read_samples
 from tartools.shards.writing import write_samples
 from tartools.stages import ordered, select
 from tartools.storage.names.expand import expand
 
+SHELL = "bash"
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
 
 
@@ -54,7 +60,11 @@ class Work(cli.Group):
     script: Annotated[
         str | None, Option("-s", "--script", metavar="FILE", help="Run the script FILE for each sample.")
     ] = None
-    shell: Annotated[str, Option("--shell", metavar="SHELL", help="Shell that runs CMD.")] = "bash"
+    words: Annotated[
+        list[str] | None,
+        argument("[-- COMMAND...]", "Run the program COMMAND with its arguments for each sample.", behind=True),
+    ] = None
+    shell: Annotated[str, Option("--shell", metavar="SHELL", help="Shell that runs CMD.")] = SHELL
     parallel: cli.Parallel = 1
     unordered: Annotated[bool, Option("--unordered", help="Write samples as they finish, in any order.")] = False
     errors: Annotated[
@@ -89,12 +99,13 @@ class Directory(cli.Group):
 def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work, directory: Directory) -> None:
     """Run the command."""
     options = directory_options(work, directory)
-    arguments = shell_arguments(work.shell, work.line, work.script)
+    arguments = shell_arguments(work.shell, line_of(work), work.script)
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
     if work.first is not None:
         samples = select.count(samples, work.first)
+        account.phase = Phase("", work.first, lambda: account.settled)
     written = Account() if directory.subdirs else account  # with -S, samples out are inputs that gave any
     with SampleDirectories(options, directory.tmpdir) as folders:
         if directory.keep:
@@ -114,6 +125,24 @@ def processed(
         tasks, workers, run = folders.write(samples), cli.workers(work.parallel), runner(shells, work)
         with closing(ordered.mapped(tasks, run, workers, shells.stop, unordered=work.unordered)) as finished:
             yield from collect_samples(finished, folders, account)
+    account.check()
+
+
+def line_of(work: Work) -> str | None:
+    """Return what a shell is to run, None for a script. Words behind `--` are quoted. Raises: UsageError."""
+    if work.words is None:
+        return work.line
+    if not work.words:
+        raise UsageError("no command behind --")
+    if work.shell != SHELL:
+        raise UsageError("--shell is for -c: no shell reads the words behind --")
+    import shlex
+    import shutil
+
+    if "/" not in work.words[0] and shutil.which(work.words[0]) is None:  # with a slash: in the sample's directory?
+        raise UsageError(f"there is no program {work.words[0]!r}")
+
+    return f"exec -- {shlex.join(work.words)}"
 
 
 def runner(shells: Shells, work: Work) -> Callable[[SampleTask], str]:
@@ -137,8 +166,8 @@ def runner(shells: Shells, work: Work) -> Callable[[SampleTask], str]:
 
 def directory_options(work: Work, directory: Directory) -> DirectoryOptions:
     """Return how samples become directories by the options. Raises: UsageError."""
-    if (work.line is None) == (work.script is None):
-        raise UsageError("give what to run: either -c COMMAND or -s SCRIPT")
+    if [work.line, work.script, work.words].count(None) != 2:
+        raise UsageError("give what to run: either -c COMMAND, or -s SCRIPT, or -- and the words of a command")
     if directory.base in ("", ".", "..") or "/" in directory.base:
         raise UsageError(f"--base {directory.base!r} can't be the name of a file")
     if directory.log is not None and (not directory.log or directory.log.endswith((".", "/")) or "/" in directory.log):

@@ -2,19 +2,26 @@
 
 Prints each sample as a block: its key, then each field with its size and a summary. For pictures that is format, size
 and mode, for arrays dtype and shape, for sound the length. JSON and text are printed, and cut if they are long. A
-damaged picture is marked as such. Nothing is unpickled, and control characters are escaped.
+picture is decoded, and one that is cut or damaged is marked as broken. At the end the first keys of broken samples, and
+of those without a field that most have, are listed on stderr. Nothing is unpickled, and control characters are escaped.
 
 On a terminal, pictures are drawn too, as many side by side as fit. --pictures says how: by the protocols of kitty,
 iTerm2 or sixel, or as half blocks, which are coloured text. auto chooses by environment variables; if it chooses wrong,
-set TARTOOLS_PICTURES. Output to a pipe or file is plain text, unless --pictures is given.
+set TARTOOLS_PICTURES. A terminal gets about two screens; -c shows more. Output to a pipe or file is plain text of all
+samples, unless --pictures is given.
 
--i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, g for the first, q
-to quit, ? for help. Keys are read from the terminal even if the samples come from stdin. The last 1,000 samples, or 256
-MiB of them, can be shown again.
+-i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, Home for the first,
+End for the last, a number and Enter for the sample with that number, / for the next sample whose key has some text, g
+for a grid of several samples and back, q to quit, ? for help. Keys are read from the terminal even if the samples come
+from stdin. The last 10,000 samples, or 256 MiB of them, can be shown again.
 
---html writes a contact sheet: one HTML file that needs no network, with classes, sizes, a filter (words, or
-field=value) and sounds to play (up to 2 MiB per sample, 24 MiB in all). It shows the first 200 samples, unless -c or
---sample says otherwise.
+--html writes a contact sheet: one HTML file that needs no network, with pictures, sounds to play (up to 2 MiB per
+sample, 24 MiB in all), a filter, and the counts of classes and sizes. It reads everything, decodes all pictures to find
+those that are broken, and shows 200 samples drawn at random; stderr says so. --sample N draws another number. -c N
+reads and shows the first N only. --large puts pictures of up to 1,024 pixels on the page, instead of 384.
+
+The filter of the page takes words, field=part for a part of a value, and field==value for the whole of it. Words with
+blanks are quoted: "cls=sea lion".
 
 -c stops reading after N samples. --sample reads everything and shows N samples, each equally likely; another --seed
 draws others.
@@ -33,18 +40,20 @@ Examples:
 """
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import UsageError, shown
+from tartools.errors import TarToolsError, UsageError, several, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.show import keyboard, pager, sheet, terminal
+from tartools.show.flaws import Flaws
 from tartools.stages import reservoir, select
 from tartools.storage.names.expand import expand
 
@@ -61,7 +70,7 @@ class Pictures(StrEnum):
 
 
 WORKERS = 4  # threads that decode pictures, two of them each
-SHEET = 200  # samples on a page, unless the user says how many
+QUICKLY = 64 << 20  # bytes of local files that are read to count their samples
 
 
 class Sheet(cli.Group):
@@ -75,6 +84,7 @@ class Sheet(cli.Group):
         int | None, Option("--sample", metavar="N", minimum=1, help="Show N samples drawn at random from all.")
     ] = None
     seed: cli.Seed = 0
+    large: Annotated[bool, Option("--large", help="Put pictures of up to 1,024 pixels on the page, not 384.")] = False
 
 
 @cli.command(__doc__)
@@ -96,20 +106,30 @@ def tarshow(
     urls = expand(*source.named)
     if contact.url is not None:
         storage.check_output(contact.url, contact.force, urls)
-        if first is None and contact.drawn is None:
-            first = SHEET
-    ranges = interactive or contact.drawn is not None
-    samples = read_samples(urls, account, Reading(source.lax, source.skip_special, ranges=ranges))
-    samples = choose(samples, wanted, contact, first, account)
+    ranges = interactive or contact.url is not None or contact.drawn is not None
+    reading = Reading(source.lax, source.skip_special, ranges=ranges)
+
+    def read(account: Account, reading: Reading) -> Iterator[Sample]:
+        samples = with_fields(read_samples(urls, account, reading), wanted, account)
+        return samples if contact.url is not None else choose(samples, contact, first, account)
+
+    def total() -> int | None:
+        quick = reading._replace(ranges=True, listed=False)
+        return None if contact.drawn else counted(urls, lambda account: read(account, quick))
+
+    samples = read(account, reading)
     with closing_upstream(samples):
         if contact.url is not None:
             title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
-            write_page(samples, contact.url, contact.force, title, first, account)
+            write_page(samples, contact.url, contact, title, first, account)
         elif interactive:
             with keyboard.taken_over() as keys:
-                pager.browse(samples, keys, partial(terminal.screen, pictures), account)
+                pager.browse(samples, keys, partial(terminal.screen, pictures), account, total())
         else:
-            print_samples(samples, terminal.screen(pictures), account)
+            screen = terminal.screen(pictures)
+            two_screens = os.isatty(1) and first is None and contact.drawn is None
+            if print_samples(samples, screen, account, 2 * screen.rows - 2 if two_screens else sys.maxsize):
+                say_more(account, total())
 
 
 def check_usage(contact: Sheet, pictures: Pictures, interactive: bool) -> None:
@@ -122,15 +142,20 @@ def check_usage(contact: Sheet, pictures: Pictures, interactive: bool) -> None:
         raise UsageError("-i and --html exclude each other")
     if contact.url is not None and pictures is not Pictures.auto:
         raise UsageError("--pictures is for terminals; leave it out with --html")
+    if contact.large and contact.url is None:
+        raise UsageError("--large is for a page; it needs --html FILE")
 
 
-def choose(
-    samples: Iterator[Sample], wanted: cli.Fields, contact: Sheet, first: int | None, account: Account
-) -> Iterator[Sample]:
-    """Yield the *first* of *samples*, or those drawn, with the fields that are *wanted*."""
-    if wanted.fields or wanted.exclude:
-        words, dropped = select.parse_words(wanted.fields or ()), " ".join(wanted.exclude or ()).split()
-        samples = select.fields(samples, words, dropped, account, verbatim=wanted.verbatim)
+def with_fields(samples: Iterator[Sample], wanted: cli.Fields, account: Account) -> Iterator[Sample]:
+    """Yield *samples* with the fields that are *wanted*."""
+    if not (wanted.fields or wanted.exclude):
+        return samples
+    words, dropped = select.parse_words(wanted.fields or ()), " ".join(wanted.exclude or ()).split()
+    return select.fields(samples, words, dropped, account, verbatim=wanted.verbatim)
+
+
+def choose(samples: Iterator[Sample], contact: Sheet, first: int | None, account: Account) -> Iterator[Sample]:
+    """Yield the *first* of *samples*, or those drawn."""
     if first is not None:
         samples = select.count(samples, first)
     if contact.drawn is not None:
@@ -139,18 +164,61 @@ def choose(
 
 
 def write_page(
-    samples: Iterator[Sample], url: str, force: bool, title: str, first: int | None, account: Account
+    samples: Iterator[Sample], url: str, contact: Sheet, title: str, first: int | None, account: Account
 ) -> None:
-    """Write *samples* as a page of HTML to *url*."""
+    """Write a page of HTML to *url*, of *samples* as *contact* and *first* choose them; say what it does not show."""
     from tartools.show.html import page
 
-    with storage.writing(url, force) as sink:
-        account.samples_out = page.write(samples, sink, title, min(cli.workers(0), WORKERS), first)
+    drawn = page.SHOWN if first is None and contact.drawn is None else contact.drawn
+    choice = page.Choice(first, drawn, contact.seed)
+    side = page.LARGE if contact.large else page.SMALL
+    with storage.writing(url, contact.force) as sink:
+        chosen, found = page.write(samples, sink, title, choice, side, min(cli.workers(0), WORKERS), account)
+        account.check()
+    if chosen.shown < chosen.seen or chosen.more:
+        account.warn(f"{shown(url)}: {chosen} (--sample N or -c N for others)")
+    if found.broken:
+        what = several(found.broken, "broken picture or sound", "broken pictures or sounds")
+        account.warn(f"{shown(url)}: {what}, listed on the page, the first in {found.listed[0]}")
 
 
-def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account) -> None:
-    """Write *samples* to stdout as *screen* shows them, one row at a time."""
+def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account, most: int) -> bool:
+    """Write *samples* to stdout as *screen* shows them, one row at a time; stop before there are *most* lines.
+
+    Return whether there are more samples. The first row is written in any case. Then say which samples have flaws.
+    """
+    printed, more, flaws = 0, False, Flaws()
     with storage.writing("-") as sink:
-        for drawn, count in sheet.rows(samples, screen):
+        for drawn, count, lines in sheet.rows(samples, screen, flaws.note):
+            printed += lines
+            more = account.samples_out > 0 and printed > most
+            if more:
+                break
             sink.write(drawn.encode())
             account.samples_out += count
+    for line in flaws.lines():
+        account.warn(line)
+    return more
+
+
+def say_more(account: Account, total: int | None) -> None:
+    """Say how many samples of *total* were not shown, and how to see them; leave out what was read of them."""
+    account.left_out = account.samples_in - account.samples_out
+    more = "there are more samples" if total is None else several(total - account.samples_out, "more sample")
+    account.warn(f"{more}: see them with -c N, -i or --html FILE")
+
+
+def counted(urls: Sequence[str], read: Callable[[Account], Iterator[Sample]]) -> int | None:
+    """Return how many samples *read* gives; None unless *urls* are sound local files that are read quickly."""
+    if any(storage.plain_size(url) is None for url in urls):
+        return None
+    account, number = Account(say=lambda _text: None), 0
+    try:
+        with closing_upstream(samples := read(account)):
+            for _ in samples:
+                number += 1
+                if account.unpacked > QUICKLY:
+                    return None
+    except TarToolsError:
+        return None  # whoever reads on raises this again
+    return number

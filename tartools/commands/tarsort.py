@@ -40,7 +40,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import StorageError, UsageError
 from tartools.samples import sortkeys
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.samples.values import NUMBERS, parse_column
 from tartools.shards.gathering import WORKERS, gather
@@ -106,6 +106,7 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
         ranges=sortkeys.key_encoder(order) is not None,  # values are read, keys are known
         tmpdir=wanted.tmpdir,
         forks=True,
+        torn=order.by_key,
     )
     files = SampleFiles(reopened, wanted.tmpdir, urls)
     most = 1 if order.by_position else min(cli.workers(0), WORKERS)
@@ -114,9 +115,16 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
         return index.index_blocks(counted(batches, account), order, files, number, forked)
 
     blocks = gather(urls, account, reading, work, files.add_identities, most=most, plain=True)
-    records = index.records_of(blocks)
+    records = index.records_of(to_its_end(blocks, account))
     batches = sort.sorted_batches(records, order, account, files, memory=wanted.memory, tmpdir=wanted.tmpdir)
     write_batches(batches, output.destination, account)
+
+
+def to_its_end(blocks: Generator[bytes, None, None], account: Account) -> Generator[bytes, None, None]:
+    """Yield *blocks*, and tell *account* which phase of the run it is."""
+    account.phase = Phase("reading")
+    yield from blocks
+    account.phase = Phase("writing", account.samples_in, lambda: account.settled)
 
 
 def ordered(wanted: Sorting) -> sortkeys.Order:

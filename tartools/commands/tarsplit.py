@@ -13,14 +13,23 @@ OUTPUT is a prefix or a pattern:
   train-%06d.tar    train-000000.tar ...; {shard:06d} means the same
 
 New shards never mix with those of an earlier run: if any shard that OUTPUT can name exists, tarsplit writes nothing and
-fails. With --force it replaces them, and removes those that the new run did not write. Web servers can't be listed;
-there, only the first shard and the inputs are
-checked. In an http: URL, write a pattern as %06d (with the 0) or
-{shard}.
+fails. With --force the new shards replace the old set: once the last one is complete and its --post has succeeded,
+those that OUTPUT can name and this run did not write are removed, each named on stderr. With --start N, shards with
+numbers below N stay. With --start N and --maxshards M, so do those from N+M on: other runs may have written them.
+Nothing is removed after a failure, or if the input has no samples. If an old shard can't be removed, that is said, and
+the exit status is 1.
+
+Web servers can't be listed. There, only the first shard and the inputs are checked before; with --force, old shards
+behind the last new one are named and stay. In an http: URL, write a pattern as %06d (with the 0) or {shard}.
+
+--shards reads the inputs twice: stdin and pipe: are copied to --tmpdir first, which takes as much disk as they have
+bytes.
 
 Examples:
   Make two shards of up to 1 GB from a folder:
     tar -cf - --sort=name -C raw train | tarsplit -s 1e9 -o imagenet_train --maxshards 2
+  Add shards behind train-000099.tar, and replace what an interrupted run has left there:
+    tarsplit --start 100 --force -n 10000 -o train more.tar
   Cut an archive into shards of 10,000 samples, with names of your own:
     tarsplit -n 10000 -o train-%06d.tar big.tar
   Spread all samples evenly over 16 compressed shards:
@@ -30,16 +39,18 @@ Examples:
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, NoReturn
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, UsageError
-from tartools.samples.account import Account
+from tartools.errors import SampleError, StorageError, UsageError, shown
+from tartools.samples.account import Account, Phase
+from tartools.samples.sample import Batch
 from tartools.shards import numbering
-from tartools.shards.reading import Reading, read_batches
+from tartools.shards.reading import Reading, check_shards, counted, one_by_one, read_batches, shard_batches
 from tartools.shards.series import Limits, write_shards
+from tartools.shards.stream import ShardStream
 from tartools.shards.writing import Destination
 from tartools.storage.names.existing import between
 from tartools.storage.names.expand import expand
@@ -47,6 +58,9 @@ from tartools.storage.url import Url
 from tartools.tar import compression
 
 DEFAULT_SIZE = 10**9  # bytes
+LOOKED_UP = 1000  # shards of an earlier run, where they can't be listed
+
+ReadBatches = Callable[[Sequence[str], Account, Reading], Iterator[Batch]]
 
 Samples = Annotated[
     int | None, Option("-n", "--samples", metavar="N", minimum=1, help="Put at most N samples in a shard.")
@@ -67,14 +81,14 @@ Pattern = Annotated[
 Most = Annotated[
     int | None, Option("--maxshards", metavar="N", minimum=0, help="Stop after N shards; the rest is not read.")
 ]
-Start = Annotated[int, Option("--start", metavar="N", minimum=0, help="Number of the first shard.")]
+Start = Annotated[int | None, Option("--start", metavar="N", minimum=0, default="0", help="Number of the first shard.")]
 Even = Annotated[
     int | None,
-    Option("--shards", metavar="K", minimum=1, help="Make K shards of equal size, give or take one sample."),
+    Option("--shards", metavar="K", minimum=1, help="Make K shards of equal numbers of samples, give or take one."),
 ]
 Post = Annotated[
     str | None,
-    Option("--post", metavar="COMMAND", help="Run COMMAND after each complete shard; {} is replaced by its name."),
+    Option("--post", metavar="COMMAND", help="Run COMMAND after each complete shard; {} and $TAR_SHARD are its name."),
 ]
 Remove = Annotated[bool, Option("--remove", help="Remove each shard after its --post has succeeded.")]
 
@@ -88,11 +102,12 @@ def tarsplit(
     size: Size = None,
     even: Even = None,
     most: Most = None,
-    start: Start = 0,
+    start: Start = None,
     post: Post = None,
     remove: Remove = False,
     force: cli.Force = False,
     gzip: cli.Gzip = False,
+    tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
     if remove and not post:
@@ -104,29 +119,73 @@ def tarsplit(
     names = numbering.parse_numbering(output, gzip)
     compression.codec_for(names.name(0), gzip)
     urls = expand(*source.named)
+    first = start or 0
     old = existing_shards(names)
-    check_outputs(names, start, old, urls, force)
-    reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, forks=True)
-    spread = even_counts(urls, even, reading) if even else None
-    if spread is not None:
+    check_outputs(names, first, old, urls, force)
+    reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, tmpdir=tmpdir, forks=True)
+    batches: ReadBatches = read_batches
+    spread = None
+    if even:
+        spread, batches = even_counts(urls, even, reading, account)
         limits = Limits(spread.samples, None, most)
     else:
         limits = Limits(lambda _: samples, size or (None if samples else DEFAULT_SIZE), most)
     shards = write_shards(
-        read_batches(urls, account, reading),
-        lambda k: Destination(names.name(start + k), force, gzip),
-        limits,
-        account,
+        batches(urls, account, reading), lambda k: Destination(names.name(first + k), force, gzip), limits, account
     )
+    following = first
     with storage.writing("-") as printed:
-        for number, url in enumerate(shards, start):
+        for url in shards:
             finish(url, post, remove)
             printed.write(os.fsencode(url) + b"\n")
-            old.pop(number, None)
+            following += 1
     if spread is not None:
         spread.check(account.samples_in, most)
-    if old:
-        account.warn(f"left of an earlier run: {' '.join(old[number] for number in sorted(old))}")
+    if most == 0:
+        return
+    if not account.samples_in:
+        account.warn("no samples in the input; no shards written")
+    if force:
+        until = None if start is None or most is None else start + most
+        replace_set(names, range(first, following), until, old, account)
+
+
+def replace_set(
+    names: numbering.Numbering, written: range, until: int | None, old: dict[int, str], account: Account
+) -> None:
+    """Remove the shards in *old* that would mix with those *written*; report each in *account*.
+
+    They have numbers from the first that was written up to *until*, exclusive (None: all). If nothing was written, they
+    stay. Those that can't be removed are omissions; so are those that stay because nothing was written.
+    """
+    rest = {number: name for number, name in old.items() if number >= written.start and number not in written}
+    if written and not Url(names.prefix).is_local and not Url(names.prefix).is_listed:
+        rest = unlisted(names, written.stop, account)
+    for number in sorted(rest):
+        if until is not None and number >= until:
+            break
+        try:
+            if not written:
+                raise StorageError("nothing was written to replace it")
+            storage.remove(rest[number])
+        except StorageError as error:
+            account.omit(f"{shown(rest[number])}: is of an earlier run, and stays: {error.message}")
+        else:
+            account.warn(f"{shown(rest[number])}: removed, because this run did not write it")
+
+
+def unlisted(names: numbering.Numbering, number: int, account: Account) -> dict[int, str]:
+    """Return the shards that exist from *number* on, up to the first that does not: where there are no listings."""
+    found: dict[int, str] = {}
+    if Url(names.prefix).scheme == "pipe":
+        return found
+    try:
+        while len(found) < LOOKED_UP and storage.exists(name := names.name(number)):
+            found[number] = name
+            number += 1
+    except StorageError as error:
+        account.warn(f"shards of an earlier run may be left: {error}")
+    return found
 
 
 def existing_shards(names: numbering.Numbering) -> dict[int, str]:
@@ -155,23 +214,51 @@ def finish(url: str, post: str | None, remove: bool) -> None:
         storage.remove(url)
 
 
-def even_counts(urls: Sequence[str], shards: int, reading: Reading) -> "Spread":
-    """Return how many samples each of *shards* shards gets; reads all inputs.
+def even_counts(urls: Sequence[str], shards: int, reading: Reading, account: Account) -> tuple["Spread", ReadBatches]:
+    """Return how many samples each of *shards* shards gets, and a function that reads the inputs again.
 
-    Raises UsageError for an input that can't be read twice; SampleError if there are too few samples.
+    Shows its progress in *account*.
+
+    Reads all inputs. Those that can be read only once are copied to the temporary directory of *reading*.
+    Raises StorageError; SampleError if there are too few samples.
     """
     from tartools.shards.gathering import WORKERS, gather_results
+    from tartools.storage.copies import Copy
 
-    for url in urls:
-        if not storage.is_repeatable(url):
-            raise UsageError("--shards reads the inputs twice, which is impossible for this one", url=url)
+    storage.check_inputs(urls)
+    copying = Account()
+    account.phase = Phase("copying", account=copying)
+
+    def count_copied(count: int) -> None:
+        copying.bytes_in += count
+
+    once = {at: url for at, url in enumerate(urls) if not storage.is_repeatable(url)}
+    copies = {at: Copy(url, reading.tmpdir, count_copied) for at, url in once.items()}
+
+    def shard(at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
+        copied = copies[at].open() if at in copies else None
+        return shard_batches(url, account, reading, ShardStream(url, account, reading.forks, copied))
+
+    def batches(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Batch]:
+        check_shards(urls, account)
+        return one_by_one(shard(at, url, account, reading) for at, url in enumerate(urls))
+
     counts: list[int] = []
     most = min(cli.workers(0), WORKERS)
     silent = Account(lambda _: None)
-    gather_results(urls, silent, reading, lambda batches: sum(map(len, batches)), most, counts.append)
+    account.phase = Phase("counting", account=silent)
+
+    def count(found: Iterator[Batch]) -> int:
+        return sum(map(len, counted(found, silent)))
+
+    if copies:  # other processes could not open these
+        counts.append(count(batches(urls, silent, reading)))
+    else:
+        gather_results(urls, silent, reading, count, most, counts.append)
+    account.phase = Phase("writing", sum(counts), lambda: account.samples_out)
     if sum(counts) < shards:
         raise SampleError(f"{sum(counts)} samples are too few for {shards} shards")
-    return Spread(sum(counts), shards)
+    return Spread(sum(counts), shards), batches
 
 
 class Spread:

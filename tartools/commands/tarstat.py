@@ -5,8 +5,12 @@ field its sizes, and how many samples lack it; which fields occur together; form
 each class occurs; how evenly the shards are filled. On a terminal these are tables, otherwise one fact per line.
 
 Classes are the values of the field cls, of fields that begin with cls., and of those that --classes names. Pictures are
-recognized by the last part of their field (jpg, png ...); their headers are read, their pixels are not decoded. Large
-payloads of local files are not read at all. Names and values are escaped.
+recognized by the last part of their field (jpg, png ...). Their headers are read; --decode decodes all of each picture
+(of an animation the first frame), to find those that are cut or damaged. Large payloads of local files that are neither
+are not read at all. Names and values are escaped.
+
+Up to 20 keys of broken pictures are listed, and of samples that lack a field that most samples have; --json lists up to
+1,000,000 of each.
 
 Counts, sums, minima and maxima are exact. Quantiles are up to 1 % too small, and do not depend on -p. At most 1,000
 different fields, combinations of fields, classes and picture sizes are listed.
@@ -22,19 +26,24 @@ shards, which mostly wait, -p 16 is faster than the default.
   shards        count; samples and their bytes in one (min, median, max);
                 smallest and largest (url, samples, bytes)
   fields        of each: field, members, samples, missing (samples without it),
-                missing_in (the first key of these), bytes,
+                missing_in (the first key of these), missing_keys (all of
+                them, if most samples have the field), torn (the first of
+                these keys that comes back in its shard: tarsort would bring
+                its members together), bytes,
                 sizes (min, p5, median, p95, max), histogram (how many sizes
                 from min to max, in equal steps of their logarithms),
                 classes (values: how many; counts; long: above 256 bytes),
                 pictures (formats, sizes, width, height, broken; broken_in and
-                why: of the first that is)
+                why: of the first that is; broken_keys)
   combinations  of each, the most frequent first: fields, samples
 
 Examples:
   Summarize one shard:
     tarstat train.tar
-  List the fields that some samples lack:
+  List the fields that some samples lack, and 20 of these samples:
     tarstat 'train-{000..147}.tar' | grep ^missing
+  List all pictures that can't be decoded:
+    tarstat --decode --json train.tar | jq -r '.fields[].pictures.broken_keys[]?'
   Count the values of two more fields, with eight workers:
     tarstat --classes 'label split' -p 8 'train-*.tar'
   Get the size of each field, for a program:
@@ -45,6 +54,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from tartools import cli, storage
@@ -52,12 +62,12 @@ from tartools.cli import Option
 from tartools.errors import SampleError, TarToolsError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.samples.values import field_list
+from tartools.samples.values import blanks, field_list
 from tartools.shards.gathering import WORKERS, gather_results
 from tartools.shards.reading import Reading
 from tartools.show import decoding, statreport, terminal, text
-from tartools.stages import statistics
-from tartools.stages.statistics import Distribution, Field, PictureSize, Statistics
+from tartools.stages.statistics.counting import FieldKinds, count_batch
+from tartools.stages.statistics.totals import DIGITS, LISTED, Distribution, Field, PictureSize, Statistics
 from tartools.storage.names.expand import expand
 from tartools.tar import Member
 
@@ -71,6 +81,7 @@ class Looks(cli.Group):
         str | None,
         Option("--classes", metavar="NAMES", help="Count the values of these fields too, in quotes: 'label split'."),
     ] = None
+    decode: Annotated[bool, Option("--decode", help="Decode all pictures, to find those that are broken.")] = False
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
 
 
@@ -91,28 +102,30 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Worker
     """Run the command."""
     urls = expand(*source.named)
     named = (looks.classes or "").split()
-    wanted = statistics.FieldKinds(classes_in(named), is_picture, measured)
+    wanted = FieldKinds(classes_in(named), is_picture, partial(measured, decode=looks.decode))
     reading = Reading(source.lax, source.skip_special, ranges=True, forks=True)
+    listed = LISTED if looks.json else statreport.LISTED
     most = parallel or min(cli.workers(0), WORKERS)
 
     def told_of(batches: Iterator[Batch]) -> dict[str, Any]:
-        found = Statistics()
+        found = Statistics(listed=listed)
         for batch in batches:
-            found.add(statistics.count_batch(batch, wanted))
+            found.add(count_batch(batch, wanted, listed))
             account.samples_in += len(batch)
             account.samples_out += len(batch)
         return found.as_dict()
 
-    found = Statistics()
+    found = Statistics(listed=listed)
     gather_results(urls, account, reading, told_of, most, lambda part: found.add(Statistics.from_dict(part)))
     if found.samples and found.fields is not None:
         known = {field.lower() for field in found.fields}
         unseen = [name for name in named if name.lower() not in known]
         if unseen:
+            lost = " ".join(unseen)
             raise SampleError(
-                f"no sample had the field {' '.join(unseen)}; the fields were: {field_list(found.fields)}"
+                f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(found.fields)}"
             )
-    facts = facts_of(found, urls, account.unpacked)
+    facts = facts_of(found, urls, account)
     if looks.json:
         written = json.dumps(facts, indent=2) + "\n"
     elif os.isatty(1):
@@ -134,10 +147,10 @@ def is_picture(name: str) -> bool:
     return name.rpartition(".")[2].lower() in text.PICTURES
 
 
-def measured(member: Member) -> PictureSize:
-    """Return what the header of the picture *member* says, or what is wrong with it."""
+def measured(member: Member, *, decode: bool) -> PictureSize:
+    """Return what the header of the picture *member* says, or why it is broken; *decode* looks at all of it."""
     try:
-        form, width, height, _ = decoding.read_header(member, any_size=True)
+        form, width, height, _ = decoding.examined(member) if decode else decoding.read_header(member)
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own
@@ -145,8 +158,9 @@ def measured(member: Member) -> PictureSize:
     return PictureSize(form, width, height)
 
 
-def facts_of(found: Statistics, urls: Sequence[str], size: int) -> dict[str, Any]:
-    """Return what was *found* in the shards *urls*, archives of *size* bytes in all, in the shape of --json."""
+def facts_of(found: Statistics, urls: Sequence[str], account: Account) -> dict[str, Any]:
+    """Return what was *found* in the shards *urls*, which *account* has counted, in the shape of --json."""
+    size = account.unpacked
     taken = found.headers + found.payloads + found.padding
     return {
         "samples": found.samples,
@@ -161,21 +175,26 @@ def facts_of(found: Statistics, urls: Sequence[str], size: int) -> dict[str, Any
         "shards": balance(found.shards, urls),
         "fields": None
         if found.fields is None
-        else [facts_of_field(name, field, found.samples) for name, field in found.fields.items()],
+        else [facts_of_field(name, field, found, account) for name, field in found.fields.items()],
         "combinations": None
         if found.combinations is None
         else [{"fields": name.split("/"), "samples": count} for name, count in by_count(found.combinations).items()],
     }
 
 
-def facts_of_field(name: str, field: Field, samples: int) -> dict[str, Any]:
-    """Return what was found in the *field* called *name*, of so many *samples*."""
+def facts_of_field(name: str, field: Field, found: Statistics, account: Account) -> dict[str, Any]:
+    """Return what was *found* in the *field* called *name*; *account* knows keys that come back."""
+    samples, usual = found.samples, 2 * field.samples > found.samples
+    lacking = found.lacking(name) if field.samples < samples else []
+    torn = (key for key in lacking or () if key.encode("utf-8", "surrogateescape") in account.torn)
     facts = {
         "field": name,
         "members": field.members,
         "samples": field.samples,
         "missing": samples - field.samples,
         "missing_in": field.lacking,
+        "missing_keys": lacking if usual else [],
+        "torn": next(torn, None),
         "bytes": field.sizes.total,
         "sizes": {
             "min": field.sizes.least,
@@ -201,8 +220,9 @@ def facts_of_field(name: str, field: Field, samples: int) -> dict[str, Any]:
             "width": spread(pictures.widths),
             "height": spread(pictures.heights),
             "broken": pictures.broken,
-            "broken_in": pictures.example,
+            "broken_in": pictures.broken_keys[0] if pictures.broken_keys else None,
             "why": pictures.why,
+            "broken_keys": pictures.broken_keys,
         }
     return facts
 
@@ -229,8 +249,8 @@ def place(low: int) -> int:
     >>> place(255), place(256), place(512)
     (255, 256, 384)
     """
-    shift = max(0, low.bit_length() - statistics.DIGITS)
-    return (shift << statistics.DIGITS - 1) + (low >> shift)
+    shift = max(0, low.bit_length() - DIGITS)
+    return (shift << DIGITS - 1) + (low >> shift)
 
 
 def by_count(counts: dict[str, int]) -> dict[str, int]:

@@ -1,5 +1,5 @@
 """Other formats, to samples and back.
 
-`plan` reads the plans of tarcreate, `build` makes the samples that they plan, `tsv` writes and reads tables as TSV, CSV
-and JSON lines. Begin reading at `plan`.
+`plan` reads the plans of tarcreate, `folder` plans what a folder has, `build` makes the samples that they plan, `tsv`
+writes and reads tables as TSV, CSV and JSON lines. Begin reading at `plan`.
 """

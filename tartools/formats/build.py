@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from tartools import storage, tar
+from tartools.errors import StorageError, TarToolsError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage.scratch import scratch_file
@@ -25,11 +26,16 @@ READ = 1 << 18  # bytes
 
 
 class PlannedMember(NamedTuple):
-    """A member to make: its path, and its payload or the URL to read it from."""
+    """A member to make: its path, and its payload or the URL to read it from.
+
+    *line* (from 1 on) and *column* say where the plan names the URL; 0 and "" if nothing does.
+    """
 
     path: bytes
     payload: bytes = b""
     url: str | None = None
+    line: int = 0
+    column: str = ""
 
 
 class PlannedSample(NamedTuple):
@@ -54,29 +60,50 @@ def urls_of(planned: Iterable[PlannedSample]) -> list[str]:
     return list(dict.fromkeys(part.url for sample in planned for part in sample.parts if part.url is not None))
 
 
-def build_samples(planned: Iterable[PlannedSample], account: Account) -> Iterator[Sample]:
-    """Yield the *planned* samples, in order. Members are new: mode 0644, owner and time 0.
+def place(line: int, column: str) -> str:
+    """Return where something is in a plan: its line, and its column if there are some."""
+    return f"line {line}, column {column}" if column else f"line {line}"
+
+
+def located(error: TarToolsError, part: PlannedMember, name: str, advice: str = "") -> StorageError:
+    """Return the failure *error* of the source of *part* with its place in the plan *name*, and *advice*."""
+    return StorageError(
+        f"{error.message} ({shown(name)}: {place(part.line, part.column)}{advice})", url=error.url, offset=error.offset
+    )
+
+
+def build_samples(planned: Iterable[PlannedSample], account: Account, name: str = "") -> Iterator[Sample]:
+    """Yield the samples that the plan *name* has *planned*, in order. Members are new: mode 0644, owner and time 0.
 
     Holds: one sample; members above 1 MiB are ranges of local files, others above 16 MiB go to scratch.
     Raises: StorageError if a URL cannot be read.
     """
     for key, parts in planned:
-        members = tuple(build_member(part) for part in parts)
+        members = tuple(build_member(part, name) for part in parts)
         account.bytes_in += sum(member.size for member in members)
         account.samples_in += 1
         yield Sample(key, members)
 
 
-def build_member(part: PlannedMember) -> Member:
-    """Return the member that *part* plans. Raises: StorageError if its URL cannot be read."""
+def build_member(part: PlannedMember, name: str = "") -> Member:
+    """Return the member that *part* of the plan *name* plans. Raises: StorageError if its URL cannot be read."""
     if part.url is None:
         return tar.new_member(part.path, part.payload)
-    with closing(storage.open_read(part.url)) as stream:
+    try:
+        return _member_of(part, part.url)
+    except StorageError as error:
+        if not part.line:
+            raise
+        raise located(error, part, name) from error
+
+
+def _member_of(part: PlannedMember, url: str) -> Member:
+    with closing(storage.open_read(url)) as stream:
         file = stream.file
         if file is not None and (size := os.fstat(file.fileno()).st_size) > RANGE:
             return Member(part.path, file, 0, 0, size, tar.encode_header(part.path, size))
         source = _read_all(stream)
-        check_whole(stream, part.url)
+        check_whole(stream, url)
     size = os.fstat(source.fileno()).st_size if isinstance(source, io.FileIO) else len(source)
     return Member(part.path, source, 0, 0, size, tar.encode_header(part.path, size))
 

@@ -1,22 +1,20 @@
-"""Plans of tarcreate: read a table, a recipe or a folder, and say which samples to make of it.
+"""Plans of tarcreate: read a table or a recipe, and say which samples to make of it.
 
-`from_table`, `from_recipe` and `from_folder` give planned samples; `tartools.formats.build` makes them.
+`from_table` and `from_recipe` give planned samples, `folder.from_folder` those of a folder; `build` makes them.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from tartools.errors import SampleError, StorageError, concealed, printable
-from tartools.formats.build import PlannedMember, PlannedSample, local_url
-from tartools.samples.account import Account
-from tartools.samples.sample import checked_path, join_path
-from tartools.samples.values import PSEUDO
+from tartools.errors import SampleError, UsageError, shown
+from tartools.formats.build import PlannedMember, PlannedSample, local_url, place
+from tartools.formats.tsv import titled
+from tartools.samples.sample import checked_path
+from tartools.samples.values import PSEUDO, checked_key
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
 from tartools.tar import split_path
@@ -35,41 +33,37 @@ class Plan(NamedTuple):
     base: str = ""
     allow_pipe: bool = False
 
-    def failure(self, line: int, what: str) -> SampleError:
-        """Return the failure of *line*."""
-        return SampleError(f"line {line}: {what}", url=self.name)
+    def failure(self, line: int, what: str, column: str = "") -> SampleError:
+        """Return the failure of *line*, in *column* if it has one."""
+        return SampleError(f"{place(line, column)}: {what}", url=self.name)
 
-    def source(self, text: str, line: int) -> str:
-        """Return the URL that *text* names; local paths are relative to the base. Raises: SampleError for stdin."""
-        url = Url(text)
-        if url.scheme == "-":
-            raise self.failure(line, "a member cannot be read from stdin; write ./- for a file of that name")
-        return local_url(path_of(url), self.base) if url.is_local else url
+    def source(self, text: str, line: int, column: str = "") -> str:
+        """Return the URL that *text* names; local paths are relative to the base.
 
-
-def checked_key(key: str) -> str:
-    """Return *key* if it is safe.
-
-    Raises: SampleError if it is empty, or would lead out of the folder in which the archive is unpacked.
-    """
-    if not key:
-        raise SampleError("the key is empty")
-    if key.startswith("/") or ".." in key.split("/"):
-        raise SampleError(
-            f"the key {key!r} is absolute or contains '..', so that it would leave the folder when unpacked"
-        )
-    return key
+        Raises: SampleError for stdin, and for what is no URL.
+        """
+        try:
+            url = Url(text)
+            if url.scheme == "-":
+                raise UsageError("a member cannot be read from stdin; write ./- for a file of that name")
+            return local_url(path_of(url), self.base) if url.is_local else url
+        except UsageError as error:
+            raise self.failure(line, error.message, column) from None
 
 
 # ---- tables ----
 
 
 class PlanColumn(NamedTuple):
-    """A column of a table: the *field* that it fills, with the contents of its URL if *reads*; or it is *ignored*."""
+    """A column of a table: the *field* that it fills, with the contents of its URL if *reads*; or it is *ignored*.
+
+    *title* is its name in the header.
+    """
 
     field: str
     reads: bool
     ignored: bool
+    title: str
 
 
 def read_header(cells: Sequence[str], plan: Plan, line: int) -> list[PlanColumn]:
@@ -77,7 +71,7 @@ def read_header(cells: Sequence[str], plan: Plan, line: int) -> list[PlanColumn]
 
     Raises: SampleError for an invalid field name, two columns for one field, or a header without a field.
     """
-    columns = [PlanColumn(cell.removeprefix("@"), cell.startswith("@"), cell in PSEUDO) for cell in cells]
+    columns = [PlanColumn(*titled(cell), cell in PSEUDO, cell) for cell in cells]
     fields = [column.field for column in columns if not column.ignored]
     for field in fields:
         try:
@@ -104,8 +98,10 @@ def from_table(
 
     An empty cell is an empty field; in a column that is read from URLs, the sample lacks the field.
 
-    Raises: SampleError, naming the line, for a bad key or URL, or a sample without a field.
+    Raises: SampleError, naming line and column, for a bad key or URL, or a sample without a field.
     """
+    key_column = "" if key_at is None else "__key__"
+    last_key, last_line = "", 0
     for index, (line, cells) in enumerate(rows):
         try:
             key = checked_key(template.format(index, index=index) if key_at is None else cells[key_at])
@@ -115,7 +111,11 @@ def from_table(
                 if not column.ignored and (cell or not column.reads)
             ]
         except SampleError as error:
-            raise error if error.url else plan.failure(line, error.message) from None
+            raise error if error.url else plan.failure(line, error.message, key_column) from None
+        if key == last_key:
+            what = f"the key {key!r} is that of line {last_line} too, and readers would take both for one sample"
+            raise plan.failure(line, what, key_column)
+        last_key, last_line = key, line
         if not parts:
             raise plan.failure(line, f"the sample {key!r} has no field, so an archive cannot hold it")
         yield PlannedSample(_bytes(key), tuple(parts))
@@ -124,10 +124,11 @@ def from_table(
 def _cell(path: bytes, cell: str, column: PlanColumn, plan: Plan, line: int) -> PlannedMember:
     if not column.reads:
         return PlannedMember(path, _bytes(cell))
-    url = plan.source(cell, line)
+    url = plan.source(cell, line, column.title)
     if Url(url).scheme == "pipe" and not plan.allow_pipe:
-        raise plan.failure(line, f"a command in a table is not run without --allow-pipe: {concealed(cell)}")
-    return PlannedMember(path, url=url)
+        what = f"a command in a table is not run without --allow-pipe: {shown(cell)}"
+        raise plan.failure(line, what, column.title)
+    return PlannedMember(path, url=url, line=line, column=column.title)
 
 
 # ---- recipes ----
@@ -161,67 +162,10 @@ def _recipe_parts(lines: Iterable[str], plan: Plan) -> Iterator[PlannedMember]:
         if source.startswith(TEXT):
             yield PlannedMember(_bytes(name), _bytes(source.removeprefix(TEXT)))
         else:
-            yield PlannedMember(_bytes(name), url=plan.source(source, number))
+            yield PlannedMember(_bytes(name), url=plan.source(source, number), line=number)
 
 
-# ---- folders ----
-
-
-def from_folder(folder: str, class_field: str | None, account: Account | None) -> list[PlannedSample]:
-    """Return the samples in the tree of files below *folder*, sorted by the bytes of key and field.
-
-    The key of a file is its path relative to *folder*. With *class_field*, samples (but not files without a field) get
-    a field of that name with the name of their directory. Symbolic links and special files are left out and reported
-    to *account*, unless it is None.
-
-    Holds: all paths. Raises: StorageError for a directory that cannot be read; SampleError if a field occurs twice.
-    """
-    files, others = list_tree(folder)
-    if others and account:
-        path, kind = others[0]
-        more = f"; nor are {len(others) - 1} more such files" if len(others) > 1 else ""
-        account.omit(f"{printable(path)}: a {kind} is not followed and not stored{more} (--skip-special accepts that)")
-    parts = [PlannedMember(path, url=local_url(os.fsdecode(path), folder)) for path in files]
-    if class_field is not None:
-        top = os.path.basename(os.path.abspath(folder))
-        keys = {key for key, field in map(split_path, files) if field}
-        for key in keys:
-            label = os.path.basename(os.path.dirname(key)) or os.fsencode(top)
-            parts.append(PlannedMember(join_path(key, os.fsencode(class_field)), label))
-    parts.sort(key=lambda part: split_path(part.path))
-    return list(grouped(parts, folder))
-
-
-def list_tree(folder: str) -> tuple[list[bytes], list[tuple[str, str]]]:
-    """Return the paths of the files below *folder*, relative to it, and (path, kind) of links and special files.
-
-    Order: the files in none, the others by path. Raises: StorageError for a directory that cannot be read.
-    """
-    files: list[bytes] = []
-    others: list[tuple[str, str]] = []
-    waiting = [b""]
-    while waiting:
-        inside = waiting.pop()
-        where = os.path.join(os.fsencode(folder), inside) if inside else os.fsencode(folder)
-        try:
-            with os.scandir(where) as entries:
-                for entry in entries:
-                    path = os.path.join(inside, entry.name)
-                    mode = entry.stat(follow_symlinks=False).st_mode
-                    if stat.S_ISDIR(mode):
-                        waiting.append(path)
-                    elif stat.S_ISREG(mode):
-                        files.append(path)
-                    else:
-                        others.append((os.fsdecode(entry.path), _kind(mode)))
-        except OSError as error:
-            raise StorageError(error.strerror or str(error), url=os.fsdecode(where)) from error
-    return files, sorted(others)
-
-
-def _kind(mode: int) -> str:
-    kinds = ((stat.S_ISLNK, "symbolic link"), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket"))
-    return next((kind for test, kind in kinds if test(mode)), "device")
+# ---- samples ----
 
 
 def grouped(parts: Iterable[PlannedMember], name: str) -> Iterator[PlannedSample]:

@@ -8,12 +8,14 @@ import io
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import IO, NamedTuple
 
-from tartools.errors import SampleError, UsageError
-from tartools.samples.account import Account
+from tartools import storage
+from tartools.errors import SampleError, TarToolsError, UsageError
+from tartools.samples.account import FIRST, TOGETHER, Account
 from tartools.samples.sample import Sample
-from tartools.samples.values import Column, field_list, getter, lookup, parse_column
+from tartools.samples.values import Column, blanks, field_list, getter, lookup, parse_column
 from tartools.storage.streams import Sink
 
 CHUNK = 1 << 16  # bytes collected before they are written
@@ -51,6 +53,28 @@ def _unescaped(found: re.Match[str]) -> str:
     if found[0] not in _UNESCAPES:
         raise ValueError(f"unknown escape {found[0]!r}; the escapes are \\t \\n \\r, and \\\\ for a backslash")
     return _UNESCAPES[found[0]]
+
+
+def title(field: str) -> str:
+    r"""Return what a column of payloads of *field* is called in a header.
+
+    For tarcreate, a column @NAME holds paths of files to read: so the field @NAME is called \@NAME, \@NAME is \\@NAME.
+
+    >>> title("@txt"), title("txt")
+    ('\\@txt', 'txt')
+    """
+    return "\\" + field if re.match(r"\\*@", field) else field
+
+
+def titled(title: str) -> tuple[str, bool]:
+    r"""Return the field that a column called *title* is for, and whether the column holds paths of files to read.
+
+    >>> titled("@jpg"), titled("\\@txt"), titled("txt")
+    (('jpg', True), ('@txt', False), ('txt', False))
+    """
+    if title.startswith("@"):
+        return title[1:], True
+    return title[1:] if re.match(r"\\+@", title) else title, False
 
 
 def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
@@ -112,12 +136,13 @@ def rows(samples: Iterable[Sample], table: TableFormat, account: Account, most: 
     of = json_getter if form == "jsonl" else getter
     getters = [of(column, verbatim=verbatim) for column in table.columns]
     nothing = ABSENT if form == "jsonl" else None  # in JSON, None is a value
+    samples = iter(samples)
     for index, sample in enumerate(samples):
         values = [get(sample, index) for get in getters]
         if unseen or nothing in values:
             absent = [name for name, value in zip(names, values, strict=True) if value is nothing]
             if absent and missing is None:
-                raise _lacks(sample, absent[0])
+                raise _lacks(sample, absent[0], _is_torn(sample, samples, account))
             unseen.intersection_update(absent)
             seen.update(dict.fromkeys(sample.fields) if unseen else ())
             values = [missing if value is nothing else value for value in values]
@@ -135,7 +160,7 @@ def rows(samples: Iterable[Sample], table: TableFormat, account: Account, most: 
 def lines(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
     """Yield the header, if wanted, then *rows*."""
     if table.header and table.form != "jsonl":
-        yield line_maker(table.form, table.names)(table.names).encode("utf-8", "replace")
+        yield line_maker(table.form, table.names)([title(name) for name in table.names]).encode("utf-8", "replace")
     yield from rows
 
 
@@ -157,7 +182,9 @@ class EmptyColumnCheck:
         """Raise SampleError if a column is empty, unless there were no samples."""
         if self._left and self._fields:
             lost = " ".join(name for name in self._names if name in self._left)
-            raise SampleError(f"no sample had a value for {lost}; the fields were: {field_list(self._fields)}")
+            raise SampleError(
+                f"no sample had a value for {lost}{blanks(lost)}; the fields were: {field_list(self._fields)}"
+            )
 
 
 def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], object]:
@@ -170,10 +197,33 @@ def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], ob
     return value
 
 
-def _lacks(sample: Sample, name: str) -> SampleError:
+def _is_torn(sample: Sample, following: Iterator[Sample], account: Account) -> bool:
+    """Return whether the key of *sample* is known to come back in its shard.
+
+    Of a plain file, up to 10,000 *following* samples are read to find out; elsewhere that could take any time.
+    """
+    if account.torn.get(sample.raw_key) == sample.shard:
+        return True
+    if storage.plain_size(sample.shard) is None:
+        return False
+    try:
+        for later in islice(following, FIRST):
+            if later.shard != sample.shard or later.raw_key == sample.raw_key:
+                return later.shard == sample.shard
+    except TarToolsError:  # the missing value is what is reported
+        pass
+    return False
+
+
+def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
+    more = (
+        f"; other members of this key are elsewhere in the shard: {TOGETHER}"
+        if torn
+        else (" (--missing STR writes STR instead)")
+    )
     return SampleError(
-        f"sample {sample.key!r} has no value for {name!r}; its fields are: {field_list(sample.fields)} "
-        "(--missing STR writes STR instead)",
+        f"sample {sample.key!r} has no value for {name!r}{blanks(name)}; its fields are: "
+        f"{field_list(sample.fields)}{more}",
         url=sample.shard,
     )
 
@@ -243,9 +293,18 @@ def read_rows(file: IO[bytes], form: str, name: str) -> Iterator[Row]:
     for row in (csv_rows if form == "csv" else tsv_rows)(file, name):
         if len(row.cells) != width and row.cells in ([], [""]):
             continue
+        alone = row.cells[0].strip() if len(row.cells) == 1 and form == "tsv" else ""
+        if not width and (" " in alone or "," in alone):
+            other = "blanks" if " " in alone else "commas (--format csv reads those)"
+            raise SampleError(
+                f"line {row.line}: in a TSV, tabs separate the columns; this header has {other}", url=name
+            )
         width = width or len(row.cells)
         if len(row.cells) != width:
-            raise SampleError(f"line {row.line}: the header has {width} cells, this row has {len(row.cells)}", url=name)
+            advice = "; tabs separate the columns, and this line has blanks" if " " in alone else ""
+            raise SampleError(
+                f"line {row.line}: the header has {width} cells, this row has {len(row.cells)}{advice}", url=name
+            )
         yield row
 
 
@@ -253,10 +312,12 @@ def tsv_rows(file: IO[bytes], name: str) -> Iterator[Row]:
     """Yield the rows of a TSV file; an empty line is a row of one empty cell. As `read_rows`."""
     for number, line in enumerate(text_lines(file, "\n"), 1):
         cells = line.removesuffix("\n").removesuffix("\r").split("\t")  # a CR in a value is escaped
+        found: list[str] = []
         try:
-            yield Row(number, [unescape(cell) for cell in cells])
+            found.extend(map(unescape, cells))
         except ValueError as error:
-            raise SampleError(f"line {number}: {error}", url=name) from None
+            raise SampleError(f"line {number}, column {len(found) + 1}: {error}", url=name) from None
+        yield Row(number, found)
 
 
 def csv_rows(file: IO[bytes], name: str) -> Iterator[Row]:

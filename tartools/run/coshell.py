@@ -27,12 +27,10 @@ import select
 import shlex
 import signal
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 
 from tartools.run.directories import LOG
-from tartools.run.processes import kill_sessions
-from tartools.storage.pipe import Child, describe
+from tartools.storage.children import Child, describe
 
 _CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were not tested
 # All in one line, so that messages of bash have the same line numbers as in a new shell.
@@ -101,7 +99,6 @@ class Coshell:
         self, name: str, program: str, command: str, folder: bytes, environment: Mapping[bytes, bytes], logged: bool
     ) -> None:
         self.reusable = True
-        self._lock = threading.Lock()
         self._shard: bytes | None = None
         self._notices, theirs = os.pipe()
         try:
@@ -160,28 +157,14 @@ class Coshell:
             return f"was stopped by {signal.Signals(status - 128).name}, and killed"
         return describe(128 - status)
 
-    def kill(self) -> None:
-        """Kill the shell and all of its session; `wait` in another thread then returns soon."""
-        with self._lock:
-            if self.child.running:
-                self.child.kill()
-                kill_sessions({self.child.pid})
-
     def end(self) -> int:
         """Kill the shell and all of its session, and return its status."""
-        self.kill()
-        return self.close()
-
-    def close(self) -> int:
-        """Kill the shell, which is idle, and return its status."""
-        self.child.kill()
-        with self._lock:  # not while `kill` uses its number, which is free once it is reaped
-            status = self.child.wait()
+        status = self.child.end(signal.SIGKILL)
         if not self._answers.closed:
             self._tasks.close()
             self._answers.close()
             os.close(self._notices)
-        return status or 0
+        return status
 
     def _answered(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds for an answer; and say whether it came."""

@@ -21,8 +21,10 @@ import re
 import subprocess
 import threading
 import time
+from collections.abc import Set
 
-from tartools.run.processes import environment
+from tartools.errors import StorageError
+from tartools.storage.children import describe, environment, processes
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.scratch import scratch_file
 
@@ -35,6 +37,9 @@ SLOT = 12  # bytes of a process number and a newline in the list
 PROGRAM = r"""
 exec 3<&1 4<&0 5>&2 >/dev/null 2>&1
 marks=$1 folder=$2 inside=$3 keep=$4
+export LC_ALL=C  # names of any bytes are lines of text
+# of a line of stat: number (name) state parent group session; the name may contain anything
+parents='s|^/proc/\([0-9]*\)/.*) [A-Z] \([0-9]*\) [0-9]* \([0-9]*\) .*|\1/\2/\3|p'
 {
 read -r word && exit
 sessions=" $(echo $(cat <&3)) " found=" " more=yes
@@ -50,13 +55,11 @@ while test "$more"; do
         case $found in *" $number "*) continue ;; esac
         kill -s STOP "$number" && found="$found$number " more=yes
     done
-    for process in /proc/[0-9]*; do
-        number=${process#/proc/}
+    for process in $(grep -H '' /proc/[0-9]*/stat | sed -n "$parents"); do  # number/parent/session
+        number=${process%%/*} parent=${process#*/}
         case $found in *" $number "*) continue ;; esac
-        read -r line <"$process/stat" || continue  # number (name) state parent group session
-        set -- ${line##*\) }
         case $sessions$found in
-        *" $2 "* | *" $4 "*) kill -s STOP "$number" && found="$found$number " more=yes ;;
+        *" ${parent%/*} "* | *" ${parent#*/} "*) kill -s STOP "$number" && found="$found$number " more=yes ;;
         esac
     done
 done
@@ -72,7 +75,7 @@ class Guard:
     """Watches this process until `close`. If it dies before, ends its commands and removes *folder* unless *keep*.
 
     What this process starts from now on inherits a mark. Threads may share a guard. Holds: two file descriptors.
-    Raises: StorageError if the list can't be made in *tmpdir*.
+    Raises: StorageError if the list can't be made in *tmpdir*, or if no `sh` can be started.
     """
 
     def __init__(self, folder: bytes = b"", *, keep: bool = False, tmpdir: str | None = None) -> None:
@@ -85,8 +88,15 @@ class Guard:
         with deferred_signals():
             inside = re.sub(rb"([][?*\\])", rb"\\\1", folder) + b"/*"
             words: list[str | bytes] = [f"^{MARKS}=.*/{self._mark}/", folder, inside, "keep" if keep else ""]
-            self._process = subprocess.Popen(
-                ["sh", "-c", PROGRAM, "tartools-guard", *words],
+            self._process = self._start(["sh", "-c", PROGRAM, "tartools-guard", *words])
+            os.environ[MARKS] = f"{self._marks_before or ''}/{self._mark}/"
+
+    def _start(self, words: list[str | bytes]) -> subprocess.Popen[bytes]:
+        """Return the ended parent of the guard, with the pipes of the guard. Raises: StorageError."""
+        why = ""
+        try:
+            process = subprocess.Popen(
+                words,
                 stdin=subprocess.PIPE,
                 stdout=self._list,
                 stderr=subprocess.PIPE,
@@ -94,8 +104,17 @@ class Guard:
                 env={name: value for name, value in os.environb.items() if name != os.fsencode(MARKS)},
                 start_new_session=True,  # so that it gets no signals of the terminal
             )
-            os.environ[MARKS] = f"{self._marks_before or ''}/{self._mark}/"
-        self._process.wait()  # for the first `sh`, the parent of the guard
+        except OSError as error:
+            why = error.strerror or str(error)
+        else:
+            if not (status := process.wait()):
+                return process
+            why = f"sh {describe(status)}"
+            for pipe in (process.stdin, process.stderr):
+                assert pipe is not None
+                pipe.close()
+        self._list.close()
+        raise StorageError(f"cannot start `sh`, which ends commands and removes directories if this is killed: {why}")
 
     def reserve(self) -> int:
         """Return a slot for `watch`, to be called before a session is started. Raises: OSError if the disk is full."""
@@ -116,12 +135,18 @@ class Guard:
         with self._lock:
             self._free.append(slot)
 
-    def marks(self, number: int) -> bool:
-        """Tell whether the process *number* has our mark: we started it, or what we started did."""
-        mark = os.fsencode(f"/{self._mark}/")
-        return any(
-            variable.startswith(os.fsencode(MARKS + "=")) and mark in variable for variable in environment(number)
-        )
+    def marked(self, sessions: Set[int] | None = None) -> set[int]:
+        """Return the numbers of the processes in *sessions* that have our mark: what we have started, and so on.
+
+        By default in all sessions but that of this process.
+        """
+        mark, ours = os.fsencode(f"/{self._mark}/"), os.getsid(0)
+        return {
+            process.number
+            for process in processes()
+            if (process.session != ours if sessions is None else process.session in sessions)
+            and any(v.startswith(os.fsencode(MARKS + "=")) and mark in v for v in environment(process.number))
+        }
 
     def close(self) -> None:
         """End the guard, which leaves everything as it is, and wait until it has ended."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from tartools import storage
 from tartools.errors import StorageError, shown
-from tartools.run.log import FAILED
-from tartools.run.sessions import Sessions
-from tartools.run.tasks import Task, TaskResult
+from tartools.run.log import FAILED, Key, key_of
+from tartools.run.sessions import STDERR, Sessions
+from tartools.run.tasks import Task, TaskResult, without_signatures
 from tartools.samples.account import Jobs
 from tartools.stages import ordered
 from tartools.storage.names.existing import existing
@@ -22,21 +22,21 @@ OnRetry = Callable[[Task, TaskResult], object]
 HOST = os.uname().nodename
 
 
-def tasks_to_do(
-    tasks: Sequence[Task], records: Mapping[tuple[str, str], Mapping[str, Any]], *, redo: bool
-) -> list[Task]:
+def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
     """Return those of *tasks* that have no output yet, or that failed by *records* of a log; with *redo* all of them.
 
-    A failed task replaces its output. A directory does not count as an output, because it does not appear whole.
+    A failed task replaces its output. A directory does not count as an output, because it does not appear whole. Nor
+    does a file without bytes: it is what a crash of the machine leaves of an output that was not on the disk yet.
     Raises: StorageError if the existence of an output can't be determined.
     """
     failed = {which for which, entry in records.items() if entry["status"] == FAILED}
     present = set() if redo else existing([task.output for task in tasks if task.output])
     present = {url for url in present if not storage.is_directory(url)}
+    whole = {url for url in present if storage.plain_size(url) != 0}
     return [
         task._replace(force=task.force or task.output in present)
         for task in tasks
-        if task.output not in present or (task.item, task.output) in failed
+        if task.output not in whole or (failed and key_of(task) in failed)
     ]
 
 
@@ -49,15 +49,16 @@ def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry:
     tries = 1
     while True:
         found = sessions.run(task.words, task.environment)
-        failure = found.failure or _missing_output(task)
+        failure = without_signatures(found.failure or _missing_output(task), task)
+        stderr = without_signatures(found.stderr, task, cut=len(found.stderr.encode()) >= STDERR)
         if not failure or tries > retries or sessions.stopped:
             break
         if on_retry:
-            on_retry(task, TaskResult(found.status, failure, monotonic() - begun, tries, HOST, found.stderr))
+            on_retry(task, TaskResult(found.status, failure, monotonic() - begun, tries, HOST, stderr))
         tries += 1
         task = task._replace(force=True)  # a failed try may have written its output
     stdout = b"" if failure else found.stdout
-    return TaskResult(found.status, failure, monotonic() - begun, tries, HOST, found.stderr, stdout)
+    return TaskResult(found.status, failure, monotonic() - begun, tries, HOST, stderr, stdout)
 
 
 def _missing_output(task: Task) -> str:

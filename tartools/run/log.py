@@ -1,44 +1,82 @@
-"""The log of jobs: a line of JSON for each task that ended, and the report that sums a log up."""
+"""The log of jobs: a line of JSON for each task when a run begins, and when it has ended; and the report of a log.
+
+Queries of URLs, which may be signatures, do not get into a log.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tartools.errors import StorageError, several, shown
-from tartools.run.tasks import Task, TaskResult
+from tartools.errors import StorageError, several, shown, without_query
+from tartools.run.tasks import Task, TaskResult, without_signatures
 
-DONE, FAILED = "done", "failed"
+DONE, FAILED, WAITING = "done", "failed", "waiting"
 BEGIN = b'{"item": "'  # of a record
 LONGEST = 1e12  # seconds
+DIGITS = 16  # of a digest
+
+Key = tuple[str, str, str]
+
+
+def key_of(task: Task) -> Key:
+    """Return what tells the records of *task* from others: item and output without queries, and a digest of these."""
+    item, output = without_query(task.item), without_signatures(task.output, task)
+    if (item, output) == (task.item, task.output):
+        return item, output, ""
+    from hashlib import sha256
+
+    secret = f"{task.item}\0{task.output}".encode("utf-8", "surrogatepass")
+    return item, output, sha256(secret).hexdigest()[:DIGITS]
+
+
+def first_records(
+    tasks: Iterable[Task], todo: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], time: float
+) -> bytes:
+    """Return the lines that a run begins with, given the *records* so far: of those of *tasks* that it has *todo*.
+
+    What has been waiting in the log, and is not to be done any more, is done.
+    """
+    waiting = {key_of(task) for task in todo}
+    lines = []
+    for task in tasks:
+        key = key_of(task)
+        if key in waiting and key not in records:
+            lines.append(_line(key, {"status": WAITING}, time))
+        elif key not in waiting and key in records and records[key]["status"] == WAITING:
+            lines.append(record(task, TaskResult(None, tries=0), time))
+    return b"".join(lines)
+
+
+def _line(key: Key, entry: dict[str, Any], time: float) -> bytes:
+    item, output, digest = key
+    entry = {"item": item, **entry, "time": round(time, 3), "output": output}
+    return json.dumps(entry | ({"query": digest} if digest else {})).encode() + b"\n"
 
 
 def record(task: Task, result: TaskResult, time: float) -> bytes:
     """Return the line of a log that says how *task* ended, at *time* in seconds since 1970."""
     entry = {
-        "item": task.item,
         "status": FAILED if result.failure else DONE,
         "exit": result.status,
         "failure": result.failure,
         "seconds": round(result.seconds, 3),
         "tries": result.tries,
         "host": result.host,
-        "time": round(time, 3),
-        "output": task.output,
         "stderr": result.stderr,
     }
-    return json.dumps(entry).encode() + b"\n"
+    return _line(key_of(task), entry, time)
 
 
-def last_records(log: bytes, name: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the last record of each item and output in *log*, the content of the file *name*.
+def last_records(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
+    """Return how each task in *log*, the content of the file *name*, ended the last time; if it never did, it waits.
 
     Skips a line that was cut, which a killed run leaves. Raises: StorageError for any other line that is no record.
     """
-    records: dict[tuple[str, str], dict[str, Any]] = {}
+    records: dict[Key, dict[str, Any]] = {}
     for number, line in enumerate(log.split(b"\n"), 1):
         try:
             entry = json.loads(line)
@@ -48,7 +86,9 @@ def last_records(log: bytes, name: str) -> dict[tuple[str, str], dict[str, Any]]
             entry = None
         if not _is_record(entry):
             raise StorageError(f"line {number} is not a record of tarjob --log", url=name)
-        records[entry["item"], entry["output"]] = entry
+        key = entry["item"], entry["output"], entry.get("query", "")
+        if entry["status"] != WAITING or key not in records:
+            records[key] = entry
     return records
 
 
@@ -56,7 +96,10 @@ def _is_record(entry: object) -> bool:
     """Tell whether *entry* has what a report needs."""
     if not isinstance(entry, dict):
         return False
-    texts = [entry.get(name) for name in ("item", "output", "status", "failure", "host", "stderr")]
+    texts = [entry.get("item"), entry.get("output"), entry.get("status"), entry.get("query", "")]
+    if entry.get("status") == WAITING:
+        return all(isinstance(text, str) for text in texts)
+    texts += [entry.get(name) for name in ("failure", "host", "stderr")]
     seconds, tries = entry.get("seconds"), entry.get("tries")
     return (
         all(isinstance(text, str) for text in texts)
@@ -68,10 +111,11 @@ def _is_record(entry: object) -> bool:
 
 @dataclass
 class Report:
-    """The sum of a log. *seconds* has those of each item, ascending; *failed* and *slowest* are records."""
+    """The sum of a log. *seconds* has those of each item, ascending; *failed*, *waiting* and *slowest* are records."""
 
     done: int = 0
     failed: list[dict[str, Any]] = field(default_factory=list)
+    waiting: list[dict[str, Any]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     tries: int = 0
     hosts: Counter[str] = field(default_factory=Counter)
@@ -82,9 +126,14 @@ def report_of(records: Iterable[dict[str, Any]], slowest: int = 3) -> Report:
     """Return the sum of *records*, with the *slowest* few."""
     report = Report()
     for each in records:
+        if each["status"] == WAITING:
+            report.waiting.append(each)
+            continue
         report.done += each["status"] == DONE
         if each["status"] != DONE:
             report.failed.append(each)
+        if not each["tries"]:  # its end was not seen
+            continue
         report.seconds.append(each["seconds"])
         report.tries += each["tries"]
         report.hosts[each["host"]] += 1
@@ -95,16 +144,18 @@ def report_of(records: Iterable[dict[str, Any]], slowest: int = 3) -> Report:
 
 
 def report_lines(report: Report) -> list[str]:
-    """Return *report* as text: numbers, times, hosts, the slowest items, the failed items and why."""
+    """Return *report* as text: numbers, times, hosts, the slowest items, the failed items and why, those not done."""
     ended = report.done + len(report.failed)
-    items, tries = several(ended, "item"), several(report.tries, "try", "tries")
-    lines = [f"{items}: {report.done} done, {len(report.failed)} failed, {tries}"]
-    if ended:
-        middle, last = report.seconds[ended // 2], report.seconds[-1]
+    items, tries = several(ended + len(report.waiting), "item"), several(report.tries, "try", "tries")
+    waiting = f", {len(report.waiting)} not done" if report.waiting else ""
+    lines = [f"{items}: {report.done} done, {len(report.failed)} failed{waiting}, {tries}"]
+    if report.seconds:
+        middle, last = report.seconds[len(report.seconds) // 2], report.seconds[-1]
         lines.append(f"{sum(report.seconds):.1f} s in all; an item {middle:.1f} s (median), {last:.1f} s at most")
         lines.append("hosts: " + ", ".join(f"{host} {count}" for host, count in report.hosts.most_common()))
         lines += [f"slowest: {shown(each['item'])}: {each['seconds']:.1f} s" for each in report.slowest]
     for each in report.failed:
         last_line = TaskResult(None, stderr=each["stderr"]).last_line
         lines.append(f"failed: {shown(each['item'])}: {each['failure']}{': ' if last_line else ''}{last_line}")
+    lines += [f"not done: {shown(each['item'])}" for each in report.waiting]
     return lines

@@ -23,7 +23,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from tartools.errors import UsageError, concealed
+from tartools.errors import UsageError, concealed, shown
 
 PLACEHOLDER = re.compile(r"\{/?\.?\}")  # {} {.} {/} {/.}
 PLAIN = re.compile(r"[A-Za-z0-9._/:@%+=,-]+")  # means nothing to any shell
@@ -77,8 +77,10 @@ def shell_code(command: Sequence[str]) -> list[str]:
 def check_item(item: str, code: Sequence[str]) -> None:
     """Raise UsageError if *item* can't be put safely into the words *code*, which a shell reads."""
     if code and not PLAIN.fullmatch(item):
+        before, pipe, command = code[0].partition("pipe:")
+        line = concealed(before) + (shown(pipe + command) if pipe else "")
         raise UsageError(
-            f"a shell would read this item as code in {concealed(code[0])!r}; items with characters other than "
+            f"a shell would read this item as code in {line!r}; items with characters other than "
             'A-Z a-z 0-9 ._/:@%+=,- are refused there: write "$TARJOB_ITEM" instead of {}',
             url=item or "''",
         )

@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from tartools.errors import StorageError, UsageError
 from tartools.run.guard import Guard
-from tartools.run.processes import end_sessions, processes
+from tartools.storage.children import Child, describe, end_all
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.pipe import Child, describe
 from tartools.storage.scratch import scratch_file
 
 STDERR = 2048  # bytes of stderr that are kept, the last ones
 STDOUT = 16 << 20  # bytes of stdout that are passed on
 LOOK = 0.2  # seconds between two looks at how much a command has printed
+PATIENCE = 3.0  # seconds between SIGTERM and SIGKILL; tartools need less to end what they have started themselves
 FILES, OTHERS = 6, 40  # open files that a command needs while it starts, and all of them together
 
 
@@ -105,13 +105,10 @@ class Sessions:
             self.stopped = True
             live = list(self._live)
         try:
-            end_sessions(live, self._marked_sessions)
+            if live:
+                end_all(live, patience=PATIENCE, others=self._guard.marked)
         finally:
             self._over.set()
-
-    def _marked_sessions(self) -> set[int]:
-        """Return the sessions of all that has our mark, whoever its parent is now."""
-        return {process.session for process in processes() if self._guard.marks(process.number)} - {os.getsid(0)}
 
     def _start(
         self, words: Sequence[str], environment: Mapping[bytes, bytes], stdout: io.FileIO, stderr: io.FileIO
@@ -150,7 +147,7 @@ class Sessions:
             ended = child.has_ended(min(left, LOOK))
             too_much = os.fstat(stdout.fileno()).st_size > STDOUT
         if not ended:
-            end_sessions([child])
+            end_all([child], patience=PATIENCE)
         elif self.stopped:
             self._over.wait()  # `stop` may still be ending what is left of it
         status = child.wait()
@@ -169,7 +166,7 @@ class Sessions:
     def _release(self, child: Child) -> None:
         """Forget *child*, which has ended; end it first if waiting for it was interrupted."""
         if child.running:
-            end_sessions([child])
+            end_all([child], patience=PATIENCE)
         with self._lock:
             self._guard.release(self._live.pop(child))
 

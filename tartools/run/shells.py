@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -20,9 +21,11 @@ from tartools.run import coshell
 from tartools.run.coshell import Coshell
 from tartools.run.directories import SampleTask
 from tartools.run.guard import Guard
-from tartools.storage.pipe import Child, describe
+from tartools.storage.children import Child, describe, end_all
 from tartools.storage.scratch import create_file, open_file
 from tartools.storage.streams import FileSink
+
+MOST_ENDED = 1000  # shells that were started for one task each, until what they have left is looked for
 
 
 def shell_arguments(shell: str, command: str | None, script: str | None) -> list[str]:
@@ -73,7 +76,8 @@ class Shells:
         self._logged = logged
         self._environment = dict(os.environb)
         self._lock = threading.Lock()
-        self._live: dict[int, Child | Coshell] = {}  # by slot in the list of the guard
+        self._live: dict[int, Child] = {}  # by slot in the list of the guard
+        self._ended: set[int] = set()  # sessions of shells that were started for one task each
         self._idle: list[tuple[int, Coshell]] = []  # of these, those that wait for a task
         self._stopped = False
         self._check = coshell.check(arguments, self._environment)
@@ -85,8 +89,10 @@ class Shells:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        end_all([shell.child for _, shell in self._idle], signal.SIGKILL)
         for _, shell in self._idle:
-            shell.close()
+            shell.end()
+        self._kill_left()
         if self._check:
             self._check.wait()
 
@@ -111,8 +117,14 @@ class Shells:
             self._stopped = True
             idle = {slot for slot, _ in self._idle}
             busy = [child for slot, child in self._live.items() if slot not in idle]
-        for child in busy:
-            child.kill()
+        end_all(busy, signal.SIGKILL)
+
+    def _kill_left(self) -> None:
+        """Kill what shells that have ended left in process groups of their own, as timeout(1) makes them."""
+        with self._lock:
+            ended, self._ended = self._ended, set()
+        if ended:
+            end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
 
     def _coshells_can_run_it(self) -> bool:
         return self._check is not None and not self._check.wait()
@@ -154,7 +166,7 @@ class Shells:
         except BaseException:
             self._guard.release(slot)
             raise
-        self._register(slot, shell, shell.child.pid)
+        self._register(slot, shell.child)
         return slot, shell
 
     def _end(self, slot: int, shell: Coshell) -> None:
@@ -170,17 +182,20 @@ class Shells:
         except BaseException:
             self._guard.release(slot)
             raise
-        self._register(slot, child, child.pid)
+        self._register(slot, child)
         try:
             self._meanwhile()
             status = child.wait(self._timeout)
             if status is None:
-                child.kill()
-                child.wait()
+                child.end(signal.SIGKILL)
                 return f"took longer than {self._timeout:g} seconds and was killed"
             return describe(status) if status else ""
         finally:
             self._forget(slot)
+            with self._lock:
+                self._ended.add(child.pid)
+            if len(self._ended) >= MOST_ENDED:
+                self._kill_left()
 
     def _new_shell(self, task: SampleTask) -> Child:
         """Start a shell for *task*."""
@@ -199,13 +214,13 @@ class Shells:
             if output:
                 output.close()
 
-    def _register(self, slot: int, child: Child | Coshell, session: int) -> None:
-        """Have *child* killed by `stop`, and *session* by the guard."""
+    def _register(self, slot: int, child: Child) -> None:
+        """Have *child* killed by `stop`, and its session by the guard."""
         with self._lock:
             self._live[slot] = child
-            self._guard.watch(slot, session)
+            self._guard.watch(slot, child.pid)
             if self._stopped:
-                child.kill()
+                child.end(signal.SIGKILL)
 
     def _forget(self, slot: int) -> None:
         """Forget the child of *slot*, which has ended."""

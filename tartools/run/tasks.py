@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tartools.errors import UsageError, shown
+from tartools.errors import UsageError, shown, without_query, without_secrets
 from tartools.run.placeholders import PLACEHOLDER, check_item, fill, shell_code
 
 OUTPUT = re.compile(r"(?:--output=|-[0hiqrSvz]*o)(?=.)(.*)", re.DOTALL)  # as in -vox-{}.tar
@@ -92,7 +92,7 @@ def _check_outputs(tasks: Sequence[Task]) -> None:
         if task.output in items:
             other = items[task.output]
             both = f"{shown(task.item)!r} and {shown(other)!r}" if other != task.item else f"{shown(other)!r}, twice,"
-            raise UsageError(f"{both} would both write {shown(task.output)!r}")
+            raise UsageError(without_signatures(f"{both} would both write {shown(task.output)!r}", task))
         if task.output:
             items[task.output] = task.item
     for task in tasks:
@@ -162,6 +162,23 @@ def _quoted(word: str) -> str:
     if "\n" not in word:
         return shlex.quote(word)
     return "$'" + word.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n") + "'"
+
+
+def without_signatures(text: str, task: Task, *, cut: bool = False) -> str:
+    """Return *text*, which is about *task*, without the queries of URLs, which may be signatures.
+
+    If the beginning of *text* was *cut* off, its first word goes too: it may be the end of a URL.
+
+    >>> task = Task("https://host/a.tar?key=1", ())
+    >>> without_signatures("GET /a.tar?key=1 failed: https://other/b?key=2", task)
+    'GET /a.tar?… failed: https://other/b?…'
+    """
+    for url in (task.item, task.output):
+        if url != without_query(url):
+            text = text.replace(f"?{url.partition('?')[2]}", "?…")
+    if cut:
+        text = re.sub(r"\A\S+", "…", text)
+    return without_secrets(text)
 
 
 def part_of(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:

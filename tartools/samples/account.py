@@ -6,8 +6,16 @@ For every command: samples in = out + left out + joined + dropped. `settle` chec
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
+from tartools.errors import shown
+
+if TYPE_CHECKING:
+    from tartools.errors import TarToolsError
+
+FIRST = 10_000  # samples of a shard whose keys are compared; also the most keys that are remembered to come back
+TOGETHER = "tarsort, or tar --sort=name, brings the members of a key together"
 COUNTS = (  # what the accounts of several processes add up to
     *("samples_in", "samples_out", "left_out", "joined", "dropped"),
     *("bytes_in", "unpacked", "directories", "shards_done"),
@@ -19,6 +27,14 @@ def as_warning(text: str) -> None:
     warnings.warn(text, stacklevel=3)
 
 
+class Watched(Protocol):
+    """An input that may change while it is read."""
+
+    def check(self) -> None:
+        """Raise a TarToolsError if it has changed."""
+        ...
+
+
 class Jobs:
     """Counts of jobs: *total*, and of these *skipped* (done by an earlier run), *done*, *failed*, and *running* now."""
 
@@ -26,6 +42,25 @@ class Jobs:
         self.total = total
         self.skipped = skipped
         self.done = self.failed = self.running = 0
+
+
+class Phase:
+    """What a run is doing: the *name* of its phase, if it has several, and how many of *total* samples are *done*.
+
+    Without *total*, bytes show how far it is. *account* has the counts of this phase, if they are not those of the run.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        total: int | None = None,
+        done: Callable[[], int] = lambda: 0,
+        account: Account | None = None,
+    ) -> None:
+        self.name = name
+        self.total = total
+        self.done = done
+        self.account = account
 
 
 class Account:
@@ -56,7 +91,16 @@ class Account:
         self.shards: int | None = None  # number of input shards
         self.expected: int | None = None  # what bytes_in will be at the end, if known
         self.jobs = Jobs()  # of a command that runs commands
+        self.watched: list[Watched] = []  # inputs that are being read
+        self.failure: TarToolsError | None = None  # of an input that was not read to its end
+        self.phase = Phase()
         self.listed: int | None = None  # files and objects that a listing had; bytes_in is their size
+        self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
+
+    @property
+    def settled(self) -> int:
+        """How many samples have become something."""
+        return self.samples_out + self.left_out + self.joined + self.dropped
 
     def counts(self) -> dict[str, int]:
         """Return the counts that add up, by name: what another process needs for `add`."""
@@ -70,6 +114,7 @@ class Account:
     def reset(self, say: Callable[[str], None]) -> None:
         """Start again from zero, reporting to *say*: in a fork, which counts its own part."""
         self.say, self.specials = say, 0
+        self.watched, self.failure = [], None
         for name in COUNTS:
             setattr(self, name, 0)
 
@@ -77,6 +122,17 @@ class Account:
         """Report *text*, which does not change what is written."""
         if not self.quiet:
             self.say(text)
+
+    def comes_back(self, key: bytes, shard: str) -> None:
+        """Note that *key* comes back in *shard* after other keys; warn, once a run."""
+        if not self.torn:
+            name = key.decode("utf-8", "surrogateescape")
+            self.warn(
+                f"{shown(shard)}: the key {name!r} comes back after other samples, so its members are read as separate "
+                f"samples; {TOGETHER}"
+            )
+        if len(self.torn) < FIRST:
+            self.torn.setdefault(key, shard)
 
     def omit(self, what: str) -> None:
         """Report that *what* was not written, or was written unprocessed."""
@@ -92,6 +148,13 @@ class Account:
                 "(tar -h --hard-dereference stores files instead; --skip-special accepts it)"
             )
 
+    def check(self) -> None:
+        """Raise the failure of an input that was not read to its end. To be called before an output is committed."""
+        for watched in list(self.watched):
+            watched.check()
+        if self.failure is not None:
+            raise self.failure
+
     def settle(self) -> None:
         """Report what remains to be reported at the end of a successful run.
 
@@ -99,6 +162,50 @@ class Account:
         """
         if self.specials > 1:
             self.omit(f"{self.specials - 1} more members carry no sample data and are not passed on")
-        known = self.samples_out + self.left_out + self.joined + self.dropped
-        if self.samples_in != known:
-            raise AssertionError(f"{self.samples_in} samples were read, but only {known} are accounted for")
+        if self.samples_in != self.settled:
+            raise AssertionError(f"{self.samples_in} samples were read, but only {self.settled} are accounted for")
+
+
+class FirstKeys:
+    """The keys of the first 10,000 samples of one shard. *report* gets each that comes back after other keys.
+
+    Keys in ascending order can't come back: only from the first that is lower on is there a set, which costs more.
+
+    Holds: these keys, until the last of them has come.
+    """
+
+    __slots__ = ("_known", "_last", "_report", "_seen", "left")
+
+    def __init__(self, report: Callable[[bytes], None]) -> None:
+        self._report = report
+        self._seen: list[Sequence[bytes]] = []
+        self._known: set[bytes] | None = None  # all of them, once they do not ascend
+        self._last = b""
+        self.left = FIRST  # samples that remain to be looked at
+
+    def add(self, keys: Sequence[bytes]) -> None:
+        """Look at the *keys* of the next samples, if they are among the first."""
+        keys = keys[: self.left]
+        if not keys:
+            return
+        if self._known is not None or keys[0] < self._last or keys != sorted(keys):
+            self._compare(keys)
+        self._seen.append(keys)
+        self._last = keys[-1]
+        self.left -= len(keys)
+        if not self.left:
+            self._seen, self._known = [], None
+
+    def _compare(self, keys: Sequence[bytes]) -> None:
+        """Look for *keys* that come back by comparing them with all that came before."""
+        if self._known is None:
+            self._known = set().union(*self._seen)
+        count = len(self._known)
+        self._known.update(keys)
+        if len(self._known) < count + len(keys):
+            before, last = set[bytes]().union(*self._seen), self._last
+            for key in keys:
+                if key in before and key != last:
+                    self._report(key)
+                before.add(key)
+                last = key

@@ -1,6 +1,6 @@
 """`Sample`: adjacent members that share a key, which is their path up to the first dot (the rule of WebDataset).
 
-`Batch` is adjacent samples as the reader finds them; `build` makes a sample from Python values, `encode` a payload.
+`Batch` is adjacent samples as the reader finds them; `build` makes a sample from Python values.
 """
 
 from __future__ import annotations
@@ -278,46 +278,7 @@ def _sample(key: bytes, shard: str, members: list[Member] | None, source: Source
     return sample
 
 
-Value = object  # a value of a field: see `encode`
-
-
-def encode(field: str, value: Value) -> bytes:
-    """Return *value* as the payload of *field*.
-
-    The last part of *field* decides first: json takes any JSON value. Otherwise bytes are stored unchanged, text as
-    UTF-8, numbers as decimal digits, and PIL images in the format that the last part of *field* names (jpg, png, ...).
-
-    Raises: TypeError, naming the field, for any other value.
-    """
-    kind = field.rpartition(".")[2].lower()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    if kind == "json":
-        import json
-
-        try:
-            return json.dumps(value, ensure_ascii=False).encode()
-        except TypeError as error:
-            raise TypeError(f"field {field!r}: {error}") from None
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
-    if isinstance(value, (int, float)):
-        return str(value).encode()
-    if type(value).__module__.startswith("PIL."):
-        return encode_picture(field, kind, value)
-    raise TypeError(f"field {field!r}: cannot write a {type(value).__name__}; give bytes, str, a number or a PIL image")
-
-
-def encode_picture(field: str, kind: str, picture: Value) -> bytes:
-    """Return a PIL image as a file in the format with suffix *kind*. Raises: TypeError if Pillow cannot write that."""
-    from PIL import Image
-
-    formats = Image.registered_extensions()
-    if "." + kind not in formats or not isinstance(picture, Image.Image):
-        raise TypeError(f"field {field!r}: Pillow writes no picture format with the suffix {kind!r}")
-    file = io.BytesIO()
-    picture.save(file, formats["." + kind])
-    return file.getvalue()
+Value = object  # a value of a field: see `encoding.encode`
 
 
 def build(fields: Mapping[str, Value]) -> Sample:
@@ -327,14 +288,22 @@ def build(fields: Mapping[str, Value]) -> Sample:
 
     Raises: SampleError for a key or field that would not read back; TypeError for a value that cannot be encoded.
     """
+    from tartools.samples.encoding import encode
+
     key = fields.get("__key__")
     if not isinstance(key, str) or not key:
         raise SampleError("a sample needs a '__key__': a string that is not empty")
     members = []
     for field, value in fields.items():
         if not field.startswith("__"):
-            payload = encode(field, value)
-            members.append(tar.new_member(checked_path(key, field), payload))
+            try:
+                payload = encode(field, value)
+                members.append(tar.new_member(checked_path(key, field), payload))
+            except UnicodeEncodeError as error:
+                raise SampleError(
+                    f"sample {key!r}, field {field!r}: the lone surrogate {error.object[error.start]!a} can't be "
+                    "written as UTF-8"
+                ) from None
     if not members:
         raise SampleError(f"sample {key!r} has no fields, so nothing would be written")
     return Sample(key.encode("utf-8", "surrogateescape"), tuple(members))

@@ -73,7 +73,15 @@ def encoder(order: Order) -> Callable[[Sample, int], bytes]:
     def encode(sample: Sample, position: int) -> bytes:
         value = text(sample, position)
         if value is not None:
-            return _encoded(value.encode("utf-8", "surrogateescape"), order, sample.raw_key, sample.shard)
+            try:
+                raw = value.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError as error:
+                raise SampleError(
+                    f"sample {sample.key!r}: cannot sort by {order.column.name}: its text has the lone surrogate "
+                    f"{error.object[error.start]!a}, which is not valid Unicode",
+                    url=sample.shard,
+                ) from None
+            return _encoded(raw, order, sample.raw_key, sample.shard)
         if order.missing is None:
             raise SampleError(
                 f"sample {sample.key!r} has no {order.column.name} to sort by (its fields: "

@@ -98,6 +98,20 @@ def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
         ) from None
 
 
+def checked_key(key: str) -> str:
+    """Return *key* if it is safe.
+
+    Raises: SampleError if it is empty, or would lead out of the folder in which the archive is unpacked.
+    """
+    if not key:
+        raise SampleError("the key is empty")
+    if key.startswith("/") or ".." in key.split("/"):
+        raise SampleError(
+            f"the key {key!r} is absolute or contains '..', so that it would leave the folder when unpacked"
+        )
+    return key
+
+
 def field_list(fields: Iterable[str]) -> str:
     """Return the names of *fields* for a message that lists them.
 
@@ -106,6 +120,15 @@ def field_list(fields: Iterable[str]) -> str:
     """
     known = " ".join(field for field in fields if field)
     return known or "none (no name has a dot: a sample n01 with a field jpg is a file n01.jpg)"
+
+
+def blanks(words: str) -> str:
+    """Return what to say behind *words* that were not found, if commas may stand for blanks there.
+
+    >>> blanks("cls,jpg"), blanks("cls")
+    (" (blanks separate fields: 'cls jpg')", '')
+    """
+    return f" (blanks separate fields: '{' '.join(words.replace(',', ' ').split())}')" if "," in words else ""
 
 
 def pseudo(sample: Sample, name: str, index: int) -> str:

@@ -4,7 +4,7 @@ import re
 
 from tartools.errors import UsageError
 from tartools.storage.url import Url
-from tartools.tar.compression import split_suffix
+from tartools.tar.compression import check_suffix, split_suffix
 
 _PERCENT = r"(?<!%)%(0?)(\d*)d"
 _ZEROS = r"%(0)([1-9])d"
@@ -38,7 +38,7 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
     A prefix gets six digits, and `.tar` (`.tgz` with *gzip*) unless it names a suffix itself.
     In the URL of a web server the number is `%06d`, with the 0, or in braces, and stands before the query.
 
-    Raises UsageError for two numbers in one pattern, or for too many digits.
+    Raises UsageError for two numbers in one pattern, for too many digits, or for a prefix that ends in .zip.
 
     >>> parse_numbering("train", False).name(7), parse_numbering("d/", True).name(0)
     ('train-000007.tar', 'd/000000.tgz')
@@ -60,6 +60,8 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
         if found[0].re.pattern == _PERCENT:  # in URLs a percent sign is %25
             sides = sides[0].replace("%%", "%"), sides[1].replace("%%", "%")
         return Numbering(sides[0], int(digits or 0), "0" if fill else " ", sides[1] + query)
+    if Url(text).scheme != "pipe":
+        check_suffix(text)
     base, suffix = split_suffix(text)
     suffix = suffix or (".tgz" if gzip else ".tar")
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix + query)

@@ -14,9 +14,9 @@ from contextlib import closing
 from typing import TypeVar
 
 from tartools.errors import ParquetError, TarToolsError
-from tartools.samples.account import Account
+from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch
-from tartools.shards.reading import Reading, batches_of, read_parts, table_batches, table_file
+from tartools.shards.reading import Reading, batches_of, first_keys, read_parts, table_batches, table_file
 from tartools.shards.stream import ShardStream
 from tartools.shards.threads import ThreadedParts, ThreadedStream, wait_for_parts
 from tartools.storage.scratch import scratch_file
@@ -82,20 +82,20 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, most: 
             most,
         )
     with closing(parts):
-        for url, found in parts:
+        for url, first, found in parts:
             if found is None:
                 account.shards_done += 1
             elif isinstance(found, ParquetError):
                 yield from table_batches(url, table_file(url, found.stream), account, reading)
                 account.shards_done += 1
             else:
-                yield from batches_of(found, url, account, reading)
+                yield from batches_of(found, url, account, reading, first)
 
 
 def _merged(
     urls: Sequence[str], start: Callable[[str], Source], wait: Callable[[list[Source]], list[Source]], most: int
-) -> Generator[tuple[str, list[Parsed] | ParquetError | None], None, None]:
-    """Yield lists of the parts of *urls* as they come, each with its URL; None at the end of a shard.
+) -> Generator[tuple[str, FirstKeys, list[Parsed] | ParquetError | None], None, None]:
+    """Yield lists of the parts of *urls* as they come, each with the URL and `first` of its shard; None at its end.
 
     Of a table, its error.
 
@@ -117,7 +117,7 @@ def _merged(
                     parts = found
                 if parts is None or isinstance(parts, ParquetError):
                     open.remove(shard)
-                yield shard.url, parts
+                yield shard.url, shard.first, parts
     finally:
         _close(open)
 
@@ -147,7 +147,9 @@ class ForkedShard:
         self.url = url
         self._failure: TarToolsError | None = None
         self._stream: ShardStream | None = None
-        self.parts = self._parse(reading or Reading())
+        reading = reading or Reading()
+        self.first = first_keys(url, account, reading)
+        self.parts = self._parse(reading)
         try:
             self._stream = ShardStream(url, account, forks=True)
         except TarToolsError as error:

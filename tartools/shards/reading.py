@@ -11,8 +11,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tartools import storage, tar
-from tartools.errors import ParquetError, StorageError, printable, shown
-from tartools.samples.account import Account
+from tartools.errors import ParquetError, StorageError, TarFormatError, printable, shown
+from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.stream import ShardStream
 from tartools.storage.streams import Input, Stream
@@ -30,7 +30,8 @@ class Reading(NamedTuple):
     silently. With *ranges*, samples of plain local files are ranges of those files and hold no memory. Unless
     *listed*, the members of a sample are only found when they are asked for. Large members of compressed or remote
     shards go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp). With *forks*, a forked process
-    decompresses: for commands only. With *plain*, a compressed shard is a failure.
+    decompresses: for commands only. With *torn*, a key that comes back in a shard is no news, because the caller joins
+    its samples. With *plain*, a compressed shard is a failure.
     """
 
     lax: bool = False
@@ -39,6 +40,7 @@ class Reading(NamedTuple):
     listed: bool = True
     tmpdir: str | None = None
     forks: bool = False
+    torn: bool = False
     plain: bool = False
 
 
@@ -124,21 +126,26 @@ def shard_batches(
     *,
     begin: int = 0,
     until: int | None = None,
+    first: FirstKeys | None = None,
 ) -> Generator[Batch, None, None]:
     """Yield the samples of the shard *url* in batches; whoever takes them counts them.
 
     *stream* is its tar stream if it is already open; it is closed at the end, or when the generator is closed.
     Of a plain file, whose stream stands at byte *begin*, only the samples up to byte *until*, where one must begin.
+    *first* gets the keys of the first samples, and by default warns of one that comes back.
     """
     table = None
     with closing(stream or ShardStream(url, account, reading.forks)) as opened:
         try:
-            for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading):
+            for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, first):
                 if reading.plain and isinstance(opened, ShardStream) and opened.compressed:
                     raise StorageError(COMPRESSED, url=url)
                 yield batch
         except ParquetError as found:
             table = table_file(url, found.stream)
+        except TarFormatError:
+            account.check()  # what looks like damage may be two versions of a file
+            raise
     if table is not None:
         yield from table_batches(url, table, account, reading)
     if until is None:
@@ -179,11 +186,30 @@ def _scratch_file(tmpdir: str | None) -> io.FileIO:
     return scratch_file(tmpdir)
 
 
-def batches_of(parts: Iterable[Parsed], url: str, account: Account, reading: Reading) -> Iterator[Batch]:
-    """Yield the samples among the *parts* of the shard *url*; report in *account* what is not part of a sample."""
+def first_keys(url: str, account: Account, reading: Reading) -> FirstKeys:
+    """Return what looks at the first keys of the shard *url*, and reports to *account* those that come back."""
+    first = FirstKeys(lambda key: account.comes_back(key, url))
+    if reading.torn:
+        first.left = 0
+    return first
+
+
+def batches_of(
+    parts: Iterable[Parsed], url: str, account: Account, reading: Reading, first: FirstKeys | None = None
+) -> Iterator[Batch]:
+    """Yield the samples among the *parts* of the shard *url*; report in *account* what is not part of a sample.
+
+    *first* gets the keys of its first samples, as in `shard_batches`.
+    """
+    first = first or first_keys(url, account, reading)
     for part in parts:
         if isinstance(part, (ContiguousGroups, ScatteredGroup)):
-            yield Batch(part, url)
+            batch = Batch(part, url)
+            if first.left:
+                first.add(batch.keys)
+            yield batch
+        elif part is tar.END:
+            first.left = 0  # in another archive that follows, keys may be the same again
         elif isinstance(part, Special):
             _report(part, url, account, reading)
 

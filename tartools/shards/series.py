@@ -80,6 +80,7 @@ class _Series:
 
     def complete(self, writer: ShardWriter) -> str:
         """Commit the current shard; return its URL."""
+        self._account.check()
         writer.commit()
         self._account.bytes_out += writer.size
         self.writer = None

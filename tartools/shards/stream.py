@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tartools import storage
+from tartools.errors import TarToolsError
 from tartools.samples.account import Account
-from tartools.storage.streams import Input, Stream, skip
+from tartools.storage.streams import Input, Stream, check_unchanged, skip
 from tartools.tar import compression
 from tartools.tar.codecs import MAGIC
 
@@ -17,16 +18,20 @@ if TYPE_CHECKING:
 class ShardStream:
     """The tar stream of the shard *url*. The only place that counts the bytes that are read, in *account*.
 
+    While it is open, *account* watches that a file does not change.
+
     With *forks*, *forked* is the stream of a process that reads the shard, or will once that pays; else it is None.
+    *opened* has its bytes, if they are not to be read from *url*.
 
     Raises StorageError if the shard can't be opened.
     """
 
-    def __init__(self, url: str, account: Account, forks: bool = False) -> None:
-        self._input: Input | None = storage.open_read(url)
+    def __init__(self, url: str, account: Account, forks: bool = False, opened: Input | None = None) -> None:
+        self._input: Input | None = opened or storage.open_read(url)
         self._stored: StoredBytes | None = StoredBytes(self._input)
         self._account = account
         self._counted = 0  # of the stored bytes
+        self._ended = False  # the stream was read to its end, where its input has checked itself
         self.forked: ForkedStream | None = None
         try:
             stream = compression.decompressed(self._stored, url)
@@ -41,6 +46,7 @@ class ShardStream:
             stream = self.forked = ForkedStream(stream, self._stored, fileno(), url)
         self._stream: Stream | None = stream
         self.file, self.start = stream.file, stream.start
+        account.watched.append(self)
 
     @property
     def compressed(self) -> bool:
@@ -57,7 +63,13 @@ class ShardStream:
         assert self._stream is not None
         count = self._stream.readinto(view)
         self._count(count)
+        self._ended = not count
         return count
+
+    def check(self) -> None:
+        """Raise StorageError if the shard is a file that has changed since it was opened."""
+        if self._input is not None:
+            check_unchanged(self._input.file)
 
     def skip(self, count: int, /) -> None:
         """Skip *count* bytes of a plain file, which count as read."""
@@ -78,10 +90,19 @@ class ShardStream:
         return opened is None or opened.cancel()
 
     def close(self) -> None:
-        """Stop reading. Views of what was read stay valid; `file` is None from now on."""
+        """Stop reading. Views of what was read stay valid; `file` is None from now on.
+
+        If it was not read to its end, and has changed, that is a failure that waits in the account.
+        """
         if self.forked is not None:
             self.forked.close()  # before the input, or a command that writes on would get no SIGPIPE
         if self._input is not None:
+            if not self._ended:
+                try:
+                    self.check()
+                except TarToolsError as error:
+                    self._account.failure = error
+            self._account.watched.remove(self)
             self._input.close()
         self.file = self._input = self._stored = self._stream = self.forked = None  # all that samples keep is this
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, read_parts
+from tartools.shards.reading import Reading, first_keys, read_parts
 from tartools.shards.spill import SpillBuffer
 from tartools.shards.stream import ShardStream
 from tartools.tar import Parsed
@@ -133,6 +133,7 @@ class ThreadedParts(_Threaded):
 
     def __init__(self, url: str, account: Account, changed: threading.Condition, reading: Reading) -> None:
         self._reading = reading
+        self.first = first_keys(url, account, reading)
         self._parsed: list[Parsed] = []  # only the thread uses it
         self._waiting: deque[list[Parsed]] = deque()
         self.parts = self._take()

@@ -15,11 +15,12 @@ from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError
-from tartools.samples.account import Account
+from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch
 from tartools.shards.forks import MOST, Child, can_fork, write_all
-from tartools.shards.reading import Reading, shard_batches
+from tartools.shards.reading import Reading, first_keys, shard_batches
 from tartools.shards.stream import ShardStream
+from tartools.storage.streams import changed, identity
 from tartools.tar import compression
 from tartools.tar.cut import Cut, find_cut
 
@@ -41,7 +42,7 @@ class ShardPart(NamedTuple):
     url: str
     begin: int = 0
     cut: Cut | None = None
-    file: tuple[int, int] | None = None
+    file: tuple[int, ...] | None = None
 
 
 class Task(NamedTuple):
@@ -92,6 +93,7 @@ class _Gathering(Generic[Result]):
         self._work = work
         self._sharing = sharing
         self._started: deque[tuple[int, Task, Child | None]] = deque()
+        self._first: FirstKeys | None = None  # of the shard whose part was gathered last
 
     def run(
         self, tasks: Iterator[Task], urls: Sequence[str], collect: Callable[[Result], object]
@@ -111,14 +113,14 @@ class _Gathering(Generic[Result]):
                         if header.endswith(b"\n"):  # else it gave up or was killed
                             import json
 
-                            collect((yield from self._gathered(json.loads(header), file, task.parts[0].url)))
+                            collect((yield from self._gathered(json.loads(header), file, task.parts[0])))
                             continue
                 parts = task.parts
                 if task.forkable:
                     self._close()
                     numbered = enumerate(())
                     parts = uncut(parts, urls)
-                batches = _batches(parts, self._account, self._reading)
+                batches = _batches(parts, self._account, self._reading, self._first_keys)
                 collect((yield from self._work(batches, number, False)))
         finally:
             self._close()
@@ -139,16 +141,33 @@ class _Gathering(Generic[Result]):
         except OSError:  # too many processes or open files
             return None
 
-    def _gathered(self, header: dict[str, Any], file: IO[bytes], url: str) -> Generator[bytes, None, Result]:
-        """Yield the output that follows *header* in *file*; return the result. Raises the worker's StorageError."""
+    def _first_keys(self, part: ShardPart) -> FirstKeys:
+        """Return what looks at the first keys of the shard of *part*; the parts before it have been gathered."""
+        if self._first is None or not part.begin:
+            self._first = first_keys(part.url, self._account, self._reading)
+        return self._first
+
+    def _gathered(self, header: dict[str, Any], file: IO[bytes], part: ShardPart) -> Generator[bytes, None, Result]:
+        """Yield the output that follows *header* in *file*; return the result. Raises the worker's StorageError.
+
+        *part* is the first that the worker has read.
+        """
         if "failure" in header:
             raise StorageError(header["failure"], url=header["url"], offset=header["offset"])
         for size in header["sizes"]:
             output = file.read(size)
             if len(output) < size:
-                raise StorageError("the process that reads this was killed (there may be too little memory)", url=url)
+                raise StorageError(
+                    "the process that reads this was killed (there may be too little memory)", url=part.url
+                )
             yield output
         self._account.add(header["counts"])
+        for key, url in header["torn"]:
+            self._account.comes_back(raw(key), url)
+        first = self._first_keys(part)
+        first.add([*map(raw, header["keys"])])
+        if header["ended"]:
+            first.left = 0
         result: Result = header["result"]
         return result
 
@@ -160,7 +179,8 @@ class _Gathering(Generic[Result]):
         self._account.reset(reports.append)
         if self._sharing.remote:
             storage.share_memory(self._sharing.most + 1)
-        batches = _batches(task.parts, self._account, self._reading._replace(forks=False))
+        seen = _SeenKeys(self._reading.torn)
+        batches = _batches(task.parts, self._account, self._reading._replace(forks=False), seen.of)
         outputs: list[bytes] = []
         try:
             result = _run(self._work(batches, number, True), outputs)
@@ -171,12 +191,14 @@ class _Gathering(Generic[Result]):
         else:
             sizes = list(map(len, outputs))
             header = {"result": result, "counts": self._account.counts(), "sizes": sizes}
+            header |= {"torn": seen.torn, "keys": seen.keys, "ended": seen.ended}
         if reports:
             raise _UnexpectedError
         import json  # 2 ms, of which most runs have no need
 
         write_all(pipe, memoryview(json.dumps(header).encode() + b"\n"))
-        write_all(pipe, memoryview(b"".join(outputs)))
+        for output in outputs:  # joined, they would be held twice
+            write_all(pipe, memoryview(output))
 
 
 def _run(work: Generator[bytes, None, Result], outputs: list[bytes]) -> Result:
@@ -192,21 +214,80 @@ def _run(work: Generator[bytes, None, Result], outputs: list[bytes]) -> Result:
             raise _UnexpectedError
 
 
-def _batches(parts: Iterable[ShardPart], account: Account, reading: Reading) -> Iterator[Batch]:
-    """Yield the samples of *parts*. Raises _UnexpectedError if the last sample of one goes on behind its cut."""
-    for _, url, begin, cut, file in parts:
+class _SeenKeys:
+    """What a worker tells of the first keys that it has seen: with *joined*, nothing.
+
+    For whole shards it compares them: *torn* are those that came back, with the shard's URL. Of a part of a shard
+    *keys* are the first ones, since it can't know what the parts before have.
+    """
+
+    def __init__(self, joined: bool) -> None:
+        self.torn: list[tuple[str, str]] = []
+        self.keys: list[str] = []
+        self._joined = joined
+        self._last = FirstKeys(lambda _: None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing more to look at in the last part."""
+        return not self._last.left
+
+    def of(self, part: ShardPart) -> FirstKeys:
+        """Return what looks at the first keys of *part*."""
+        first = FirstKeys(lambda key: self.torn.append((as_text(key), part.url)))
+        if part.begin or part.cut is not None:
+            first = _ListedKeys(lambda key: self.keys.append(as_text(key)))
+        if self._joined:
+            first.left = 0
+        self._last = first
+        return first
+
+
+class _ListedKeys(FirstKeys):
+    """The first keys of a part, all of which are reported."""
+
+    __slots__ = ()
+
+    def add(self, keys: Sequence[bytes]) -> None:
+        """Report those of *keys* that are among the first."""
+        for key in keys[: self.left]:
+            self._report(key)
+        self.left -= min(self.left, len(keys))
+
+
+def as_text(raw: bytes) -> str:
+    """Return *raw* as text that JSON can hold; `raw` is the inverse."""
+    return raw.decode("latin-1")
+
+
+def raw(text: str) -> bytes:
+    """Return the bytes that `as_text` made *text* of."""
+    return text.encode("latin-1")
+
+
+def _batches(
+    parts: Iterable[ShardPart], account: Account, reading: Reading, first_of: Callable[[ShardPart], FirstKeys]
+) -> Iterator[Batch]:
+    """Yield the samples of *parts*; *first_of* returns what looks at the first keys of each.
+
+    Raises _UnexpectedError if the last sample of one goes on behind its cut.
+    """
+    for part in parts:
+        _, url, begin, cut, file = part
         stream = ShardStream(url, account, reading.forks)
         last = b""
-        if file is not None and (stream.file is None or identity(stream.file.fileno()) != file):
+        if file is not None and (stream.file is None or identity(stream.file) != file):
             stream.close()
-            raise StorageError("this file was replaced while it was read", url=url)
+            raise changed(url)
         if begin:
             stream.start_at(begin)
         until = cut and cut.offset
-        with closing(shard_batches(url, account, reading, stream, begin=begin, until=until)) as batches:
+        first = first_of(part)
+        with closing(shard_batches(url, account, reading, stream, begin=begin, until=until, first=first)) as batches:
             for batch in batches:
                 yield batch
                 last = batch.keys[-1]
+        account.check()
         if cut is not None and last in (b"", cut.key):
             raise _UnexpectedError
 
@@ -247,7 +328,7 @@ def cut_up(number: int, url: str) -> Iterator[Task]:
         if file is None or compression.is_compressed(compression.head_of(file)):
             yield Task([ShardPart(number, url)], False)
             return
-        known = identity(file.fileno())
+        known = identity(file)
         begin, size = 0, os.fstat(file.fileno()).st_size
         while begin + 2 * PART < size and (cut := find_cut(file, begin + PART)):
             yield Task([ShardPart(number, url, begin, cut, known)], True)
@@ -265,9 +346,3 @@ def is_compressed(url: str) -> bool:
     """Return whether the local file *url* is compressed."""
     with closing(storage.open_read(url)) as stream:
         return stream.file is not None and compression.is_compressed(compression.head_of(stream.file))
-
-
-def identity(fd: int) -> tuple[int, int]:
-    """Return what distinguishes the open file *fd* from all others."""
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino

@@ -129,6 +129,7 @@ def write_samples(samples: Iterable[Sample], destination: Destination | str, acc
             writer.write(sample)
             account.samples_out += 1
         account.bytes_out += writer.size
+        account.check()
 
 
 def write_batches(batches: Iterable[Batch], destination: Destination, account: Account) -> None:
@@ -138,3 +139,4 @@ def write_batches(batches: Iterable[Batch], destination: Destination, account: A
             writer.write_batch(batch, 0, len(batch))
             account.samples_out += len(batch)
         account.bytes_out += writer.size
+        account.check()

@@ -1,6 +1,7 @@
 """Decode pictures: any format and mode to RGB, rotated as EXIF says, and no larger than they are shown.
 
-Also read just the header of a picture, and say in words why one cannot be decoded.
+Also read just the header of a picture, find out whether one is broken, and say in words why it is. A picture is broken
+if Pillow can't decode all of it; of an animation, its first frame. Whatever shows or counts pictures asks here.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tartools.errors import printable
@@ -22,6 +24,7 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA"
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
 NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to resize a picture
 GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
+MOST = 89_478_485  # pixels of a picture that is decoded, as Pillow advises: 256 MiB of RGB
 MESSAGE = 100  # characters of an error message
 
 
@@ -34,19 +37,25 @@ class PictureHeader(NamedTuple):
     mode: str
 
 
-def read_header(member: Member, *, any_size: bool = False) -> PictureHeader:
-    """Return the header of the picture *member* without decoding it. Raises: as `decoded`.
+def read_header(member: Member) -> PictureHeader:
+    """Return the header of the picture *member* without decoding it. Raises: as `decoded`, but for damage behind it."""
+    with _opened(member) as opened:
+        return header_of(opened)
 
-    *any_size* switches Pillow's limit on sizes off, for a process that never decodes a picture.
+
+def examined(member: Member) -> PictureHeader:
+    """Return the header of the picture *member*, and decode it to find out whether it is broken.
+
+    Only the header is read if it would have more than 89,478,485 pixels in memory.
+
+    Holds: the decoded picture; an eighth of width and height of a JPEG, unless it is progressive.
+    Raises: any exception that Pillow raises for a picture that is damaged or cut.
     """
-    from PIL import Image
-
-    if any_size:
-        Image.MAX_IMAGE_PIXELS = None
-    with member.open() as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about large pictures, which are harmless while they are not decoded
-        with Image.open(file, formats=FORMATS) as opened:
-            return PictureHeader(str(opened.format), opened.width, opened.height, opened.mode)
+    with _opened(member) as opened:
+        header = header_of(opened)
+        if reduced(opened, 1):
+            opened.load()
+        return header
 
 
 def decoded(member: Member, width: int, height: int) -> Image:
@@ -56,31 +65,56 @@ def decoded(member: Member, width: int, height: int) -> Image:
     lowest to the highest, and of an animation the first frame is returned.
 
     Holds: the decoded picture, twice; for JPEG, unless it is progressive, some four times what is returned.
-    Raises: any exception that Pillow raises for a picture that is damaged or cut, or has more pixels than Pillow's
-    `MAX_IMAGE_PIXELS`.
+    Raises: any exception that Pillow raises for a picture that is damaged or cut; TooLargeError for one that would have
+    more than 89,478,485 pixels in memory.
     """
     from PIL import Image
 
-    with member.open() as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about odd metadata
-        with Image.open(file, formats=FORMATS) as opened:
-            most = Image.MAX_IMAGE_PIXELS  # Pillow only warns, and warning filters are shared by all threads
-            if most and opened.width * opened.height > most:
-                raise Image.DecompressionBombError(
-                    f"its size ({opened.width * opened.height} pixels) exceeds the limit of {most} pixels"
-                )
-            side = max(width, height)
-            opened.draft(None, (side, side))  # JPEG can be decoded at a half, a quarter, an eighth
-            opened.load()
-            turn(opened)
-            picture = in_colour(opened) if opened.mode in NO_AVERAGE or "transparency" in opened.info else opened
-            picture.thumbnail((width, height), Image.Resampling.LANCZOS)
-            picture = in_colour(picture)  # the rest of the conversion, now of few pixels
+    with _opened(member) as opened:
+        pixels = math.prod(opened.size)
+        if not reduced(opened, max(width, height)):
+            raise TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MOST} pixels")
+        opened.load()
+        turn(opened)
+        picture = in_colour(opened) if opened.mode in NO_AVERAGE or "transparency" in opened.info else opened
+        picture.thumbnail((width, height), Image.Resampling.BICUBIC)
+        picture = in_colour(picture)  # the rest of the conversion, now of few pixels
     if picture.mode == "RGB":
         return picture
     ground = Image.new("RGB", picture.size, GREY)
     ground.paste(picture, mask=picture.getchannel("A"))
     return ground
+
+
+class TooLargeError(Exception):
+    """A picture that has too many pixels to be shown; it may be sound."""
+
+
+@contextmanager
+def _opened(member: Member) -> Iterator[Image]:
+    """Open the picture *member*, whose pixels are not decoded yet."""
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None  # Pillow only warns, and warning filters are shared by all threads: see `reduced`
+    with member.open() as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about odd metadata
+        with Image.open(file, formats=FORMATS) as opened:
+            yield opened
+
+
+def header_of(opened: Image) -> PictureHeader:
+    """Return the header of an *opened* picture."""
+    return PictureHeader(str(opened.format), opened.width, opened.height, opened.mode)
+
+
+def reduced(opened: Image, side: int) -> bool:
+    """Have an *opened* picture decoded no smaller than *side* by *side* pixels; return whether it can be decoded then.
+
+    A JPEG can be decoded at a half, a quarter, an eighth; a progressive one takes memory for all its pixels.
+    """
+    pixels = math.prod(opened.size)
+    opened.draft(None, (side, side))
+    return (pixels if "progressive" in opened.info else math.prod(opened.size)) <= MOST
 
 
 def turn(picture: Image) -> None:

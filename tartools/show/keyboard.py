@@ -33,10 +33,13 @@ NAMES = {
     "\x1b[5~": "page up",
     "\x1b[6~": "page down",
     "\x1b[1~": "home",
+    "\x1b[4~": "end",
+    "\x7f": "backspace",
+    "\b": "backspace",
     **{
         f"\x1b{kind}{letter}": name
         for kind in "[O"
-        for letter, name in (("A", "up"), ("B", "down"), ("C", "right"), ("D", "left"), ("H", "home"))
+        for letter, name in (("A", "up"), ("B", "down"), ("C", "right"), ("D", "left"), ("H", "home"), ("F", "end"))
     },
 }
 
@@ -98,6 +101,10 @@ class Keyboard:
         self._typed = self._typed[found.end() :]
         text = found[0].decode("latin-1")
         return NAMES.get(text, text)
+
+    def waiting(self) -> bool:
+        """Return whether `key` would return at once."""
+        return bool(self._typed or select.select([self._fd], [], [], 0)[0])
 
     def _read(self) -> bytes:
         """Return the bytes typed; none if the terminal no longer exists."""

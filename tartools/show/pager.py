@@ -1,7 +1,8 @@
-"""The pager of `tarshow -i`: show one sample at a time; keys turn the pages."""
+"""The pager of `tarshow -i`: show one sample at a time, or a grid of them; keys turn the pages."""
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -9,24 +10,28 @@ from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.show import pictures, sheet
-from tartools.show.keyboard import Keyboard
+from tartools.show.keyboard import AGAIN, Keyboard
 from tartools.show.terminal import KITTY, Screen
 
-MOST = 1000  # samples kept to go back to
+MOST = 10_000  # samples kept to go back to
 MOST_BYTES = 256 << 20  # of memory that they hold; large members are in files
+DIGITS = 15  # of the number of a sample
+STEP = 1000  # samples that are read before the screen says how far
 
 NEXT = (" ", "n", "j", "enter", "right", "down", "page down")
 PREVIOUS = ("p", "b", "k", "left", "up", "page up")
-FIRST, QUIT, HELP = ("g", "home"), ("q", "escape"), ("?", "h")
+ROWS, PAGES = ("down", "up"), (" ", "page down", "b", "page up")  # in the grid; the others move by one sample
+FIRST, LAST, GRID = ("home", "<"), ("end", "G", ">"), "g"
+QUIT, HELP, SEARCH = ("q", "escape"), ("?", "h"), "/"
 HINT = "? help"
-KEYS = "space n → next   p b ← previous   g first   q quit"
-CLEAR, REVERSE = "\x1b[H\x1b[2J", "\x1b[7m"
+KEYS = "space n → next, p b ← previous, home first, end last, 12 enter: sample 12, / search keys, g grid, q quit"
+CLEAR = "\x1b[H\x1b[2J"
 
 
 class History:
     """*samples*, read as far as they have been shown; the last ones are kept.
 
-    Holds: 1,000 samples, or as many as fit into 256 MiB; ranges of files do not count.
+    Holds: 10,000 samples, or as many as fit into 256 MiB; ranges of files do not count.
     """
 
     def __init__(self, samples: Iterable[Sample], account: Account) -> None:
@@ -35,12 +40,19 @@ class History:
         self._kept: deque[Sample] = deque()
         self._held = 0
         self.first = 0  # number of the first sample that is kept
+        self.ended = False  # whether all samples have been read
+
+    @property
+    def count(self) -> int:
+        """The number of samples read."""
+        return self.first + len(self._kept)
 
     def read_to(self, number: int) -> int:
         """Read up to sample *number*; return *number*, or that of the last sample if there are fewer; -1 if none."""
-        while number >= self.first + len(self._kept):
+        while number >= self.count:
             sample = next(self._unread, None)
             if sample is None:
+                self.ended = True
                 break
             self._account.samples_out += 1
             self._kept.append(sample.own())
@@ -48,7 +60,7 @@ class History:
             while len(self._kept) > MOST or (self._held > MOST_BYTES and len(self._kept) > 1):
                 self._held -= in_memory(self._kept.popleft())
                 self.first += 1
-        return min(max(number, self.first), self.first + len(self._kept) - 1)
+        return min(max(number, self.first), self.count - 1)
 
     def __getitem__(self, number: int) -> Sample:
         return self._kept[number - self.first]
@@ -60,40 +72,179 @@ def in_memory(sample: Sample) -> int:
     return sum(len(source) for source in sources.values() if isinstance(source, bytes | bytearray))
 
 
-def browse(samples: Iterable[Sample], keyboard: Keyboard, screen: Callable[[], Screen], account: Account) -> None:
-    """Show *samples* one at a time on *screen*, as the keys of *keyboard* say.
+def browse(
+    samples: Iterable[Sample],
+    keyboard: Keyboard,
+    screen: Callable[[], Screen],
+    account: Account,
+    total: int | None = None,
+) -> None:
+    """Show *samples*, *total* if that is known, on *screen*, as the keys of *keyboard* say.
 
     Reads no further than needed, and counts in *account* what it has read.
     Holds: what `History` holds. Raises: TarToolsError.
     """
-    seen = History(samples, account)
-    number = seen.read_to(0)
-    helping, note = False, ""
-    while number >= 0:
-        current = screen()
-        foot = KEYS if helping else note or HINT
-        keyboard.write(drawn(seen[number], number, foot, current).encode())
-        key = keyboard.key()
-        helping, note = key in HELP and not helping, ""
-        if key in QUIT:
+    _Browser(samples, keyboard, screen, account, total).run()
+
+
+class _Browser:
+    """What is shown, and what the next key will do."""
+
+    def __init__(
+        self,
+        samples: Iterable[Sample],
+        keyboard: Keyboard,
+        screen: Callable[[], Screen],
+        account: Account,
+        total: int | None,
+    ) -> None:
+        self._seen = History(samples, account)
+        self._keyboard = keyboard
+        self._screen = screen
+        self._total = total
+        self._number = 0
+        self._grid = self._helping = False
+        self._note = self._sought = ""
+
+    def run(self) -> None:
+        """Show samples until the user quits; return at once if there are none."""
+        self._number = self._seen.read_to(0)
+        while self._number >= 0:
+            self._show()
+            key = self._keyboard.key()
+            self._note, self._helping = "", key in HELP and not self._helping
+            if key in QUIT:
+                return
+            if key in FIRST:
+                self._go(0)
+            elif key in LAST:
+                self._go(sys.maxsize)
+            elif key.isdecimal() and key.isascii():
+                typed = self._ask("go to sample: ", key)
+                if typed.isdecimal():
+                    self._go(max(0, int(typed[:DIGITS]) - 1))
+                elif typed:
+                    self._note = "that is no number"
+            elif key == SEARCH:
+                self._search()
+            elif key == GRID or (self._grid and key == "enter"):
+                self._grid = not self._grid
+            elif key in NEXT or key in PREVIOUS:
+                self._go(self._number + self._step(key))
+
+    def _step(self, key: str) -> int:
+        """Return how far *key* goes."""
+        across, down = sheet.grid_size(self._screen()) if self._grid else (1, 1)
+        step = across * down if key in PAGES else across if key in ROWS else 1
+        return step if key in NEXT else -step
+
+    def _go(self, number: int) -> None:
+        """Show sample *number*, or the nearest one that there is; say so if that is none other than before."""
+        before = self._number
+        while self._seen.count <= number and not self._seen.ended:
+            self._seen.read_to(min(number, self._seen.count + STEP - 1))
+            if self._stopped(number):
+                break
+        self._number = self._seen.read_to(min(number, self._seen.count - 1))
+        kept = " that is kept" if self._seen.first else ""
+        if number < self._number or number == self._number == before == self._seen.first:
+            self._note = f"this is the first{kept}"
+        elif self._number < number and (self._number == before or number != sys.maxsize):
+            self._note = "this is the last"
+
+    def _stopped(self, number: int) -> bool:
+        """Say how far we are on the way to sample *number*; return whether a key was pressed meanwhile."""
+        if self._seen.count <= number and not self._seen.ended:
+            self._keyboard.write(self._foot(f" {self._seen.count:,} samples read; any key stops").encode())
+            return self._keyboard.waiting()
+        return False
+
+    def _search(self) -> None:
+        """Ask for a part of a key, and go to the next sample whose key has it; behind the last comes the first kept."""
+        self._sought = self._ask("/") or self._sought
+        if not self._sought:
             return
-        if key in NEXT:
-            before, number = number, seen.read_to(number + 1)
-            note = "this is the last" if number == before else ""
-        elif key in PREVIOUS:
-            before, number = number, max(seen.first, number - 1)
-            note = "this is the first" + (" that is kept" if number else "") if number == before else ""
-        elif key in FIRST:
-            number = seen.first
+        part, number, stopped = self._sought.lower(), self._number + 1, False
+        while not stopped and self._seen.read_to(number) == number:
+            if part in self._seen[number].key.lower():
+                self._number = number
+                return
+            number += 1
+            stopped = number % STEP == 0 and self._stopped(number)
+        self._number = self._seen.read_to(self._number)  # it may be kept no longer
+        again = range(self._seen.first, 0 if stopped else self._number + 1)
+        found = next((number for number in again if part in self._seen[number].key.lower()), None)
+        if found is None:
+            self._note = "stopped" if stopped else f"no key has {printable(self._sought)}"
+        else:
+            self._number, self._note = found, "from the first again"
 
+    def _ask(self, question: str, typed: str = "") -> str:
+        """Return what the user types behind *question*, where *typed* is already; nothing if it is escaped."""
+        found = bytearray(typed.encode())
+        while True:
+            line = f" {question}{printable(found.decode(errors='replace'))}"
+            self._keyboard.write(self._foot(line).encode())
+            key = self._keyboard.key()
+            if key == "enter":
+                return found.decode(errors="replace")
+            if key == AGAIN:
+                self._show()
+            elif key == "escape" or (key == "backspace" and not found):
+                return ""
+            elif key == "backspace":
+                while found.pop() & 0xC0 == 0x80:  # of a character of several bytes, all (UTF-8)
+                    pass
+            elif len(key) == 1:
+                found += key.encode("latin-1")
 
-def drawn(sample: Sample, number: int, foot: str, screen: Screen) -> str:
-    """Return the text that fills *screen* with *sample*; the last row has number, key and *foot*."""
-    page, whole = sheet.page(sample, screen)
-    right = f" {foot} " if whole else f" more below  {foot} "
-    left = f" {number + 1:,}  {printable(sample.key)}  {shown(sample.shard)}"
-    left = sheet.fit(left, max(1, screen.columns - sheet.cells(right)))
-    blanks = " " * (screen.columns - sheet.cells(left) - sheet.cells(right))
-    status = sheet.fit(left + blanks + right, screen.columns)
-    last = f"\x1b[{screen.rows};1H" + (sheet.styled(status, REVERSE) if screen.codes else status)
-    return (pictures.KITTY_FORGET if screen.protocol == KITTY else "") + CLEAR + page + last
+    def _show(self) -> None:
+        """Fill the screen; its last row has number, key and shard, or help."""
+        screen, help_lines = self._screen(), []
+        if self._helping:
+            import textwrap
+
+            help_lines = [f" {line}" for line in textwrap.wrap(KEYS, screen.columns - 2)]
+        room, whole = screen._replace(rows=screen.rows + 1 - max(1, len(help_lines))), True
+        if self._grid:
+            drawn = self._drawn_grid(room)
+        else:
+            drawn, whole = sheet.page(self._seen[self._number], room)
+        foot = help_lines or [self._status(screen, HINT if whole else f"more below  {HINT}")]
+        forget = pictures.KITTY_FORGET if screen.protocol == KITTY else ""
+        self._keyboard.write(f"{forget}{CLEAR}{drawn}{self._foot(*foot)}".encode())
+
+    def _drawn_grid(self, screen: Screen) -> str:
+        """Return the page of the grid with the current sample; read on as far as its last one."""
+        across, down = sheet.grid_size(screen)
+        page = across * down
+        begin = self._number // page * page
+        end = self._seen.read_to(begin + page - 1)
+        begin, self._number = max(begin, self._seen.first), max(self._number, self._seen.first)
+        return sheet.grid([self._seen[n] for n in range(begin, end + 1)], self._number - begin, screen)
+
+    def _status(self, screen: Screen, hint: str) -> str:
+        """Return the last row of *screen*."""
+        sample = self._seen[self._number]
+        right = f" {self._note or hint} "
+        left = f" {self._place()}  {printable(sample.key)}  {shown(sample.shard)}"
+        left = sheet.fit(left, max(1, screen.columns - sheet.cells(right)))
+        return left + " " * (screen.columns - sheet.cells(left) - sheet.cells(right)) + right
+
+    def _place(self) -> str:
+        """Return the number of the sample, and of how many, as far as that is known."""
+        read, number = self._seen.count, self._number + 1
+        if self._seen.ended:
+            return f"{number:,} of {read:,}"
+        if self._total is not None and self._total >= read:
+            return f"{number:,} of {self._total:,}"
+        return f"{number:,} of {read:,}+" if read > number else f"{number:,}"
+
+    def _foot(self, *lines: str) -> str:
+        """Return text that writes *lines* into the last rows of the screen."""
+        screen, text = self._screen(), ""
+        for row, line in enumerate(lines, screen.rows + 1 - len(lines)):
+            line = sheet.fit(line, screen.columns)
+            line += " " * (screen.columns - sheet.cells(line))
+            text += f"\x1b[{row};1H" + (sheet.styled(line, sheet.REVERSE) if screen.codes else line)
+        return text

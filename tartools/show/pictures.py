@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,10 @@ PALETTE = [  # colours 16 to 255; the last 24 are greys
 ]
 KITTY_FORGET = "\x1b_Ga=d,d=A,q=2\x1b\\"  # removes the pictures that kitty's protocol has drawn
 FIRST = 16  # number of the first colour of the palette
+COLOURS = 256  # of a picture in sixels
 SIXEL = ord("?")  # none of the six dots is set; each dot adds a bit, the top one the lowest
+FEW = 3  # equal sixels are written one by one; for more there is a count
+TEXT = "S5"  # numpy's type of a part of a line of sixels, such as "-#255" and "!4096"
 
 
 def kitty(picture: Image, columns: int, rows: int) -> str:
@@ -60,32 +62,52 @@ def sixel(picture: Image, width: int, height: int) -> str:
 
     VT330/VT340 Programmer Reference Manual, volume 2, chapter 14: bands of six rows; in each band, for each colour
     the sixels of that colour from left to right, then back to its start ($); then the next band (-).
-    """
-    from PIL import ImageOps
 
-    few = ImageOps.contain(picture, (width, height)).quantize(256)
+    Holds: some 60 bytes for each pixel of what is shown.
+    """
+    from PIL import Image, ImageOps
+
+    # ten times as quick as the best palette, and its colours are off by 3 of 255 instead of 2
+    few = ImageOps.contain(picture, (width, height)).quantize(COLOURS, Image.Quantize.FASTOCTREE)
     width, height = few.size
-    colours = (few.getpalette() or [])[: 3 * 256]
+    colours = (few.getpalette() or [])[: 3 * COLOURS]
     parts = [f'\x1bP0;1q"1;1;{width};{height}']
     for number in range(len(colours) // 3):
         red, green, blue = (round(value * 100 / 255) for value in colours[3 * number : 3 * number + 3])
         parts.append(f"#{number};2;{red};{green};{blue}")
-    pixels = few.tobytes()
-    for top in range(0, height, 6):
-        band: dict[int, bytearray] = {}
-        for bit, y in enumerate(range(top, min(top + 6, height))):
-            for x, colour in enumerate(pixels[y * width : (y + 1) * width]):
-                if colour not in band:
-                    band[colour] = bytearray([SIXEL]) * width
-                band[colour][x] += 1 << bit
-        parts.append("$".join(f"#{colour}{_runs(sixels)}" for colour, sixels in band.items()) + "-")
-    return "".join(parts) + "\x1b\\"
+    return "".join(parts) + _bands(few) + "\x1b\\"
 
 
-def _runs(sixels: bytearray) -> str:
-    """Return *sixels* with four and more repetitions as `!N` and the sixel, without empty ones at the end."""
-    text = sixels.decode().rstrip(chr(SIXEL))
-    return re.sub(r"(.)\1{3,}", lambda found: f"!{len(found[0])}{found[1]}", text)
+def _bands(few: Image) -> str:
+    """Return the sixels of *few*, a picture with a palette, as text: four and more repetitions as `!N` and the sixel.
+
+    A token is an item of a table of short strings padded with zero bytes, so that numpy looks all of them up at once.
+    """
+    import numpy as np
+
+    width, height = few.size
+    rows = np.arange(height)[:, None]
+    colours = np.frombuffer(few.tobytes(), np.uint8).reshape(height, width)
+    lines = rows // 6 * COLOURS + colours  # a line is one colour of a band
+    dots = np.sort(((lines * width + np.arange(width)) * 8 + rows % 6).reshape(-1))
+    firsts = np.flatnonzero(np.diff(dots >> 3, prepend=-1))
+    sixels = np.add.reduceat(1 << (dots & 7), firsts)
+    places = dots[firsts] >> 3
+    line, column = places // width, places % width
+    new_line = np.diff(line, prepend=-1) != 0
+    begins = np.flatnonzero(new_line | (np.diff(places, prepend=-2) != 1) | (np.diff(sixels, prepend=0) != 0))
+    lengths = np.diff(begins, append=len(places))
+    line, column, sixels, new_line = line[begins], column[begins], sixels[begins], new_line[begins]
+    gaps = column - np.where(new_line, 0, np.roll(column + lengths, 1))
+    new_band = np.diff(line // COLOURS, prepend=0) != 0
+    heads = np.array(["", *(f"{end}#{n}" for end in "$-" for n in range(COLOURS))], TEXT)
+    counts = np.array([f"!{n}" if n > FEW else "" for n in range(width + 1)], TEXT)
+    repeated = np.array([[chr(SIXEL + bits) * n for n in (*range(FEW + 1), 1)] for bits in range(64)], TEXT)
+    tokens = np.empty((len(begins), 5), TEXT)
+    tokens[:, 0] = heads[np.where(new_line, 1 + new_band * COLOURS + line % COLOURS, 0)]
+    tokens[:, 1], tokens[:, 2] = counts[gaps], repeated[0, np.minimum(gaps, FEW + 1)]
+    tokens[:, 3], tokens[:, 4] = counts[lengths], repeated[sixels, np.minimum(lengths, FEW + 1)]
+    return tokens.tobytes().translate(None, b"\0").decode().removeprefix("$") + "-"
 
 
 def blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:

@@ -6,7 +6,7 @@ A sample is a `Block`, or several if its pictures do not fit side by side. As ma
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ NARROW, WIDE, HIGH = 39, 64, 32  # limits of columns and rows of a picture: two 
 SMALL = 20  # columns of a picture in the pager, at least
 AROUND = 5  # rows of the screen besides pictures: key, label, a line of text, an empty line, the prompt
 MESSAGE = 26  # columns of the message in place of a picture
-BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+BOLD, DIM, REVERSE, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[0m"
 
 Described = Sequence[tuple[Member, text.Description]]
 
@@ -37,6 +37,7 @@ class Tile(NamedTuple):
     lines: Sequence[str]
     drawing: str
     label: str
+    broken: bool = False
 
     @property
     def width(self) -> int:
@@ -58,30 +59,53 @@ class Block(NamedTuple):
         return max(tiles, cells(self.title), *map(cells, self.lines))
 
 
-def rows(samples: Iterable[Sample], screen: Screen) -> Iterator[tuple[str, int]]:
-    """Yield (text that shows samples side by side on *screen*, count of these samples).
+def rows(
+    samples: Iterable[Sample], screen: Screen, note: Callable[[Sample, bool], object] = lambda _sample, _broken: None
+) -> Iterator[tuple[str, int, int]]:
+    """Yield (text that shows samples side by side on *screen*, count of these samples, lines that the text takes).
+
+    *note* gets each sample, and whether a picture or sound in it is broken.
 
     Order: input order. Holds: the text of the samples that are side by side. Raises: TarToolsError.
     """
     if screen.protocol == NONE:
-        yield from ((text.block(sample, bold=screen.codes), 1) for sample in samples)
+        for sample in samples:
+            found = described(sample, screen)
+            note(sample, is_broken(found))
+            shown = text.block(sample, found, bold=screen.codes)
+            yield shown, 1, sum(max(1, -(-len(line) // screen.columns)) for line in shown[:-1].split("\n"))
         return
     wide = min(screen.columns, max(NARROW, min(WIDE, (screen.columns - GAP) // 2)))
     high = min(HIGH, screen.rows - AROUND)
     waiting: list[Block] = []
     for sample in samples:
-        blocks = laid_out(sample, described(sample), screen, wide, high)
+        found = described(sample, screen)
+        blocks = laid_out(sample, found, screen, wide, high)
+        note(sample, is_broken(found) or any(tile.broken for block in blocks for tile in block.tiles))
         lone = len(blocks) > 1 or not blocks[0].tiles
         taken = sum(block.width + GAP for block in waiting)
         if waiting and (lone or taken + blocks[0].width > screen.columns):
-            yield row(waiting) + "\n", len(waiting)
+            yield row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
             waiting = []
         if lone:
-            yield "".join(row([block]) for block in blocks) + "\n", 1
+            lines = sum(height([block], screen.columns) for block in blocks)
+            yield "".join(row([block]) for block in blocks) + "\n", 1, lines + 1
         else:
             waiting += blocks
     if waiting:
-        yield row(waiting) + "\n", len(waiting)
+        yield row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
+
+
+def is_broken(found: Described) -> bool:
+    """Return whether one of the members *found* in a sample is a broken picture or sound."""
+    return any(description.kind == "broken" for _, description in found)
+
+
+def height(blocks: Sequence[Block], columns: int) -> int:
+    """Return the lines that *blocks* side by side take on a terminal of *columns*, which wraps long ones."""
+    tallest = max((tile.rows + 1 for block in blocks for tile in block.tiles), default=0)
+    below = max(sum(max(1, -(-cells(line) // columns)) for line in block.lines) for block in blocks)
+    return bool(blocks[0].title) + tallest + below
 
 
 def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
@@ -89,7 +113,7 @@ def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
 
     Pictures get the rows that the text leaves, but at least half of them. The rest is cut or left out.
     """
-    found = described(sample)
+    found = described(sample, screen)
     count = sum(description.kind == "picture" for _, description in found) if screen.protocol != NONE else 0
     words = sum(1 + len(description.lines) for _, description in found) - count
     room = screen.rows - 1
@@ -110,9 +134,44 @@ def page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     return shown, whole
 
 
-def described(sample: Sample) -> Described:
-    """Return the members of *sample* with their descriptions."""
-    return [(member, text.describe(member)) for member in sample.members]
+def grid_size(screen: Screen) -> tuple[int, int]:
+    """Return how many thumbnails stand side by side on *screen*, and how many rows of them there are."""
+    across = max(1, (screen.columns + GAP) // (SMALL + GAP))
+    return across, max(1, (screen.rows - 1) // (SMALL // 2))
+
+
+def grid(samples: Sequence[Sample], chosen: int, screen: Screen) -> str:
+    """Return text that fills *screen*, without its last row, with a thumbnail of each of *samples* under its key.
+
+    A thumbnail is the first picture, or else the beginning of the text. The key of number *chosen* is marked.
+    """
+    across, down = grid_size(screen)
+    wide, high = (screen.columns + GAP) // across - GAP, max(1, (screen.rows - 1) // down - 2)
+    blocks = [thumbnail(sample, screen, wide, high, marked=number == chosen) for number, sample in enumerate(samples)]
+    return "".join(row(blocks[n : n + across], codes=screen.codes) for n in range(0, len(blocks), across))
+
+
+def thumbnail(sample: Sample, screen: Screen, wide: int, high: int, *, marked: bool) -> Block:
+    """Return *sample* as a block of *wide* columns and at most *high* rows below its key."""
+    from rich.cells import set_cell_size
+
+    found = described(sample, screen)
+    key = printable(sample.key)
+    while cells(key) > wide - 2:  # neighbours differ in the end of their keys
+        key = "…" + key[2:]
+    title = set_cell_size(("> " if marked else "  ") + key, wide)
+    title = styled(title, REVERSE if marked and screen.codes else "")
+    first = next((member for member, description in found if description.kind == "picture"), None)
+    if first is None or screen.protocol == NONE:
+        return Block(title, (), [*(fit(line, wide) for line in text.rows(found)[:high]), ""])
+    drawn = tile(first, "", screen, wide, high)
+    lines = drawn.lines[:high]  # a message can be longer
+    return Block(title, [drawn._replace(lines=lines, rows=min(drawn.rows, high), label="")], ())
+
+
+def described(sample: Sample, screen: Screen) -> Described:
+    """Return the members of *sample* with their descriptions. Pictures that *screen* can't draw are decoded here."""
+    return [(member, text.describe(member, decode=screen.protocol == NONE)) for member in sample.members]
 
 
 def laid_out(sample: Sample, found: Described, screen: Screen, wide: int, high: int) -> list[Block]:
@@ -145,8 +204,9 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
         raise
     except Exception as error:  # as `decoded` says
         lines = framed(decoding.reason(error), min(wide, MESSAGE))
-        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"{name}  {member.size:,} B", wide))
-    label = fit(f"{name}  {what}, {member.size:,} B", wide)
+        broken = not isinstance(error, decoding.TooLargeError)
+        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"{name}  {member.size:,} B", wide), broken)
+    label = fit(f"{name}  {member.size:,} B  {what}", wide)
     columns, height = in_cells(picture.size, wide, high)
     if screen.protocol == BLOCKS:
         lines = pictures.blocks(picture, columns, height, exact=screen.exact)
@@ -179,19 +239,25 @@ def row(blocks: Sequence[Block], *, codes: bool = True) -> str:
     Pictures are drawn after the lines that make room for them, so that the screen has scrolled before.
     """
     tallest = max((tile.rows for block in blocks for tile in block.tiles), default=0)
-    columns = [written(block, codes) for block in blocks]
+    columns = [written(block, tallest, codes) for block in blocks]
     widths = [block.width for block in blocks]
     lines = [beside(widths, parts) + "\n" for parts in zip_longest(*columns, fillvalue="")]
     top = tallest + bool(blocks[0].title)
     return "".join([*lines[:top], drawings(blocks, tallest), *lines[top:]])
 
 
-def written(block: Block, codes: bool) -> list[str]:
-    """Return the lines of *block*, empty where pictures will be drawn; styled, if escape *codes* are wanted."""
+def written(block: Block, tallest: int, codes: bool) -> list[str]:
+    """Return the lines of *block*, empty where pictures will be drawn; styled, if escape *codes* are wanted.
+
+    All labels are below the *tallest* picture of the neighbours.
+    """
     lines = [styled(block.title, BOLD if codes else "")] if block.title else []
-    columns = [[*(tile.lines or [""] * tile.rows), styled(tile.label, DIM if codes else "")] for tile in block.tiles]
+    columns = [
+        [*tile.lines, *[""] * (tallest - len(tile.lines)), styled(tile.label, DIM if codes else "")]
+        for tile in block.tiles
+    ]
     widths = [tile.width for tile in block.tiles]
-    lines += [beside(widths, parts) for parts in zip_longest(*columns, fillvalue="")]
+    lines += [beside(widths, parts) for parts in zip(*columns, strict=True)]
     return [*lines, *block.lines]
 
 

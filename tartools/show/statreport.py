@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools.errors import in_units, printable, several
+from tartools.samples.account import TOGETHER
 from tartools.show.sheet import cells
 from tartools.show.sound import BARS
 from tartools.show.terminal import Screen
@@ -25,6 +26,7 @@ LEAST = 8  # characters that remain of a word that is cut
 NAME = 16  # characters of a field name in a table; longer ones are cut
 LONG = 200  # characters of other words; longer ones are cut
 ROWS = 40  # of a table of fields
+LISTED = 20  # keys of broken pictures, or of samples without a field
 MOST = 8  # classes, sizes or combinations in a table
 MANY = "more than 1,000"
 
@@ -65,6 +67,9 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
     )
     if field["missing"]:
         yield f"missing {name}: {field['missing']} of {samples} samples, first {shortened(field['missing_in'], LONG)}"
+        yield from (f"missing {name} in: {key}" for key in keys(field["missing_keys"] or ()))
+        if field["torn"] is not None:
+            yield f"torn {name}: {torn(field)}"
     if pictures := field.get("pictures"):
         formats = ", ".join(f"{count} {form}" for form, count in pictures["formats"].items())
         if formats:
@@ -75,6 +80,7 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
             yield f"picture size {name} {size}: {count}"
         if pictures["broken"]:
             yield f"broken {name}: {broken(pictures)}"
+            yield from (f"broken {name} in: {key}" for key in keys(pictures["broken_keys"]))
     if classes := field.get("classes"):
         yield f"classes {name}: {MANY if classes['values'] is None else classes['values']}"
         for value, count in (classes["counts"] or {}).items():
@@ -96,6 +102,16 @@ def sides(pictures: Facts) -> str:
 def broken(pictures: Facts) -> str:
     """Return in words how many of *pictures* could not be read."""
     return f"{pictures['broken']}, first {shortened(pictures['broken_in'], LONG)} ({pictures['why']})"
+
+
+def keys(found: Sequence[str]) -> list[str]:
+    """Return the first of the keys *found* for a line each."""
+    return [shortened(key, LONG) for key in found[:LISTED]]
+
+
+def torn(field: Facts) -> str:
+    """Return in words that samples without *field* are parts of others."""
+    return f"{shortened(field['torn'], LONG)} comes back in its shard; {TOGETHER}"
 
 
 def uneven(shards: Facts) -> bool:
@@ -252,6 +268,16 @@ def field_tables(facts: Facts) -> Iterator[Section]:
     for name, field in shown:
         if field.get("pictures"):
             yield picture_table(name, field["pictures"])
+            yield from key_table(f"Broken {name}", field["pictures"]["broken_keys"], field["pictures"]["broken"])
+        note = torn(field) if field["torn"] is not None else ""
+        yield from key_table(f"Without {name}", field["missing_keys"] or (), field["missing"], note)
+
+
+def key_table(title: str, found: Sequence[str], count: int, note: str = "") -> Iterator[Section]:
+    """Yield the table of the first keys of those *found*, of *count* in all, with a *note*, unless both are empty."""
+    more = f"and {count - LISTED:,} more; --json has all" if found and count > LISTED else ""
+    if found or note:
+        yield Section("\n".join(filter(None, (more, note))), (f"<{title}",), [(key,) for key in keys(found)])
 
 
 def picture_table(name: str, pictures: Facts) -> Section:

@@ -1,6 +1,6 @@
 """Describe samples in words: the key, and for each field its size, its type, and the beginning of text.
 
-Nothing is executed or unpickled, pictures are not decoded, and only a part of a large member is read.
+Nothing is executed or unpickled. Of a large member only a part is read, unless it is a picture, which is decoded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tartools.show import decoding, sound
 from tartools.tar import Member
 
 HEAD = 1 << 16  # bytes of a member that are read
-HEAD_OF_SOUND = 16  # bytes that identify a sound
+FIRST = 16  # bytes that identify a picture or a sound
 JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as plain text
 ARRAY_LIMIT = 16 << 20  # bytes; longer arrays are shown without their range of values
 ARRAY_HEADER = 10_000  # bytes; numpy's own limit
@@ -71,16 +71,13 @@ class Description(NamedTuple):
     value: str = ""
 
 
-def block(sample: Sample, *, bold: bool = False) -> str:
-    """Return the lines that describe *sample*, and an empty line; *bold* sets the key in bold by escape codes.
+def block(sample: Sample, described: Iterable[tuple[Member, Description]], *, bold: bool = False) -> str:
+    """Return the lines that show *sample*, as *described*, and an empty line; *bold* sets the key in bold.
 
     Control characters in keys, fields and texts are escaped, so that a file cannot control the terminal.
-
-    Holds: 64 KiB of a member at a time; JSON up to 1 MiB as a whole.
     """
     title = printable(sample.key)
-    lines = rows((member, describe(member)) for member in sample.members)
-    return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *lines]) + "\n\n"
+    return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *rows(described)]) + "\n\n"
 
 
 def rows(described: Iterable[tuple[Member, Description]]) -> list[str]:
@@ -94,8 +91,14 @@ def rows(described: Iterable[tuple[Member, Description]]) -> list[str]:
     return lines
 
 
-def describe(member: Member) -> Description:
-    """Return the description of *member*, by its first bytes if they are known, else by its field."""
+def describe(member: Member, *, decode: bool = False) -> Description:
+    """Return the description of *member*, by its first bytes if they are known, else by its field.
+
+    With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for those
+    who draw it and will see.
+
+    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; what `decoding.examined` says.
+    """
     with member.open() as file:
         head = file.read(HEAD)
     kind = field_name(member).rpartition(".")[2].lower()
@@ -103,8 +106,8 @@ def describe(member: Member) -> Description:
         return Description("empty", kind="broken" if kind in PICTURES or kind in sound.KINDS else "")
     if head.startswith(ARRAY):
         return array(head, member)
-    if kind in PICTURES or head.startswith(PICTURE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
-        return picture(member)
+    if is_picture(kind, head):
+        return picture(member, decode=decode)
     if sound.is_sound(kind, head):
         return heard(member, kind)
     if kind == "json" and member.size <= JSON_LIMIT:
@@ -114,19 +117,34 @@ def describe(member: Member) -> Description:
 
 def may_sound(member: Member) -> bool:
     """Return whether *member* is or should be a sound, by its first bytes and its field."""
+    kind, head = first_look(member)
+    return sound.is_sound(kind, head) or guess(head).kind == "sound"
+
+
+def may_be_picture(member: Member) -> bool:
+    """Return whether *member* is or should be a picture, by its first bytes and its field."""
+    return is_picture(*first_look(member))
+
+
+def first_look(member: Member) -> tuple[str, bytes]:
+    """Return the last part of the field of *member* in lower case, and its first bytes."""
     with member.open() as file:
-        head = file.read(HEAD_OF_SOUND)
-    return sound.is_sound(field_name(member).rpartition(".")[2].lower(), head) or guess(head).kind == "sound"
+        return field_name(member).rpartition(".")[2].lower(), file.read(FIRST)
 
 
-def picture(member: Member) -> Description:
-    """Return format, size and mode of a picture, from its header."""
+def is_picture(kind: str, head: bytes) -> bool:
+    """Return whether what begins with *head*, in a field that ends in *kind*, is or should be a picture."""
+    return kind in PICTURES or head.startswith(PICTURE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
+
+
+def picture(member: Member, *, decode: bool) -> Description:
+    """Return format, size and mode of a picture, from its header; or why it is broken."""
     try:
-        form, width, height, mode = decoding.read_header(member)
+        form, width, height, mode = decoding.examined(member) if decode else decoding.read_header(member)
     except TarToolsError:
         raise
     except Exception as error:  # each format has its own
-        return Description(f"a picture that Pillow does not open: {decoding.reason(error)}", kind="broken")
+        return Description(f"a broken picture: {decoding.reason(error)}", kind="broken")
     return Description(f"{form} {width}x{height} {mode}", kind="picture")
 
 

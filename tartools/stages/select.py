@@ -7,7 +7,7 @@ from tartools import tar
 from tartools.errors import SampleError, UsageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, checked_path, field_name, join_path
-from tartools.samples.values import field_list
+from tartools.samples.values import blanks, checked_key, field_list, text_of
 from tartools.tar import Member, split_path
 from tartools.tar.compression import split_suffix
 
@@ -95,7 +95,7 @@ def fields(
             account.left_out += 1
     if unseen and any_sample:
         missing = " ".join(word.text for word in unseen)
-        raise SampleError(f"no sample had the field {missing}; the fields were: {field_list(seen)}")
+        raise SampleError(f"no sample had the field {missing}{blanks(missing)}; the fields were: {field_list(seen)}")
 
 
 def _chosen(
@@ -128,22 +128,68 @@ def _chosen(
     return result
 
 
-def rekey(samples: Iterable[Sample], template: str) -> Iterator[Sample]:
-    """Yield *samples* with new keys: *template* with {index}, {key} and {shard} filled in.
+def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -> Iterator[Sample]:
+    """Yield *samples* with new keys: *template* with {index}, {key}, {shard} and text fields ({cls}) filled in.
 
-    Raises: SampleError for a key that would not read back (empty, or with a dot in its base name); UsageError for a bad
-    template.
+    Names of fields compare without case unless *verbatim*.
+
+    Raises: SampleError for a key that would not read back (empty, or with a dot in its base name), a field that is
+    missing or no text, and a key with fields in it that is absolute or has a part `..`; UsageError for a bad template.
     """
+    made, fields = _parsed_template(template)
     for index, sample in enumerate(samples):
         shard = split_suffix(base_name(sample.shard))[0]
+        values = {name: _text_field(sample, field, verbatim) for name, field in fields.items()}
         try:
-            text = template.format(index=index, key=sample.key, shard=shard)
+            text = made.format(index=index, key=sample.key, shard=shard, **values)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-            raise UsageError(
-                f"not a template for keys: {template!r}; it may use {{index}}, {{key}}, {{shard}}"
-            ) from error
-        key = text.encode("utf-8", "surrogateescape")
+            raise _bad_template(template) from error
+        try:
+            key = (checked_key(text) if fields else text).encode("utf-8", "surrogateescape")
+        except SampleError as error:
+            raise SampleError(f"sample {sample.key!r}: {error.message}", url=sample.shard) from None
         yield with_key(sample, key)
+
+
+def _parsed_template(template: str) -> tuple[str, dict[str, str]]:
+    """Return *template* with names that `str.format` takes in place of those of fields, and the fields by these names.
+
+    Raises: UsageError.
+    """
+    from string import Formatter
+
+    made = ""
+    fields: dict[str, str] = {}
+    try:
+        for literal, name, spec, conversion in Formatter().parse(template):
+            made += literal.replace("{", "{{").replace("}", "}}")
+            if name is None:
+                continue
+            if name.partition(".")[0].partition("[")[0] not in ("index", "key", "shard"):
+                if not name or name.isdigit():
+                    raise _bad_template(template)
+                fields[f"field{len(fields)}"] = name
+                name = f"field{len(fields) - 1}"
+            made += f"{{{name}{'!' if conversion else ''}{conversion or ''}{':' if spec else ''}{spec}}}"
+    except ValueError as error:
+        raise _bad_template(template) from error
+    return made, fields
+
+
+def _bad_template(template: str) -> UsageError:
+    return UsageError(f"not a template for keys: {template!r}; it may use {{index}}, {{key}}, {{shard}}, {{FIELD}}")
+
+
+def _text_field(sample: Sample, field: str, verbatim: bool) -> str:
+    """Return the value of *field* as text. Raises: SampleError if it is missing, or not UTF-8."""
+    payload = sample.get(field, verbatim=verbatim)
+    if payload is None:
+        raise SampleError(
+            f"sample {sample.key!r} has no field {field!r}, which --rekey names; "
+            f"its fields are: {field_list(sample.fields)}",
+            url=sample.shard,
+        )
+    return text_of(sample, field, payload, verbatim=False)
 
 
 def base_name(url: str) -> str:
@@ -164,8 +210,10 @@ def with_key(sample: Sample, key: bytes) -> Sample:
         field = split_path(member.path)[1]
         path = join_path(key, field)
         if not key or b"\0" in key or split_path(path) != (key, field) or path.endswith(b"/"):
+            why = "; its last part may have no dot" if b"." in key[key.rfind(b"/") + 1 :] else ""
             raise SampleError(
-                f"sample {sample.key!r} cannot have the key {key.decode('utf-8', 'replace')!r}: it would not read back",
+                f"sample {sample.key!r} cannot have the key {key.decode('utf-8', 'replace')!r}: "
+                f"it would not read back{why}",
                 url=sample.shard,
             )
         members.append(tar.renamed(member, path))

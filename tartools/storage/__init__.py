@@ -69,11 +69,12 @@ def open_read(url: str) -> Input:
     store is requested at the first read.
     """
     url = Url(url)
-    if template := url.read_command:
-        from tartools.storage import pipe
+    with _named(url):
+        if template := url.read_command:
+            from tartools.storage import pipe
 
-        return pipe.CommandInput(pipe.fill(template, url), url)
-    return _opener(url, "read").open_read(url)
+            return pipe.open_by(template, url)
+        return _opener(url, "read").open_read(url)
 
 
 def open_write(url: str, force: bool = False) -> Output:
@@ -82,7 +83,17 @@ def open_write(url: str, force: bool = False) -> Output:
     Raises: StorageError if *url* exists (unless *force*) or can't be written.
     """
     url = Url(url)
-    return _opener(url, "write").open_write(url, force)
+    with _named(url):
+        return _opener(url, "write").open_write(url, force)
+
+
+@contextmanager
+def _named(url: str) -> Iterator[None]:
+    """Raise StorageError with *url* for an error of the system: no such file, too many open files."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=url) from error
 
 
 def _opener(url: Url, verb: str) -> Opener:
@@ -106,7 +117,7 @@ def writing(url: str, force: bool = False) -> Iterator[Sink]:
 
 
 def appended(url: str | None) -> FileSink:
-    """Return the local file *url*, opened for appending; for None a sink that drops everything.
+    """Return the local file *url*, opened for appending; for None a sink that drops everything. A new file is private.
 
     Raises: StorageError if it can't be written; UsageError if it is not a local file.
     """
@@ -122,14 +133,22 @@ def content(url: str) -> bytes:
 
 
 def remove(url: str) -> None:
-    """Remove the local file *url*. Raises: StorageError, also for any other URL."""
-    if not Url(url).is_local:
-        raise StorageError("only files can be removed", url=url)
-    local.remove(url)
+    """Remove the file or object *url*; it is no failure if it does not exist.
+
+    Raises: StorageError, also if nothing can be removed where it is.
+    """
+    if Url(url).is_local:
+        local.remove(url)
+    elif Url(url).is_stored:
+        from tartools.storage import objects
+
+        objects.remove(url)
+    else:
+        raise StorageError("only files and objects can be removed", url=url)
 
 
 def run(template: str, word: str) -> None:
-    """Run the command *template*, with *word* for its `{}`; what it prints goes to stderr.
+    """Run the command *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
 
     Raises: StorageError if it fails.
     """

@@ -6,8 +6,11 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_deferring: list[tuple[list[int], dict[int, Any]]] = []  # blocks under way: signals that came, handlers before it
 
 
 @contextlib.contextmanager
@@ -16,18 +19,48 @@ def deferred_signals() -> Iterator[None]:
 
     For blocks that make a file or start a process and register it for cleanup.
     """
-    threading = sys.modules.get("threading")  # not imported: there is only one
-    if threading is not None and threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield  # handlers run in the main thread only
         return
     came: list[int] = []
-    handlers = {number: old for number in ENDING if callable(old := signal.getsignal(number))}
+    handlers: dict[int, Any] = {number: old for number in ENDING if callable(old := signal.getsignal(number))}
     for number in handlers:
         signal.signal(number, lambda number, _: came.append(number))
+    _deferring.append((came, handlers))
     try:
         yield
     finally:
+        _deferring.pop()
         for number, old in handlers.items():
             signal.signal(number, old)
         if came:
             signal.raise_signal(came[0])
+
+
+@contextlib.contextmanager
+def handled_signals() -> Iterator[None]:
+    """Inside a block of `deferred_signals`, run the handlers at once again during this block.
+
+    For a wait of any length that makes nothing that would have to be registered.
+    """
+    if not _deferring or not _in_main_thread():
+        yield
+        return
+    _, handlers = _deferring[0]
+    deferring = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    try:
+        for came, _ in _deferring:
+            if came:
+                signal.raise_signal(came.pop(0))
+        yield
+    finally:
+        for number, handler in deferring.items():
+            handlers[number] = signal.getsignal(number)  # one that has run may have set another
+            signal.signal(number, handler)
+
+
+def _in_main_thread() -> bool:
+    threading = sys.modules.get("threading")  # not imported: there is only one
+    return threading is None or threading.current_thread() is threading.main_thread()

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tartools.errors import StorageError, UsageError, shown
-from tartools.storage.streams import EXISTS, FileSink, SharedFile, enlarge, wait_until_ready
+from tartools.storage.interrupts import handled_signals
+from tartools.storage.streams import EXISTS, FileSink, InputFile, enlarge, wait_until_ready
 from tartools.storage.url import FILE
 
 
@@ -39,23 +40,24 @@ def path_of(url: str) -> str:
 class FileInput:
     """An open file as input. If it is a regular file, its bytes are those of *file* from *start* on."""
 
-    def __init__(self, file: io.FileIO, url: str) -> None:
+    def __init__(self, file: InputFile) -> None:
         self._file = file
-        self._url = url
-        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        self.file = file if regular else None
+        regular = file.opened is not None
+        self.file: io.FileIO | None = file if regular else None
         self.start = os.lseek(file.fileno(), 0, os.SEEK_CUR) if regular else 0
         if not regular:
             enlarge(file.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
+        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError, at the end also if the file has changed."""
         try:
             while (count := self._file.readinto(view)) is None:  # the descriptor was inherited in non-blocking mode
                 wait_until_ready(self._file.fileno(), writing=False)
-            return count
         except OSError as error:
-            raise StorageError(error.strerror or str(error), url=self._url) from error
+            raise StorageError(error.strerror or str(error), url=self._file.url) from error
+        if not count:
+            self._file.check()
+        return count
 
     def fileno(self) -> int:
         """Return the descriptor, which a fork of this process can read too."""
@@ -77,12 +79,8 @@ class FileInput:
 
 
 def open_read(url: str) -> FileInput:
-    """Return a local file, fifo or device as input."""
-    try:
-        file = SharedFile(path_of(url))
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
-    return FileInput(file, url)
+    """Return a local file, fifo or device as input. Raises: OSError."""
+    return FileInput(InputFile(path_of(url), url))
 
 
 def check_readable(url: str) -> int | None:
@@ -134,9 +132,9 @@ def _exists(url: str) -> StorageError:
 
 
 def open_append(url: str) -> FileSink:
-    """Return the local file *url*, opened for appending; it is made if it does not exist."""
+    """Return the local file *url*, opened for appending; if it does not exist it is made, for this user alone."""
     try:
-        return FileSink(path_of(url), url, os.O_CREAT | os.O_APPEND)
+        return FileSink(path_of(url), url, os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 
@@ -163,7 +161,7 @@ class OpenOutput:
 
 
 def between(prefix: str, suffix: str) -> list[str]:
-    """Return the names of files that begin with *prefix*, go on without a slash, and end in *suffix*."""
+    """Return the names of regular files that begin with *prefix*, go on without a slash, and end in *suffix*."""
     folder, start = os.path.split(path_of(prefix))
     rest, slash, below = suffix.partition("/")
     try:
@@ -175,32 +173,33 @@ def between(prefix: str, suffix: str) -> list[str]:
         for name in found
         if name.startswith(start) and name.endswith(rest) and len(name) > len(start) + len(rest)
     )
-    return sorted(name for name in names if os.path.lexists(path_of(name)))
+    return sorted(name for name in names if os.path.isfile(path_of(name)))
 
 
 def remove(url: str) -> None:
-    """Remove a local file. Raises: StorageError."""
+    """Remove a local file; it is no failure if it does not exist. Raises: StorageError."""
     try:
-        os.unlink(path_of(url))
+        with suppress(FileNotFoundError):
+            os.unlink(path_of(url))
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 
 
 def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
-    """Return a regular file as output, which appears when it is complete. Other files are written in place."""
+    """Return a regular file as output, which appears when it is complete. Other files are written in place.
+
+    Raises: StorageError; OSError.
+    """
     name = path_of(url)
     if name.endswith("/"):
         raise StorageError("is the name of a directory; name a file in it", url=url)
     path = os.path.realpath(name)  # a symlink stays one
-    try:
-        found = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
-        if found and not stat.S_ISREG(found.st_mode):
-            return open_in_place(name, url)  # by *name*: the real path of `>(command)` does not exist
-        if found and not force:
-            raise _exists(url)
-        return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
+    found = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
+    if found and not stat.S_ISREG(found.st_mode):
+        return open_in_place(name, url)  # by *name*: the real path of `>(command)` does not exist
+    if found and not force:
+        raise _exists(url)
+    return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
 
 
 def open_terminal() -> int:
@@ -210,7 +209,8 @@ def open_terminal() -> int:
 
 def open_in_place(path: str, url: str) -> OpenOutput:
     """Return a file that is not a regular one as output. Raises: UsageError for a terminal."""
-    sink = FileSink(path, url)
+    with handled_signals():  # a fifo waits for its reader
+        sink = FileSink(path, url)
     if os.isatty(sink.fileno()):
         sink.close()
         raise UsageError("is a terminal; name a file or a pipe", url=url)
@@ -225,11 +225,10 @@ class FileOutput:
     def __init__(self, path: str, url: str, force: bool, mode: int | None) -> None:
         self._path = path
         self._force = force
-        folder, name = os.path.split(path)
-        name = os.fsdecode(os.fsencode(name)[:100])  # file systems allow 255 bytes
-        self._temporary = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+        from tartools.storage.temporary import create
+
         self._owner = os.getpid()  # a fork of this process leaves the file alone when it ends
-        self.sink = FileSink(self._temporary, url, os.O_CREAT | os.O_EXCL)
+        self._temporary, self.sink = create(path, url)
         self._open = True
         if mode is not None:
             os.fchmod(self.sink.fileno(), mode)
@@ -237,11 +236,15 @@ class FileOutput:
     def commit(self) -> None:
         """Close, and rename to the name of the output. Raises: StorageError if that exists by now."""
         try:
-            self.sink.close()
-            if self._force:
-                os.replace(self._temporary, self._path)
-            else:
-                self._link()
+            lock = os.dup(self.sink.fileno())  # until the file has its name
+            try:
+                self.sink.close()
+                if self._force:
+                    os.replace(self._temporary, self._path)
+                else:
+                    self._link()
+            finally:
+                os.close(lock)
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=self.sink.url) from error
         self._open = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol, cast
@@ -91,6 +92,63 @@ class SharedFile(io.FileIO):
 
     def __del__(self) -> None:
         self.close()
+
+
+class InputFile(SharedFile):
+    """A file open for reading, and its status when it was opened: *opened*, None if it is not a regular file."""
+
+    def __init__(self, file: str | int, url: str) -> None:
+        super().__init__(file, closefd=isinstance(file, str))
+        self.url = url
+        status = os.fstat(self.fileno())
+        self.opened = status if stat.S_ISREG(status.st_mode) else None
+
+    def check(self) -> None:
+        """Raise StorageError if the content may have changed since the file was opened.
+
+        Size and times tell. The time of change alone also comes from another name, mode, owner or number of links: then
+        the content counts as unchanged.
+        """
+        old = self.opened
+        if old is None:
+            return
+        new = os.fstat(self.fileno())
+        if new.st_size != old.st_size or new.st_mtime_ns != old.st_mtime_ns:
+            raise changed(self.url)
+        if new.st_ctime_ns != old.st_ctime_ns and not self._has_new_status(old, new):
+            raise changed(self.url)
+
+    def _has_new_status(self, old: os.stat_result, new: os.stat_result) -> bool:
+        """Tell whether the file has another mode, owner, number of links, or name."""
+        if any(getattr(old, name) != getattr(new, name) for name in ("st_mode", "st_uid", "st_gid", "st_nlink")):
+            return True
+        try:
+            return isinstance(self.name, str) and not os.path.samestat(new, os.stat(self.name))
+        except OSError:
+            return True
+
+
+def check_unchanged(file: object) -> None:
+    """Raise StorageError if *file* is an input that may have changed since it was opened; see `InputFile.check`."""
+    if isinstance(file, InputFile):
+        file.check()
+
+
+def size_of(file: io.FileIO) -> int:
+    """Return the bytes of the open *file*; of an input, which may not change, those that it had when it was opened."""
+    opened = file.opened if isinstance(file, InputFile) else None
+    return (opened or os.fstat(file.fileno())).st_size
+
+
+def identity(file: io.FileIO) -> tuple[int, ...]:
+    """Return what identifies the open *file*; it changes when the file is written to or replaced."""
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def changed(url: str) -> StorageError:
+    """Return the failure of an input that changed between two looks at it."""
+    return StorageError("this file changed while it was read; start again when nothing writes to it", url=url)
 
 
 class FileSink(SharedFile):

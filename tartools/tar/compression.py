@@ -5,10 +5,20 @@ from __future__ import annotations
 import io
 import os
 
-from tartools.errors import ParquetError, TarFormatError, TruncatedError, UsageError
+from tartools.errors import ParquetError, StorageError, TarFormatError, TarToolsError, TruncatedError, UsageError
 from tartools.storage.streams import Sink, Stream
 from tartools.storage.url import Url
-from tartools.tar.codecs import CODECS, MAGIC, SUFFIXES, Codec, Compressor, Decompressor, codec_of
+from tartools.tar.codecs import (
+    CODECS,
+    MAGIC,
+    SUFFIXES,
+    Codec,
+    Compressor,
+    Decompressor,
+    codec_of,
+    is_shortage,
+    zstd_window,
+)
 
 READ = 1 << 18  # compressed bytes a read
 PARQUET = b"PAR1"  # the first bytes of a table
@@ -27,14 +37,22 @@ def split_suffix(url: str) -> tuple[str, str]:
     return url, ""
 
 
+def check_suffix(name: str) -> None:
+    """Raise UsageError if the output *name* is that of a zip file, which would hold a tar archive."""
+    if name.lower().endswith(".zip"):
+        raise UsageError("not the name of a shard: tar shards are .tar, .tgz, .tar.zst ..., not .zip", url=name)
+
+
 def codec_for(url: str, gzip: bool) -> Codec | None:
     """Return the codec for an output named *url*: by its suffix, or gzip if *gzip* is set.
 
     A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
 
-    Raises UsageError if *gzip* is set and the suffix is that of another codec.
+    Raises UsageError if *gzip* is set and the suffix is that of another codec, or if it is .zip.
     """
-    suffix = "" if Url(url).scheme == "pipe" else split_suffix(Url(url).name)[1].lower()
+    name = "" if Url(url).scheme == "pipe" else Url(url).name
+    check_suffix(name)
+    suffix = split_suffix(name)[1].lower()
     if gzip and suffix not in ("", *CODECS[0].suffixes):
         raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
     return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)
@@ -43,7 +61,8 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
 def decompressed(stream: Stream, url: str) -> Stream:
     """Return the tar stream in *stream*: decompressed if it begins with a codec's magic number, else as it is.
 
-    Reading it raises TruncatedError and TarFormatError, with *url* and the byte offset in the compressed file.
+    Reading it raises TruncatedError and TarFormatError, with *url* and the byte offset in the compressed file, and
+    StorageError if there is too little memory.
     """
     if stream.file is None:
         return _Unrecognized(stream, url)
@@ -146,8 +165,9 @@ class _Decompressed:
         self._stream = stream
         self._codec = codec
         self._url = url
-        self._decompressor: Decompressor | None = codec.decompressor()
+        self._decompressor: Decompressor | None = self._new_decompressor()
         self._fresh = True  # the decompressor has had no input yet
+        self._head = b""  # the first bytes of the compressed stream
         self._buffer = memoryview(bytearray(READ))
         self._input = b""  # read, not yet decompressed
         self._offset = 0  # in the compressed file, of the end of _input
@@ -170,7 +190,8 @@ class _Decompressed:
                 continue
             while self._fresh and not self._codec.begins(self._input) and self._read():
                 pass
-            self._fresh = False
+            if self._fresh:
+                self._fresh, self._head = False, self._input[:MAGIC]
             if decompressor.needs_input and not self._input and not self._read():
                 raise TruncatedError(
                     f"the {self._codec.name} data ends before its end", url=self._url, offset=self._offset
@@ -179,7 +200,7 @@ class _Decompressed:
             try:
                 output = decompressor.decompress(data, STEP)
             except Exception as error:  # each library has its own
-                raise self._damaged(len(data), error) from error
+                raise self._failure(len(data), error) from error
             if output:
                 return memoryview(output)
         return memoryview(b"")
@@ -202,7 +223,7 @@ class _Decompressed:
         if not self._input:
             self._decompressor = None
         elif self._input.startswith(codec.magic):
-            self._decompressor, self._fresh = codec.decompressor(), True
+            self._decompressor, self._fresh = self._new_decompressor(), True
         else:
             raise TarFormatError(
                 f"the bytes after the end of the {codec.name} data are not {codec.name} data",
@@ -210,7 +231,24 @@ class _Decompressed:
                 offset=self._offset - len(self._input),
             )
 
-    def _damaged(self, count: int, error: Exception) -> TarFormatError:
+    def _new_decompressor(self) -> Decompressor:
+        try:
+            return self._codec.decompressor()
+        except Exception as error:
+            raise self._failure(0, error) from error
+
+    def _failure(self, count: int, error: Exception) -> TarToolsError:
+        """Return what *error*, which decompressing the last *count* bytes raised, says to a user."""
+        name = self._codec.name
+        if is_shortage(error):
+            return StorageError(f"there is too little memory to decompress its {name} data", url=self._url)
+        if name == "zstd" and "too much memory" in str(error):
+            window = zstd_window(self._head)
+            needs = f"a window of {window >> 20} MiB" if window else "a window"
+            return StorageError(
+                f"its zstd data needs {needs}, and 128 MiB are allowed: read it as 'pipe:zstd -dc --long=31 FILE'",
+                url=self._url,
+            )
         return TarFormatError(
             f"damaged {self._codec.name} data in the next {count} bytes: {error}",
             url=self._url,

@@ -5,7 +5,7 @@ import os
 from typing import NamedTuple
 
 from tartools.errors import StorageError
-from tartools.storage.streams import Stream
+from tartools.storage.streams import Stream, check_unchanged
 from tartools.tar.header import padded
 
 VIEWED = 1 << 12  # bytes; to copy fewer twice is faster than to slice them through a view
@@ -115,12 +115,13 @@ class PayloadReader(io.RawIOBase):
 def read_range(source: Source, start: int, end: int) -> bytes:
     """Return bytes *start* to *end* of *source*.
 
-    Raises: StorageError if a file has become shorter than that.
+    Raises: StorageError if a file has become shorter than that, or has changed since it was opened.
     """
     if not isinstance(source, io.FileIO):
         return bytes(source[start:end]) if end - start < VIEWED else bytes(memoryview(source)[start:end])
     part = os.pread(source.fileno(), end - start, start)
     if len(part) == end - start:
+        check_unchanged(source)
         return part
     parts = [part]
     start += len(part)
@@ -130,6 +131,7 @@ def read_range(source: Source, start: int, end: int) -> bytes:
             raise StorageError("the file became shorter while it was read", url=str(source.name), offset=start)
         parts.append(part)
         start += len(part)
+    check_unchanged(source)
     return b"".join(parts)
 
 

@@ -9,10 +9,9 @@ copied, so that groups stay contiguous.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Iterator
 
-from tartools.errors import StorageError, TarFormatError, TruncatedError
+from tartools.errors import TarFormatError, TruncatedError
 from tartools.storage.streams import Stream
 from tartools.tar.fullheader import BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
 from tartools.tar.grouping import NAME_BYTES, NO_STEM
@@ -138,12 +137,8 @@ class _Reader(Window):
         """Return, at the end of the stream, whether it ended with an end of archive.
 
         Raises: TruncatedError if it did not and *lax* does not allow that, or if it ended inside a member;
-        TarFormatError if other bytes follow the end; StorageError if the file became shorter than what was skipped.
+        TarFormatError if other bytes follow the end.
         """
-        if self.ranges and self.stream.file is not None:
-            size = max(0, os.fstat(self.stream.file.fileno()).st_size - self.stream.start)
-            if size < min(self.buffer.base + self.filled, self.size):
-                raise StorageError("the file became shorter while it was read", url=self.url, offset=size)
         rest = bytes(memoryview(self.buffer)[self.position : self.filled])
         if self.ended and not rest.strip(b"\0"):
             return True

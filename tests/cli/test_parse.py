@@ -170,6 +170,26 @@ def test_usage_errors_say_what_is_wrong(line: list[str], message: str) -> None:
     assert full(COMMANDS["tarcat"], line) == f"{message} (see tarcat --help)"
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--ratio", "No such option: --ratio"),
+        ("--coun", "No such option: --coun (Possible options: --count)"),
+        ("--file", "No such option: --file (Possible options: --files-from)"),
+        ("--no-such-option", "No such option: --no-such-option"),
+    ],
+)
+def test_an_unknown_option_is_likened_only_to_near_ones(word: str, message: str) -> None:
+    assert full(COMMANDS["tarcat"], [word, "3"]) == f"{message} (see tarcat --help)"
+
+
+def test_words_behind_the_dashes_are_an_argument_of_their_own() -> None:
+    line = ["a.tar", "-p2", "--", "-p", "--", "x"]
+    expected = {"inputs": ["a.tar"], "parallel": 2, "words": ["-p", "--", "x"]}
+    assert light(COMMANDS["tarproc"], line) == full(COMMANDS["tarproc"], line) == expected
+    assert light(COMMANDS["tarcat"], ["--", "-p"]) == {"inputs": ["-p"]}
+
+
 def test_a_choice_lists_what_there_is() -> None:
     said = full(COMMANDS["tarsort"], ["-S", "words"])
     assert "'words' is not one of text, int, float, version, shuffle" in str(said)

@@ -1,15 +1,18 @@
-"""Progress on a terminal: only the last command of a pipe draws, beside it everything works as without, and it ends."""
+"""Progress on a terminal: who draws it, what it says, what is printed beside it, and that it ends."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +20,12 @@ from pathlib import Path
 import pytest
 
 from tests.archives import END, entry
-from tests.conftest import BIN, clean_environment, make_samples, make_tar
+from tests.conftest import BIN, clean_environment, make_samples, make_tar, members_of
 
 ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
+DRAWING = re.compile(rb"(?:\x1bD\x1b\[A)?\x1b7.*?\x1b8(?:\x1b\[J)?", re.DOTALL)  # leaves the cursor where it was
+TAKEN, GIVEN_BACK = b"\x1b[1;23r", b"\x1b7\x1b[r\x1b[24H\x1b[m\x1b[2K\x1b8"  # the last of 24 lines
+SHELL = ("bash", "-c")
 
 
 class Terminal:
@@ -28,15 +34,20 @@ class Terminal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ours, self._theirs = pty.openpty()
+        self.resize(24, 80)
         self._process: subprocess.Popen[bytes] | None = None
         self.seen = b""
 
-    def start(self, line: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Run *line* in bash with stdin, stdout and stderr on the terminal."""
+    def resize(self, lines: int, columns: int) -> None:
+        """Give the terminal so many *lines* and *columns*."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def start(self, line: str, *before: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Run *line* in bash, behind the words *before*, with stdin, stdout and stderr on the terminal."""
         self._process = subprocess.Popen(
-            ["bash", "-c", line],
+            [*before, *SHELL, line],
             cwd=self._folder,
-            env=clean_environment() | {"TERM": "xterm", "COLUMNS": "80"} | environment,
+            env=clean_environment() | {"TERM": "xterm"} | environment,
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
@@ -68,8 +79,9 @@ class Terminal:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """A terminal in `tmp_path`, where there is a fifo `slow`."""
+    """A terminal in `tmp_path`, where there are two fifos, `slow` and `clock`."""
     os.mkfifo(tmp_path / "slow")
+    os.mkfifo(tmp_path / "clock")
     found = Terminal(tmp_path)
     yield found
     found.close()
@@ -77,53 +89,164 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 @pytest.fixture
 def fed(tmp_path: Path) -> Iterator[threading.Event]:
-    """An event; the fifo has an archive of 100 samples, of which the second half comes when it is set."""
+    """An event; each fifo has an archive of 100 samples, of which the second half comes when it is set."""
     go = threading.Event()
     archive = make_tar(make_samples(100))
 
-    def feed() -> None:
-        with contextlib.suppress(BrokenPipeError), (tmp_path / "slow").open("wb") as file:
+    def feed(name: str) -> None:
+        with contextlib.suppress(BrokenPipeError), (tmp_path / name).open("wb") as file:
             file.write(archive[: len(archive) // 2])
             file.flush()
             go.wait(60)
             file.write(archive[len(archive) // 2 :])
 
-    writer = threading.Thread(target=feed, daemon=True)
-    writer.start()
+    writers = [threading.Thread(target=feed, args=[name], daemon=True) for name in ("slow", "clock")]
+    for writer in writers:
+        writer.start()
     yield go
     go.set()
-    writer.join(60)
+    for name in ("slow", "clock"):  # a test may read but one of them
+        os.close(os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK))
+    for writer in writers:
+        writer.join(60)
 
 
-def test_only_the_last_of_a_pipe_draws(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
+CLOCK = "tarfirst --progress -k 000099 -f cls clock > /dev/null & "  # what it draws shows that a second is over
+
+
+@pytest.mark.parametrize(
+    ("line", "who"),
+    [
+        ("tarcat slow | tarpcat | tarproc -c true > out.tar", "tarproc"),
+        ("tarcat slow | tarpcat -o out.tar", "tarpcat"),
+        ("tarcat slow > out.tar", "tarcat"),
+        ("tarcat slow -o out.tar", "tarcat"),
+        ("tarcat slow -o out.tar | cat", "tarcat"),
+        ("tarcat slow -o file:out.tar", "tarcat"),
+        ("tarcat slow -o /dev/null", "tarcat"),
+        ("tarcat slow | head -c 1000000 > out.tar", ""),
+        ("tarcat slow -o 'pipe:cat > out.tar'", ""),
+        ("tarcat slow -o >(cat > out.tar)", ""),
+        ("tarcat slow -o out.tar 2> log", ""),
+        ("tarcat -q slow -o out.tar", ""),
+        ("tarcat --progress slow | cat > out.tar", "tarcat"),
+        ("tar2tsv -f cls slow", ""),
+        ("tarsplit -n 9 slow -o out", "tarsplit"),
+        ("tarsplit -n 9 slow -o out | cat", "tarsplit"),
+        ("tarshow -f cls --html page.html slow", "tarshow"),
+        ("tarshow -f cls slow", ""),
+        ("tarjob -s slow -- cksum", "tarjob"),
+        ("tarjob -s slow -- cksum | cat > out.tar", "tarjob"),
+    ],
+)
+def test_who_draws(line: str, who: str, terminal: Terminal, fed: threading.Event) -> None:
+    terminal.start(f"set -o pipefail; {CLOCK}{line}; status=$?; wait; exit $status")
+    drawn = {name for name in ("tarfirst", who) if name}
+    terminal.read_until(lambda seen: all(seen.count(b"\x1b[2K%b" % name.encode()) > 2 for name in drawn))
+    fed.set()
+    assert terminal.finish() == 0
+    assert {name.decode() for name in re.findall(rb"tar[a-z0-9]+", b"".join(DRAWING.findall(terminal.seen)))} == drawn
+    assert terminal.seen.count(GIVEN_BACK) == len(drawn)
+
+
+def test_outputs_in_stores_are_files(terminal: Terminal) -> None:
+    program = "from tartools.cli.progress import wanted; print(*map(wanted, ['s3://b/a.tar', 'https://h/a?b', '-']))"
+    terminal.start(f'{sys.executable} -c "{program}"')
+    terminal.read_until(lambda seen: b"\n" in seen)
+    assert terminal.finish() == 0
+    assert terminal.seen == b"True True False\r\n"
+
+
+def test_a_pipe_to_a_file(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
     terminal.start("set -o pipefail; tarcat slow | tarpcat | tarproc -c true > out.tar")
     terminal.read_until(lambda seen: seen.count(b" samples, ") > 2)
     fed.set()
     assert terminal.finish() == 0
-    drawn = ESCAPE.sub(b"", terminal.seen)
-    assert set(re.findall(rb"tar[a-z]+", drawn)) == {b"tarproc"}
-    assert re.search(rb"[0-9]+ samples, [0-9.]+ k?B, [0-9.]+ k?B/s", drawn)
-    assert terminal.seen.endswith((b"\x1b[2K", b"\x1b[?25h\r\x1b[1A\x1b[2K"))  # nothing of it stays
+    assert re.search(rb"tarproc [0-9]+ samples, [0-9.]+ k?B, [0-9.]+ k?B/s", ESCAPE.sub(b"", terminal.seen))
+    assert DRAWING.sub(b"", terminal.seen) == b""
+    assert terminal.seen.endswith(GIVEN_BACK)
     assert (tmp_path / "out.tar").read_bytes() == make_tar(make_samples(100))
 
 
-def test_nothing_is_drawn_where_a_person_reads(terminal: Terminal, fed: threading.Event) -> None:
-    """A line that draws beside it shows when the second second has begun."""
+def test_what_commands_print_stands_above(terminal: Terminal, fed: threading.Event) -> None:
+    """Those of tarjob by way of tarjob, those of tarproc on their own: nothing draws over it."""
+    lines = [b"line 0\r\n", b"line 1\r\n", b"tarjob: 2: ended with status 3: bad\r\n", b"line 3"]
     terminal.start(
-        "mkfifo other; tarcat slow | tee other | tarshow -f cls & tarcat --progress other -o /dev/null; wait"
+        "tarjob -j 1 -s '{0..3}' -- "
+        'bash -c \'test {} != 3 || cat slow > /dev/null; test {} != 2 || { echo bad >&2; exit 3; }; printf "line {}";'
+        "test {} = 3 || echo'"
     )
-    terminal.read_until(lambda seen: seen.count(b"tarcat") > 1)
+    terminal.read_until(lambda seen: b"0 left" in ESCAPE.sub(b"", seen))
+    fed.set()
+    assert terminal.finish() == 1
+    assert "2 done, 1 running, 1 failed, 0 left, " in ESCAPE.sub(b"", terminal.seen).decode()
+    assert TAKEN in terminal.seen
+    assert DRAWING.sub(b"", terminal.seen) == b"".join(lines)
+
+
+def test_what_runs_in_tarproc_prints_above(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(4)))
+    line = f"echo sample \\$TAR_INDEX >&2; test \\$TAR_INDEX != 2 || cat {tmp_path}/slow > /dev/null"
+    terminal.start(f'tarproc -c "{line}" --count 3 a.tar -o out.tar')
+    terminal.read_until(lambda seen: seen.count(b"tarproc") > 1)
     fed.set()
     assert terminal.finish() == 0
-    assert b"tarshow" not in terminal.seen
-    assert b"000099" in terminal.seen
+    assert "2 of 3 samples, " in ESCAPE.sub(b"", terminal.seen).decode()  # -c and --count are the total
+    assert DRAWING.sub(b"", terminal.seen) == b"".join(b"sample %d\r\n" % n for n in range(3))
+    assert members_of((tmp_path / "out.tar").read_bytes()) == make_samples(3)
+
+
+def test_a_new_size(terminal: Terminal, fed: threading.Event) -> None:
+    terminal.start("tarcat slow > out.tar")
+    terminal.read_until(lambda seen: TAKEN in seen)
+    terminal.resize(10, 30)
+    terminal.read_until(lambda seen: b"\x1b[1;9r" in seen)
+    terminal.resize(2, 30)  # too few: what is drawn may go wrong, but the run does not
+    fed.set()
+    assert terminal.finish() == 0
+    last = ESCAPE.sub(b"", terminal.seen[terminal.seen.rindex(b"\x1b[1;9r") :])
+    assert all(len(text.decode()) < 30 for text in re.findall(rb"tarcat[^\x1b]*", last))
+
+
+def test_nothing_is_drawn_in_the_background(terminal: Terminal, fed: threading.Event) -> None:
+    """Of two, the one that has the terminal draws. `setsid` makes it the shell's own, which job control needs."""
+    terminal.start("set -m; tarcat slow > out.tar & tarpcat clock > other.tar; wait", "setsid", "-cw")
+    terminal.read_until(lambda seen: seen.count(b"tarpcat") > 2)
+    fed.set()
+    assert terminal.finish() == 0
+    assert b"tarcat" not in b"".join(DRAWING.findall(terminal.seen))
+
+
+def test_phases(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
+    terminal.start("tarsort slow -o 'pipe:until test -e go; do sleep 0.05; done; cat > out.tar' --progress")
+    terminal.read_until(lambda seen: b"tarsort: reading 56 samples, " in ESCAPE.sub(b"", seen))
+    fed.set()
+    terminal.read_until(lambda seen: b"tarsort: writing " in ESCAPE.sub(b"", seen))
+    (tmp_path / "go").touch()
+    assert terminal.finish() == 0
+    assert b" of 100 samples" in ESCAPE.sub(b"", terminal.seen)
+    assert members_of((tmp_path / "out.tar").read_bytes()) == make_samples(100)
+
+
+def test_phases_of_tarsplit(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
+    """The first shard waits to be sent away."""
+    terminal.start("cat slow | tarsplit --shards 2 -o out --post 'until test -e go; do sleep 0.05; done # {}'")
+    terminal.read_until(lambda seen: re.search(rb"tarsplit: copying [0-9.]+ kB, ", ESCAPE.sub(b"", seen)))
+    fed.set()
+    terminal.read_until(lambda seen: b" 50 of 100 samples" in ESCAPE.sub(b"", seen))
+    (tmp_path / "go").touch()
+    assert terminal.finish() == 0
+    assert b"tarsplit: writing " in ESCAPE.sub(b"", terminal.seen)
+    assert DRAWING.sub(b"", terminal.seen) == b"out-000000.tar\r\nout-000001.tar\r\n"
+    found = [members_of((tmp_path / f"out-{n:06d}.tar").read_bytes()) for n in range(2)]
+    assert found == [make_samples(50), make_samples(50, 50)]
 
 
 def test_what_remains_is_told(terminal: Terminal, tmp_path: Path) -> None:
     """Of two shards, of which the second one is slow: it is a file, and its filter waits."""
     for name in ("a.tar", "b.tar"):
         (tmp_path / name).write_bytes(make_tar(make_samples(50)))
-    terminal.start("tarcat a.tar b.tar -o 'pipe:cat < slow > /dev/null; cat > out.tar' > /dev/null")
+    terminal.start("tarcat a.tar b.tar -o 'pipe:cat < slow > /dev/null; cat > out.tar' --progress")
     terminal.read_until(lambda seen: seen.count(b"shards") > 1)
     (tmp_path / "slow").open("wb").close()
     assert terminal.finish() == 0
@@ -145,7 +268,7 @@ def test_a_signal_takes_it_away(terminal: Terminal, fed: threading.Event, tmp_pa
     terminal.read_until(lambda seen: b" samples, " in seen)
     os.kill(process.pid, signal.SIGTERM)
     assert terminal.finish() == -signal.SIGTERM
-    assert b"\x1b[?25h" in terminal.seen  # the cursor is back
+    assert terminal.seen.endswith(GIVEN_BACK)
 
 
 def test_processes_are_forked_beside_it(tmp_path: Path) -> None:
@@ -157,7 +280,7 @@ def test_processes_are_forked_beside_it(tmp_path: Path) -> None:
 import os, sys
 from tartools.commands.tar2tsv import tar2tsv
 from tartools.cli import progress
-progress.FIRST_SIGN = 0.01
+progress.FIRST_SIGN = progress.STEP = 0.01
 os.sched_getaffinity = lambda _: range(2)
 fork, forks = os.fork, []
 os.fork = lambda: forks.append(fork()) or forks[-1]

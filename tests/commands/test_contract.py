@@ -107,9 +107,9 @@ def test_names_that_no_file_can_have_are_refused(arguments: tuple[str, ...], run
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        (f"pipe:curl -s '{SECRET}' | pv", "pipe:curl -s 'https://me:…@h/train-7.tar?…' | pv"),
-        ("pipe:cat what?.tar", "pipe:cat what?.tar"),
-        ("pipe:gsutil cat gs://b/a.tar", "pipe:gsutil cat gs://b/a.tar"),
+        (f"pipe:curl -s '{SECRET}' | pv", "pipe:curl … train-7.tar"),
+        ("pipe:cat what?.tar", "pipe:cat …"),
+        ("pipe:gsutil cat gs://b/a.tar", "pipe:gsutil … a.tar"),
     ],
 )
 def test_commands_are_shown_without_secrets(url: str, text: str) -> None:
@@ -219,17 +219,17 @@ def array(shape: str, kind: str = "<f4") -> bytes:
 )
 def test_tarshow_describes_whatever_there_is_in_harmless_letters(name: str, payload: bytes, run: Run) -> None:
     done = run("tarshow", stdin=make_tar([(name, payload)]))
-    assert (done.status, done.stderr) == (0, "")
+    assert done.status == 0 and re.fullmatch(r"(tarshow: broken: 1 of 1 sample: \w+\n)?", done.stderr)
     assert all(letter.isprintable() or letter == "\n" for letter in done.stdout.decode())
 
 
 # ---- reading ----
 
 
-def test_shards_of_even_size_need_inputs_that_can_be_read_twice(shell: Run, tmp_path: Path) -> None:
+def test_shards_of_even_size_take_inputs_that_can_be_read_once(shell: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(TAR)
-    done = shell("tarsplit --shards 2 -o s <(cat a.tar)")
-    assert (done.status, done.stdout) == (2, b"") and "reads the inputs twice" in done.stderr
+    done = shell("tarsplit --shards 2 -o s <(cat a.tar) && tarcat s-*.tar | cmp - a.tar")
+    assert (done.status, done.stdout) == (0, b"s-000000.tar\ns-000001.tar\n")
 
 
 def test_what_precedes_damage_is_written_unordered_too(run: Run, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tartools import cli
 from tartools.commands import _manual
 from tartools.samples.account import Account
-from tests.conftest import ROOT, make_tar
+from tests.conftest import BIN, ROOT, make_tar
 
 NAMES = _manual.names()
 PAGES = sorted((ROOT / "man").glob("man*/*"))
@@ -197,6 +197,46 @@ def test_bash_completes_fields(shard: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for typed in (r"a\ b.tar", "'a b.tar'", '"a b.tar"', r"~/a\ b.tar", "~/'a b.tar'"):
         assert complete(file, "tar2tsv", ["tar2tsv", typed, "-f", "s"]) == ["seg.png"], typed
     assert not (shard.parent / "gotcha").exists()
+
+
+COMPLETED = [  # words behind tartools, the last of them to be completed; what is offered
+    (["tarc"], ["tarcat", "tarcreate"]),
+    (["tarcat", "--shu"], ["--shuffle"]),
+    (["tarsort", "--sorttype", "fl"], ["float"]),
+    (["completion", "z"], ["zsh"]),
+    (["tar2tsv", "{shard}", "-f", "s"], ["seg.png"]),
+]
+
+
+@pytest.mark.parametrize(("words", "offered"), COMPLETED)
+def test_bash_completes_what_follows_tartools(words: list[str], offered: list[str], shard: Path) -> None:
+    typed = ["tartools", *(word.format(shard=shard) for word in words)]
+    assert complete(ROOT / "completions/bash/tartools", "tartools", typed) == offered
+
+
+@needs("fish")
+@pytest.mark.parametrize(("words", "offered"), COMPLETED)
+def test_fish_completes_what_follows_tartools(words: list[str], offered: list[str], shard: Path) -> None:
+    line = " ".join(["tartools", *(word.format(shard=f"'{shard}'") for word in words)])
+    program = f'set -p fish_complete_path {ROOT}/completions/fish; complete -C "{line}"'
+    found = output_of("fish", "--no-config", "-c", program)
+    assert [line.split("\t")[0] for line in found.splitlines()] == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_the_command_prints_switches_completion_on(shell: str, tmp_path: Path) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    lines = output_of(BIN / "tartools", "completion", shell)
+    assert lines.startswith("# Add these lines to ~/.") and f"start a new {shell}:" in lines
+    program, options = {
+        "bash": ("complete -p tartools tarcat", ["--norc"]),
+        "zsh": ("print $_comps[tartools] $_comps[tarcat]", ["-f"]),
+        "fish": ("complete -C 'tarcat --shu'", ["--no-config"]),
+    }[shell]
+    found = output_of("env", f"HOME={tmp_path}", shell, *options, "-c", f"{lines}\n{program}").split()
+    expected = {"bash": "_tartools_tartools", "zsh": "_tartools", "fish": "--shuffle"}[shell]
+    assert expected in found
 
 
 @needs("zsh")

@@ -170,6 +170,8 @@ def test_a_word_that_no_sample_had_lists_those_there_were(cat: Cat) -> None:
     done = cat("-f", "x nope", *ABC)
     assert (done.status, done.output) == (1, None)
     assert done.stderr == "tarcat: no sample had the field nope; the fields were: x y\n"
+    done = cat("-f", "x,y", *ABC)
+    assert done.stderr == "tarcat: no sample had the field x,y (blanks separate fields: 'x y'); the fields were: x y\n"
 
 
 def test_a_new_name_that_is_there_already_is_a_failure(cat: Cat) -> None:
@@ -226,11 +228,48 @@ def test_keys_that_would_not_read_back_are_refused(template: str, cat: Cat) -> N
     assert "would not read back" in done.stderr
 
 
-@pytest.mark.parametrize("template", ["{nope}", "{}", "{0}", "{index", "{key:d}", "{key.nope}", "{index[0]}"])
+@pytest.mark.parametrize("template", ["{}", "{0}", "{index", "{key:d}", "{key.nope}", "{index[0]}"])
 def test_malformed_templates(template: str, cat: Cat) -> None:
     done = cat("--rekey", template, "a.tar")
     assert (done.status, done.output) == (2, None)
     assert done.stderr.count("\n") == 1
+
+
+def test_new_keys_take_text_fields(cat: Cat) -> None:
+    members = [("d/a.cls", b"cat\n"), ("d/a.meta.txt", b"x y"), ("b.CLS", b"birds/emu"), ("b.meta.txt", b"\xc3\xa9")]
+    Path("s.tar").write_bytes(make_tar(members))
+    assert cat("--rekey", "{key}_{cls}", "s.tar").keys == ["d/a_cat", "b_birds/emu"]
+    assert cat("--rekey", "{cls:>5}/{meta.txt!r}{index:02d}{{}}", "s.tar").keys == [
+        "  cat/'x y'00{}",
+        "birds/emu/'é'01{}",
+    ]
+    done = cat("--verbatim", "--rekey", "{key}_{cls}", "s.tar")
+    assert (done.status, done.output) == (1, None)
+    assert "s.tar: sample 'b' has no field 'cls', which --rekey names; its fields are: CLS meta.txt" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (b"1.5", "sample 'a' cannot have the key '1.5': it would not read back; its last part may have no dot"),
+        (b"../x", "sample 'a': the key '../x' is absolute or contains '..'"),
+        (b"/etc/x", "sample 'a': the key '/etc/x' is absolute or contains '..'"),
+        (b"x/../../y", "sample 'a': the key 'x/../../y' is absolute or contains '..'"),
+        (b"", "sample 'a': the key is empty"),
+        (b"x\0y", "sample 'a' cannot have the key"),
+        (b"\xff\xfe", "sample 'a', field 'cls': not UTF-8 text"),
+    ],
+)
+def test_values_that_make_no_key_are_refused(value: bytes, message: str, cat: Cat) -> None:
+    Path("s.tar").write_bytes(make_tar([("a.cls", value)]))
+    done = cat("--rekey", "{cls}", "s.tar")
+    assert (done.status, done.output) == (1, None)
+    assert f"s.tar: {message}" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_directory_may_have_a_dot_in_a_new_key(cat: Cat) -> None:
+    Path("s.tar").write_bytes(make_tar([("a.cls", b"v1.5/dog")]))
+    assert cat("--rekey", "{cls}", "s.tar").names == ["v1.5/dog.cls"]
 
 
 def test_two_samples_of_one_key_side_by_side_are_refused(cat: Cat) -> None:

@@ -85,26 +85,42 @@ def test_keys_and_columns(run: Run, options: tuple[str, ...], plan: str, names: 
         ((), "\n\n", "stdin: the plan is empty"),
         (("--format", "recipe"), "", "stdin: the plan is empty"),
         ((), "a\tb\n1\n", "stdin: line 2: the header has 2 cells, this row has 1"),
-        ((), "a\n\\d\n", "stdin: line 2: unknown escape '\\\\d'"),
-        ((), "a\n1\\\n", "stdin: line 2: unknown escape"),
+        ((), "a\n\\d\n", "stdin: line 2, column 1: unknown escape '\\\\d'"),
+        ((), "b\ta\n1\t1\\\n", "stdin: line 2, column 2: unknown escape"),
         (("--format", "csv"), 'a\n"x\n', "not CSV"),
+        ((), "__key__  @a\nx  y\n", "stdin: line 1: in a TSV, tabs separate the columns; this header has blanks"),
+        ((), "__key__,@a\nx,y\n", "this header has commas (--format csv reads those)"),
+        (
+            (),
+            "__key__\ta\nx  y\n",
+            "line 2: the header has 2 cells, this row has 1; tabs separate the columns, and this",
+        ),
+        ((), "@a\ns3://me:pw@b/x\n", "stdin: line 2, column @a: a s3 URL with a password in it is refused"),
+        (("--format", "recipe"), "a.txt text:x\nb.txt nope\n", "nope: No such file or directory (stdin: line 2; paths"),
         ((), "__key__\nx\n", "stdin: line 1: the header names no field"),
         ((), "a\t@a\n1\t2\n", "two columns of the header are for the field 'a'"),
         ((), "a\t\n1\t2\n", "a column of the header has no name"),
         ((), "a/b\n1\n", "would not read back"),
-        ((), "__key__\ta\n/etc/x\t1\n", "stdin: line 2: the key '/etc/x' is absolute or contains '..'"),
-        ((), "__key__\ta\nx/../y\t1\n", "stdin: line 2: the key 'x/../y' is absolute or contains '..'"),
-        ((), "__key__\ta\n..\t1\n", "stdin: line 2: the key '..' is absolute"),
-        ((), "__key__\ta\n\t1\n", "stdin: line 2: the key is empty"),
-        ((), "__key__\ta\nx.y\t1\n", "stdin: line 2: key 'x.y' with field 'a' would not read back"),
+        ((), "__key__\ta\n/etc/x\t1\n", "stdin: line 2, column __key__: the key '/etc/x' is absolute or contains '..'"),
+        ((), "__key__\ta\nx/../y\t1\n", "stdin: line 2, column __key__: the key 'x/../y' is absolute or contains '..'"),
+        ((), "__key__\ta\n..\t1\n", "stdin: line 2, column __key__: the key '..' is absolute"),
+        ((), "__key__\ta\n\t1\n", "stdin: line 2, column __key__: the key is empty"),
+        ((), "__key__\ta\nx.y\t1\n", "stdin: line 2, column __key__: key 'x.y' with field 'a' would not read back"),
         ((), "__key__\t@a\nx\t\n", "stdin: line 2: the sample 'x' has no field"),
         ((), "@a\nmissing\n", "missing: No such file"),
-        ((), "@a\n-\n", "line 2: a member cannot be read from stdin"),
-        ((), "@a\npipe:echo hi\n", "line 2: a command in a table is not run without --allow-pipe: pipe:echo hi"),
+        ((), "@a\n-\n", "line 2, column @a: a member cannot be read from stdin"),
+        (
+            (),
+            "@a\npipe:echo hi\n",
+            "line 2, column @a: a command in a table is not run without --allow-pipe: pipe:echo …",
+        ),
         (("--format", "csv"), "@a\npipe:echo hi\n", "--allow-pipe"),
         ((), "@a\nfile:pipe:touch gotcha\n", "pipe:touch gotcha: No such file"),
         ((), "@a\ndata/../missing\n", "missing: No such file"),
-        ((), "__key__\ta\nx\t1\nx\t2\n", "two samples with the key 'x' side by side"),
+        ((), "__key__\ta\nx\t1\nx\t2\n", "stdin: line 3, column __key__: the key 'x' is that of line 2 too"),
+        (("--key", "x"), "a\n1\n2\n", "stdin: line 3: the key 'x' is that of line 2 too"),
+        ((), "@a\ns3://b\n", "s3://b: write s3://BUCKET/KEY (stdin: line 2, column @a)"),
+        ((), "@a\nfoo://b/x\n", "foo://b/x: cannot read foo: URLs"),
         (("--format", "recipe"), "a.txt\n", "stdin: line 1: a line of a recipe is NAME SOURCE"),
         (("--format", "recipe"), "../a.txt text:x\n", "stdin: line 1: the key '../a.txt' is absolute"),
         (("--format", "recipe"), "a/ text:x\n", "not a member name"),
@@ -125,6 +141,9 @@ def test_failures(run: Run, tmp_path: Path, options: tuple[str, ...], plan: str,
         (("--key", "{:z}"), "not a template for keys"),
         (("--format", "xls"), "not a format"),
         (("--class", "cls"), "--class needs --folder"),
+        (("--exclude", "x"), "--exclude needs --folder"),
+        (("--dots", "last"), "--dots needs --folder"),
+        (("--folder", ".", "--dots", "middle"), "middle"),
         (("--folder", ".", "plan.tsv"), "with --folder there is no PLAN"),
         (("--folder", ".", "--key", "x"), "with --folder there is no PLAN"),
         (("--folder", ".", "--class", "a/b"), "not a name for a field"),
@@ -140,16 +159,46 @@ def test_usage(run: Run, options: tuple[str, ...], message: str) -> None:
 def test_all_sources_are_looked_at_first(run: Run, data: Path, tmp_path: Path) -> None:
     plan = PLAN + "d/e\tmissing\t1\n"
     done = run("tarcreate", "-C", "data", stdin=plan.encode())
-    assert (done.status, done.stdout, done.stderr) == (1, b"", "tarcreate: data/missing: No such file or directory\n")
+    assert (done.status, done.stdout, done.stderr) == (
+        1,
+        b"",
+        "tarcreate: data/missing: No such file or directory (stdin: line 5, column @jpg)\n",
+    )
     (data / "missing").mkdir()
     assert run("tarcreate", "-C", "data", stdin=plan.encode()).stdout == b""
+
+
+@pytest.mark.parametrize("name", ["plan.tsv", "plan.csv", "plan.recipe"])
+def test_a_path_that_is_relative_to_the_plan_gets_advice(name: str, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    (folder / "one").write_bytes(b"1")
+    lines = {"plan.tsv": "cls\t@jpg\n5\tone\n", "plan.csv": "cls,@jpg\n5,one\n", "plan.recipe": "\nx.jpg one\n"}
+    (folder / name).write_text(lines[name])
+    done = run("tarcreate", f"my data/{name}")
+    where = "line 2" if name == "plan.recipe" else "line 2, column @jpg"
+    said = f"my data/{name}: {where}; it exists in the folder of the plan: add -C 'my data'"
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr == f"tarcreate: one: No such file or directory ({said})\n"
+    assert run("tarcreate", "-C", "my data", f"my data/{name}").status == 0
+    (folder / "one").unlink()
+    done = run("tarcreate", f"my data/{name}")
+    said = f"my data/{name}: {where}; paths are relative to the current directory, or to that of -C"
+    assert done.stderr == f"tarcreate: one: No such file or directory ({said})\n"
+    done = run("tarcreate", "-C", "my data", f"my data/{name}")
+    assert done.stderr == f"tarcreate: my data/one: No such file or directory (my data/{name}: {where})\n"
+    (folder / "one").mkdir()
+    done = run("tarcreate", "-C", "my data", f"my data/{name}")
+    assert "one: is a directory" in done.stderr and done.stderr.endswith(f"(my data/{name}: {where})\n")
 
 
 def test_commands(run: Run, tmp_path: Path) -> None:
     plan = b"@a\npipe:printf hi\n"
     assert members_of(run("tarcreate", "--allow-pipe", stdin=plan).stdout) == [("000000000.a", b"hi")]
     failed = run("tarcreate", "--allow-pipe", "-o", "out.tar", stdin=b"@a\npipe:printf hi\npipe:exit 3\n")
-    assert failed.status == 1 and failed.stderr == "tarcreate: pipe:exit 3: the command ended with status 3\n"
+    assert failed.status == 1 and failed.stderr == (
+        "tarcreate: pipe:exit …: the command ended with status 3 (stdin: line 3, column @a)\n"
+    )
     streamed = run("tarcreate", "--allow-pipe", stdin=b"@a\npipe:printf hi\npipe:exit 3\n")
     assert streamed.status == 1 and len(streamed.stdout) == 1024  # the first sample, and no end
     large = run("tarcreate", "--allow-pipe", stdin=b"@a\tb\npipe:head -c 20000000 /dev/zero\tx\n")
@@ -228,6 +277,107 @@ def test_folder_with_links(run: Run, tmp_path: Path) -> None:
     assert run("tarcreate", "--folder", "raw", "--skip-special") == (0, plain, "")
 
 
+def write_files(top: Path, *names: str) -> None:
+    for name in names:
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text(name)
+
+
+def test_files_of_systems_are_left_out_and_counted(run: Run, tmp_path: Path) -> None:
+    keep = ["a.jpg", "d/b.jpg", "d/x.DS_Store"]
+    junk = [".DS_Store", "d/.DS_Store", "d/Thumbs.db", "d/thumbs.DB", "desktop.ini", "._a.jpg", "d/._b.jpg", "._"]
+    write_files(tmp_path / "raw", *keep, *junk)
+    done = run("tarcreate", "-v", "--folder", "raw")
+    assert [name for name, _ in members_of(done.stdout)] == keep and done.status == 0
+    said, account = done.stderr.splitlines()
+    assert said == "tarcreate: raw: left out .DS_Store and 7 more" and account.startswith(
+        "tarcreate: 3 samples in, 3 out, "
+    )
+    assert run("tarcreate", "-q", "--folder", "raw") == (0, done.stdout, "")
+
+
+@pytest.mark.parametrize(
+    ("globs", "kept", "said"),
+    [
+        (["*.tmp"], ["a.jpg", "c/x.jpg", "d/c/y.jpg", "d/e.jpg"], "left out a.tmp and 1 more"),
+        (["*.tmp", "c"], ["a.jpg", "d/e.jpg"], "left out a.tmp and 3 more"),
+        (["c/"], ["a.jpg", "a.tmp", "d/e.jpg", "d/z.tmp"], "left out c/ and 1 more"),
+        (["d/c"], ["a.jpg", "a.tmp", "c/x.jpg", "d/e.jpg", "d/z.tmp"], "left out d/c/"),
+        (["d/*"], ["a.jpg", "a.tmp", "c/x.jpg"], "left out d/c/ and 2 more"),
+        (["[!a].jpg"], ["a.jpg", "a.tmp", "d/z.tmp"], "left out c/x.jpg and 2 more"),
+        (["./c"], ["a.jpg", "a.tmp", "d/e.jpg", "d/z.tmp"], "left out c/ and 1 more"),
+    ],
+)
+def test_exclude(globs: list[str], kept: list[str], said: str, run: Run, tmp_path: Path) -> None:
+    write_files(tmp_path / "raw", "a.jpg", "a.tmp", "c/x.jpg", "d/c/y.jpg", "d/e.jpg", "d/z.tmp")
+    done = run("tarcreate", "--folder", "raw", *(word for glob in globs for word in ("--exclude", glob)))
+    assert [name for name, _ in members_of(done.stdout)] == kept
+    assert (done.status, done.stderr) == (0, f"tarcreate: raw: {said}\n")
+
+
+def test_exclude_concerns_links_too_and_says_what_matches_nothing(run: Run, tmp_path: Path) -> None:
+    write_files(tmp_path / "raw", "a.jpg")
+    (tmp_path / "raw/link").symlink_to("nowhere")
+    done = run("tarcreate", "--folder", "raw", "--exclude", "link", "--exclude", "*.png")
+    said = "tarcreate: raw: nothing matches --exclude '*.png'\ntarcreate: raw: left out link\n"
+    assert (done.status, done.stderr) == (0, said)
+    assert [name for name, _ in members_of(done.stdout)] == ["a.jpg"]
+
+
+DATED = ("d.1/img.2023.01.05.jpg", "d.1/img.2024.01.05.jpg", "d.1/img.2024.01.05.txt", "README", ".hid.jpg", "v.1.")
+
+
+def test_two_fields_of_one_kind_are_said_and_dots_chooses(run: Run, tmp_path: Path) -> None:
+    write_files(tmp_path / "raw", *DATED)
+    done = run("tarcreate", "--folder", "raw")
+    names = [".hid.jpg", "README", *DATED[:3], "v.1."]
+    assert members_of(done.stdout) == [(name, name.encode()) for name in names]
+    assert (done.status, done.stderr) == (
+        0,
+        "tarcreate: the sample 'd.1/img' gets two fields of one kind, '2023.01.05.jpg' and '2024.01.05.jpg': a key "
+        "ends at the first dot of the file name (--dots last: at the last one; --dots first accepts this)\n",
+    )
+    assert run("tarcreate", "--folder", "raw", "--dots", "first") == (0, done.stdout, "")
+    done = run("tarcreate", "-v", "--folder", "raw", "--dots", "last", "--class", "cls")
+    assert members_of(done.stdout) == [
+        (".hid.jpg", b".hid.jpg"),
+        ("README", b"README"),
+        ("d.1/img_2023_01_05.cls", b"d.1"),
+        ("d.1/img_2023_01_05.jpg", DATED[0].encode()),
+        ("d.1/img_2024_01_05.cls", b"d.1"),
+        ("d.1/img_2024_01_05.jpg", DATED[1].encode()),
+        ("d.1/img_2024_01_05.txt", DATED[2].encode()),
+        ("v_1.", b"v.1."),
+    ]
+    assert done.stderr.startswith("tarcreate: 5 samples in, 5 out, ")
+
+
+def test_more_samples_with_two_fields_of_one_kind_are_counted(run: Run, tmp_path: Path) -> None:
+    write_files(tmp_path / "raw", *(f"{key}.{field}" for key in "abc" for field in ("x.1.png", "y.PNG", "z.1.PNG")))
+    write_files(tmp_path / "raw", "d.jpg", "d.seg.jpg", "d.json", "e.left.txt", "e.left.jpg")  # these are not
+    done = run("tarcreate", "--folder", "raw")
+    assert "'a' gets two fields of one kind, 'x.1.png' and 'y.PNG' (2 more samples like it): a key" in done.stderr
+    assert done.status == 0 and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "key"),
+    [
+        (["d/a.1.jpg", "d/a_1.jpg"], "d/a_1"),
+        (["a.1.jpg", "a_1.txt"], "a_1"),
+        (["a.b_c.jpg", "a_b.c.png"], "a_b_c"),
+        (["a.b.", "a_b."], "a_b."),
+    ],
+)
+def test_files_that_would_get_one_key_are_both_named(names: list[str], key: str, run: Run, tmp_path: Path) -> None:
+    write_files(tmp_path / "raw", *names)
+    done = run("tarcreate", "--folder", "raw", "--dots", "last", "-o", "out.tar")
+    both = f"{names[0]!r} and {names[1]!r} would both have the key {key!r}; rename one of them"
+    assert (done.status, done.stderr) == (1, f"tarcreate: raw: with --dots last, {both}\n")
+    assert not (tmp_path / "out.tar").exists()
+    assert run("tarcreate", "--folder", "raw", "-o", "out.tar").status == 0
+
+
 def test_outputs(run: Run, shell: Run, data: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.tsv").write_text(PLAN)
     assert run("tarcreate", "-C", "data", "plan.tsv", "-o", "a.tar").status == 0
@@ -277,6 +427,22 @@ def test_one_column_and_back(tmp_path: Path) -> None:
     members = [(f"{n:09d}.txt", text) for n, text in enumerate((b"", b"\n", b"x", b"", b"\r"))]
     for options in ((), ("--csv",)):
         assert piped(make_tar(members), "--nokey", "-f", "txt", *options) == members
+
+
+@pytest.mark.parametrize("options", [(), ("--csv",)])
+def test_a_field_that_looks_like_a_column_of_paths_is_not_read(options: tuple[str, ...], tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of this machine")
+    names = ("@txt", "\\@txt", "\\\\@x", "\\y", "@")
+    members = [(f"a.{name}", str(secret).encode()) for name in names]
+    assert piped(make_tar(members), "-f", " ".join(names), *options) == members
+
+
+def test_an_escaped_column_is_a_field_and_others_read_files(run: Run, data: Path) -> None:
+    done = run("tarcreate", "-C", "data", stdin=b"__key__\t@jpg\t\\\\@jpg\na\tone\tone\n")
+    assert members_of(done.stdout) == [("a.jpg", b"1"), ("a.@jpg", b"one")]
+    done = run("tarcreate", "-C", "data", "--format", "csv", stdin=b"__key__,@jpg,\\@jpg\na,one,one\n")
+    assert members_of(done.stdout) == [("a.jpg", b"1"), ("a.@jpg", b"one")]
 
 
 def test_without_temporary_files(run: Run, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run, make_samples, make_tar
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
 
 ARCHIVE = make_tar(
     [
@@ -111,3 +114,43 @@ def test_large_and_many(run: Run, shell: Run, tmp_path: Path) -> None:
     assert shell("tarfirst -f bin b.tar | head -c 10 > /dev/null; echo ${PIPESTATUS[0]}") == (0, b"141\n", "")
     full = shell("tarfirst b.tar > /dev/full")
     assert full.status == 1 and full.stderr == "tarfirst: stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (b"one\ttwo\r\n\f" + "\ufeff\u3000\xa0é".encode() + b"\n", True),
+        (b"x" * (1 << 20) + "é".encode(), True),
+        (b"\xff\xd8\xff\xe0", False),
+        (b"\x1b]0;title\x07", False),
+        (b"\xc2\x9b31m", False),
+        (b"x" * (1 << 20) + b"\0", False),
+        (b"cut \xc3", False),
+    ],
+)
+def test_a_terminal_gets_no_binary_data(payload: bytes, text: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.x", payload)]))
+    ours, theirs = pty.openpty()
+    with (
+        os.fdopen(ours, "rb", buffering=0) as terminal,
+        subprocess.Popen(
+            [BIN / "tarfirst", "a.tar"], cwd=tmp_path, env=clean_environment(), stdout=theirs, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := terminal.read(1 << 16):
+                shown += part
+        except OSError:  # Linux says so when nobody has the other end open
+            pass
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    if text:
+        assert (process.returncode, shown, said) == (0, payload.replace(b"\n", b"\r\n"), "")
+    else:
+        assert (process.returncode, shown) == (2, b"")
+        assert said == (
+            "tarfirst: stdout is a terminal, which cannot show binary data: "
+            "use > FILE or a pipe, or look at it with tarshow\n"
+        )

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -750,3 +751,39 @@ def test_ordered_asks_for_no_more_than_the_window() -> None:
     assert next(results) == (0, "0")
     assert len(asked) <= 11
     results.close()
+
+
+WORDS = ["a b", "$HOME", "*", "it's", '"', "", "~", "\\", "new\nline", "$$", "--", "-x", "`id`", "\udcff", "A=b"]
+
+
+@pytest.mark.parametrize("options", [[], ["-p", "2"], ["--timeout", "60"]])
+def test_words_behind_the_dashes_are_a_command_as_it_is(options: list[str], run: Run) -> None:
+    program = "import os, sys; open('sample.out', 'wb').write(repr(list(map(os.fsencode, sys.argv[1:]))).encode())"
+    archive = make_tar([(f"n{n}.txt", b"") for n in range(5)])
+    done = run("tarproc", *options, "--", sys.executable, "-c", program, *WORDS, stdin=archive)
+    assert (done.status, done.stderr) == (0, "")
+    expected = repr(list(map(os.fsencode, WORDS))).encode()
+    assert [payload for name, payload in members_of(done.stdout) if name.endswith(".out")] == [expected] * 5
+
+
+def test_no_shell_reads_the_first_word(run: Run) -> None:
+    archive = make_tar([("n.txt", b"")])
+    done = run("tarproc", "--", "env", "A=b", "sh", "-c", 'echo "$A $TAR_KEY" > sample.out', stdin=archive)
+    assert members_of(done.stdout) == [("n.txt", b""), ("n.out", b"b n\n")]
+    for word in ("if", "A=b", "nosuch"):
+        done = run("tarproc", "--", word, "true", stdin=archive)
+        assert (done.status, done.stdout, done.stderr) == (2, b"", f"tarproc: there is no program {word!r}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-c", "true", "--", "true"], "either -c COMMAND, or -s SCRIPT, or -- and the words of a command"),
+        (["-s", "a", "--", "true"], "either -c COMMAND, or -s SCRIPT, or -- and the words of a command"),
+        (["--"], "no command behind --"),
+        (["--shell", "sh", "--", "true"], "--shell is for -c"),
+    ],
+)
+def test_one_command_is_given(words: list[str], message: str, run: Run) -> None:
+    done = run("tarproc", *words, stdin=make_tar([("n.txt", b"")]))
+    assert (done.status, done.stdout) == (2, b"") and message in done.stderr

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -343,3 +344,37 @@ def test_many_samples_of_one_value_take_no_memory(options: list[str], run: Run, 
     line = ["tarsort", "-s", "cls", "-M", "64K", "a.tar", "-o", "b.tar", *options]
     assert peak_memory(line, "", tmp_path) < 34e6  # a list of them all takes 16 MB more
     assert ((tmp_path / "b.tar").read_bytes() == archive) is not bool(options)
+
+
+def test_a_lone_surrogate_is_no_text_to_sort_by(run: Run) -> None:
+    done = run(
+        "tarsort", "-s", "json:a", stdin=make_tar([("n1.json", b'{"a": "x\\ud800"}'), ("n2.json", b'{"a": "x"}')])
+    )
+    assert done.status == 1 and not has_end(done.stdout)
+    assert re.fullmatch(r"tarsort: stdin: sample 'n1': cannot sort by json:a: .*'\\ud800'.*\n", done.stderr)
+
+
+LARGE_VALUES = """
+import sys, tarfile
+for n in range({count}):
+    info = tarfile.TarInfo("%06d.txt" % n)
+    info.size = 700_000
+    value = b"%06d" % (n * 7919 % {count}) + b"x" * 699_994
+    sys.stdout.buffer.write(info.tobuf(tarfile.GNU_FORMAT) + value + bytes(416))
+sys.stdout.buffer.write(bytes(10240))
+"""
+
+
+@pytest.mark.parametrize("piped", [True, False])
+def test_large_values_count_by_their_bytes(piped: bool, tmp_path: Path) -> None:
+    """150 samples, of which each sorts by 700 kB."""
+    feeder = LARGE_VALUES.format(count=150)
+    line = ["tarsort", "-s", "txt", "-M", "2M", "-o", "out.tar"]
+    if not piped:
+        with open(tmp_path / "in.tar", "wb") as file:
+            subprocess.run([sys.executable, "-c", feeder], stdout=file, check=True)
+        line, feeder = [*line, "in.tar"], ""
+    assert peak_memory(line, feeder, tmp_path) < (2 << 20) + 100_000_000
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        firsts = [archive.extractfile(info).read(6) for info in archive]  # type: ignore[union-attr]
+    assert firsts == [b"%06d" % n for n in range(150)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -107,9 +108,80 @@ def test_shards_of_an_earlier_run_stop_it_before_reading(run: Run, tmp_path: Pat
     done = run("tarsplit", "-n", 50, "-o", "a", "nosuch.tar")
     assert (done.status, done.stderr) == (1, "tarsplit: a-000007.tar: already exists; --force replaces it\n")
     done = run("tarsplit", "-n", 50, "-o", "a", "--force", stdin=ARCHIVE)
-    assert (done.status, done.stderr) == (0, "tarsplit: left of an earlier run: a-000007.tar\n")
-    assert listed(tmp_path) == ["a-000000.tar", "a-000001.tar", "a-000007.tar", "a-7.tar"]
-    assert run("tarsplit", "-o", "a", stdin=ARCHIVE, env={"TARTOOLS_FORCE": "1"}).status == 0
+    assert (done.status, done.stderr) == (0, removed("a-000007.tar"))
+    assert listed(tmp_path) == ["a-000000.tar", "a-000001.tar", "a-7.tar"]
+    done = run("tarsplit", "-o", "a", stdin=ARCHIVE, env={"TARTOOLS_FORCE": "1"})
+    assert (done.status, done.stderr) == (0, removed("a-000001.tar"))
+
+
+def removed(*names: str) -> str:
+    return "".join(f"tarsplit: {name}: removed, because this run did not write it\n" for name in names)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (["-n", 50], []),
+        (["-n", 50, "--start", 3], [0, 1, 2]),
+        (["-n", 10, "--maxshards", 2], []),
+        (["-n", 50, "--maxshards", 3, "--start", 3], [0, 1, 2, 6, 7, 1_000_000]),
+        (["-n", 50, "--maxshards", 4, "--start", 0], [4, 5, 6, 7, 1_000_000]),
+        (["--shards", 2], []),
+        (["-n", 50, "--post", "test -e a-000007.tar && test -e a-1000000.tar"], []),
+    ],
+)
+def test_force_replaces_the_set(run: Run, tmp_path: Path, options: list[object], kept: list[int]) -> None:
+    others = ["a-0000009.tar", "a-7.tar", "a-x-000007.tar", "a-000007.tgz", "b-000007.tar", "a-000007.tar.zst"]
+    old = [*range(8), 1_000_000]
+    for name in (*others, *(f"a-{number:06d}.tar" for number in old)):
+        (tmp_path / name).write_bytes(b"old")
+    (tmp_path / "a-000009.tar").mkdir()
+    os.mkfifo(tmp_path / "a-000010.tar")
+    (tmp_path / "x.tar").write_bytes(ARCHIVE)
+    done = run("tarsplit", "--force", "-o", "a", *options, "x.tar")
+    new = done.stdout.decode().split()
+    assert done.status == 0 and joined(tmp_path, new) == SAMPLES[: 40 if 10 in options else 200] and len(new) == 2
+    gone = [name for number in old if number not in kept and (name := f"a-{number:06d}.tar") not in new]
+    assert done.stderr == removed(*gone) and gone
+    stay = [*others, "a-000009.tar", "a-000010.tar", "x.tar", *(f"a-{number:06d}.tar" for number in kept)]
+    assert listed(tmp_path) == sorted([*new, *stay])
+    assert all((tmp_path / f"a-{number:06d}.tar").read_bytes() == b"old" for number in kept)
+
+
+@pytest.mark.parametrize(
+    ("options", "archive"),
+    [(["-n", 10], ARCHIVE[:100_000]), (["-n", 10, "--post", "test {} != a-000002.tar"], ARCHIVE)],
+)
+def test_a_failed_run_removes_no_old_shards(run: Run, tmp_path: Path, options: list[object], archive: bytes) -> None:
+    names = [f"a-{number:06d}.tar" for number in range(20)]
+    for name in names:
+        (tmp_path / name).write_bytes(b"old")
+    done = run("tarsplit", "--force", "-o", "a", *options, stdin=archive)
+    assert done.status == 1 and done.stdout and "removed" not in done.stderr
+    assert listed(tmp_path) == names and (tmp_path / names[-1]).read_bytes() == b"old"
+
+
+def test_an_input_without_samples_replaces_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a-000003.tar").write_bytes(b"old")
+    done = run("tarsplit", "--force", "-o", "a", stdin=make_tar([]))
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr == (
+        "tarsplit: no samples in the input; no shards written\n"
+        "tarsplit: a-000003.tar: is of an earlier run, and stays: nothing was written to replace it\n"
+    )
+    assert run("tarsplit", "--force", "-o", "a", "--maxshards", 0, stdin=ARCHIVE) == (0, b"", "")
+    assert listed(tmp_path) == ["a-000003.tar"]
+
+
+def test_an_old_shard_that_cannot_be_removed_is_named(run: Run, tmp_path: Path) -> None:
+    for name in ("d0", "d1", "d2", "d3"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.tar").write_bytes(b"old")
+    post = "rm d1/x.tar d3/x.tar && mkdir d1/x.tar"  # what has gone by itself is fine
+    done = run("tarsplit", "--force", "-o", "d%d/x.tar", "--post", post, stdin=ARCHIVE)
+    first, *rest = done.stderr.splitlines(keepends=True)
+    assert first.startswith("tarsplit: d1/x.tar: is of an earlier run, and stays: ")
+    assert (done.status, "".join(rest)) == (1, removed("d2/x.tar", "d3/x.tar"))
 
 
 def test_an_input_is_never_an_output(run: Run, tmp_path: Path) -> None:
@@ -139,13 +211,73 @@ def test_an_input_that_changes_between_its_two_reads(run: Run, tmp_path: Path, f
     assert len(list(tmp_path.glob("s-*.tar"))) <= 3
 
 
-def test_shards_needs_inputs_that_can_be_read_twice_and_enough_samples(run: Run, tmp_path: Path) -> None:
+def test_shards_needs_enough_samples(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(ARCHIVE)
-    assert run("tarsplit", "--shards", 2, "-o", "a", stdin=ARCHIVE).status == 2
-    assert run("tarsplit", "--shards", 2, "-o", "a", "pipe:cat x.tar").status == 2
     done = run("tarsplit", "--shards", 101, "-o", "a", "x.tar")
     assert (done.status, done.stderr) == (1, "tarsplit: 100 samples are too few for 101 shards\n")
     assert listed(tmp_path) == ["x.tar"]
+
+
+def test_shards_of_inputs_that_can_be_read_once(run: Run, shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(ARCHIVE)
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "x.tgz").write_bytes(gzip.compress(ARCHIVE))
+    lines = [
+        "cat x.tar | tarsplit -v --shards 3 -o a/",
+        "tarsplit -v --shards 3 -o a/ < x.tar",
+        "tarsplit -v --shards 3 -o a/ < x.tgz",
+        "cat x.tgz | tarsplit -v --shards 3 -o a/ --tmpdir tmp",
+        "tarsplit -v --shards 3 -o a/ 'pipe:cat x.tar' --tmpdir tmp",
+        "(head -c 512 > /dev/null; tarsplit -v --shards 3 -o a/) < junk.tar",
+    ]
+    (tmp_path / "junk.tar").write_bytes(bytes(512) + ARCHIVE)
+    for line in lines:
+        (tmp_path / "a").mkdir()
+        done = shell(line)
+        names = [f"a/00000{number}.tar" for number in range(3)]
+        assert (done.status, done.stdout.decode().split()) == (0, names), done.stderr
+        assert joined(tmp_path, names) == SAMPLES and [p.name for p in (tmp_path / "tmp").iterdir()] == []
+        assert [len(members_of((tmp_path / name).read_bytes())) for name in names] == [68, 66, 66]
+        assert done.stderr.startswith("tarsplit: 100 samples in, 100 out, ")
+        shutil.rmtree(tmp_path / "a")
+
+
+def test_shards_of_several_inputs_of_both_kinds(shell: Run, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.tar").write_bytes(make_tar(SAMPLES[60 * number : 60 * number + 60]))
+    done = shell("cat 1.tar | tarsplit --shards 4 -o a 0.tar - 'pipe:cat 2.tar'")
+    assert (done.status, done.stderr) == (0, "")
+    assert joined(tmp_path, done.stdout.decode().split()) == SAMPLES[:180]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("head -c 50000 x.tar | tarsplit --shards 2 -o a", "tarsplit: stdin: at byte 50000: "),
+        ("tarsplit --shards 2 -o a 'pipe:cat x.tar; exit 3'", "tarsplit: pipe:cat x.tar; exit 3: the command ended"),
+        ("cat x.tar | tarsplit --shards 2 -o a --tmpdir nosuch", "tarsplit: nosuch: cannot make a temporary file"),
+    ],
+)
+def test_nothing_is_written_of_a_copy_that_fails(line: str, message: str, shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(ARCHIVE)
+    done = shell(line)
+    assert (done.status, done.stdout) == (1, b"") and done.stderr.startswith(message), done.stderr
+    assert done.stderr.count("\n") == 1 and listed(tmp_path) == ["x.tar"]
+
+
+def test_stdin_that_changes_while_it_is_read_is_noticed(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(ARCHIVE)
+    (tmp_path / "change").write_text("test -e y.tar || { cp x.tar y.tar; printf 1 | dd of=x.tar conv=notrunc; }")
+    done = shell("tarsplit --shards 2 -o a --post '. ./change 2> /dev/null; : {}' < x.tar")
+    assert done.status == 1 and done.stderr == (
+        "tarsplit: stdin: this file changed while it was read; start again when nothing writes to it\n"
+    )
+    assert done.stdout == b"a-000000.tar\n" and not (tmp_path / "a-000001.tar").exists()
+
+
+def test_n_may_be_written_as_a_size(run: Run) -> None:
+    done = run("tarsplit", "-n", "5e1", "-o", "a", stdin=ARCHIVE)
+    assert done.stdout.split() == [b"a-000000.tar", b"a-000001.tar"]
 
 
 def test_post_runs_for_each_shard_with_its_name_quoted(run: Run, tmp_path: Path) -> None:
@@ -187,7 +319,9 @@ def test_pipes_can_be_shards(run: Run, tmp_path: Path) -> None:
 
 
 def test_no_samples_give_no_shards(run: Run, tmp_path: Path) -> None:
-    assert run("tarsplit", "-o", "a", stdin=make_tar([])) == (0, b"", "")
+    said = "tarsplit: no samples in the input; no shards written\n"
+    assert run("tarsplit", "-o", "a", stdin=make_tar([])) == (0, b"", said)
+    assert run("tarsplit", "-q", "-o", "a", stdin=make_tar([])) == (0, b"", "")
     assert os.listdir(tmp_path) == []
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tartools.stages.statistics import Distribution
+from tartools.stages.statistics.totals import Distribution
 from tests.archives import END, entry, pax
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
 
@@ -74,7 +74,7 @@ def test_one_fact_a_line(run: Run) -> None:
         "shards: 1\nsamples: 3\nmembers: 4\narchives: 10240 bytes\npayloads: 603 bytes (5.9 %)\n"
         "headers: 2048 bytes (20.0 %)\npadding: 1445 bytes (14.1 %)\nother: 6144 bytes (60.0 %)\n"
         "field cls: 2 members, 3 bytes, each 1 to 2, median 1, 5 % 1, 95 % 2\n"
-        "missing cls: 1 of 3 samples, first README\n"
+        "missing cls: 1 of 3 samples, first README\nmissing cls in: README\n"
         "classes cls: 1\nclass cls 5: 2\n"
         "field txt: 1 members, 600 bytes, each 600 to 600, median 600, 5 % 600, 95 % 600\n"
         "missing txt: 2 of 3 samples, first d/b\n"
@@ -106,6 +106,8 @@ def test_json(run: Run, tmp_path: Path) -> None:
                 "samples": 3,
                 "missing": 0,
                 "missing_in": None,
+                "missing_keys": [],
+                "torn": None,
                 "bytes": 9,
                 "sizes": {"min": 3, "p5": 3, "median": 3, "p95": 3, "max": 3},
                 "histogram": [3],
@@ -117,6 +119,8 @@ def test_json(run: Run, tmp_path: Path) -> None:
                 "samples": 2,
                 "missing": 1,
                 "missing_in": "b",
+                "missing_keys": ["b"],
+                "torn": None,
                 "bytes": 6000,
                 "sizes": {"min": 1000, "p5": 1000, "median": 1000, "p95": 4992, "max": 5000},
                 "histogram": [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
@@ -211,7 +215,19 @@ def test_neither_pieces_nor_processes_change_anything(tmp_path: Path) -> None:
     for number, count in enumerate((300, 5, 120, 0, 40)):
         (tmp_path / f"{number}.tar").write_bytes(varied(dice, count))
     (tmp_path / "z.tgz").write_bytes(gzip.compress(varied(dice, 100)))
-    arguments = ["--json", "--classes", "txt", "0.tar", "1.tar", "2.tar", "z.tgz", "3.tar", "4.tar", "1.tar"]
+    arguments = [
+        "--json",
+        "--decode",
+        "--classes",
+        "txt",
+        "0.tar",
+        "1.tar",
+        "2.tar",
+        "z.tgz",
+        "3.tar",
+        "4.tar",
+        "1.tar",
+    ]
     status, whole, said, forks = cut_up(tmp_path, 1 << 30, *arguments)
     assert (status, said, forks) == (0, [], 0)
     found = json.loads(whole)
@@ -294,11 +310,15 @@ def test_pictures(run: Run, tmp_path: Path) -> None:
         "broken": 2,
         "broken_in": "4",
         "why": "its first bytes are those of no picture",
+        "broken_keys": ["4", "5"],
     }
     assert field(found, "seg.PNG")["pictures"]["sizes"] == {"5x6": 1}
     plain = run("tarstat", "a.tar").stdout.decode()
     assert "pictures jpg: 3 JPEG, 2 PNG, width 40 to 100000, median 40, height 30 to 100000, median 30\n" in plain
-    assert "broken jpg: 2, first 4 (its first bytes are those of no picture)\n" in plain
+    assert (
+        "broken jpg: 2, first 4 (its first bytes are those of no picture)\nbroken jpg in: 4\nbroken jpg in: 5\n"
+        in plain
+    )
     told = field(facts(run, stdin=make_tar([("x.jpg", b"")])), "jpg")["pictures"]
     assert told["why"] == "it is empty"
     assert (told["broken"], told["formats"], told["width"]["median"]) == (1, {}, None)
@@ -448,6 +468,17 @@ def test_tables_fit_a_terminal(tmp_path: Path, columns: int) -> None:
     for line in re.findall(r"^(?:cls|jpg) .*$", text, re.MULTILINE):
         assert re.fullmatch(r"\S+( +(-|[\d,.]+( ([kM]?B|%))?))+(  +[ ▁-█▉-▏]+)?", line), line  # no number is cut
     assert "different sizes" not in text and "640 x 480" in text
+
+
+def test_a_terminal_gets_twenty_keys(tmp_path: Path) -> None:
+    members = [(f"{n:03d}.{kind}", b"none") for n in range(100) for kind in ("jpg", "cls") if kind == "jpg" or n % 4]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    text = re.sub("\x1b\\[[0-9;]*m", "", on_terminal(tmp_path, "a.tar"))
+    rows = text.splitlines()
+    for heading, keys, more in (("Broken jpg", range(20), 80), ("Without cls", range(0, 80, 4), 5)):
+        first = rows.index(heading) + 1
+        assert rows[first : first + 20] == [f"{key:03d}" for key in keys]
+        assert rows[first + 20] == f"and {more} more; --json has all"
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -221,3 +223,42 @@ def test_two_at_once_leave_whole_outputs(start: Started, tmp_path: Path) -> None
 def test_a_directory_that_is_gone(shell: Run) -> None:
     done = shell("mkdir gone && cd gone && rmdir ../gone && tarjob -s '{1..2}' -j 1 -- echo")
     assert (done.status, done.stdout) == (0, b"1\n2\n")
+
+
+@pytest.mark.parametrize(
+    ("sh", "why"),
+    [(None, "No such file or directory"), ("#!/bin/bash\necho 'Cannot fork' >&2\nexit 2\n", "sh ended with status 2")],
+)
+@pytest.mark.parametrize(
+    "line", ["tarproc -c true in.tar -o out", "tarproc -s /dev/null in.tar -o out", "tarjob -s 1 -- cat"]
+)
+def test_a_guard_that_does_not_start(sh: str | None, why: str, line: str, run: Run, tmp_path: Path) -> None:
+    """Without `sh`, and with one that can start no process."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "tmp").mkdir()
+    for name in ("bash", "cat"):
+        (tmp_path / "programs" / name).symlink_to(shutil.which(name) or "")
+    if sh is not None:
+        (tmp_path / "programs/sh").write_text(sh)
+        (tmp_path / "programs/sh").chmod(0o755)
+    name, *words = line.split()
+    done = run(name, *words, env={"PATH": str(tmp_path / "programs"), "TMPDIR": str(tmp_path / "tmp")}, real=True)
+    assert (done.status, done.stdout) == (1, b"")
+    assert re.fullmatch(f"{name}: cannot start `sh`, .*: {why}\n", done.stderr)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tar", "programs", "tmp"]
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_tarprocs_of_a_killed_tarjob(start: Started, tmp_path: Path) -> None:
+    """Each goes through samples quickly, with a new shell for each; they leave no directories and no processes."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(3000)))
+    (tmp_path / "work").write_text(f"echo >> {tmp_path}/seen; sleep 0.01; true\n")
+    with start("-s", "{1..4}", "-j", 2, "--", "tarproc", "-p", 2, "-s", "work", "in.tar", "-o", "out-{}") as process:
+        until(lambda: (tmp_path / "seen").exists() and (tmp_path / "seen").stat().st_size > 40)
+        process.kill()
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    until(lambda: not alive(tmp_path))
+    seen = (tmp_path / "seen").stat().st_size
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".out-")} == {"in.tar", "seen", "work"}
+    assert (tmp_path / "seen").stat().st_size == seen

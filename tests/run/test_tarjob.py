@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from typing import Any
 import pytest
 
 from tartools.commands.tarjob import tarjob as command
-from tests.conftest import Result, Run, make_samples, make_tar, members_of
+from tests.conftest import BIN, Result, Run, clean_environment, make_samples, make_tar, members_of, running
+from tests.run.conftest import until
 from tests.run.test_tasks import HOSTILE
 
 ONE = ("-j", 1)  # at a time: so the order is that of the items
@@ -20,8 +23,9 @@ STUB = '#!/bin/sh\nln -- "$1" "$3"\n'  # a tarsort that costs nothing
 
 
 def records(log: Path) -> list[dict[str, Any]]:
-    """Return the lines of *log*."""
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    """Return the lines of *log* that say how an item ended."""
+    said = [json.loads(line) for line in log.read_text().splitlines()]
+    return [each for each in said if each["status"] != "waiting"]
 
 
 def program(path: Path, text: str) -> None:
@@ -140,7 +144,7 @@ def test_parts(tarjob: Run) -> None:
 
 
 def test_parts_are_the_same_when_some_are_done(tarjob: Run, tmp_path: Path) -> None:
-    (tmp_path / "out-0").touch()
+    (tmp_path / "out-0").write_text("done")
     done = tarjob("-v", "-s", "{0..9}", "--only", "1/3", "--dry-run", "--", "cp", "x", "-o", "out-{}")
     assert lines(done) == ["cp x -o out-3", "cp x -o out-6", "cp x -o out-9"]
     assert done.stderr.startswith("tarjob: 4 items: 0 done, 1 there before, 0 failed, ")
@@ -245,7 +249,7 @@ def test_what_the_log_says_has_failed_is_done_again(tarjob: Run, tmp_path: Path)
 def test_a_log_may_be_that_of_two_commands(tarjob: Run, tmp_path: Path) -> None:
     def run(name: str, line: str) -> str:
         output = f"{name}-{{}}"
-        words = ("-v", "--log", "log", "-o", output, "-s", "{1..3}", "--", "bash", "-c", f"touch {output}; {line}")
+        words = ("-v", "--log", "log", "-o", output, "-s", "{1..3}", "--", "bash", "-c", f"echo > {output}; {line}")
         return tarjob(*words).stderr
 
     assert "2 done, 1 failed" in run("a", "test {} != 2")
@@ -256,7 +260,7 @@ def test_a_log_may_be_that_of_two_commands(tarjob: Run, tmp_path: Path) -> None:
 
 
 def test_no_engine_is_asked_when_there_is_nothing_to_do(tarjob: Run, tmp_path: Path) -> None:
-    (tmp_path / "out-1").touch()
+    (tmp_path / "out-1").write_text("done")
     words = ("-v", "--engine", "ray", "--address", "127.0.0.1:1", "-s", 1, "--", "tarcat", "in-{}", "-o", "out-{}")
     done = tarjob(*words)
     assert (done.status, done.stdout) == (0, b"")
@@ -264,7 +268,7 @@ def test_no_engine_is_asked_when_there_is_nothing_to_do(tarjob: Run, tmp_path: P
 
 
 def test_one_of_two_hundred_fails(tarjob: Run, tmp_path: Path) -> None:
-    line = "echo {} >> tried; test {} != 137 || { echo one; echo these are my last words; exit 3; } >&2; touch out-{}"
+    line = "echo {} >> tried; test {} != 137 || { echo one; echo these are my last words; exit 3; } >&2; echo > out-{}"
     options = ("-v", "-o", "out-{}", "-s", "{000..199}", "--log", "log", "--", "bash", "-c", line)
     done = tarjob(*options)
     assert (done.status, done.stdout) == (1, b"")
@@ -278,6 +282,18 @@ def test_one_of_two_hundred_fails(tarjob: Run, tmp_path: Path) -> None:
     assert done.stderr.splitlines()[0] == failed
     assert "200 items: 0 done, 199 there before, 1 failed, " in done.stderr
     assert (tmp_path / "tried").read_text() == "137\n"
+
+
+def test_an_output_without_bytes_is_not_done(tarjob: Run, tmp_path: Path) -> None:
+    """It is replaced, even by a command that replaces nothing unasked."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(3)))
+    (tmp_path / "out-1").touch()
+    (tmp_path / "out-2").write_text("done")
+    done = tarjob("-v", "--log", "log", "-s", "{1..2}", "--", "tarcat", "in.tar", "-o", "out-{}")
+    assert (done.status, done.stdout) == (0, b"")
+    assert "2 items: 1 done, 1 there before, 0 failed" in done.stderr
+    assert members_of((tmp_path / "out-1").read_bytes()) == make_samples(3)
+    assert (tmp_path / "out-2").read_text() == "done"
 
 
 # ---- failures ----
@@ -399,7 +415,8 @@ def test_programs_that_depend_on_the_item(tarjob: Run, tmp_path: Path) -> None:
         (("-s", "a", "--timeout", "1e9", "true"), "--timeout 1e+09 is not a number of seconds"),
         (("-s", "a", "--timeout", "0", "true"), "Invalid value for '--timeout'"),
         (("-s", "a", "--retries", "-1", "true"), "Invalid value for '--retries'"),
-        (("-s", "a", "-j", "0", "true"), "Invalid value for '-j'"),
+        (("-s", "a", "-j", "-1", "true"), "Invalid value for '-p' / '-j'"),
+        (("-s", "a", "-j", "1", "-p", "1", "true"), "Invalid value: -p/-j/--parallel/--jobs is given twice"),
         (("-s", "a", "--log", "s3://b/log", "true"), "s3://b/log: has to be a local file"),
         (("--report", "log", "true"), "--report reads a log and runs nothing"),
         (("--report", "log", "-s", "a"), "--report reads a log and runs nothing"),
@@ -433,12 +450,25 @@ def test_a_dry_run_prints_what_is_run(tarjob: Run, shell: Run, tmp_path: Path) -
 
 
 def test_a_dry_run_leaves_out_what_is_done(tarjob: Run, tmp_path: Path) -> None:
-    (tmp_path / "out-1").touch()
+    (tmp_path / "out-1").write_text("done")
     words = ("--dry-run", "--log", "log", "-s", "{1..2}", "--", "tarcat", "in {}.tar", "-o", "out-{}")
     assert tarjob(*words) == (0, b"tarcat 'in 2.tar' -o out-2\n", "")
     redone = b"TARTOOLS_FORCE=1 tarcat 'in 1.tar' -o out-1\nTARTOOLS_FORCE=1 tarcat 'in 2.tar' -o out-2\n"
     assert tarjob("--redo", *words) == (0, redone, "")
     assert os.listdir(tmp_path) == ["out-1"]
+
+
+def test_a_dry_run_on_a_terminal_escapes(tmp_path: Path) -> None:
+    """In a pipe it stays as it is; see above."""
+    ours, theirs = pty.openpty()
+    words = ["tarjob", "--dry-run", "-0", "-T", "-", "--", "echo", "{}", "a\tb"]
+    data = b"\x1b]0;title\x07 \xff\xc3\xa4\0"
+    done = subprocess.run(words, input=data, stdout=theirs, cwd=tmp_path, env=clean_environment(), check=True)
+    os.close(theirs)
+    shown = os.read(ours, 1000)
+    os.close(ours)
+    assert done.returncode == 0
+    assert shown.expandtabs() == b"echo '\\x1b]0;title\\x07 \\udcff\xc3\xa4' 'a\tb'\r\n".expandtabs()
 
 
 # ---- how many at a time ----
@@ -549,12 +579,62 @@ def test_the_log(tarjob: Run, tmp_path: Path) -> None:
         }
 
 
+def test_what_an_interrupted_run_has_not_done_is_in_the_report(tmp_path: Path, tarjob: Run) -> None:
+    """Killed when two are done, one has failed, one is running and two wait. Then it is run again."""
+    line = "test {} != 2 || exit 3; test {} != 4 || { test -e go || { touch begun; exec sleep 1000; }; }; echo > out-{}"
+    words = ("-j", "1", "--log", "log", "-o", "out-{}", "-s", "{1..6}", "--", "bash", "-c", line)
+    with running([BIN / "tarjob", *words], cwd=tmp_path, stderr=subprocess.DEVNULL):
+        until((tmp_path / "begun").exists)
+    report = tarjob("--report", "log")
+    assert (report.status, report.stderr) == (1, "")
+    first, *_, failed, four, five, six = report.stdout.decode().splitlines()
+    assert first == "6 items: 2 done, 1 failed, 3 not done, 3 tries"
+    assert (failed, four, five, six) == ("failed: 2: ended with status 3", *(f"not done: {n}" for n in (4, 5, 6)))
+    (tmp_path / "go").touch()
+    (tmp_path / "out-5").write_text("by somebody else")
+    assert tarjob(*words).status == 1
+    assert tarjob("--report", "log").stdout.startswith(b"6 items: 5 done, 1 failed, 5 tries\n")
+
+
+def test_signatures_stay_out_of_the_log_and_of_messages(tarjob: Run, tmp_path: Path) -> None:
+    """Those of the item, of other URLs in what a command prints, and the rest of one whose beginning is cut off."""
+    items = b"https://h/a.tar?X-Sig=first&x=1\nhttps://h/a.tar?X-Sig=second\n"
+    line = """
+        test "${TARJOB_ITEM%first*}" = "$TARJOB_ITEM" || printf 'https://h/%3000s&X-Sig=third' x | tr ' ' x >&2
+        echo " GET ${TARJOB_ITEM#https://h} failed, and 'https://o/b?X-Sig=other' too" >&2
+        exit 3
+    """
+    words = ("-T", "-", *ONE, "--log", "log", "-o", "out-{/}", "--", "bash", "-c", line, "_")
+    done = tarjob(*words, stdin=items)
+    failed = "tarjob: https://h/a.tar?…: ended with status 3: "
+    said = "GET /a.tar?… failed, and 'https://o/b?…' too\n"
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr == f"{failed}… {said}{failed}{said}"
+    log = (tmp_path / "log").read_text()
+    assert "Sig" not in log
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+    assert len({each["query"] for each in records(tmp_path / "log")}) == 2  # so that they are told apart
+    report = tarjob("--report", "log").stdout.decode()
+    assert report.startswith("2 items: 0 done, 2 failed, 2 tries\n")
+    assert report.count("failed: https://h/a.tar?…: ended with status 3: ") == 2
+
+
+def test_failures_of_signed_items_are_remembered(tarjob: Run, tmp_path: Path) -> None:
+    """Their outputs exist, so that only the log tells; another signature is another item."""
+    words = ("-v", "--log", "log", "-o", "out-{/}", "-s", "https://h/a?s={1..2}", "--", "bash", "-c")
+    line = 'echo > "out-${TARJOB_ITEM##*/}"; test "$TARJOB_ITEM" = "https://h/a?s=1"'
+    assert "2 items: 1 done, 1 failed" in tarjob(*words, line).stderr
+    again = tarjob(*words, 'test "$TARJOB_ITEM" = "https://h/a?s=2"')
+    assert (again.status, sorted(os.listdir(tmp_path))) == (0, ["log", "out-a?s=1", "out-a?s=2"])
+    assert "2 items: 1 done, 1 there before, 0 failed" in again.stderr
+
+
 def test_a_log_that_was_cut_is_gone_on_with(tarjob: Run, tmp_path: Path) -> None:
     log = tmp_path / "log"
     tarjob("--log", "log", *ONE, "-s", "{1..2}", "--", "true")
     log.write_bytes(log.read_bytes()[:-50])
     assert tarjob("--log", "log", "-s", "3", "--", "true") == (0, b"", "")
-    assert tarjob("--report", "log").stdout.startswith(b"2 items: 2 done, 0 failed, 2 tries\n")
+    assert tarjob("--report", "log").stdout.startswith(b"3 items: 2 done, 0 failed, 1 not done, 2 tries\n")
 
 
 def test_a_log_that_cannot_be_written_or_is_none(tarjob: Run, tmp_path: Path) -> None:
@@ -570,7 +650,7 @@ def test_a_log_that_cannot_be_written_or_is_none(tarjob: Run, tmp_path: Path) ->
 
 def test_a_log_can_be_a_pipe(shell: Run) -> None:
     done = shell("tarjob --log /dev/fd/3 -s '{1..2}' -- true 3>&1 | wc -l")
-    assert (done.status, done.stdout.strip(), done.stderr) == (0, b"2", "")
+    assert (done.status, done.stdout.strip(), done.stderr) == (0, b"4", "")  # two lines for each item
 
 
 def test_the_report(tarjob: Run) -> None:
@@ -590,7 +670,7 @@ def test_a_report_of_what_is_no_log(value: str, tarjob: Run, tmp_path: Path) -> 
     tarjob("--log", "log", "-s", "1", "--", "true")
     log = (tmp_path / "log").read_text()
     (tmp_path / "log").write_text(log + log.replace('"tries": 1', f'"tries": {value}'))
-    assert tarjob("--report", "log") == (1, b"", "tarjob: log: line 2 is not a record of tarjob --log\n")
+    assert tarjob("--report", "log") == (1, b"", "tarjob: log: line 4 is not a record of tarjob --log\n")
 
 
 def test_the_account(tarjob: Run) -> None:
@@ -607,7 +687,7 @@ def test_progress(shell: Run, tmp_path: Path) -> None:
     done = shell(f"tarjob --progress -j 1 -s '{{1..4}}' -- bash -c '{line}' 2> said")
     assert (done.status, done.stdout) == (1, b"")
     said = (tmp_path / "said").read_text()
-    assert re.search(r"^tarjob: 1 done, 1 failed, 1 running, \S+/s so far, \d+ s left$", said, re.MULTILINE)
+    assert re.search(r"^tarjob: 1 done, 1 running, 1 failed, 1 left, \S+/s so far, \d+ s to go$", said, re.MULTILINE)
 
 
 # ---- the man page ----

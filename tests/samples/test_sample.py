@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tartools.errors import SampleError
 from tartools.samples import sample as samples
-from tartools.samples.sample import Batch, Sample, build, encode, join_path, split_path
+from tartools.samples.encoding import encode
+from tartools.samples.sample import Batch, Sample, build, join_path, split_path
 from tartools.storage.scratch import scratch_file
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special, grouping, new_member, read_members, window
 from tests.archives import END, Trickle, entry, file_stream, header

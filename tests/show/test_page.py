@@ -18,10 +18,14 @@ import soundfile
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tartools import storage
+from tartools.samples.account import Account
+from tartools.shards.reading import read_samples
+from tartools.show.html.page import Choice, write
 from tests.conftest import Run, make_samples, make_tar
 
 CHROMIUM = shutil.which("chromium")
-PHONE, DESKTOP = (390, 844), (1280, 800)
+PHONE, NARROW, DESKTOP = (390, 844), (420, 900), (1280, 800)
 HOSTILE = "<script>alert(1)</script>.jpg"
 NAMES = ("cat", "dog", "sea lion")
 
@@ -84,7 +88,7 @@ class Reader(HTMLParser):
 
 
 def made(run: Run, tmp_path: Path, archive: bytes, *options: object) -> str:
-    done = run("tarshow", "--html", "page.html", "--force", *options, stdin=archive)
+    done = run("tarshow", "-q", "--html", "page.html", "--force", *options, stdin=archive)
     assert done == (0, b"", "")
     return (tmp_path / "page.html").read_text()
 
@@ -124,10 +128,27 @@ def test_two_hundred_photographs_are_at_most_five_megabytes(run: Run, tmp_path: 
     assert (tmp_path / "page.html").stat().st_size < 5_000_000
 
 
+def said(run: Run, archive: bytes, *options: object) -> str:
+    """Return what stderr says about a page."""
+    done = run("tarshow", "--html", "page.html", "--force", *options, stdin=archive)
+    assert done[:2] == (0, b"")
+    return done.stderr
+
+
+def labels(page: str) -> dict[str, int]:
+    """Return what the summary of *page* counts."""
+    rows = re.findall(r'<span class="name">([^<]*)</span><svg.*?<span class="number">([0-9,]+)', page)
+    return {name: int(count.replace(",", "")) for name, count in rows}
+
+
 def test_which_samples(run: Run, tmp_path: Path) -> None:
     archive = make_tar([(f"{n:04d}.cls", b"%d" % (n % 7)) for n in range(1000)])
     numbers = [f"{n:04d}" for n in range(1000)]
-    assert keys_of(made(run, tmp_path, archive)) == numbers[:200]
+    default = keys_of(made(run, tmp_path, archive))
+    assert len(default) == 200 and sorted(set(default)) == default and default != numbers[:200]
+    assert keys_of(made(run, tmp_path, archive, "--sample", 200)) == default
+    assert keys_of(made(run, tmp_path, archive, "--seed", 1)) != default
+    assert keys_of(made(run, tmp_path, archive, "-c", 100, "--sample", 20))[-1] < "0100"
     assert keys_of(made(run, tmp_path, archive, "-c", 3)) == numbers[:3]
     page = made(run, tmp_path, archive, "--sample", 100)
     drawn = keys_of(page)
@@ -136,10 +157,10 @@ def test_which_samples(run: Run, tmp_path: Path) -> None:
     assert made(run, tmp_path, archive, "--sample", 100) == page
     assert keys_of(made(run, tmp_path, archive, "--sample", 100, "--seed", 1)) != drawn
     assert keys_of(made(run, tmp_path, archive, "--sample", 20, "-c", 20)) == numbers[:20]
-    assert "No sample matches" in made(run, tmp_path, archive, "-c", 0)
+    assert "No sample on this page matches" in made(run, tmp_path, archive, "-c", 0)
     (tmp_path / "a.tar").write_bytes(archive)
     counted = run("tarshow", "-v", "--html", "new.html", "--sample", 100, "a.tar")
-    assert counted.status == 0 and counted.stderr.startswith("tarshow: 1000 samples in, 100 out, 900 left out, ")
+    assert counted.status == 0 and "\ntarshow: 1000 samples in, 100 out, 900 left out, " in counted.stderr
     assert keys_of((tmp_path / "new.html").read_text()) == drawn
     shown = run("tarshow", "--sample", 100, stdin=archive).stdout.decode()
     assert re.findall(r"^\d+$", shown, re.MULTILINE) == drawn
@@ -183,11 +204,107 @@ def test_a_sound_that_is_too_large_says_so(run: Run, tmp_path: Path) -> None:
     assert page.count("too large to be played here") == 1
 
 
-def test_what_a_page_leaves_out_can_be_seen(run: Run, tmp_path: Path) -> None:
+def test_page_and_stderr_say_what_is_shown(run: Run, tmp_path: Path) -> None:
     archive = make_tar([(f"{n:04d}.cls", b"1") for n in range(300)])
-    assert "the first 200 samples" in made(run, tmp_path, archive)
-    assert "the first 299 samples" in made(run, tmp_path, archive, "-c", 299)
-    assert re.search(r">\s*300 samples", made(run, tmp_path, archive, "-c", 301))
+    others = " (--sample N or -c N for others)\n"
+    for options, words in (
+        ((), "200 of 300 samples, at random"),
+        (("--sample", 10), "10 of 300 samples, at random"),
+        (("-c", 299), "the first 299 of a larger input"),
+        (("-c", 299, "--sample", 5), "5 of the first 299 of a larger input, at random"),
+        (("-c", 0), "the first 0 of a larger input"),
+    ):
+        assert said(run, archive, *options) == f"tarshow: page.html: {words}{others}"
+        assert f'<p class="totals">{words} · ' in (tmp_path / "page.html").read_text()
+    for options in (("-c", 300), ("-c", 301), ("--sample", 300)):
+        assert said(run, archive, *options) == ""
+        assert '<p class="totals">300 samples · ' in (tmp_path / "page.html").read_text()
+
+
+def test_nothing_behind_the_first_samples_is_checked_or_counted(run: Run, tmp_path: Path) -> None:
+    archive = make_tar([(f"{n:04d}.cls", b"1") for n in range(300)])
+    for rest in (b"no header" * 100, archive[20 * 1024 : 20 * 1024 + 700]):
+        done = run("tarshow", "-v", "--html", "page.html", "--force", "-c", 10, stdin=archive[: 20 * 512] + rest)
+        assert done.status == (1 if rest.startswith(b"no") else 0)
+    assert "the first 10 of a larger input" in done.stderr
+    assert "tarshow: 10 samples in, 10 out, " in done.stderr
+
+
+def test_progress_knows_how_many_samples_are_drawn(tmp_path: Path) -> None:
+    """What the bar shows from the second second on, at the end of a page."""
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n:04d}.cls", b"1") for n in range(300)]))
+    for first, drawn, name, total in ((None, 20, "drawing", 20), (None, 500, "drawing", 300), (30, None, "", 30)):
+        account = Account()
+        samples = read_samples([str(tmp_path / "a.tar")], account)
+        with storage.writing(str(tmp_path / f"{total}.html")) as sink:
+            write(samples, sink, "a", Choice(first, drawn, 0), 384, 1, account)
+        phase = account.phase
+        assert (phase.name, phase.total, phase.done()) == (name, total, total)
+
+
+def test_counts_are_those_of_all_samples(run: Run, tmp_path: Path) -> None:
+    members = []
+    for n in range(600):
+        key = f"{'abc'[n // 200]}/{n:04d}"
+        members += [(f"{key}.cls", b"%d\n" % (n % 4)), (f"{key}.txt", b"x" * (n + 1))]
+        members += [(f"{key}.id", b"%d" % n)] * (n % 10 == 0)
+    page = made(run, tmp_path, make_tar(members), "--sample", 3)
+    assert len(keys_of(page)) == 3
+    counts = {"cls": 600, "txt": 600, "id": 60, "a": 200, "b": 200, "c": 200, **dict.fromkeys("0123", 150)}
+    assert labels(page) == counts
+    assert 'aria-label="Sizes of 600 samples, from 4 to 602 bytes"' in page
+    bars = [int(count.replace(",", "")) for count in re.findall(r"<title>([0-9,]+) of ", page)]
+    assert sum(bars) == 600 and len(bars) > 10
+    assert labels(made(run, tmp_path, make_tar(members), "-c", 200))["cls"] == 200
+
+
+def test_more_values_than_can_be_listed(run: Run, tmp_path: Path) -> None:
+    fields = make_tar([(f"{n:04d}/k.f{n}", b"1") for n in range(1200)])
+    page = made(run, tmp_path, fields, "--sample", 3)
+    assert "<p>more than 1,000</p>" in page and "Folders" not in page
+    page = made(run, tmp_path, make_tar([(f"{n:04d}.cls", b"%d" % n) for n in range(1200)]), "--sample", 3)
+    assert labels(page) == {"cls": 1200}
+
+
+def test_broken_pictures_of_all_samples_are_listed(run: Run, tmp_path: Path) -> None:
+    sound, deep = photograph(1), photograph(2)
+    members = [(f"{n:03d}.jpg", sound) for n in range(60)]
+    members[3] = ("003.jpg", deep[:-100])  # its header and nearly all of its pixels are there
+    members[40] = ("040.png", b"")
+    members[50] = ("050.webp", b"no picture at all")
+    archive = make_tar(members)
+    words = said(run, archive, "--sample", 2).splitlines()
+    assert words[1].startswith(
+        "tarshow: page.html: 3 broken pictures or sounds, listed on the page, "
+        "the first in 003 (jpg: image file is truncated ("
+    )
+    drawn = (tmp_path / "page.html").read_text()
+    assert "3 broken" in drawn
+    listed = r'<(?:span|button type="button") class="name"[^>]*>(\d+)</\w+><span class="why">(\w+)'
+    assert re.findall(listed, drawn) == [("003", "jpg"), ("040", "png"), ("050", "webp")]
+    page = made(run, tmp_path, archive, "-c", 100)
+    assert re.findall(listed, page) == [("003", "jpg"), ("040", "png"), ("050", "webp")]
+    assert page.count('<span class="wrong">') == 3
+
+
+def test_a_long_list_of_broken_pictures_is_cut(run: Run, tmp_path: Path) -> None:
+    page = made(run, tmp_path, make_tar([(f"{n:04d}.jpg", b"no picture") for n in range(1100)]), "--sample", 1)
+    assert page.count('class="why"') == 1000 and "and 100 more" in page and "Broken (1,100)" in page
+
+
+def test_large_pictures(run: Run, tmp_path: Path) -> None:
+    archive = make_tar([("a.png", plain_picture((1, 2, 3), (2048, 1365))), ("b.png", plain_picture((1, 2, 3)))])
+    sizes = r'<img [^>]*width="(\d+)" height="(\d+)"[^>]*><span class="pixels">([^<]*)<'
+    assert re.findall(sizes, made(run, tmp_path, archive)) == [
+        ("384", "256", "2048x1365, shown at 384x256"),
+        ("120", "80", "120x80"),
+    ]
+    assert re.findall(sizes, made(run, tmp_path, archive, "--large")) == [
+        ("1024", "683", "2048x1365, shown at 1024x683"),
+        ("120", "80", "120x80"),
+    ]
+    refused = run("tarshow", "--large", stdin=archive)
+    assert refused.status == 2 and "--large is for a page" in refused.stderr
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +343,7 @@ def visit(chromium: Browser, run: Run, tmp_path: Path) -> Iterator[Visit]:
     assert troubles == []
 
 
-@pytest.mark.parametrize(("size", "columns"), [(PHONE, 2), (DESKTOP, 5)])
+@pytest.mark.parametrize(("size", "columns"), [(PHONE, 2), (NARROW, 2), (DESKTOP, 5)])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_phones_and_desks(visit: Visit, size: tuple[int, int], columns: int, scheme: str) -> None:
     page = visit(mixed(), size, scheme)
@@ -236,6 +353,10 @@ def test_it_fits_phones_and_desks(visit: Visit, size: tuple[int, int], columns: 
     assert [box["top"] == boxes[0]["top"] for box in boxes].count(True) == columns
     assert boxes[0]["top"] < size[1] - 150 and all(box["width"] > 150 and box["height"] > 150 for box in boxes)
     assert {b["left"] for b in boxes[::columns]} == {boxes[0]["left"]} and boxes[0]["left"] < 25
+    opened = page.evaluate("[...document.querySelectorAll('.card')].map(c => [c.open, c.open = true][0])")
+    assert opened == [size is DESKTOP] * 5  # fields, sizes, cls, folders, broken
+    cards = page.evaluate("[...document.querySelectorAll('.card')].map(c => c.getBoundingClientRect().toJSON())")
+    assert all(0 <= card["left"] < card["right"] <= size[0] and card["height"] > 60 for card in cards)
     page.evaluate("Promise.all([...document.images].map(image => image.decode()))")
     ground, ink = page.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))")
     dark = sum(map(int, re.findall(r"\d+", ground))) < sum(map(int, re.findall(r"\d+", ink)))
@@ -271,8 +392,13 @@ def test_the_filter(visit: Visit) -> None:
     for typed, count in (
         ("cls=cat", 8),
         ("CLS=Cat", 8),
-        ("cls=c", 0),
+        ("cls=A", 16),
+        ("cls=do", 8),
+        ("cls==do", 0),
+        ("CLS==dog", 8),
         ('"cls=sea lion"', 8),
+        ('"cls==sea lion"', 8),
+        ("cls=lion", 8),
         ("sea", 8),
         ("train/n1 dog", 4),
         ("folder=train/n1", 12),
@@ -289,10 +415,13 @@ def test_the_filter(visit: Visit) -> None:
         assert page.locator(".tile:visible").count() == count
         assert page.locator("#none").is_visible() == (count == 0)
     page.get_by_role("button", name="sea lion 8").click()
-    assert shown.inner_text() == "8 of 28" and page.input_value("#filter") == '"cls=sea lion"'
+    assert shown.inner_text() == "8 of 28" and page.input_value("#filter") == '"cls==sea lion"'
     page.get_by_role("button", name="sea lion 8").click()
     assert shown.inner_text() == "28 of 28"
     page.get_by_role("button", name="1 broken").click()
+    assert page.locator(".tile:visible .key").all_inner_texts() == ["u/cut"]
+    page.locator("#filter").fill("")
+    page.get_by_role("button", name="u/cut", exact=True).click()
     assert page.locator(".tile:visible .key").all_inner_texts() == ["u/cut"]
 
 
@@ -343,6 +472,8 @@ def test_the_keys(visit: Visit) -> None:
     assert '"words": "a <b> & \'c\'"' in large.locator("pre:visible").inner_text()
     box = large.locator("img").bounding_box()
     assert box and box["width"] > 300
+    assert large.locator(".pixels").inner_text() == "120x80"
+    assert page.locator(".tile .pixels:visible").count() == 0
     page.keyboard.press("Escape")
     expect(large).to_be_hidden()
     focused(page, "train/n1/0001")

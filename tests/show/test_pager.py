@@ -12,7 +12,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,8 +22,11 @@ from PIL import Image
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, build
 from tartools.show import pager
+from tartools.show.sheet import cells
 from tartools.show.terminal import Screen
 from tests.conftest import Run, clean_environment, make_samples, make_tar
+from tests.show.screen import Screen as Drawn
+from tests.show.test_pictures import bomb
 
 OURS = ("KITTY_WINDOW_ID", "TERM_PROGRAM", "TMUX", "STY", "LC_TERMINAL", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR")
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -145,7 +148,9 @@ def test_a_wrong_wish_in_the_environment(folder: Path) -> None:
 def test_keys_turn_the_pages(line: str, folder: Path) -> None:
     with at(line, folder) as terminal:
         first = terminal.read("? help")
-        assert first.startswith(ENTER) and b"\x1b[24;1H\x1b[7m 1  k0  " in first and b"number: 0" in first
+        assert first.startswith(ENTER) and b"\x1b[24;1H\x1b[7m 1" in first and b"number: 0" in first
+        of = b" of 12" if "cat" not in line else b""  # how many a stream has is known at its end
+        assert b" 1%s  k0  " % of in first
         assert "▀".encode() in first and not terminal.echoes()
         place = 1
         for key, step in (
@@ -155,25 +160,66 @@ def test_keys_turn_the_pages(line: str, folder: Path) -> None:
             terminal.press(key)
             place += step
             page = terminal.read("? help")
-            assert f" {place}  k{place - 1}  ".encode() in page and b"number: %d\r\n" % (place - 1) in page
+            assert re.search(rb" %d( of \d+\+?)?  k%d  " % (place, place - 1), page)
+            assert b"number: %d\r\n" % (place - 1) in page
             if key == "ä":  # two bytes, and two keys that mean nothing
                 terminal.read("? help")
-        terminal.press("g")
-        assert b" 1  k0  " in terminal.read("? help")
+        terminal.press("\x1b[H")
+        assert b"number: 0" in terminal.read("? help")
         terminal.press("?")
-        terminal.read("space n → next   p b ← previous   g first   q quit")
+        assert b"\x1b[23;1H\x1b[7m space n \xe2\x86\x92 next," in terminal.read("g grid, q quit")
         terminal.press("?")
         terminal.read("? help")
         terminal.press("p")
-        assert b" 1  k0  " in terminal.read("this is the first")
+        assert b"number: 0" in terminal.read("this is the first")
         terminal.press("n" * 11)
         for _ in range(11):
             terminal.read("? help")
         terminal.press("n")
-        assert b" 12  k11  " in terminal.read("this is the last")
+        assert b" 12 of 12  k11  " in terminal.read("this is the last")
+        terminal.press("<")
+        assert b" 1 of 12  k0  " in terminal.read("? help")
+        terminal.press("\x1b[F")
+        assert b" 12 of 12  k11  " in terminal.read("? help")
         terminal.press("q")
         status, output = terminal.end()
         assert status == 0 and output.endswith(LEAVE) and terminal.echoes()
+
+
+def test_typing_into_the_pager(folder: Path) -> None:
+    """As `test_samples_are_gone_to_and_searched`, with the bytes that a terminal sends."""
+    with at("tarshow -i --pictures none words.tar", folder) as terminal:
+        terminal.read("? help")
+        terminal.press("/W3x\x7f7\r")
+        assert b" 38 of 40  w37  " in terminal.read("? help")
+        terminal.press("/ä\x7fä\r")
+        terminal.read("no key has ä ")
+        terminal.press("41\x7f2\r")
+        assert b" 40 of 40  w39  " in terminal.read("this is the last")
+        terminal.press("4\r")
+        assert b" 4 of 40  w3  " in terminal.read("? help")
+        terminal.press("g\x1b[B")
+        assert b"\x1b[7m> w3 " in terminal.read("? help") and b"\x1b[7m> w6 " in terminal.read("? help")
+        terminal.press("\r\x1b[4~")
+        assert b"number: 6\r\n" in terminal.read("? help") and b" 40 of 40  w39  " in terminal.read("? help")
+        terminal.press("12")
+        terminal.read(" go to sample: 12 ")
+        terminal.resize(60, 12)
+        assert b"\x1b[12;1H" in terminal.read(" go to sample: 12 ")
+        terminal.press("\r")
+        assert b" 12 of 40  w11  " in terminal.read("? help")
+        terminal.press("q")
+        assert terminal.end()[0] == 0 and terminal.echoes()
+
+
+def test_a_key_stops_the_way_to_the_end(folder: Path) -> None:
+    (folder / "many.tar").write_bytes(make_tar([(f"w{n}.cls", b"1") for n in range(5000)]))
+    with at("cat many.tar | tarshow -iv --pictures none", folder) as terminal:
+        terminal.read("? help")
+        terminal.press("Gq")
+        status, output = terminal.end()
+    assert status == 0 and b" 1,001 samples read; any key stops" in output
+    assert b"tarshow: 1001 samples in, 1001 out" in output
 
 
 @pytest.mark.parametrize("key", ["q", "\x1b"])
@@ -182,7 +228,7 @@ def test_what_is_not_looked_at_is_not_read(key: str, folder: Path) -> None:
     (folder / "cut.tar").write_bytes(archive[: 3 * 1024 + 512])
     with at("tarshow -iv -c 3 cut.tar", folder) as terminal:
         for n in range(3):
-            assert b" %d  w%d  cut.tar " % (n + 1, n) in terminal.read("? help")
+            assert b" %d of 3  w%d  cut.tar " % (n + 1, n) in terminal.read("? help")
             terminal.press("n" if n < 2 else key)
         status, output = terminal.end()
         assert status == 0 and b"tarshow: 3 samples in, 3 out" in output and LEAVE in output and terminal.echoes()
@@ -249,7 +295,7 @@ def test_it_fills_a_terminal_whose_size_changes(folder: Path) -> None:
         terminal.read("? help")
         terminal.resize(60, 12)
         page = terminal.read("? help")
-        assert b"\x1b[12;1H\x1b[7m 1  k0" in page
+        assert b"\x1b[12;1H\x1b[7m 1 of 12  k0" in page
 
 
 @pytest.mark.parametrize("term", ["xterm-kitty", "foot", "xterm-256color"])
@@ -269,7 +315,7 @@ def test_a_page_fits(term: str, size: tuple[int, int], folder: Path) -> None:
     shown = re.sub(r"\x1b_[^\x1b]*\x1b\\|\x1bP[^\x1b]*\x1b\\|\x1b[78]|\x1b\[\d+[AC]|\x1b\[[\d;]*m", "", shown)
     text, _, foot = shown.partition(f"\x1b[{size[1]};1H")
     lines = text.split("\r\n")
-    assert foot.startswith(" 1  k ") and " more below  ? help" in foot
+    assert foot.startswith(" 1 of 1  ") and " more below  ? help" in foot
     assert len(lines) <= size[1] and max(map(len, lines)) <= size[0]
 
 
@@ -299,7 +345,7 @@ def test_it_needs_terminals(run: Run, folder: Path) -> None:
 class Keys:
     """A keyboard on which *keys* are pressed, and the pages that it was shown."""
 
-    def __init__(self, keys: str) -> None:
+    def __init__(self, keys: Iterable[str]) -> None:
         self.pages: list[str] = []
         self._keys = iter(keys)
 
@@ -309,26 +355,160 @@ class Keys:
     def key(self) -> str:
         return next(self._keys)
 
+    def waiting(self) -> bool:
+        return False
 
-def browsed(samples: Iterator[Sample], keys: str) -> tuple[Keys, Account]:
+
+def browsed(samples: Iterable[Sample], keys: Iterable[str], screen: Screen | None = None) -> tuple[Keys, Account]:
     keyboard, account = Keys(keys), Account()
-    pager.browse(samples, keyboard, Screen, account)
+    pager.browse(samples, keyboard, lambda: screen or Screen(), account)
     return keyboard, account
 
 
-def test_samples_that_can_be_gone_back_to_are_bounded() -> None:
-    samples = (build({"__key__": f"k{n}", "cls": n}) for n in range(5000))
-    keyboard, account = browsed(samples, "n" * 1500 + "p" * 1200 + "gq")
-    assert account.samples_out == 1501
-    assert " 1,501  k1500 " in keyboard.pages[1500] and " 502  k501 " in keyboard.pages[-1]
-    assert "this is the first that is kept" in keyboard.pages[-3]
+def numbered(count: int) -> Iterator[Sample]:
+    return (build({"__key__": f"k{n}", "cls": n}) for n in range(count))
+
+
+def test_samples_that_can_be_gone_back_to_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager, "MOST", 100)
+    keyboard, account = browsed(numbered(500), [*"n" * 150, *"p" * 120, "home", "1", "enter", "q"])
+    assert account.samples_out == 151
+    assert " 151  k150 " in keyboard.pages[150] and " 52 of 151+  k51 " in keyboard.pages[-1]
+    assert all("this is the first that is kept" in keyboard.pages[n] for n in (-1, -4))
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "note", "read"),
+    [
+        (["end"], "40 of 40  k39", "? help", 40),
+        (["G", "n"], "40 of 40  k39", "this is the last", 40),
+        (["end", "home"], "1 of 40  k0", "? help", 40),
+        ([*"12", "enter"], "12  k11", "? help", 12),
+        ([*"129", "backspace", "enter"], "12  k11", "? help", 12),
+        ([*"12", "enter", *"3", "enter"], "3 of 12+  k2", "? help", 12),
+        ([*"99", "enter"], "40 of 40  k39", "this is the last", 40),
+        ([*"9" * 5000, "enter"], "40 of 40  k39", "this is the last", 40),
+        (["0", "enter"], "1  k0", "this is the first", 1),
+        ([*"12", "escape"], "1  k0", "? help", 1),
+        ([*"1x", "enter"], "1  k0", "that is no number", 1),
+        (["/", *"K2", "enter"], "3  k2", "? help", 3),
+        (["/", *"k2", "enter", "/", "enter"], "21  k20", "? help", 21),
+        (["end", "/", *"k2", "enter"], "3 of 40  k2", "from the first again", 40),
+        (["n", "/", *"kx", "enter"], "2 of 40  k1", "no key has kx", 40),
+        (["/", *"\xc3\xa4\x1b", "enter"], "1 of 40  k0", "no key has ä\\x1b", 40),
+        (["/", *"\xc3\xa4", "backspace", *"k1", "left", "enter"], "2  k1", "? help", 2),
+        (["/", *"k2", "escape"], "1  k0", "? help", 1),
+        (["/", "enter"], "1  k0", "? help", 1),
+        (["/", "a", "backspace", "backspace"], "1  k0", "? help", 1),
+        (["/", "again", *"k1", "enter"], "2  k1", "? help", 2),
+    ],
+)
+def test_samples_are_gone_to_and_searched(keys: list[str], place: str, note: str, read: int) -> None:
+    keyboard, account = browsed(numbered(40), [*keys, "q"])
+    foot = keyboard.pages[-1].rpartition("\x1b[24;1H")[2]
+    assert foot.startswith(f" {place} ") and foot.endswith(f" {note} ") and len(foot) == 80
+    assert account.samples_out == read
+
+
+def test_the_way_to_the_end_is_told_and_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager, "STEP", 10)
+    keyboard, account = browsed(numbered(40), ["end", "q"])
+    for read, page in zip((11, 21, 31), keyboard.pages[1:4], strict=True):
+        assert f" {read} samples read; any key stops " in page
+    assert "40 of 40" in keyboard.pages[-1] and account.samples_out == 40
+    monkeypatch.setattr(Keys, "waiting", lambda _keys: True)
+    for keys, place, read in ((["end"], "11  k10", 11), (["/", "x", "enter"], "1 of 10+  k0", 10)):
+        keyboard, account = browsed(numbered(40), [*keys, "q"])
+        assert f" {place} " in keyboard.pages[-1] and account.samples_out == read
+
+
+def test_the_end_of_a_stream_holds_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager, "MOST", 100)
+    keyboard, _ = browsed(numbered(1000), ["end", "home", "/", *"k1", "enter", "q"])
+    assert " 1,000 of 1,000  k999 " in keyboard.pages[1] and " 901 of 1,000  k900 " in keyboard.pages[2]
+    assert " 901 of 1,000  k900 " in keyboard.pages[-1] and "no key has k1 " in keyboard.pages[-1]
+
+
+def test_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = ["g", "down", "right", "page down", "up", "left", "page up", "enter", "g", "g", "q"]
+    keyboard, account = browsed(numbered(40), keys)
+    chosen = [re.findall(r"> (k\d+) ", page) for page in keyboard.pages]
+    assert chosen == [[], ["k0"], ["k3"], ["k4"], ["k10"], ["k7"], ["k6"], ["k0"], [], ["k0"], []]
+    assert re.findall(r"k\d+", keyboard.pages[4].partition("\x1b[24;1H")[0]) == [f"k{n}" for n in range(6, 12)]
+    assert "  cls  1 B  number: 0" in keyboard.pages[1] and account.samples_out == 12
+    monkeypatch.setattr(pager, "MOST", 4)
+    keyboard, _ = browsed(numbered(40), ["g", "end", "home", "q"])
+    pages = [re.findall(r"k\d+", page.partition("\x1b[24;1H")[0]) for page in keyboard.pages]
+    assert pages == [["k0"], ["k2", "k3", "k4", "k5"], ["k36", "k37", "k38", "k39"], ["k36", "k37", "k38", "k39"]]
+    assert "> k2 " in keyboard.pages[1] and "> k39\n" in keyboard.pages[2] and "> k36 " in keyboard.pages[3]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (50, 24), (20, 8), (200, 50)])
+@pytest.mark.parametrize("protocol", ["none", "blocks"])
+def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:
+    tall, wide = Image.new("RGB", (100, 900)), Image.new("RGB", (900, 100))
+    keys = [f"a/long/path/日本語/of/directories/{n}" for n in range(60)]
+    payloads = (bomb(), tall, wide)  # the first one is too large, which takes a message of several lines
+    samples = [build({"__key__": key, "png": payloads[n % 3]}) for n, key in enumerate(keys)]
+    keyboard, _ = browsed(samples, ["g", "q"], Screen(protocol, columns=size[0], rows=size[1]))
+    page = keyboard.pages[1].partition("\x1b[2J")[2].partition(f"\x1b[{size[1]};1H")[0]
+    lines = Drawn(page.encode()).lines
+    assert page.count("\n") < size[1]
+    assert max(map(cells, lines)) <= size[0]
+    shown = [number for line in lines for number in re.findall(r"/(\d+)", line)]
+    assert shown[0] == "0" and shown == [str(n) for n in range(len(shown))]
+    assert len(shown) == max(1, (size[0] + 2) // 22) * max(1, (size[1] - 1) // 10)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown", "more"),
+    [
+        ("tarshow words.tar", 15, "tarshow: 25 more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow < words.tar", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("cat words.tar | tarshow", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow cut.tar", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow large.tar", 15, "tarshow: there are more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow -f cls words.tar", 15, "tarshow: 25 more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow -q words.tar", 15, ""),
+        ("tarshow -v words.tar", 15, "tarshow: 25 more samples: see them with -c N, -i or --html FILE\r\n"),
+        ("tarshow few.tar", 15, ""),
+        ("tarshow words.tar | cat", 40, ""),
+        ("tarshow -c 40 words.tar", 40, ""),
+        ("tarshow --sample 40 words.tar", 40, ""),
+        ("tarshow long.tar", 1, "tarshow: 1 more sample: see them with -c N, -i or --html FILE\r\n"),
+    ],
+)
+def test_a_terminal_gets_two_screens(line: str, shown: int, more: str, folder: Path) -> None:
+    (folder / "few.tar").write_bytes(make_tar([(f"w{n}.cls", b"%d" % n) for n in range(15)]))
+    words = (folder / "words.tar").read_bytes()
+    (folder / "cut.tar").write_bytes(words[: 30 * 1024 + 512])
+    if "large" in line:  # too long to be counted
+        (folder / "large.tar").write_bytes(words[: 40 * 1024] + make_tar([("z.bin", bytes(65 << 20))]))
+    (folder / "long.tar").write_bytes(make_tar([(f"w{k}.{n}", b"a\nb\nc") for k in "ab" for n in range(20)]))
+    with at(line, folder, {"TARTOOLS_PICTURES": "none"}) as terminal:
+        status, output = terminal.end()
+    text = re.sub(r"\x1b\[\d*m", "", output.decode())
+    assert status == 0 and len(re.findall(r"^w\w+\r$", text, re.MULTILINE)) == shown
+    assert more in text and ("more" in text) == bool(more)
+    if "-v" in line:
+        assert re.search(r"tarshow: (\d+) samples in, 15 out, (\d+) left out", text)
+
+
+def test_two_screens_are_counted_with_pictures_and_wrapped_lines(folder: Path) -> None:
+    (folder / "wide.tar").write_bytes(make_tar([(f"w{n}.txt", b"x" * 99) for n in range(40)]))
+    with at("tarshow wide.tar", folder, {"TARTOOLS_PICTURES": "none"}, (50, 24)) as terminal:
+        assert b"31 more samples" in terminal.end()[1]  # of 5 lines each
+    with at("tarshow a.tar", folder) as terminal:
+        status, output = terminal.end()
+    drawn = Drawn(output.partition(b"tarshow: ")[0])
+    assert status == 0 and b"tarshow: 8 more samples: " in output and len(drawn.lines) <= 46
 
 
 def test_memory_that_can_be_gone_back_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pager, "MOST_BYTES", 100_000)
     samples = (build({"__key__": f"k{n}", "bin": bytes(30_000)}) for n in range(50))
-    keyboard, _ = browsed(samples, "n" * 20 + "gq")
-    assert " 19  k18 " in keyboard.pages[-1]
+    keyboard, _ = browsed(samples, [*"n" * 20, "home", "q"])
+    assert " 19 of 21+  k18 " in keyboard.pages[-1]
 
 
 def test_no_samples_are_no_pages(folder: Path) -> None:
@@ -342,7 +522,7 @@ def test_fields_are_chosen_for_the_pager_too(folder: Path) -> None:
     (folder / "s.tar").write_bytes(make_tar(make_samples(30)))
     with at("cat s.tar | tarshow -i -f cls", folder) as terminal:
         terminal.read("? help")
-        terminal.press("nng")
-        assert b"000000" in terminal.read(" 1  000000")
+        terminal.press("nn<")
+        assert b"000000" in terminal.read(" 1 of 3+  000000")
         terminal.press("q")
         assert terminal.end()[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import re
 import shutil
 import struct
@@ -14,10 +15,10 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
 
-from tartools.show import decoding, terminal
+from tartools.show import decoding, pictures, terminal
 from tests.commands.test_tarshow import npy
 from tests.conftest import Run, clean_environment, make_tar
-from tests.show.screen import Screen
+from tests.show.screen import Screen, sixels
 
 PROTOCOLS = ("kitty", "iterm", "sixel", "blocks")
 SIZE = {"COLUMNS": "100", "LINES": "40", "COLORTERM": "truecolor"}
@@ -49,7 +50,8 @@ def difference(one: Image.Image, other: Image.Image) -> float:
 
 def shown(run: Run, protocol: str, archive: bytes, *arguments: str, **environment: str) -> Screen:
     done = run("tarshow", "--pictures", protocol, *arguments, stdin=archive, env=SIZE | environment)
-    assert (done.status, done.stderr) == (0, "")
+    assert done.status == 0
+    assert re.fullmatch(r"(tarshow: (broken|without \w+): [^\n]*\n)*", done.stderr)
     return Screen(done.stdout)
 
 
@@ -67,7 +69,7 @@ def test_a_picture_looks_as_it_is(run: Run, protocol: str, colours: str, most: f
     for other in (whole.transpose(Image.Transpose.ROTATE_180), whole.convert("L")):
         assert difference(drawn.picture, other) > max(20, 1.5 * most)
     assert abs(drawn.picture.width / drawn.picture.height - 4 / 3) < 0.04
-    assert screen.lines[0] == "a" and screen.lines[19].startswith("png  PNG 320x240 RGB, ")
+    assert screen.lines[0] == "a" and re.fullmatch(r"png  [\d,]+ B  PNG 320x240 RGB", screen.lines[19])
     assert not any(screen.lines[1:19])
 
 
@@ -98,14 +100,43 @@ def test_pictures_stand_side_by_side(run: Run, protocol: str) -> None:
         assert places == [(1, 0), (1, 51), (23, 0), (23, 30), (43, 0)]
         assert all(drawn.column + drawn.columns <= 100 for drawn in screen.drawn)
     lines = screen.lines
-    assert lines[0] == "a" and re.fullmatch(r"jpg  JPEG 320x240 RGB, [\d,]+ B +seg.png  PNG 320x240 L, .* B", lines[19])
+    assert lines[0] == "a" and re.fullmatch(
+        r"jpg  [\d,]+ B  JPEG 320x240 RGB +seg.png  [\d,]+ B  PNG 320x240 L", lines[19]
+    )
     assert lines[20:23] == ["  cls  1 B  number: 5", "", "b" + " " * 29 + "c"]
-    assert lines[37].count("png  PNG 28x28 RGB") == 2
+    assert len(re.findall(r"png  [\d,]+ B  PNG 28x28 RGB", lines[37])) == 2
     assert lines[38:43] == ["", "d", "  txt  10 B  text: no picture", "", "e"]
     seen = screen.image()
     left, right = seen.crop((0, 20, 480, 380)), seen.crop((510, 20, 990, 380))
     assert difference(left, one) < 8 and difference(right, other) < 8
     assert difference(seen.crop((0, 460, 280, 740)), small) < 10  # enlarged
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_captions_are_level(run: Run, protocol: str) -> None:
+    wide, tall = encoded(painting(320, 80)), encoded(painting(80, 320))
+    members = [("a.x.png", wide), ("a.y.png", tall), ("a.z.png", tall[:200]), ("a.cls", b"1"), ("b.png", wide)]
+    screen = shown(run, protocol, make_tar([*members, ("b.cls", b"2"), ("c.txt", b"words")]), COLUMNS="200")
+    (captions,) = (line for line in screen.lines if "PNG 320x80 RGB" in line)
+    row = screen.lines.index(captions)
+    assert row == 33 and captions.count("PNG 320x80 RGB") == 2 and captions.count("PNG 80x320 RGB") == 1
+    assert re.search(r"z.png  200 B( |$)", captions)
+    assert re.fullmatch(r"  cls  1 B  number: 1 +cls  1 B  number: 2", screen.lines[row + 1])
+    assert screen.lines[row + 2 : row + 4] == ["", "c"]
+    assert {drawn.row for drawn in screen.drawn} <= {1}
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 7), (5, 5), (6, 12), (61, 47), (256, 13)])
+@pytest.mark.parametrize("kind", ["noise", "stripes", "one colour"])
+def test_sixels_are_the_pixels(size: tuple[int, int], kind: str) -> None:
+    noise = random.Random(0).randbytes(size[0] * size[1])
+    greys = [51 * (value % 6 if kind == "noise" else n % size[0] // 7 % 2) for n, value in enumerate(noise)]
+    picture = Image.frombytes("L", size, bytes([51] * len(greys) if kind == "one colour" else greys)).convert("RGB")
+    code = pictures.sixel(picture, *size)
+    assert code.startswith("\x1bP") and code.endswith("\x1b\\")
+    drawn = sixels(code[2:-2])
+    assert (drawn.size, drawn.tobytes()) == (size, picture.tobytes())
+    assert not re.search(r"([?-~])\1{3}", code)  # repeated ones are counted
 
 
 def test_pictures_that_do_not_fit_begin_a_new_band(run: Run) -> None:
@@ -225,7 +256,7 @@ def test_what_is_wrong_stands_where_the_picture_would(run: Run, protocol: str) -
     text = "\n".join(screen.lines)
     assert text.startswith("a") and "│ image file is" in text and "│ truncated" in text and "jpg  " in text
     assert "exceeds" in text and "144000000" in text and "  cls  1 B  number: 1" in text
-    assert "  jpg  10 B  a picture that Pillow does not open: its first bytes are those of no picture" in text
+    assert "  jpg  10 B  a broken picture: its first bytes are those of no picture" in text
     assert len(screen.drawn) == (protocol != "blocks")  # the last one is fine
     assert re.search(r"^┌─+┐", text, re.MULTILINE)
 
@@ -233,7 +264,7 @@ def test_what_is_wrong_stands_where_the_picture_would(run: Run, protocol: str) -
 def test_eps_is_not_given_to_a_program(run: Run) -> None:
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n"
     screen = shown(run, "kitty", make_tar([("a.jpg", eps)]))
-    assert screen.drawn == [] and "Pillow does not open: its first bytes" in "\n".join(screen.lines)
+    assert screen.drawn == [] and "a broken picture: its first bytes" in "\n".join(screen.lines)
 
 
 def test_hostile_names_are_escaped(run: Run) -> None:
@@ -316,6 +347,6 @@ def test_half_blocks_in_tmux(colours: str, most: float, tmp_path: Path) -> None:
         subprocess.run([*server, "kill-server"], cwd=tmp_path, check=True, timeout=60)
     screen = Screen(re.sub(rb"\x0f|\x1b\(B", b"", captured))
     drawn = screen.blocks()
-    assert screen.lines[0] == "a" and screen.lines[16].startswith("png  PNG 320x240 RGB")
+    assert screen.lines[0] == "a" and re.fullmatch(r"png  [\d,]+ B  PNG 320x240 RGB", screen.lines[16])
     assert (drawn.row, drawn.column, drawn.columns, drawn.rows) == (1, 0, 39, 15)
     assert difference(drawn.picture, painting()) < most

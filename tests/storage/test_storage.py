@@ -22,6 +22,7 @@ from tartools.storage.url import Url
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of, open_descriptors
 
 TAR = make_tar(make_samples(3))
+HOSTILE = "a b'\"; touch pwned; \\' $(touch pwned) `touch pwned` #"
 
 
 @pytest.fixture(autouse=True)
@@ -206,6 +207,16 @@ def test_passwords_are_refused_and_not_repeated(verb: str, run: Run, tmp_path: P
         ("-", "stdin"),
         ("a\n.tar", "a\\n.tar"),
         ("\udce9.tar", "\\udce9.tar"),
+        ("pipe:cat", "pipe:cat"),
+        ("pipe: gsutil cat 'gs://b/train-007.tar' | pv", "pipe:gsutil … train-007.tar"),
+        ("pipe:curl -u me:secret https://h/a?sig=abc", "pipe:curl …"),
+        (
+            "pipe:curl -u me:secret.tar -H 'X: secret' https://me:secret.tar@h/train.tar.gz?sig=abc",
+            "pipe:curl … train.tar.gz",
+        ),
+        ("pipe:TOKEN=secret curl https://h/a", "pipe:…"),
+        ("pipe:'my program' secret", "pipe:…"),
+        ("pipe:", "pipe:…"),
     ],
 )
 def test_how_messages_show_urls(url: str, text: str) -> None:
@@ -246,6 +257,85 @@ def test_gopen(template: str, name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "foo:" / name).write_bytes(TAR)
     done = run("tarcat", f"foo://{name}", env={"GOPEN_FOO": template})
     assert (done.status, done.stdout) == (0, TAR)
+
+
+@pytest.mark.parametrize("name", ["a.tar", HOSTILE])
+def test_the_name_is_in_the_environment_of_templates(name: str, run: Run, tmp_path: Path) -> None:
+    """Where no other word could stand for it: in quotes, and in code of a second shell."""
+    (tmp_path / "a.tar").write_bytes(TAR)
+    read = """printf %s "<$TAR_SHARD>" > named; sh -c 'cat a.tar'"""
+    done = run("tarcat", f"foo://{name}", env={"GOPEN_FOO": read})
+    assert (done.status, done.stdout, (tmp_path / "named").read_text()) == (0, TAR, f"<foo://{name}>")
+    done = run(
+        "tarsplit", "-o", "made", "--post", """sh -c 'cat "$TAR_SHARD"' > copy""", "a.tar", env={"TAR_SHARD": "x"}
+    )
+    assert (done.status, done.stdout, (tmp_path / "copy").read_bytes()) == (0, b"made-000000.tar\n", TAR)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *('$"{}"', "$'{}'", "${}", 'echo $$"{}"', "${x:-{}}", '"${x:-{}}"', "${x:-'{}'}", "${x:+a}${x:-{}}", "${x#{}}"),
+        *(
+            "cat <<E\n{}\nE",
+            "cat <<-'E'\n{}\nE",
+            "cat <<< {}",
+            '"$(cat {})"',
+            "`cat {}`",
+            '"`cat {}`"',
+            '"$(cat "{}")"',
+        ),
+        *("# {}\ncat", "cat a # {}", "cat a;# {}", "(cat a)# {}", "$(( {} ))", "$[ {} ]", "let x={}", "((x = {}))"),
+        *(
+            "x[{}]=1",
+            "[[ 1 -eq {} ]]",
+            "declare -i x={}",
+            "printf -v {} x",
+            "read {} < a",
+            "trap {} EXIT",
+            "eval cat {}",
+        ),
+        *("ssh host cat {}", "/usr/bin/ssh host cat '{}'", "sh -c 'cat {}'", 'sh -c "cat {}"', "\"'{}'\"", "'\"{}\"'"),
+    ],
+)
+def test_templates_that_would_run_a_name_are_refused(template: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    for name in HOSTILE, "$(touch pwned)", "x[$(touch pwned)]", "a\ntouch pwned\nE\ntouch pwned":
+        done = run("tarcat", f"foo://{name}", env={"GOPEN_FOO": template})
+        assert done.status == 2
+        assert 'write "$TAR_SHARD" instead of {}' in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "cat a.tar; : {}",
+        "cat a.tar; : '{}' \"$x\" ${y}",
+        'x=$(: {}) cat a.tar; f() { : x"{}"; }; f',
+        "cat a.tar && : a#b{}",
+    ],
+)
+def test_templates_where_a_name_is_one_word(template: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR)
+    for name in HOSTILE, "$(touch pwned)", "a\ntouch pwned\nE\ntouch pwned":
+        done = run("tarcat", f"foo://{name}", env={"GOPEN_FOO": template})
+        assert (done.status, done.stdout) == (0, TAR)
+        assert not (tmp_path / "pwned").exists()
+
+
+def test_a_command_of_which_only_the_first_word_is_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(TAR[:700])
+    command = "pipe:cat a.tar; : --token secret; exit"
+    for arguments in (command + " 3",), ("-o", "pipe:cat > out; : --token secret; exit 3"), ("-v", command):
+        done = run("tarcat", *arguments, stdin=TAR)
+        assert done.status == 1
+        assert done.stderr.startswith("tarcat: pipe:cat …") and "secret" not in done.stderr
+    plan = b"__key__\t@txt\na\tpipe:cat a.tar; : --token secret\n"
+    done = run("tarcreate", stdin=plan)
+    assert done.status == 1
+    assert "pipe:cat … a.tar" in done.stderr and "secret" not in done.stderr
 
 
 def test_gopen_that_fails_is_a_failure(run: Run) -> None:

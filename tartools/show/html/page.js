@@ -7,7 +7,7 @@ const tiles = [...document.querySelectorAll(".tile")].map((node) => ({
   node,
   open: node.querySelector(".open"),
   text: plain(node.textContent),
-  values: new Set(node.dataset.values.split("\n").map(plain)),
+  values: node.dataset.values.split("\n").map(plain),
 }));
 let visible = tiles;
 let current = tiles[0];
@@ -16,9 +16,16 @@ function plain(text) {
   return text.toLowerCase().replaceAll('"', "");
 }
 
+// A word is part of the text of a tile, or field=part of its value, or field==its value.
+function matches({ text, values }, word) {
+  const [, field, exact, part] = word.match(/^([^=]+)=(=?)([^]+)$/) || [];
+  const of = (known) => known.startsWith(`${field}=`) && known.includes(part, field.length + 1);
+  return text.includes(word) || (exact ? values.includes(`${field}=${part}`) : values.some(of));
+}
+
 function apply() {
   const words = (filter.value.match(/(?:[^\s"]|"[^"]*"?)+/g) || []).map(plain);
-  visible = tiles.filter(({ text, values }) => words.every((word) => values.has(word) || text.includes(word)));
+  visible = tiles.filter((tile) => words.every((word) => matches(tile, word)));
   const kept = new Set(visible);
   for (const tile of tiles) tile.node.hidden = !kept.has(tile);
   shown.textContent = `${visible.length} of ${tiles.length}`;
@@ -116,5 +123,6 @@ large.addEventListener("close", () => {
 });
 filter.addEventListener("input", apply);
 for (const { open } of tiles) open.tabIndex = -1;
+if (matchMedia("(max-width: 500px)").matches) for (const card of document.querySelectorAll(".card")) card.open = false;
 theme.hidden = find("bar").hidden = false;
 apply();

@@ -14,35 +14,37 @@ from typing import NamedTuple
 from tartools.errors import TarToolsError, printable
 from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, sound, text
+from tartools.show.html.overview import Broken
 from tartools.tar import Member
 
-SIDE = 384  # pixels of a picture on the page; a tile shows some 200, the large view 900
-QUALITY, EFFORT = 75, 2  # of WebP: half of what JPEG takes to look as good, in no more time
+QUALITY, EFFORT = 75, 1  # of WebP: two thirds of what JPEG takes to look as good; more effort saves 10 % and takes 50 %
 TINY = 64  # pixels; smaller pictures are stored without loss and drawn unsmoothed
 COLUMNS = 120  # of a waveform
 SILENT = '<p class="silent">too large to be played here</p>'
-VALUE = 40  # characters; a longer text is no class, and has no filter
 FOLDER, IS, BROKEN = "folder", "is", "broken"
 
 
 class Tile(NamedTuple):
-    """A sample on the page: its *html*, sizes and short values by field, and whether a member is *broken*."""
+    """A sample on the page: its *key*, printable, its *html*, and the pictures and sounds in it that are *broken*."""
 
+    key: str
     html: str
-    sizes: Sequence[tuple[str, int]]
-    values: Sequence[tuple[str, str]]
-    broken: bool
+    broken: Sequence[Broken]
 
 
 class Field(NamedTuple):
-    """A member: its description *found*, and as HTML its *face* (what is drawn) and its *player*."""
+    """A member: its description *found*, and as HTML its *face* (what is drawn) and its *player*.
+
+    *broken* says why it cannot be decoded, if it is a picture or *sound*.
+    """
 
     name: str
     size: int
     found: text.Description
     face: str = ""
     player: str = ""
-    broken: bool = False
+    broken: str = ""
+    sound: bool = False
 
 
 def safe(words: str) -> str:
@@ -59,17 +61,17 @@ def embedded(payload: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(payload).decode()}"
 
 
-def make_tile(sample: Sample, audible: bool) -> Tile:
-    """Return the tile of *sample*; its sounds are embedded if *audible*.
+def make_tile(sample: Sample, audible: bool, side: int) -> Tile:
+    """Return the tile of *sample*, with pictures of up to *side* pixels; its sounds are embedded if *audible*.
 
     Holds: the tile, and one decoded picture. Raises: StorageError if the file of the sample has become shorter.
     """
-    fields = [field(member, audible) for member in sample.members]
+    fields = [field(member, audible, side) for member in sample.members]
     folder, slash, base = sample.key.rpartition("/")
-    values = [(FOLDER, printable(folder))] if slash else []
-    values += [(mark(f.name), f.found.value) for f in fields if f.found.value and len(f.found.value) <= VALUE]
-    broken = any(f.broken for f in fields)
-    marks = [f"{name}={value}" for name, value in values] + [f"{IS}={BROKEN}"] * broken
+    marks = [f"{FOLDER}={printable(folder)}"] if slash else []
+    marks += [f"{mark(f.name)}={f.found.value}" for f in fields if f.found.value]
+    broken = [Broken(printable(sample.key), f.name, f.broken, f.sound) for f in fields if f.broken]
+    marks += [f"{IS}={BROKEN}"] if broken else []
     shown = next((f for f in fields if f.face), None)
     face = shown.face if shown else f'<span class="kind">{safe(" ".join(f.name for f in fields))}</span>'
     key = f'<span class="folder">{safe(folder + slash)}</span>{safe(base)}'
@@ -82,7 +84,7 @@ def make_tile(sample: Sample, audible: bool) -> Tile:
         *(row(f, drawn=f is not shown) for f in fields),
         "</dl></li>",
     ]
-    return Tile("".join(parts), [(f.name, f.size) for f in fields], values, broken)
+    return Tile(printable(sample.key), "".join(parts), broken)
 
 
 def mark(field: str) -> str:
@@ -110,18 +112,26 @@ def row(shown: Field, drawn: bool) -> str:
     return "".join([*parts, "</div>"])
 
 
-def field(member: Member, audible: bool) -> Field:
-    """Return the field of *member*."""
+def field(member: Member, audible: bool, side: int) -> Field:
+    """Return the field of *member*; its picture has up to *side* pixels."""
     found = text.describe(member)
     known = Field(printable(field_name(member)) or "-", member.size, found)
     if found.kind == "picture":
-        face = picture(member, f"{known.name}: {found.what}")
-        return known._replace(face=face, broken=not face.startswith("<img"))
+        words = f"{known.name}: {found.what}"
+        try:
+            return known._replace(face=picture(member, words, side))
+        except TarToolsError:
+            raise
+        except decoding.TooLargeError as error:
+            return known._replace(face=wrong(f"{words}: {error}"))
+        except Exception as error:  # Pillow raises any exception for damaged pictures
+            why = decoding.reason(error)
+            return known._replace(face=wrong(f"{words}: {why}"), broken=why)
     if found.kind == "sound":
         face = waveform(member) if found.lines else ""
         return known._replace(face=face, player=player(member, known.name) if audible else SILENT)
     if found.kind == "broken":
-        return known._replace(face=wrong(found.what), broken=True)
+        return known._replace(face=wrong(found.what), broken=found.what, sound=not text.may_be_picture(member))
     if found.lines:
         return known._replace(face=f"<pre>{safe_lines(found.lines)}</pre>")
     return known
@@ -132,22 +142,24 @@ def wrong(words: str) -> str:
     return f'<span class="wrong">{safe(words)}</span>'
 
 
-def picture(member: Member, words: str) -> str:
-    """Return the picture *member*, described by *words*, encoded as WebP; or a message if it cannot be decoded."""
-    try:
-        decoded = decoding.decoded(member, SIDE, SIDE)
-        file = io.BytesIO()
-        tiny = max(decoded.size) <= TINY
-        decoded.save(file, "WEBP", quality=QUALITY, method=EFFORT, lossless=tiny)
-    except TarToolsError:
-        raise
-    except Exception as error:  # Pillow raises any exception for damaged pictures
-        return wrong(f"{words}: {decoding.reason(error)}")
-    source = embedded(file.getvalue(), "image/webp")
+def picture(member: Member, words: str, side: int) -> str:
+    """Return the picture *member*, described by *words*, encoded as WebP, and its size in pixels.
+
+    It is reduced to at most *side* by *side* pixels. Raises: any exception that Pillow raises for a damaged picture.
+    """
+    known = decoding.read_header(member)
+    decoded = decoding.decoded(member, side, side)
     width, height = decoded.size
+    tiny = max(decoded.size) <= TINY
+    file = io.BytesIO()
+    decoded.save(file, "WEBP", quality=QUALITY, method=EFFORT, lossless=tiny)
+    pixels = f"{known.width}x{known.height}"
+    if max(known.width, known.height) > side:
+        pixels += f", shown at {width}x{height}"
     return (
         f'<img alt="{safe(words)}" width="{width}" height="{height}" decoding="async"'
-        f'{" class=tiny" if tiny else ""} src="{source}">'
+        f'{" class=tiny" if tiny else ""} src="{embedded(file.getvalue(), "image/webp")}">'
+        f'<span class="pixels">{pixels}</span>'
     )
 
 

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, islice
+from itertools import accumulate
 from struct import pack, unpack, unpack_from
 
 from tartools.tar import read_range
@@ -12,21 +12,28 @@ FAN_IN = 64  # runs merged at once
 RECORDS = 1000  # in a block of a run
 NUMBER = 8  # bytes
 WRITE = 1 << 20  # bytes collected before they are written to a run
+BLOCK = 256 << 10  # bytes of records in a block, unless one record has more
+MERGING = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, if their records are large
 
 
 class SortedRun:
-    """Bytes *start* to *end* of a scratch file: blocks of sorted records, as `pack_blocks` makes them."""
+    """Bytes *start* to *end* of a scratch file: blocks of sorted records, as `pack_blocks` makes them.
 
-    def __init__(self, file: io.FileIO, start: int, end: int) -> None:
+    The largest block has *largest* bytes.
+    """
+
+    def __init__(self, file: io.FileIO, start: int, end: int, largest: int) -> None:
         self.file = file
         self.start = start
         self.end = end
+        self.largest = largest
 
 
 def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> Iterator[bytes]:
     """Yield *records* sorted as bytes, once all have been read.
 
-    Holds: *memory* bytes; more are written to an unnamed file in *tmpdir*. Raises: StorageError.
+    Holds: *memory* bytes, and 32 MiB while it merges, or what two records take if that is more. What does not fit into
+    *memory* is written to an unnamed file in *tmpdir*. Raises: StorageError.
     """
     held: list[bytes] = []
     runs: list[SortedRun] = []
@@ -40,8 +47,8 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
                 runs.append(write_run(held, runs[0].file if runs else new_file(tmpdir)))
                 held, size = [], 0
         held.sort()
-        while len(runs) > FAN_IN:
-            runs = merge_runs(runs, new_file(tmpdir))
+        while len(groups := mergeable(runs)) > 1:
+            runs = merge_runs(groups, new_file(tmpdir))
         if not runs:
             yield from held
             return
@@ -60,35 +67,69 @@ def new_file(tmpdir: str | None) -> io.FileIO:
     return scratch_file(tmpdir)
 
 
-def merge_runs(runs: "list[SortedRun]", file: io.FileIO) -> "list[SortedRun]":
-    """Merge *runs*, all of one file, into fewer and longer ones in *file*; close the old file."""
+def mergeable(runs: list[SortedRun]) -> list[list[SortedRun]]:
+    """Return *runs* in groups that can be merged at once: of 64, or fewer if more than 32 MiB of blocks would be held.
+
+    Each group but the last has two runs or more.
+    """
+    groups: list[list[SortedRun]] = []
+    held = 0
+    for run in runs:
+        if not groups or len(groups[-1]) == FAN_IN or (len(groups[-1]) > 1 and held + run.largest > MERGING):
+            groups.append([])
+            held = 0
+        groups[-1].append(run)
+        held += run.largest
+    return groups
+
+
+def merge_runs(groups: list[list[SortedRun]], file: io.FileIO) -> list[SortedRun]:
+    """Merge the runs of each of *groups*, all in one file, to one run in *file*; close the old file."""
     from heapq import merge
 
-    groups = [runs[at : at + FAN_IN] for at in range(0, len(runs), FAN_IN)]
     longer = [write_run(merge(*map(read_run, group)), file) for group in groups]
-    runs[0].file.close()
+    groups[0][0].file.close()
     return longer
 
 
 def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
-    """Append sorted *records* to *file*; return the run that they make. Holds: 1 MiB."""
+    """Append sorted *records* to *file*; return the run that they make. Holds: 1 MiB, and a block."""
     start = file.tell()
     pending = bytearray()
+    largest = 0
     for block in pack_blocks(records):
-        pending += block
-        if len(pending) >= WRITE:
+        largest = max(largest, len(block))
+        if len(pending) + len(block) > WRITE:
             file.write(pending)
             pending = bytearray()
+        if len(block) > WRITE:
+            file.write(block)
+        else:
+            pending += block
     file.write(pending)
-    return SortedRun(file, start, file.tell())
+    return SortedRun(file, start, file.tell(), largest)
 
 
 def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *records* in blocks: the count, the lengths, the records. A block has 1,000 records, 1 MiB, or 1 record."""
-    waiting = iter(records)
-    while found := list(islice(waiting, RECORDS)):
-        for part in [found] if sum(map(len, found)) <= WRITE else [[record] for record in found]:
-            yield pack(f"{len(part) + 1}Q", len(part), *map(len, part)) + b"".join(part)
+    """Yield *records* in blocks: the count, the lengths, the records.
+
+    A block has 1,000 records, or 256 KiB, or one record.
+    """
+    part: list[bytes] = []
+    size = 0
+    for record in records:
+        if size + len(record) > BLOCK or len(part) == RECORDS:
+            if part:
+                yield _packed(part)
+            part, size = [], 0
+        part.append(record)
+        size += len(record)
+    if part:
+        yield _packed(part)
+
+
+def _packed(part: list[bytes]) -> bytes:
+    return b"".join((pack(f"{len(part) + 1}Q", len(part), *map(len, part)), *part))
 
 
 def unpack_block(block: bytes) -> Iterator[bytes]:

@@ -8,9 +8,9 @@ from operator import sub
 from time import perf_counter
 
 from tartools import tar
-from tartools.errors import StorageError
 from tartools.samples.sample import Batch, Sample
 from tartools.stages.sorting.records import COPIED, Entry
+from tartools.storage.streams import changed, identity
 from tartools.tar import ContiguousGroups, Member, Source, located, read_range
 
 Reopen = Callable[[str], io.FileIO]
@@ -205,14 +205,3 @@ def extent(members: tuple[Member, ...]) -> tuple[Source | None, int, int]:
             return None, 0, 0
         begin, file, end = start if file is None else begin, source, stop
     return file, begin, end
-
-
-def identity(file: io.FileIO) -> tuple[int, ...]:
-    """Return what identifies *file*; it changes when the file is written to or replaced."""
-    found = os.fstat(file.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def changed(url: str) -> StorageError:
-    """Return the failure of an input that changed while it was sorted."""
-    return StorageError("this input changed while it was sorted; if it must change, read it through a pipe", url=url)

@@ -46,6 +46,11 @@ def open_write(url: str, force: bool) -> Output:
     return object_at(url).output(force)
 
 
+def remove(url: str) -> None:
+    """Remove the object *url*. Raises: StorageError, also if nothing can be removed in its store."""
+    with_retries(object_at(url).remove, url)
+
+
 def exists(url: str) -> bool:
     """Tell whether the object *url* exists; False without permission to look: then the store refuses the write."""
     try:

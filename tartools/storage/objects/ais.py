@@ -196,6 +196,13 @@ class AisObject:
         changed = http.parse_date(response.headers.get("Last-Modified", ""))
         return Listed(self.url, http.content_length(response), changed)
 
+    def remove(self) -> None:
+        """Remove it; see `contract.Object`."""
+        response = _request("DELETE", self.address(), self.url)
+        if response.status_code not in (200, 204, 404):
+            raise _status_error(response, self.url, "remove")
+        drain(response)
+
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
         return Upload(_Multipart(self, force))

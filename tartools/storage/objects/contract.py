@@ -84,6 +84,13 @@ class Object(Protocol):
         """
         ...
 
+    def remove(self) -> None:
+        """Remove the object; it is no failure if it does not exist.
+
+        Raises: TransientError; NoPermissionError; StorageError, also if nothing can be removed in this store.
+        """
+        ...
+
     def output(self, force: bool) -> Output:
         """Return an output that makes the object at `commit`. It requests nothing before the first write.
 

@@ -128,6 +128,13 @@ class GsObject:
             return None
         raise error
 
+    def remove(self) -> None:
+        """Remove it; see `contract.Object`."""
+        response = _request("DELETE", f"{_server()}{self._path}", self.url)
+        if response.status_code not in (200, 204, 404):
+            raise _status_error(response, self.url, "remove")
+        drain(response)
+
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
         return Upload(_Resumable(self, force))

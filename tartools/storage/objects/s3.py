@@ -172,6 +172,11 @@ class S3Object:
             self.url, int(size) if size.isdigit() else answer["ContentLength"], answer["LastModified"].timestamp()
         )
 
+    def remove(self) -> None:
+        """Remove it; see `contract.Object`."""
+        with translated_errors(self.url, "remove"):
+            client().delete_object(**self.place)
+
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
         return Upload(Multipart(self, self.place, force))

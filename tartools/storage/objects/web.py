@@ -99,6 +99,10 @@ class WebObject:
         """Return the response to one request without a body."""
         return request(session("web"), method, self.url, self.url, headers=headers, follow=True)
 
+    def remove(self) -> None:
+        """Raise StorageError: few web servers let their files be removed."""
+        raise StorageError("nothing is removed from web servers", url=self.url)
+
     def output(self, force: bool) -> WebOutput:
         """Return an output that makes this object."""
         return WebOutput(self, force)

@@ -384,6 +384,48 @@ def test_tarsplit_keeps_what_was_complete(scheme: str, inside: Inside) -> None:
     assert (sorted(shards), inside.server.pending) == (["out-000000.tar", "out-000001.tar"], 0)
 
 
+@pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
+def test_an_object_that_is_gone_already_counts_as_removed(scheme: str, inside: Inside) -> None:
+    Path("in").write_bytes(SMALL)
+    name = "out-000007.tar"
+    inside.server.objects[name] = b"old"
+    inside.server.faults = [Fault(name=name, method="DELETE", lost=True), Fault(name=name, method="DELETE", status=503)]
+    done = inside.run("tarsplit", "--force", "-o", inside.server.url(scheme, "out"), "in")
+    url = inside.server.url(scheme, name)
+    assert (done.status, done.stderr) == (0, f"tarsplit: {url}: removed, because this run did not write it\n")
+    assert sorted(inside.server.objects) == ["out-000000.tar"]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
+def test_old_shards_that_may_not_be_removed_are_named(scheme: str, inside: Inside) -> None:
+    Path("in").write_bytes(SMALL)
+    for number in (7, 8):
+        inside.server.objects[f"out-{number:06d}.tar"] = b"old"
+    inside.server.faults = [Fault(name="out-000007.tar", method="DELETE", status=403, times=None)]
+    done = inside.run("tarsplit", "--force", "-o", inside.server.url(scheme, "out"), "in")
+    first, second = (inside.server.url(scheme, f"out-{number:06d}.tar") for number in (7, 8))
+    stays, gone = done.stderr.splitlines()
+    assert done.status == 1
+    assert stays.startswith(f"tarsplit: {first}: is of an earlier run, and stays: no permission to remove (")
+    assert gone == f"tarsplit: {second}: removed, because this run did not write it"
+    assert sorted(inside.server.objects) == ["out-000000.tar", "out-000007.tar"]
+
+
+def test_old_shards_on_a_web_server_are_named(inside: Inside) -> None:
+    Path("in").write_bytes(SMALL)
+    old = {f"out-{number:06d}.tar": b"old" for number in range(5)}
+    inside.server.objects.update(old)
+    done = inside.run("tarsplit", "--force", "-n", "2", "-o", inside.server.url("http", "out"), "in")
+    urls = [inside.server.url("http", name) for name in old]
+    assert (done.status, done.stdout.decode().split()) == (1, urls[:3])
+    why = "is of an earlier run, and stays: nothing is removed from web servers"
+    assert done.stderr.splitlines() == [f"tarsplit: {url}: {why}" for url in urls[3:]]
+    assert sorted(inside.server.objects) == sorted(old)
+    inside.server.faults = [Fault(method="HEAD", status=405, times=None)]
+    done = inside.run("tarsplit", "--force", "-n", "2", "-o", inside.server.url("http", "out"), "in")
+    assert done.status == 0 and done.stderr.startswith("tarsplit: shards of an earlier run may be left: ")
+
+
 @schemes
 @sizes
 def test_nothing_appears_when_what_comes_before_fails(scheme: str, data: bytes, inside: Inside) -> None:

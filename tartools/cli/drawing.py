@@ -1,0 +1,214 @@
+"""What progress looks like: the last line of the terminal, or, where that can't be taken, a line now and then.
+
+Imported when there is something to draw.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from time import monotonic
+
+from tartools.errors import in_units, several
+from tartools.samples.account import Account, Jobs
+
+NEXT_LINE = 10.0  # seconds between the lines of progress in a log
+FEWEST = 3  # lines of a terminal of which one can be taken
+
+# Control sequences of ECMA-48 and the VT100. Saving the cursor saves its colours too.
+SAVE, RESTORE = "\x1b7", "\x1b8"
+DOWN_AND_UP = "\x1bD\x1b[A"  # scrolls if the cursor is in the last line
+ALL_LINES_SCROLL = "\x1b[r"  # moves the cursor
+ERASE_BELOW, ERASE_LINE, PLAIN = "\x1b[J", "\x1b[2K", "\x1b[m"
+
+
+class LastLine:
+    """The last line of the terminal on stderr, which is kept for us: what anyone prints scrolls in the lines above."""
+
+    def __init__(self) -> None:
+        self._size: os.terminal_size | None = None
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Tell whether stderr is a terminal of which a line can be taken."""
+        try:
+            return os.get_terminal_size(2).lines >= FEWEST and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        except OSError:
+            return False
+
+    def draw(self, text: str) -> None:
+        """Write *text*, which must fit, on the line. Raises: OSError."""
+        size = os.get_terminal_size(2)
+        begin = ""
+        if size != self._size:
+            if self._size is not None:  # the terminal has moved what was drawn
+                begin = f"{SAVE}{ALL_LINES_SCROLL}{RESTORE}{ERASE_BELOW}"
+            begin += f"{DOWN_AND_UP}{SAVE}\x1b[1;{size.lines - 1}r{RESTORE}"
+            self._size = size
+        self._write(f"{begin}{SAVE}\x1b[{size.lines}H{PLAIN}{ERASE_LINE}{text}{RESTORE}")
+
+    def close(self) -> None:
+        """Give the line back, empty. Raises: OSError."""
+        if self._size is not None:
+            self._write(f"{SAVE}{ALL_LINES_SCROLL}\x1b[{self._size.lines}H{PLAIN}{ERASE_LINE}{RESTORE}")
+            self._size = None
+
+    @staticmethod
+    def _write(text: str) -> None:
+        """Write *text* at once, so that nothing that others print comes between."""
+        os.write(2, text.encode("utf-8", "replace"))
+
+
+class Painter:
+    """Draws how far *account* is, for the command *name*; where no line can be drawn it has *say* print some."""
+
+    def __init__(self, name: str, account: Account, say: Callable[[str, str], None]) -> None:
+        self._name = name
+        self._account = account
+        self._say = say
+        self._line = LastLine() if LastLine.is_possible() else None
+        self._bar: Bar | None = None
+        self._next = 0.0  # when a line is due
+
+    def draw(self, seconds: float) -> None:
+        """Draw what is so after *seconds*. Raises: OSError."""
+        account = self._account.phase.account or self._account
+        name = self._account.phase.name
+        title = f"{self._name}: {name}" if name else self._name
+        if self._line is None:
+            if monotonic() >= self._next:
+                self._next = monotonic() + NEXT_LINE
+                self._say(title, f"{counts(account, seconds)} so far{_left(account.jobs, seconds)}")
+            return
+        if _is_in_background():
+            self.close()
+            return
+        done, total = extent(account)
+        if self._bar is None or (self._bar.title, self._bar.ends) != (title, total is not None):
+            self._bar = Bar(title, ends=total is not None)
+        width = os.get_terminal_size(2).columns - 1  # in the last column, some terminals begin a new line
+        self._line.draw(self._bar.text(done, total, counts(account, seconds), width))
+
+    def close(self) -> None:
+        """Take away what is drawn. Raises: OSError."""
+        if self._line is not None:
+            self._line.close()
+
+
+class Bar:
+    """A line with a *title*, counts, and, if what it is about *ends*, a bar and the time that is left."""
+
+    def __init__(self, title: str, *, ends: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
+
+        def text(template: str) -> TextColumn:
+            return TextColumn(template, markup=False, table_column=Column(no_wrap=True))
+
+        bar = [BarColumn(10)] if ends else []
+        left = [TimeRemainingColumn(compact=True)] if ends else []
+        self.title = title
+        self.ends = ends
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            text("{task.description}"), *bar, text("{task.fields[counts]}"), *left, console=self._console
+        )
+        self._task = self._progress.add_task(title, total=None, counts="")
+
+    def text(self, done: int, total: int | None, words: str, width: int) -> str:
+        """Return the line for *done* of *total*, with *words*: at most *width* characters."""
+        self._console.width = width
+        self._progress.update(self._task, completed=done, total=total, counts=words)
+        with self._console.capture() as captured:
+            self._console.print(self._progress.get_renderable())
+        return captured.get().partition("\n")[0]
+
+
+def _is_in_background() -> bool:
+    """Tell whether another process group has the terminal: the user is doing something else there."""
+    try:
+        return os.tcgetpgrp(2) != os.getpgrp()
+    except OSError:  # it is not the terminal of our session
+        return False
+
+
+def extent(account: Account) -> tuple[int, int | None]:
+    """Return how much is done, and of how much; None if that is not known."""
+    jobs, phase = account.jobs, account.phase
+    if jobs.total:
+        return jobs.done + jobs.failed, jobs.total - jobs.skipped
+    if phase.total is not None:
+        return phase.done(), phase.total
+    if _is_all_read(account):
+        return account.settled, account.samples_in
+    return account.bytes_in, account.expected
+
+
+def _is_all_read(account: Account) -> bool:
+    """Tell whether all is read, but samples wait."""
+    return 0 < (account.expected or 0) <= account.bytes_in and account.settled < account.samples_in
+
+
+def counts(account: Account, seconds: float) -> str:
+    """Return the counts of *account*, *seconds* after the beginning, in words."""
+    phase = account.phase
+    if account.listed is not None:
+        return listed(account)
+    if account.jobs.total:
+        return _jobs_now(account.jobs, seconds)
+    text, size = several(account.samples_in, "sample"), in_units(account.bytes_in)
+    if phase.total is not None:
+        text = f"{phase.done():,} of {several(phase.total, 'sample')}"
+        if phase.name:
+            return text
+    elif _is_all_read(account):
+        return f"all is read, {account.settled:,} of {text} done"
+    elif account.expected is not None:
+        size = _of(size, in_units(account.expected))
+    shards = f", {account.shards_done} of {account.shards} shards" if (account.shards or 0) > 1 else ""
+    text = f"{text}{shards}, " if account.samples_in or phase.total is not None else ""
+    return f"{text}{size}, {in_units(account.bytes_in / max(seconds, 1e-6))}/s"
+
+
+def _of(part: str, whole: str) -> str:
+    """Return "*part* of *whole*", with the unit once if it is the same.
+
+    >>> _of("2.1 GB", "2.3 GB"), _of("999 B", "2.3 GB")
+    ('2.1 of 2.3 GB', '999 B of 2.3 GB')
+    """
+    number, _, unit = part.partition(" ")
+    return f"{number if whole.endswith(f' {unit}') else part} of {whole}"
+
+
+def _jobs_now(jobs: Jobs, seconds: float) -> str:
+    """Return the counts of *jobs* that are under way."""
+    left = max(0, jobs.total - jobs.skipped - jobs.done - jobs.failed - jobs.running)
+    return f"{_done(jobs)}, {jobs.running:,} running, {jobs.failed:,} failed, {left:,} left{_pace(jobs, seconds)}"
+
+
+def all_jobs(jobs: Jobs, seconds: float) -> str:
+    """Return the counts of *jobs* that took *seconds*, all in all."""
+    ended = f"{_done(jobs)}, {jobs.failed:,} failed"
+    return f"{several(jobs.total, 'item')}: {ended}, {seconds:.1f} s{_pace(jobs, seconds)}"
+
+
+def _done(jobs: Jobs) -> str:
+    return f"{jobs.done:,} done" + (f", {jobs.skipped:,} there before" if jobs.skipped else "")
+
+
+def _pace(jobs: Jobs, seconds: float) -> str:
+    ended = jobs.done + jobs.failed
+    return f", {ended / seconds:.3g}/s" if ended and seconds else ""
+
+
+def _left(jobs: Jobs, seconds: float) -> str:
+    ended = jobs.done + jobs.failed
+    return f", {seconds / ended * (jobs.total - jobs.skipped - ended):.0f} s to go" if ended else ""
+
+
+def listed(account: Account) -> str:
+    """Return what a listing has found."""
+    shards = several(account.shards_done, "shard")
+    others = f" among {account.listed:,} objects" if account.listed != account.shards_done else ""
+    return f"{shards}{others}, {in_units(account.bytes_in)}"

@@ -1,0 +1,178 @@
+"""A folder of files as planned samples: which files, and which of them are one sample."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tartools.errors import SampleError, StorageError, printable, several
+from tartools.formats.build import PlannedMember, PlannedSample, local_url
+from tartools.formats.plan import grouped
+from tartools.samples.account import Account
+from tartools.samples.sample import join_path
+from tartools.tar import split_path
+
+SYSTEM = (b".ds_store", b"thumbs.db", b"desktop.ini")  # in any case; macOS also makes ._NAME
+
+
+class Folder(NamedTuple):
+    """What to take of the folder *path*.
+
+    Files and folders that match a glob of *exclude* are left out. *dots*: a key ends at the first or the last dot of a
+    file name; None is first, with a warning where that looks wrong. With *class_field*, the name of a sample's
+    directory is stored as that field.
+    """
+
+    path: str
+    class_field: str | None = None
+    exclude: Sequence[str] = ()
+    dots: str | None = None
+
+
+class Tree(NamedTuple):
+    """The *files* below a folder, links and special files as (path, kind), and what was left out of both."""
+
+    files: list[bytes]
+    others: list[tuple[str, str]]
+    left_out: list[bytes]
+
+
+def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[PlannedSample]:
+    """Return the samples in the tree of files below a folder, sorted by the bytes of key and field.
+
+    The key of a file is its path relative to the folder. Files that systems add, and those that are excluded, are left
+    out with a warning. Symbolic links and special files are reported as omissions, unless *skip_special*.
+
+    Holds: all paths. Raises: StorageError for a directory that cannot be read; SampleError if a field occurs twice, or
+    if two files would get one key.
+    """
+    tree = list_tree(wanted, account)
+    report(tree, wanted, account, skip_special)
+    names = {path: ended_at_last_dot(path) if wanted.dots == "last" else path for path in tree.files}
+    if wanted.dots == "last":
+        check_keys(names, wanted.path)
+    parts = [PlannedMember(name, url=local_url(os.fsdecode(path), wanted.path)) for path, name in names.items()]
+    if wanted.class_field is not None:
+        top = os.path.basename(os.path.abspath(wanted.path))
+        keys = {key for key, field in map(split_path, names.values()) if field}
+        for key in keys:
+            label = os.path.basename(os.path.dirname(key)) or os.fsencode(top)
+            parts.append(PlannedMember(join_path(key, os.fsencode(wanted.class_field)), label))
+    parts.sort(key=lambda part: split_path(part.path))
+    samples = list(grouped(parts, wanted.path))
+    if wanted.dots is None:
+        warn_of_kinds(samples, account)
+    return samples
+
+
+def report(tree: Tree, wanted: Folder, account: Account, skip_special: bool) -> None:
+    """Report what *tree* has that does not become part of a sample."""
+    if tree.left_out:
+        first = printable(os.fsdecode(min(tree.left_out)))
+        more = f" and {len(tree.left_out) - 1:,} more" if len(tree.left_out) > 1 else ""
+        account.warn(f"{printable(wanted.path)}: left out {first}{more}")
+    if tree.others and not skip_special:
+        path, kind = tree.others[0]
+        more = f"; nor are {len(tree.others) - 1} more such files" if len(tree.others) > 1 else ""
+        account.omit(f"{printable(path)}: a {kind} is not followed and not stored{more} (--skip-special accepts that)")
+
+
+def list_tree(wanted: Folder, account: Account) -> Tree:
+    """Return what is below a folder: files relative to it, in no order, the others by path.
+
+    Raises: StorageError for a directory that cannot be read.
+    """
+    from fnmatch import translate
+
+    globs = {glob: re.compile(translate(glob.removeprefix("./").rstrip("/"))) for glob in wanted.exclude}
+    unused = dict.fromkeys(globs)
+    tree = Tree([], [], [])
+    waiting = [b""]
+    while waiting:
+        inside = waiting.pop()
+        where = os.path.join(os.fsencode(wanted.path), inside) if inside else os.fsencode(wanted.path)
+        try:
+            with os.scandir(where) as entries:
+                for entry in entries:
+                    path = os.path.join(inside, entry.name)
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                    fitting = [glob for glob, pattern in globs.items() if _fits(glob, pattern, path)]
+                    for glob in fitting:
+                        unused.pop(glob, None)
+                    if fitting or (stat.S_ISREG(mode) and _is_of_system(entry.name)):
+                        tree.left_out.append(path + b"/" * stat.S_ISDIR(mode))
+                    elif stat.S_ISDIR(mode):
+                        waiting.append(path)
+                    elif stat.S_ISREG(mode):
+                        tree.files.append(path)
+                    else:
+                        tree.others.append((os.fsdecode(entry.path), _kind(mode)))
+        except OSError as error:
+            raise StorageError(error.strerror or str(error), url=os.fsdecode(where)) from error
+    for glob in unused:
+        account.warn(f"{printable(wanted.path)}: nothing matches --exclude {glob!r}")
+    tree.others.sort()
+    return tree
+
+
+def _fits(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
+    """Tell whether *glob* fits *path*: with a slash in it all of it, else the name at its end."""
+    whole = "/" in glob.removeprefix("./").rstrip("/")
+    return bool(pattern.match(os.fsdecode(path if whole else os.path.basename(path))))
+
+
+def _is_of_system(name: bytes) -> bool:
+    return name.lower() in SYSTEM or name.startswith(b"._")
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISLNK, "symbolic link"), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket"))
+    return next((kind for test, kind in kinds if test(mode)), "device")
+
+
+def ended_at_last_dot(path: bytes) -> bytes:
+    """Return the name in an archive of the file *path*, so that its key ends at its last dot: earlier ones become _.
+
+    Names that begin with a dot stay as they are: they have no field.
+
+    >>> ended_at_last_dot(b"v1.0/img.2023.01.05.jpg"), ended_at_last_dot(b".hid.jpg"), ended_at_last_dot(b"a.jpg")
+    (b'v1.0/img_2023_01_05.jpg', b'.hid.jpg', b'a.jpg')
+    """
+    at = path.rfind(b"/") + 1
+    stem, dot, field = path[at:].rpartition(b".")
+    return path if path[at : at + 1] == b"." else path[:at] + stem.replace(b".", b"_") + dot + field
+
+
+def check_keys(names: dict[bytes, bytes], folder: str) -> None:
+    """Raise SampleError if two files, which get these *names*, would share a key, but differ before that dot."""
+    stems: dict[bytes, tuple[bytes, bytes]] = {}
+    for path in sorted(names):
+        key, field = split_path(names[path])
+        stem = path[: len(path) - len(field) - 1] if field else path
+        other, first = stems.setdefault(key, (stem, path))
+        if other != stem:
+            both = " and ".join(repr(os.fsdecode(name)) for name in (first, path))
+            raise SampleError(
+                f"with --dots last, {both} would both have the key {os.fsdecode(key)!r}; rename one of them", url=folder
+            )
+
+
+def warn_of_kinds(samples: Sequence[PlannedSample], account: Account) -> None:
+    """Warn if a sample has two fields with a dot that end in one suffix: they may be files of different samples."""
+    found: list[tuple[bytes, bytes, bytes]] = []
+    for key, parts in samples:
+        kinds: dict[bytes, bytes] = {}
+        for field in (split_path(part.path)[1] for part in parts):
+            if b"." in field and (first := kinds.setdefault(field.rpartition(b".")[2].lower(), field)) != field:
+                found.append((key, first, field))
+                break
+    if found:
+        example, *both = map(os.fsdecode, found[0])
+        more = f" ({several(len(found) - 1, 'more sample', 'more samples')} like it)" if len(found) > 1 else ""
+        account.warn(
+            f"the sample {example!r} gets two fields of one kind, {both[0]!r} and {both[1]!r}{more}: a key ends at the "
+            "first dot of the file name (--dots last: at the last one; --dots first accepts this)"
+        )

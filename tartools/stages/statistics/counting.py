@@ -1,0 +1,159 @@
+"""Count the samples of a batch."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import add, itemgetter
+from typing import NamedTuple
+
+from tartools.samples.sample import Batch
+from tartools.stages.statistics.totals import MOST, Distribution, Field, Pictures, PictureSize, Statistics, bounded
+from tartools.tar import BLOCK, Member, read_range
+
+LONGEST = 256  # bytes of a value that counts as a class
+NEAR = 1 << 13  # bytes; payloads in a file that are this close on average are read at once
+
+
+class FieldKinds(NamedTuple):
+    """Which fields hold *classes*, which hold *pictures*, and the function that measures a picture."""
+
+    classes: Callable[[str], bool]
+    pictures: Callable[[str], bool]
+    measure: Callable[[Member], PictureSize]
+
+
+class Combination(NamedTuple):
+    """Samples with the same *fields*: their *numbers* in the batch, their *keys*, and a column of members a field."""
+
+    fields: tuple[str, ...]
+    numbers: Sequence[int]
+    keys: Sequence[bytes]
+    columns: Sequence[Sequence[Member]]
+
+
+def count_batch(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
+    """Return the counts of *batch*, with up to *listed* keys. Only the payloads that *kinds* names are read.
+
+    Raises: StorageError if the file that it was read from has become shorter.
+    """
+    found = Statistics(samples=len(batch), first=text(batch.keys[0]), listed=listed)
+    if batch.groups is not None:
+        _, keys, starts, members, firsts = batch.groups
+        members = members or []
+        found.headers = starts[-1] - starts[0]  # payloads and padding are subtracted below
+    else:
+        keys, members, firsts = batch.keys, list(batch[0].members), [0]
+        found.headers = sum(data - start if head is None else BLOCK for _, _, start, data, _, head in members)
+    found.members = len(members)
+    for size, count in Counter(map(itemgetter(4), members)).items():
+        found.payloads += size * count
+        found.padding += -size % BLOCK * count
+    found.headers -= 0 if batch.groups is None else found.payloads + found.padding
+    found.shards = {batch.shard: [len(batch), found.headers + found.payloads + found.padding]}
+    combinations = by_combination(keys, members, firsts)
+    found.combinations = bounded({"/".join(group.fields): len(group.keys) for group in combinations})
+    found.fields = count_fields(combinations, kinds)
+    found.keys = bounded(
+        {
+            "/".join(group.fields): list(zip(group.numbers[:listed], map(text, group.keys[:listed]), strict=True))
+            for group in combinations
+        }
+    )
+    return found
+
+
+def count_fields(combinations: Sequence[Combination], kinds: FieldKinds) -> dict[str, Field] | None:
+    """Return the counts of each field in *combinations*; None if there are more than MOST fields."""
+    columns: dict[str, list[Sequence[Member]]] = {}
+    for group in combinations:
+        for name, column in zip(group.fields, group.columns, strict=True):
+            columns.setdefault(name, []).append(column)
+    if len(columns) > MOST:
+        return None
+    fields = {name: Field() for name in columns}
+    for group in combinations:
+        for name in set(group.fields):
+            fields[name].samples += len(group.keys)
+    for name, found in fields.items():
+        if len(combinations) > 1:
+            found.lacking = next((text(group.keys[0]) for group in combinations if name not in group.fields), None)
+        for column in columns[name]:
+            found.add(count_field(name, column, kinds))
+        if kinds.pictures(name):
+            found.pictures = count_pictures([group for group in combinations if name in group.fields], name, kinds)
+    return fields
+
+
+def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> Pictures:
+    """Return the counts of the pictures of the field *name*, which is in all of *combinations*."""
+    found = [
+        (number, key, member)
+        for group in combinations
+        for field, column in zip(group.fields, group.columns, strict=True)
+        if field == name
+        for number, key, member in zip(group.numbers, group.keys, column, strict=True)
+    ]
+    found.sort(key=itemgetter(0))  # so that the first one does not depend on how the input is cut into batches
+    return Pictures.of([(text(key), kinds.measure(Member._make(member))) for _, key, member in found])
+
+
+def count_field(name: str, column: Sequence[Member], kinds: FieldKinds) -> Field:
+    """Return the counts of the members *column* of the field *name*, without those of pictures."""
+    found = Field(len(column), sizes=Distribution.of(map(itemgetter(4), column)))
+    if kinds.classes(name):
+        short = (
+            column if (found.sizes.greatest or 0) <= LONGEST else [member for member in column if member[4] <= LONGEST]
+        )
+        found.long = len(column) - len(short)
+        classes: dict[str, int] = {}
+        for payload, count in Counter(payloads(short)).items():
+            value = text(payload).removesuffix("\n")
+            classes[value] = classes.get(value, 0) + count
+        found.classes = bounded(classes)
+    return found
+
+
+def payloads(members: Sequence[Member]) -> list[bytes]:
+    """Return the payloads of *members*. If there are several, they are in one source, in order of their offsets."""
+    if not members:
+        return []
+    _, source, _, start, _, _ = members[0]
+    end = members[-1][3] + members[-1][4]
+    if isinstance(source, io.FileIO) and end - start <= NEAR * len(members):
+        held = read_range(source, start, end)
+        return [held[data - start : data - start + size] for _, _, _, data, size, _ in members]
+    return [read_range(source, data, data + size) for _, source, _, data, size, _ in members]
+
+
+def text(raw: bytes) -> str:
+    """Return *raw* as text; bytes that are not UTF-8 become surrogate escapes (PEP 383)."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Sequence[int]) -> list[Combination]:
+    """Return samples by their combination of fields, in order of appearance; those of sample n begin at `firsts[n]`."""
+    each = len(members) // len(keys)
+    if list(firsts) == list(range(0, len(members), each)):  # usually all samples are alike: then no loop over them
+        columns = [members[number::each] for number in range(each)]
+        fields = tuple(column[0][0][len(keys[0]) :] for column in columns)
+        if all(
+            list(map(itemgetter(0), column)) == list(map(add, keys, repeat(behind)))
+            for behind, column in zip(fields, columns, strict=True)
+        ):
+            return [Combination(tuple([text(behind[1:]) for behind in fields]), range(len(keys)), keys, columns)]
+    groups: dict[tuple[bytes, ...], list[int]] = {}
+    for number, (key, first, last) in enumerate(zip(keys, firsts, [*firsts[1:], len(members)], strict=True)):
+        length = len(key)
+        groups.setdefault(tuple([member[0][length:] for member in members[first:last]]), []).append(number)
+    return [
+        Combination(
+            tuple([text(behind[1:]) for behind in fields]),
+            numbers,
+            [keys[number] for number in numbers],
+            [[members[firsts[number] + column] for number in numbers] for column in range(len(fields))],
+        )
+        for fields, numbers in groups.items()
+    ]

@@ -1,0 +1,261 @@
+"""Programs that we start, each in a session of its own, and how all processes of such sessions are ended.
+
+Processes are found in /proc. Without it (macOS), only the process group of each program is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import IO, NamedTuple
+
+from tartools.storage.interrupts import deferred_signals
+
+PATIENCE = 2.0  # seconds between SIGTERM and SIGKILL
+DEATH = 3.0  # seconds that a killed process may take to end
+STEP = 0.02  # seconds between two looks at what is left
+
+
+class Process(NamedTuple):
+    """A process that has not ended, its *parent*, and its process *group* and *session*."""
+
+    number: int
+    parent: int
+    group: int
+    session: int
+
+
+def processes() -> list[Process]:
+    """Return the processes of this machine that have not ended; none without /proc."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir("/proc") as entries:
+        for entry in entries:
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError), open(f"{entry.path}/stat", "rb", buffering=0) as file:
+                    # number (name) state parent group session; the name may contain anything. See proc(5).
+                    state, *numbers = file.read(4096).rpartition(b") ")[2].split()[:4]
+                    if state not in b"ZX":
+                        found.append(Process(int(entry.name), *map(int, numbers)))
+    return found
+
+
+def environment(number: int) -> list[bytes]:
+    """Return the variables that the process *number* began with; none if it has ended or belongs to another user."""
+    try:
+        with open(f"/proc/{number}/environ", "rb", buffering=0) as file:
+            return file.readall().split(b"\0")
+    except OSError:
+        return []
+
+
+def readers(pipe: int) -> set[int]:
+    """Return the numbers of the processes that can read from *pipe*, of which this process has the other end."""
+    found = set()
+    with contextlib.suppress(OSError):
+        wanted = os.readlink(f"/proc/self/fd/{pipe}")
+        for process in processes():
+            folder = f"/proc/{process.number}/fd"
+            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+                for name in os.listdir(folder):
+                    path = f"{folder}/{name}"
+                    if os.readlink(path) == wanted and os.lstat(path).st_mode & 0o400:  # open for reading
+                        found.add(process.number)
+    return found
+
+
+class Child:
+    """A program in a session of its own. Nothing of its process group is left once it has ended.
+
+    The group is killed before the program is reaped: until then no other group can have the same number. It has a
+    session, because a background group that reads a password from the terminal would be stopped for ever; without a
+    terminal it fails at once. A signal that comes while it starts is handled after the start.
+    """
+
+    def __init__(self, arguments: Sequence[str], **options: object) -> None:
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            with deferred_signals():
+                self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)  # type: ignore[call-overload]
+        except BaseException:
+            if self._process is not None:
+                self.end(signal.SIGKILL)
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The number of the process, its group and its session."""
+        return self._started.pid
+
+    @property
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Our end of its stdin, if that is a pipe."""
+        return self._started.stdin
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Our end of its stdout, if that is a pipe."""
+        return self._started.stdout
+
+    @property
+    def running(self) -> bool:
+        """Tell whether it has not been reaped yet; always False in a fork of the process that started it."""
+        return self._process is not None and self._process.returncode is None and os.getpid() == self._owner
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to its process group, if the program has not been reaped yet."""
+        with self._lock:
+            if self.running:
+                _signal_group(self.pid, number)
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Wait for the end, kill what is left of its process group, and return its status; None after *seconds*."""
+        if not self.has_ended(seconds):
+            return None
+        self.kill()
+        with self._lock:  # not while `kill` uses its number, which is free once it is reaped
+            return self._started.wait() if os.getpid() == self._owner else 0
+
+    def end(self, first: int = signal.SIGTERM) -> int:
+        """End it as `end_all` does, and return its status."""
+        end_all([self], first)
+        return self.wait() or 0
+
+    def has_ended(self, seconds: float | None) -> bool:
+        """Wait up to *seconds* for the end, without reaping if the system can do that; tell whether it has ended.
+
+        Processes that it left run until `wait`, `kill` or `end` is called.
+        """
+        if not self.running:
+            return True
+        try:
+            if seconds is not None:
+                fd = os.pidfd_open(self.pid)
+                try:
+                    poll = select.poll()
+                    poll.register(fd, select.POLLIN)
+                    return bool(poll.poll(seconds * 1000))
+                finally:
+                    os.close(fd)
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        except (ChildProcessError, ProcessLookupError):
+            return True  # another thread reaped it meanwhile
+        except (AttributeError, OSError):  # not Linux, or an old kernel
+            try:
+                self._started.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return False
+            _signal_group(self.pid, signal.SIGKILL)  # at once: the number is hardly used again yet
+        return True
+
+
+def end_all(
+    children: Collection[Child],
+    first: int = signal.SIGTERM,
+    *,
+    patience: float = PATIENCE,
+    others: Callable[[], set[int]] | None = None,
+) -> None:
+    """End *children* with all processes of their sessions, and what descends from these, and wait.
+
+    First their sessions get the signal *first*. What is left when they have ended, or after *patience* seconds, is
+    stopped, and then killed: what is stopped can't see that another process has ended, and starts nothing new. *others*
+    returns the numbers of more processes to be killed then. With SIGKILL as *first* nothing is waited for before.
+
+    Sessions of descendants do not get the signal *first*: tartools among them end what they have started.
+    """
+    children = [child for child in children if child.running]
+    if not children and others is None:
+        return
+    sessions = {child.pid for child in children}
+    family = set(sessions)
+    if first != signal.SIGKILL:
+        found = processes()
+        family = _descending(found, sessions)[1]  # now: a process without its parent can't be found later
+        for child in children:
+            child.kill(first)
+        for group in {process.group for process in found if process.session in sessions} - sessions:
+            _signal_group(group, first)
+        _wait_for(children, sessions, patience)
+    killed = _kill(children, family, others or set)
+    for child in children:
+        child.wait()
+    until = time.monotonic() + DEATH
+    while killed and time.monotonic() < until:
+        killed &= {process.number for process in processes()}
+        if killed:
+            time.sleep(STEP)
+
+
+def _wait_for(children: Collection[Child], sessions: Collection[int], seconds: float) -> None:
+    """Wait up to *seconds* until *children* have ended, and their *sessions* are empty."""
+    until = time.monotonic() + seconds
+    for child in children:
+        child.has_ended(max(0.0, until - time.monotonic()))
+    while time.monotonic() < until and any(process.session in sessions for process in processes()):
+        time.sleep(STEP)
+
+
+def _kill(children: Collection[Child], family: set[int], others: Callable[[], set[int]]) -> set[int]:
+    """Kill *children*, the sessions *family*, what descends from them, and *others*; return their numbers."""
+    stopped: set[int] = set()
+    with deferred_signals():  # so that nothing stays stopped
+        try:
+            while True:
+                members, family = _descending(processes(), family, stopped)
+                new = (members | others()) - stopped - {os.getpid()}
+                if not new:
+                    break
+                for number in new:
+                    _signal(number, signal.SIGSTOP)
+                stopped |= new
+        finally:
+            for child in children:
+                child.kill()
+            for number in stopped:
+                _signal(number, signal.SIGKILL)
+    return stopped
+
+
+def _descending(
+    found: Collection[Process], sessions: Collection[int], known: Collection[int] = ()
+) -> tuple[set[int], set[int]]:
+    """Return the processes in *sessions*, and what descends from these and from *known*; and the sessions of all."""
+    family = set(sessions)
+    members = set(known)
+    while more := [p for p in found if p.number not in members and (p.parent in members or p.session in family)]:
+        members.update(process.number for process in more)
+        family.update(process.session for process in more)
+    return members, family
+
+
+def _signal(number: int, signum: int) -> None:
+    """Send the signal *signum* to the process *number*, if it still exists and is ours."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(number, signum)
+
+
+def _signal_group(group: int, signum: int) -> None:
+    """Send the signal *signum* to the process group *group*, if it still exists and is ours."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signum)
+
+
+def describe(status: int) -> str:
+    """Return in words how a command ended."""
+    if status >= 0:
+        return f"ended with status {status}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"was ended by {known.get(-status, f'signal {-status}')}"

@@ -1,0 +1,31 @@
+"""What a command says when the system gives it too little: one line."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run, make_samples, make_tar
+
+
+def test_too_little_memory(shell: Run, tmp_path: Path) -> None:
+    """A value of 60 MiB is to be in memory as text."""
+    info = tarfile.TarInfo("a.txt")
+    info.size = 60 << 20
+    with (tmp_path / "a.tar").open("wb") as file:
+        file.write(info.tobuf())
+        file.truncate(512 + info.size + 1024)
+    assert shell("ulimit -v 100000; tar2tsv -f txt a.tar -o out.tsv") == (1, b"", "tar2tsv: out of memory\n")
+    assert not (tmp_path / "out.tsv").exists()
+
+
+@pytest.mark.parametrize("line", ["tarproc -p 2 -c true a.tar -o out.tar", "tarjob -p 2 -s '{1..2}' -- touch"])
+def test_no_more_threads(line: str, shell: Run, tmp_path: Path) -> None:
+    """The stack of a thread takes 1 GB of the addresses, of which there are fewer."""
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
+    done = shell(f"ulimit -s 1000000; ulimit -v 400000; {line}")
+    assert (done.status, done.stdout, [path.name for path in tmp_path.iterdir()]) == (1, b"", ["a.tar"])
+    name = line.partition(" ")[0]
+    assert done.stderr == f"{name}: can't start new thread: no more processes or memory are allowed (see ulimit -a)\n"
