@@ -53,7 +53,7 @@ DISTRIBUTIONS |= {
 }
 STANDARD_LATER = {"compression"}  # in the standard library from Python 3.14
 NOT_IMPORTED = {"webdataset": "what users read the shards with: the first steps of tartools(7) end with it"}
-HEAVY = ("webdataset", "numpy", "rich", "PIL", "pydantic", "simpleeval", "soundfile", "ray", *REMOTE)
+HEAVY = ("pyarrow", "webdataset", "numpy", "rich", "PIL", "pydantic", "simpleeval", "soundfile", "ray", *REMOTE)
 
 
 def module_name(path: Path) -> str:
@@ -329,6 +329,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarcreate": ["plan.tsv", "-o", "2.tar"],
         "tarfirst": ["-f", "cls", "a.tar"],
         "tarjob": ["-s", "a", "--", "tarcat", "{}.tar", "-o", "8.tar"],
+        "tarindex": ["a.tar", "-o", "9.parquet"],
         "tarls": ["a.tar"],
         "tarpcat": ["-p", "2", "a.tar", "-o", "3.tar"],
         "tarproc": ["-c", "true", "a.tar", "-o", "4.tar"],

@@ -12,20 +12,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from tartools import tar
-from tartools.errors import StorageError, TarFormatError, TarToolsError, shown
+from tartools.errors import StorageError, TarFormatError, TarToolsError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.storage import versions
 from tartools.storage.objects import object_at
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import Stream
-from tartools.storage.url import Url
+from tartools.storage.streams import Stream, check_unchanged
 from tartools.tables import schema
-from tartools.tables.fetching import Bytes, FileSpan, Place, fetched, opened, requests_at_once, spans
+from tartools.tables.fetching import Bytes, FileSpan, fetched, opened, requests_at_once, spans
+from tartools.tables.places import Listing, Piece
 from tartools.tables.requests import Requests
 from tartools.tar import ContiguousGroups, ScatteredGroup
 
@@ -35,19 +35,6 @@ RUN = 1 << 18  # bytes; samples side by side in a file that are more than these 
 LARGE = 16 << 20  # bytes; a larger sample on a server is read as a stream
 OPEN_FILES = 64
 WINDOW = 32 << 20  # bytes of samples that are requested from servers together
-ADVICE = "tarindex makes the table anew"
-
-
-class Piece(NamedTuple):
-    """Adjacent rows of the table, the first of them row *first*: *places*, and *keys* unless the table has none."""
-
-    first: int
-    places: list[Place]
-    keys: list[bytes] | None
-
-    def part(self, low: int, high: int) -> Piece:
-        """Return rows *low* to *high* of these."""
-        return Piece(self.first + low, self.places[low:high], self.keys and self.keys[low:high])
 
 
 def table_batches(
@@ -81,8 +68,9 @@ def table_batches(
         with closing(shards):
             for rows in parquet.iter_batches(ROWS, columns=wanted, use_threads=False):
                 if len(rows):
-                    yield from shards.samples(shards.piece(rows, first))
+                    yield from shards.samples(rows, first)
                 first += len(rows)
+            shards.check()
 
 
 @contextmanager
@@ -102,12 +90,9 @@ class _Shards:
     """The shards that the table *url* names, and the samples in them."""
 
     def __init__(self, url: str, account: Account, *, ranges: bool, listed: bool, tmpdir: str | None) -> None:
-        self._table = url
-        self._folder = schema.folder_of(url)
         self._account = account
-        self._numbers: dict[tuple[str, str | None], int] = {}
-        self._urls: list[Url] = []
-        self._versions: list[str | None] = []
+        self._rows = Listing(url)
+        self._urls, self._versions = self._rows.urls, self._rows.versions
         self._open: dict[int, io.FileIO] = {}  # least recently used first
         self._requests: Requests | None = None
         self._read = partial(tar.read_members, ranges=ranges, listed=listed, scratch=lambda: scratch_file(tmpdir))
@@ -117,55 +102,11 @@ class _Shards:
         if self._requests is not None:
             self._requests.close()
 
-    # ---- rows ----
-
-    def piece(self, rows: Any, first: int) -> Piece:
-        """Return the record batch *rows*, which begins with row *first*. Raises: StorageError for values of no use."""
-        names = rows.schema.names
-        column = {name: rows.column(name) for name in names}
-        begins, ends = (self._numbers_in(column[name], name, first) for name in (schema.BEGIN, schema.END))
-        shards = column[schema.SHARD].to_pylist()
-        found = column[schema.VERSION].to_pylist() if schema.VERSION in column else [None] * len(shards)
-        numbers = list(map(self._number, zip(shards, found, strict=True), range(first, first + len(rows))))
-        keys = None
-        if schema.KEY in column and not column[schema.KEY].null_count:
-            keys = [key.encode() if isinstance(key, str) else key for key in column[schema.KEY].to_pylist()]
-        places = list(map(Place, numbers, begins, ends))
-        for row, place in enumerate(places, first):
-            if not 0 <= place.begin < place.end:
-                raise self._failure(row, place, f"the sample cannot begin at {place.begin} and end at {place.end}")
-        return Piece(first, places, keys)
-
-    def _numbers_in(self, column: Any, name: str, first: int) -> list[int]:
-        pa = schema.arrow()
-        if column.null_count:
-            row = first + column.is_null().to_pylist().index(True)
-            raise StorageError(f"row {row}: {name} is null", url=self._table)
-        try:
-            return column.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
-        except pa.ArrowException as error:
-            raise StorageError(f"{name} is not a whole number: {str(error).splitlines()[0]}", url=self._table) from None
-
-    def _number(self, named: tuple[str | None, str | None], row: int) -> int:
-        """Return the number of the shard with this name and version."""
-        name, version = named
-        if not isinstance(name, str) or not name:
-            raise StorageError(f"row {row}: {schema.SHARD} is no name of a shard", url=self._table)
-        number = self._numbers.setdefault((name, version), len(self._urls))
-        if number == len(self._urls):
-            self._urls.append(Url(schema.resolved(name, self._folder)))
-            self._versions.append(version)
-        return number
-
-    def _failure(self, row: int, place: Place, what: str) -> StorageError:
-        return StorageError(
-            f"{what} (row {row} of {shown(self._table)}; {ADVICE})", url=self._urls[place.number], offset=place.begin
-        )
-
     # ---- samples ----
 
-    def samples(self, rows: Piece) -> Iterator[Batch]:
-        """Yield the samples of *rows*."""
+    def samples(self, batch: Any, first: int) -> Iterator[Batch]:
+        """Yield the samples of the record batch *batch*, which begins with row *first*."""
+        rows = self._rows.piece(batch, first)
         far = [self._is_far(place.number) for place in rows.places]
         low = 0
         for high in [n for n in range(1, len(far)) if far[n] != far[n - 1]] + [len(far)]:
@@ -210,15 +151,15 @@ class _Shards:
         try:
             for part in self._read(source, url=url, begin=begin, until=end):
                 if not isinstance(part, (ContiguousGroups, ScatteredGroup)):
-                    raise self._failure(rows.first + at, rows.places[at], "something else than samples is there")
+                    raise self._rows.failure(rows.first + at, rows.places[at], "something else than samples is there")
                 batch = Batch(part, url)
                 at = self._compare(batch, rows, at)
                 yield batch
         except TarFormatError as error:
             at = min(at, len(rows.places) - 1)
-            raise self._failure(rows.first + at, rows.places[at], error.message) from error
+            raise self._rows.failure(rows.first + at, rows.places[at], error.message) from error
         if at < len(rows.places):
-            raise self._failure(rows.first + at, rows.places[at], "the sample is not there")
+            raise self._rows.failure(rows.first + at, rows.places[at], "the sample is not there")
         self._count(end - begin)
 
     def _compare(self, batch: Batch, rows: Piece, at: int) -> int:
@@ -238,13 +179,13 @@ class _Shards:
             if number >= len(rows.places):
                 break
             if rows.keys is not None and rows.keys[number] != key:
-                raise self._failure(
+                raise self._rows.failure(
                     rows.first + number,
                     rows.places[number],
                     f"the key of the sample there is {key.decode('utf-8', 'replace')!r}, "
                     f"not {rows.keys[number].decode('utf-8', 'replace')!r}",
                 )
-        raise self._failure(
+        raise self._rows.failure(
             rows.first + at, places[0] if places else rows.places[-1], "samples begin and end elsewhere"
         )
 
@@ -256,7 +197,7 @@ class _Shards:
         found: list[ContiguousGroups] = []
         try:
             whole = b"".join(data)
-            parts = self._read(Bytes(whole), url=self._table, until=len(whole))
+            parts = self._read(Bytes(whole), url=self._rows.table, until=len(whole))
             found += (part for part in parts if isinstance(part, ContiguousGroups))
         except TarFormatError:
             found = []
@@ -279,9 +220,9 @@ class _Shards:
                 url = self._urls[place.number]
                 parts = list(self._read(Bytes(content), url=url, until=len(content)))
             except TarFormatError as error:
-                raise self._failure(rows.first + number, place, error.message) from error
+                raise self._rows.failure(rows.first + number, place, error.message) from error
             if len(parts) != 1 or not isinstance(parts[0], ContiguousGroups) or len(parts[0].keys) != 1:
-                raise self._failure(rows.first + number, place, "this is not one sample")
+                raise self._rows.failure(rows.first + number, place, "this is not one sample")
             batch = Batch(parts[0], url)
             if rows.keys is not None and batch.keys[0] != rows.keys[number]:
                 self._compare(batch, Piece(rows.first + number, [place], rows.keys[number : number + 1]), 0)
@@ -301,11 +242,16 @@ class _Shards:
             file = opened(self._urls[place.number])
             known = self._versions[place.number]
             if known is not None and versions.file_version(os.fstat(file.fileno())) != known:
-                raise self._failure(rows.first + number, place, "this file was changed since the table was made")
+                raise self._rows.failure(rows.first + number, place, "this file was changed since the table was made")
         self._open[place.number] = file
         if len(self._open) > OPEN_FILES:
-            del self._open[next(iter(self._open))]
+            check_unchanged(self._open.pop(next(iter(self._open))))
         return file
+
+    def check(self) -> None:
+        """Raise StorageError if a file has changed since it was opened."""
+        for file in self._open.values():
+            check_unchanged(file)
 
     # ---- servers ----
 
@@ -341,7 +287,7 @@ class _Shards:
         try:
             yield from self._contiguous(rows, stream)
         except StorageError as error:
-            raise self._failure(rows.first, rows.places[0], error.message) from error
+            raise self._rows.failure(rows.first, rows.places[0], error.message) from error
         finally:
             stream.close()
 
@@ -370,7 +316,7 @@ class _Shards:
                 content = answer()
             except TarToolsError as error:
                 row = min(span.wanted)
-                raise self._failure(rows.first + row, rows.places[row], error.message) from error
+                raise self._rows.failure(rows.first + row, rows.places[row], error.message) from error
             for index in span.wanted:
                 place = rows.places[index]
                 data[index] = content[place.begin - span.begin : place.end - span.begin]

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tartools.errors import shown
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
 
 Members = list[tuple[str, bytes]]
@@ -176,7 +177,7 @@ def test_shards_that_cannot_be_read_in_parts(run: Run, tmp_path: Path) -> None:
         ("pipe:cat a.tar", "no part of this can be read alone; copy it to a file or an object"),
     ):
         done = run("tarindex", shard, "-o", "t.parquet")
-        assert (done.status, done.stderr) == (1, f"tarindex: {shard}: {what}\n")
+        assert (done.status, done.stderr) == (1, f"tarindex: {shown(shard)}: {what}\n")
     done = run("tarindex", "-o", "t.parquet", stdin=make_tar(make_samples(1)))
     assert (done.status, done.stderr.count("\n")) == (1, 1)
     assert run("tarindex", "a.tar").status == 2

@@ -1,0 +1,26 @@
+# Made by python -m tartools.commands._manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        set file (string replace -r -- '^~/' "$HOME/" $file)
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        set -l names (tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u)
+        test -n "$names"; or continue  # no archive
+        printf '%s\n' $names
+        return
+    end
+end
+complete -c tarindex -s o -l output -x -d 'File or URL to write; required.'
+complete -c tarindex -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tarindex -s f -l fields -x -a '(__tartools_fields)' -d 'Columns of values, in quotes: \'cls json:score\'.'
+complete -c tarindex -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 0.'
+complete -c tarindex -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
+complete -c tarindex -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
+complete -c tarindex -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarindex -l lax -d 'Accept shards without an end-of-archive block.'
+complete -c tarindex -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
+complete -c tarindex -l progress -d 'Show progress even if stderr is not a terminal.'
+complete -c tarindex -s q -l quiet -d 'Show neither progress nor warnings.'
+complete -c tarindex -s v -l verbose -d 'Print one line of totals on stderr at the end.'
+complete -c tarindex -l version -d 'Show the version and exit.'
+complete -c tarindex -s h -l help -d 'Show this help and exit.'
