@@ -50,7 +50,7 @@ def draw(chance: random.Random, kind: str, colour: str) -> bytes:
 
 
 def make_data(url: str, samples: int = SAMPLES) -> None:
-    """Write the data set to *url*: a picture, its class, and, except for one in forty, a description in JSON."""
+    """Write the data set to *url*: a picture, its class, and, except for one in 160, a description in JSON."""
     chance = random.Random(0)
     with tartools.TarWriter(url) as writer:
         for number in range(samples):
@@ -62,7 +62,7 @@ def make_data(url: str, samples: int = SAMPLES) -> None:
                 "jpg": picture[: len(picture) // 2] if number in CUT else picture,
                 "cls": kind,
             }
-            if number % 40 != 7:
+            if number % 160 != 7:
                 sample["json"] = {"colour": colour, "caption": f"a {colour} {kind}"}
             writer.write(sample)
 
@@ -119,8 +119,8 @@ def main() -> None:
         make_data(f"{folder}/shapes.tar")
         subprocess.run([commands / "tarshow", "--html", "shapes.html", "shapes.tar"], cwd=folder, check=True)
         photograph_page(Path(folder, "shapes.html"), FOLDER / "tarshow-html.png")
-        words = printed_on_terminal([str(commands / "tarstat"), "shapes.tar"], folder)
-        draw_terminal(words, "tarstat shapes.tar", FOLDER / "tarstat.svg")
+        words = printed_on_terminal([str(commands / "tarstat"), "--decode", "shapes.tar"], folder)
+        draw_terminal(words, "tarstat --decode shapes.tar", FOLDER / "tarstat.svg")
 
 
 if __name__ == "__main__":

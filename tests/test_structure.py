@@ -332,7 +332,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarls": ["a.tar"],
         "tarpcat": ["-p", "2", "a.tar", "-o", "3.tar"],
         "tarproc": ["-c", "true", "a.tar", "-o", "4.tar"],
-        "tarshow": ["a.tar"],
+        "tarshow": ["-q", "a.tar"],
         "tarsort": ["a.tar", "-o", "5.tar"],
         "tarstat": ["a.tar"],
         "tarsplit": ["-o", "6", "a.tar"],

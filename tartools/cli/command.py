@@ -76,7 +76,8 @@ class Command:
                 raise
             return self._failed(f"{NO_THREAD}: no more processes or memory are allowed (see ulimit -a)", 1)
         except OSError as error:
-            return self._failed(f"{printable(str(error.filename or 'error'))}: {error.strerror or error}", 1)
+            place = f"{printable(str(error.filename))}: " if error.filename else ""
+            return self._failed(f"{place}{error.strerror or error}", 1)
 
     def _parse(self, arguments: Sequence[str]) -> dict[str, Any] | int:
         """Return the values of the options that are given; the exit status if there is nothing left to do."""

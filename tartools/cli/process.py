@@ -70,7 +70,7 @@ def printable(lines: bytes) -> bytes:
     """
     if not os.isatty(1):
         return lines
-    text = lines.decode("utf-8", "surrogateescape")
+    text = lines.replace(b"\r\n", b"\n").decode("utf-8", "surrogateescape")  # a terminal gets both anyway
     return "".join(c if c in "\t\n" else errors.printable(c) for c in text).encode()
 
 

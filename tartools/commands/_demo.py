@@ -32,7 +32,7 @@ LINES = (
     ),
     ("sort: by the size of the pictures", "tarsort --sortkey bytes --sorttype int processed.tar -o sorted.tar"),
     (
-        "shuffle: one of the possible orders, the same on every machine",
+        "shuffle: a random order, the same on every machine",
         "tarsort --sorttype shuffle --seed 7 sorted.tar -o shuffled.tar",
     ),
     ("tabulate: fields as columns", "tar2tsv -c 5 -f 'cls bytes' shuffled.tar"),

@@ -23,11 +23,12 @@ Examples:
     tar2tsv --verbatim -f 'txt cls' a.tar | tarcreate > b.tar
 """
 
+import os
 from collections.abc import Iterator
 from typing import Annotated
 
 from tartools import cli, storage
-from tartools.cli import Option
+from tartools.cli import Option, process
 from tartools.errors import UsageError
 from tartools.formats import tsv
 from tartools.samples.account import Account, Phase
@@ -95,6 +96,7 @@ def tar2tsv(
     unseen = tsv.EmptyColumnCheck(shape)
     parts = gather(urls, account, reading, rows, unseen.add, most=most)
     with closing_upstream(parts), storage.writing(output.url, output.force) as sink:
-        tsv.write_lines(tsv.lines(parts, shape), sink)
+        lines = tsv.lines(parts, shape)
+        tsv.write_lines(map(process.printable, lines) if output.url == "-" and os.isatty(1) else lines, sink)
         unseen.check()
         account.check()

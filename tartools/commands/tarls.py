@@ -26,12 +26,13 @@ Examples:
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from typing import Annotated
 
 from tartools import cli, storage
-from tartools.cli import Option
+from tartools.cli import Option, process
 from tartools.errors import StorageError, UsageError
 from tartools.formats import tsv
 from tartools.samples.account import Account
@@ -82,7 +83,8 @@ def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
     entries = (entry for url in urls for entry in shards_at(url, form.every, account))
     with storage.writing("-") as sink:
         lines = written(entries, form, prefixes.end, account)
-        tsv.write_lines((line.encode("utf-8", "surrogateescape") for line in lines), sink)
+        encoded = (line.encode("utf-8", "surrogateescape") for line in lines)
+        tsv.write_lines(map(process.printable, encoded) if os.isatty(1) else encoded, sink)
 
 
 def shards_at(url: str, every: bool, account: Account) -> Iterator[Listed]:

@@ -173,7 +173,7 @@ class ForkedStream:
         except BrokenPipeError:
             raise
         except BaseException as error:
-            outcome, failure = FAILURE, _dump_error(error)
+            outcome, failure = FAILURE, _dump_error(error, self._url)
             assert self._shared is not None
             self._shared[HEAD : HEAD + len(failure)] = failure
         numbers[LENGTH] = len(failure)
@@ -235,10 +235,12 @@ def _exit_with_reader(pipe: int) -> None:
 # ---- failures as text ----
 
 
-def _dump_error(error: BaseException) -> bytes:
-    """Return *error* as JSON: a TarToolsError by its parts, any other by its traceback."""
+def _dump_error(error: BaseException, url: str) -> bytes:
+    """Return *error*, from reading *url*, as JSON: a TarToolsError by its parts, any other by its traceback."""
     import json
 
+    if isinstance(error, MemoryError):
+        error = StorageError("there is too little memory to read it", url=url)
     if isinstance(error, TarToolsError):
         where = {"url": error.url, "offset": error.offset}
         return json.dumps({"kind": type(error).__name__, "message": error.message, **where}).encode()

@@ -183,6 +183,8 @@ def batches_of(
             if first.left:
                 first.add(batch.keys)
             yield batch
+        elif part is tar.END:
+            first.left = 0  # in another archive that follows, keys may be the same again
         elif isinstance(part, Special):
             _report(part, url, account, reading)
 

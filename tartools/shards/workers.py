@@ -164,7 +164,10 @@ class _Gathering(Generic[Result]):
         self._account.add(header["counts"])
         for key, url in header["torn"]:
             self._account.comes_back(raw(key), url)
-        self._first_keys(part).add([*map(raw, header["keys"])])
+        first = self._first_keys(part)
+        first.add([*map(raw, header["keys"])])
+        if header["ended"]:
+            first.left = 0
         result: Result = header["result"]
         return result
 
@@ -188,7 +191,7 @@ class _Gathering(Generic[Result]):
         else:
             sizes = list(map(len, outputs))
             header = {"result": result, "counts": self._account.counts(), "sizes": sizes}
-            header |= {"torn": seen.torn, "keys": seen.keys}
+            header |= {"torn": seen.torn, "keys": seen.keys, "ended": seen.ended}
         if reports:
             raise _UnexpectedError
         import json  # 2 ms, of which most runs have no need
@@ -222,6 +225,12 @@ class _SeenKeys:
         self.torn: list[tuple[str, str]] = []
         self.keys: list[str] = []
         self._joined = joined
+        self._last = FirstKeys(lambda _: None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing more to look at in the last part."""
+        return not self._last.left
 
     def of(self, part: ShardPart) -> FirstKeys:
         """Return what looks at the first keys of *part*."""
@@ -230,6 +239,7 @@ class _SeenKeys:
             first = _ListedKeys(lambda key: self.keys.append(as_text(key)))
         if self._joined:
             first.left = 0
+        self._last = first
         return first
 
 

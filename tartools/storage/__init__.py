@@ -69,11 +69,12 @@ def open_read(url: str) -> Input:
     store is requested at the first read.
     """
     url = Url(url)
-    if template := url.read_command:
-        from tartools.storage import pipe
+    with _named(url):
+        if template := url.read_command:
+            from tartools.storage import pipe
 
-        return pipe.open_by(template, url)
-    return _opener(url, "read").open_read(url)
+            return pipe.open_by(template, url)
+        return _opener(url, "read").open_read(url)
 
 
 def open_write(url: str, force: bool = False) -> Output:
@@ -82,7 +83,17 @@ def open_write(url: str, force: bool = False) -> Output:
     Raises: StorageError if *url* exists (unless *force*) or can't be written.
     """
     url = Url(url)
-    return _opener(url, "write").open_write(url, force)
+    with _named(url):
+        return _opener(url, "write").open_write(url, force)
+
+
+@contextmanager
+def _named(url: str) -> Iterator[None]:
+    """Raise StorageError with *url* for an error of the system: no such file, too many open files."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=url) from error
 
 
 def _opener(url: Url, verb: str) -> Opener:

@@ -79,11 +79,8 @@ class FileInput:
 
 
 def open_read(url: str) -> FileInput:
-    """Return a local file, fifo or device as input."""
-    try:
-        return FileInput(InputFile(path_of(url), url))
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
+    """Return a local file, fifo or device as input. Raises: OSError."""
+    return FileInput(InputFile(path_of(url), url))
 
 
 def check_readable(url: str) -> int | None:
@@ -189,20 +186,20 @@ def remove(url: str) -> None:
 
 
 def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
-    """Return a regular file as output, which appears when it is complete. Other files are written in place."""
+    """Return a regular file as output, which appears when it is complete. Other files are written in place.
+
+    Raises: StorageError; OSError.
+    """
     name = path_of(url)
     if name.endswith("/"):
         raise StorageError("is the name of a directory; name a file in it", url=url)
     path = os.path.realpath(name)  # a symlink stays one
-    try:
-        found = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
-        if found and not stat.S_ISREG(found.st_mode):
-            return open_in_place(name, url)  # by *name*: the real path of `>(command)` does not exist
-        if found and not force:
-            raise _exists(url)
-        return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
+    found = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
+    if found and not stat.S_ISREG(found.st_mode):
+        return open_in_place(name, url)  # by *name*: the real path of `>(command)` does not exist
+    if found and not force:
+        raise _exists(url)
+    return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
 
 
 def open_terminal() -> int:

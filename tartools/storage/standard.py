@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import UsageError
 from tartools.storage.local import FileInput, OpenOutput
 from tartools.storage.streams import FileSink, InputFile
 
 
 def open_read(url: str) -> FileInput:
-    """Return stdin as input. Raises: StorageError if it is closed."""
-    try:
-        return FileInput(InputFile(0, url))
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
+    """Return stdin as input. Raises: OSError if it is closed."""
+    return FileInput(InputFile(0, url))
 
 
 def open_write(url: str, force: bool) -> OpenOutput:

@@ -134,6 +134,12 @@ def check_unchanged(file: object) -> None:
         file.check()
 
 
+def size_of(file: io.FileIO) -> int:
+    """Return the bytes of the open *file*; of an input, which may not change, those that it had when it was opened."""
+    opened = file.opened if isinstance(file, InputFile) else None
+    return (opened or os.fstat(file.fileno())).st_size
+
+
 def identity(file: io.FileIO) -> tuple[int, ...]:
     """Return what identifies the open *file*; it changes when the file is written to or replaced."""
     found = os.fstat(file.fileno())

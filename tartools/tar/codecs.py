@@ -162,6 +162,28 @@ SUFFIXES = (*(suffix for codec in CODECS for suffix in codec.suffixes), ".tar")
 MAGIC = 10  # bytes of the longest magic number
 
 
+def is_shortage(error: Exception) -> bool:
+    """Tell whether *error*, which a decompressor raised, says that there is too little memory."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(
+        word in text for word in ("allocat", "not enough memory", "unable to create")
+    )
+
+
+def zstd_window(head: bytes) -> int:
+    """Return the bytes of the window that the zstd frame that begins with *head* needs (RFC 8878, 3.1.1.1).
+
+    0 if *head* does not tell.
+
+    >>> zstd_window(bytes.fromhex("28b52ffd0090")) >> 20
+    256
+    """
+    if len(head) < 6 or head[4] & 0x20:  # of a single segment: all of the frame is the window
+        return 0
+    base = 1 << (10 + (head[5] >> 3))
+    return base + (base >> 3) * (head[5] & 7)
+
+
 def codec_of(head: bytes) -> Codec | None:
     """Return the codec whose magic number *head* begins with; None if it has none."""
     for codec in CODECS:

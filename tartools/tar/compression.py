@@ -5,10 +5,20 @@ from __future__ import annotations
 import io
 import os
 
-from tartools.errors import TarFormatError, TruncatedError, UsageError
+from tartools.errors import StorageError, TarFormatError, TarToolsError, TruncatedError, UsageError
 from tartools.storage.streams import Sink, Stream
 from tartools.storage.url import Url
-from tartools.tar.codecs import CODECS, MAGIC, SUFFIXES, Codec, Compressor, Decompressor, codec_of
+from tartools.tar.codecs import (
+    CODECS,
+    MAGIC,
+    SUFFIXES,
+    Codec,
+    Compressor,
+    Decompressor,
+    codec_of,
+    is_shortage,
+    zstd_window,
+)
 
 READ = 1 << 18  # compressed bytes a read
 STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
@@ -50,7 +60,8 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
 def decompressed(stream: Stream, url: str) -> Stream:
     """Return the tar stream in *stream*: decompressed if it begins with a codec's magic number, else as it is.
 
-    Reading it raises TruncatedError and TarFormatError, with *url* and the byte offset in the compressed file.
+    Reading it raises TruncatedError and TarFormatError, with *url* and the byte offset in the compressed file, and
+    StorageError if there is too little memory.
     """
     if stream.file is None:
         return _Unrecognized(stream, url)
@@ -126,8 +137,9 @@ class _Decompressed:
         self._stream = stream
         self._codec = codec
         self._url = url
-        self._decompressor: Decompressor | None = codec.decompressor()
+        self._decompressor: Decompressor | None = self._new_decompressor()
         self._fresh = True  # the decompressor has had no input yet
+        self._head = b""  # the first bytes of the compressed stream
         self._buffer = memoryview(bytearray(READ))
         self._input = b""  # read, not yet decompressed
         self._offset = 0  # in the compressed file, of the end of _input
@@ -150,7 +162,8 @@ class _Decompressed:
                 continue
             while self._fresh and not self._codec.begins(self._input) and self._read():
                 pass
-            self._fresh = False
+            if self._fresh:
+                self._fresh, self._head = False, self._input[:MAGIC]
             if decompressor.needs_input and not self._input and not self._read():
                 raise TruncatedError(
                     f"the {self._codec.name} data ends before its end", url=self._url, offset=self._offset
@@ -159,7 +172,7 @@ class _Decompressed:
             try:
                 output = decompressor.decompress(data, STEP)
             except Exception as error:  # each library has its own
-                raise self._damaged(len(data), error) from error
+                raise self._failure(len(data), error) from error
             if output:
                 return memoryview(output)
         return memoryview(b"")
@@ -182,7 +195,7 @@ class _Decompressed:
         if not self._input:
             self._decompressor = None
         elif self._input.startswith(codec.magic):
-            self._decompressor, self._fresh = codec.decompressor(), True
+            self._decompressor, self._fresh = self._new_decompressor(), True
         else:
             raise TarFormatError(
                 f"the bytes after the end of the {codec.name} data are not {codec.name} data",
@@ -190,7 +203,24 @@ class _Decompressed:
                 offset=self._offset - len(self._input),
             )
 
-    def _damaged(self, count: int, error: Exception) -> TarFormatError:
+    def _new_decompressor(self) -> Decompressor:
+        try:
+            return self._codec.decompressor()
+        except Exception as error:
+            raise self._failure(0, error) from error
+
+    def _failure(self, count: int, error: Exception) -> TarToolsError:
+        """Return what *error*, which decompressing the last *count* bytes raised, says to a user."""
+        name = self._codec.name
+        if is_shortage(error):
+            return StorageError(f"there is too little memory to decompress its {name} data", url=self._url)
+        if name == "zstd" and "too much memory" in str(error):
+            window = zstd_window(self._head)
+            needs = f"a window of {window >> 20} MiB" if window else "a window"
+            return StorageError(
+                f"its zstd data needs {needs}, and 128 MiB are allowed: read it as 'pipe:zstd -dc --long=31 FILE'",
+                url=self._url,
+            )
         return TarFormatError(
             f"damaged {self._codec.name} data in the next {count} bytes: {error}",
             url=self._url,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from tartools.errors import TruncatedError
-from tartools.storage.streams import Stream, skip
+from tartools.storage.streams import Stream, size_of, skip
 from tartools.tar.fullheader import FullHeader
 from tartools.tar.grouping import LARGE, Grouper
 from tartools.tar.header import BLOCK, Records
@@ -39,7 +39,7 @@ class Window:
         self.url = url
         self.scratch = scratch
         self.limit = BUFFER if stream.file is not None else LARGE
-        self.size = 0 if stream.file is None else max(0, os.fstat(stream.file.fileno()).st_size - stream.start)
+        self.size = 0 if stream.file is None else max(0, size_of(stream.file) - stream.start)
         self.until = sys.maxsize if until is None else until
         self.size = min(self.size, self.until)
         self.ranges = ranges and stream.file is not None

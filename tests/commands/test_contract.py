@@ -219,7 +219,7 @@ def array(shape: str, kind: str = "<f4") -> bytes:
 )
 def test_tarshow_describes_whatever_there_is_in_harmless_letters(name: str, payload: bytes, run: Run) -> None:
     done = run("tarshow", stdin=make_tar([(name, payload)]))
-    assert (done.status, done.stderr) == (0, "")
+    assert done.status == 0 and re.fullmatch(r"(tarshow: broken: 1 of 1 sample: \w+\n)?", done.stderr)
     assert all(letter.isprintable() or letter == "\n" for letter in done.stdout.decode())
 
 

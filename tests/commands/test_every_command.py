@@ -37,7 +37,7 @@ COMMANDS = {
     "tarsort": Case((), writes_tar=True),
     "tarproc": Case(("-c", "true"), writes_tar=True),
     "tarpcat": Case((), writes_tar=True),
-    "tarshow": Case(()),
+    "tarshow": Case(("-f", "cls")),
     "tarstat": Case(()),
     "tar2tsv": Case(("-f", "cls")),
     "tarfirst": Case(("-f", "cls")),

@@ -51,15 +51,47 @@ def test_the_tutorial_runs_as_printed(pictures: Path, shell: Run) -> None:
     assert re.fullmatch(r"\(64, \d+\) (0-red|1-blue)", read.stdout.splitlines()[0])
 
 
-def test_the_first_screen_of_the_readme_gives_a_contact_sheet(pictures: Path, shell: Run) -> None:
-    section = (ROOT / "README.md").read_text().partition("contact sheet\n")[2].partition("\n## ")[0]
-    (block,) = re.findall(r"^```bash\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
-    install, *lines = block.splitlines()
-    assert install == "pipx install ."
-    assert len(lines) == 2
-    done = shell("set -e\n" + "\n".join(lines))
-    assert (done.status, done.stderr) == (0, "")
-    assert (pictures / "sheet.html").read_text().count("data:image/") >= 60
+@pytest.fixture
+def first_screen(tmp_path: Path) -> str:
+    """Return the first screen of the README; make its folder `pictures`, of three classes of 100 pictures."""
+    for label in ("circle", "square", "triangle"):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for n in range(100):
+            Image.new("RGB", (120, 90), "red").save(tmp_path / "pictures" / label / f"{n:03d}.jpg")
+    return (ROOT / "README.md").read_text().partition("\n## ")[0]
+
+
+def test_the_first_commands_of_the_readme_print_what_it_says(first_screen: str, shell: Run, tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```console\n(.*?)^```$", first_screen, re.MULTILINE | re.DOTALL)
+    for command, printed in re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):
+        done = shell(command)
+        assert (done.status, done.stdout.decode() + done.stderr) == (0, printed)
+    assert (tmp_path / "sheet.html").read_text().count("data:image/") >= 200
+
+
+@pytest.mark.skipif(not shutil.which("gm"), reason="GraphicsMagick is not installed")
+def test_the_tasks_of_the_readme_are_done_by_their_lines(first_screen: str, shell: Run, tmp_path: Path) -> None:
+    shell("tarcreate --folder pictures --class cls -o pictures.tar")
+    tasks = dict(re.findall(r"^\| ([a-z 0-9/]+) \| `([^`]*)`", first_screen, re.MULTILINE))
+    for task, line in tasks.items():
+        if task != "train":
+            done = shell(f"set -o pipefail; {line}".replace(r"\|", "|"))
+            assert (done.status, done.stderr) == (0, ""), line
+    classes = shell("tar2tsv --nokey --noheader -f cls circles.tar | sort -u").stdout
+    assert classes == b"circle\n"
+    train, test = (
+        shell(f"tar2tsv --noheader {shards}").stdout.split() for shards in ("part-00000[0-8].tar", "part-000009.tar")
+    )
+    assert (len(train), len(test), len({*train, *test})) == (270, 30, 300)
+    assert sorted(shell("tar2tsv --noheader shuffled-*.tar").stdout.split()) == sorted([*train, *test])
+    (tmp_path / "small-000003.tar").unlink()  # as after an interruption
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("small-*.tar")}
+    done = shell(f"{tasks['scale out'].replace('tarjob ', 'tarjob -v ')}")
+    assert done.stderr.startswith("tarjob: 10 items: 1 done, 9 there before, 0 failed, ")
+    assert len(before) == 9 and all(path.stat().st_mtime_ns == time for path, time in before.items())
+    program = f"import tartools\nprint(sum(1 {tasks['train']}))"
+    counted = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert counted.stdout == "270\n"
 
 
 def test_the_list_of_commands_says_where_the_pages_are() -> None:
@@ -67,7 +99,7 @@ def test_the_list_of_commands_says_where_the_pages_are() -> None:
     found = re.search(r"man -l (\S+)\)", done.stdout)
     assert found is not None
     assert "First steps" in Path(found[1]).read_text()
-    assert "  tarjob     Run a command for each of many shards" in done.stdout
+    assert re.search("^  tarjob  +Run a command for each of many shards", done.stdout, re.MULTILINE)
 
 
 def zipped(path: Path) -> None:

@@ -231,3 +231,11 @@ def test_tarfirst_names_a_key_that_is_apart(run: Run) -> None:
         assert apart in done.stderr.splitlines()[1]
     done = run("tarfirst", "-k", "3", "-f", "jpg", stdin=make_tar([*TORN, ("3.cls", b"")]))
     assert "apart" not in done.stderr.splitlines()[1]  # not the reason
+
+
+def test_archives_joined_in_one_file_are_looked_at_apart(run: Run, tmp_path: Path) -> None:
+    """`cat a.tar a.tar`: the keys of the second archive are those of the first; so in workers, for a large file."""
+    one = make_tar([(f"{n}.txt", b"x" * 9000) for n in range(4000)])
+    (tmp_path / "a.tar").write_bytes(one + one)
+    for line in (("tarcat", "-c", "9"), ("tarcat", "-o", "b.tar"), ("tarstat", "-p", "2")):
+        assert run(*line, "a.tar").stderr == ""

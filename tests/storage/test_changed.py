@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tartools.errors import StorageError
-from tartools.samples.account import Account
+from tartools.samples.account import Account, FirstKeys
+from tartools.samples.sample import Batch
 from tartools.shards import workers
 from tartools.shards.reading import Reading
 from tartools.storage.streams import InputFile
@@ -153,19 +154,24 @@ def test_a_header_that_is_torn_by_an_overwrite_is_no_damage(tmp_path: Path) -> N
     assert (done.status, done.stderr) == (1, f"tarcat: {SAID}")
 
 
+def batches_of(parts: list[workers.ShardPart]) -> Iterator[Batch]:
+    """Return the samples of *parts*, as a process reads them that was given these."""
+    return workers._batches(parts, Account(), Reading(), lambda _: FirstKeys(lambda _: None))
+
+
 def test_a_file_that_is_overwritten_before_a_process_opens_its_part(tmp_path: Path) -> None:
     url = str(tmp_path / "in.tar")
     (task,) = workers.cut_up(0, url)
     overwrite(tmp_path / "in.tar")
     with pytest.raises(StorageError, match="changed while it was read"):
-        next(workers._batches(task.parts, Account(), Reading()))
+        next(batches_of(task.parts))
 
 
 def test_a_file_that_is_overwritten_while_a_part_of_it_is_read(tmp_path: Path) -> None:
     url = str(tmp_path / "in.tar")
     with (tmp_path / "in.tar").open("rb") as file:
         cut = find_cut(InputFile(file.fileno(), url), 8 << 20)
-    reading = workers._batches([workers.ShardPart(0, url, 0, cut)], Account(), Reading())
+    reading = batches_of([workers.ShardPart(0, url, 0, cut)])
     next(reading)
     overwrite(tmp_path / "in.tar")
     with pytest.raises(StorageError, match="changed while it was read"):

@@ -1,0 +1,1 @@
+"""What must hold for any input, tried on inputs that chance makes."""

@@ -1,0 +1,81 @@
+"""Too little of what the system gives: one line says what is short, and for which URL."""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tartools.errors import shown
+from tests.archives import header
+from tests.conftest import Run, make_samples, make_tar
+
+TAR = make_tar(make_samples(3))
+LIMIT = "ulimit -v 800000"  # KiB
+
+
+def greedy_xz(content: bytes) -> bytes:
+    """Return *content* as xz data that needs a dictionary of 1 GiB (xz file format 1.1.0, 3.1 and 5.3.1)."""
+    data = bytearray(lzma.compress(content))
+    end = 12 + 4 * data[12]  # of the block header, without its checksum
+    assert data[14:16] == b"\x21\x01"  # LZMA2, one byte of properties
+    data[16] = 36
+    data[end : end + 4] = zlib.crc32(data[12:end]).to_bytes(4, "little")
+    return bytes(data)
+
+
+def test_too_little_memory_to_decompress(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar.xz").write_bytes(greedy_xz(TAR))
+    assert shell("tarcat in.tar.xz") == (0, TAR, "")
+    done = shell(f"{LIMIT}; tarcat in.tar.xz")
+    assert done == (1, b"", "tarcat: in.tar.xz: there is too little memory to decompress its xz data\n")
+
+
+@pytest.mark.parametrize("log", [28, 31])
+def test_a_zstd_window_that_is_too_large(log: int, shell: Run, tmp_path: Path) -> None:
+    zstd = pytest.importorskip("backports.zstd")
+    descriptor = b"\x28\xb5\x2f\xfd" + bytes([0, (log - 10) << 3])  # RFC 8878, 3.1.1
+    raw = len(TAR) << 3 | 1  # one block, the last one, as it is
+    (tmp_path / "in.tar.zst").write_bytes(descriptor + raw.to_bytes(3, "little") + TAR)
+    assert zstd.get_frame_info(descriptor + b"\0") is not None
+    done = shell("tarcat in.tar.zst")
+    assert done == (
+        1,
+        b"",
+        f"tarcat: in.tar.zst: its zstd data needs a window of {1 << log - 20} MiB, and 128 MiB are allowed: "
+        "read it as 'pipe:zstd -dc --long=31 FILE'\n",
+    )
+
+
+def test_too_little_memory_for_a_value(shell: Run, tmp_path: Path) -> None:
+    with (tmp_path / "in.tar").open("wb") as file:
+        file.write(header(b"a.txt", 1 << 30))
+        file.truncate((1 << 30) + 10 * 512)
+    status, _, said = shell(f"{LIMIT}; tar2tsv -f txt in.tar")
+    assert (status, said) == (1, "tar2tsv: out of memory\n")
+
+
+def test_no_thread_can_be_started(shell: Run, tmp_path: Path) -> None:
+    """The stack of a thread is as large as that of the process may be: here too large."""
+    (tmp_path / "in.tar").write_bytes(TAR)
+    done = shell(f"ulimit -s 1000000; {LIMIT}; tarproc -c true in.tar")
+    said = "tarproc: can't start new thread: no more processes or memory are allowed (see ulimit -a)\n"
+    assert done == (1, b"", said)
+
+
+@pytest.mark.parametrize(
+    ("line", "url"),
+    [
+        ("tarcat 'pipe:cat in.tar'", "pipe:cat in.tar"),
+        ("tarcat in.tar -o pipe:cat", "pipe:cat"),
+        ("exec 4</dev/null; tarcat in.tar -o out.tar", "in.tar"),
+    ],
+)
+def test_too_many_open_files(line: str, url: str, shell: Run, tmp_path: Path) -> None:
+    """The message names the URL that could not be opened, and nothing is left behind."""
+    (tmp_path / "in.tar").write_bytes(TAR)
+    done = shell(f"ulimit -n 5; {line}")
+    assert done == (1, b"", f"tarcat: {shown(url)}: Too many open files\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.tar"]
