@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +72,12 @@ def started(others: int, **environment: str) -> Iterator[Cluster]:
     finally:
         process.communicate(timeout=60)  # the end of its stdin ends it
         shutil.rmtree(folder)
+
+
+def records(log: Path) -> list[dict[str, Any]]:
+    """Return the lines of *log* that say how an item ended."""
+    said = [json.loads(line) for line in log.read_text().splitlines()]
+    return [each for each in said if each["status"] != "waiting"]
 
 
 def without_ray() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
-from tests.run.conftest import PATIENCE, until
+from tests.run.conftest import PATIENCE, records, until
 
 MARK = "TARJOB_TEST"  # in the environment of all that a test starts
 COMMANDS = {  # each is to have begun when there are so many processes that sleep
@@ -88,7 +87,7 @@ def test_nothing_runs_on(number: signal.Signals, name: str, start: Started, tmp_
     if number == signal.SIGKILL:  # tarproc had no time to remove its output, where the file system wants a name for it
         left = [name for name in left if not name.startswith(".out-")]
     assert left == ["in.tar", "log"]
-    assert (tmp_path / "log").read_bytes() == b""  # nothing has ended by itself
+    assert records(tmp_path / "log") == []  # nothing has ended by itself
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
@@ -117,7 +116,7 @@ def test_a_log_knows_of_tries_that_failed_when_the_next_is_ended(
         process.send_signal(number)
         assert process.communicate(timeout=PATIENCE) == (b"", b"")
     until(lambda: not alive(tmp_path))
-    (said,) = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    (said,) = records(tmp_path / "log")
     assert (said["status"], said["tries"], said["failure"]) == ("failed", 1, "ended with status 1")
     with start(*rules, "bash", "-c", "echo whole > out-{}") as process:
         said = process.communicate(timeout=PATIENCE)[1].decode()

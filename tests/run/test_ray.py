@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import signal
@@ -21,7 +20,7 @@ import pytest
 from tartools.run import ray as ray_engine
 from tartools.samples.account import Account
 from tests.conftest import BIN, Result, make_samples, make_tar, members_of
-from tests.run.conftest import PATIENCE, Cluster, started, until, without_ray
+from tests.run.conftest import PATIENCE, Cluster, records, started, until, without_ray
 
 TarJob = Callable[..., Result]
 SLOTS = 5  # cores of the cluster
@@ -116,7 +115,7 @@ def test_what_is_lost_is_done_again(lost: str, count: int, shards: Path, cluster
     begun = Counter((shards / "begun").read_text().split())
     assert set(begun) == everything
     assert sum(begun.values()) == 200 + count
-    assert {json.loads(line)["item"] for line in (shards / "log").read_text().splitlines()} == everything
+    assert {said["item"] for said in records(shards / "log")} == everything
     assert {(shards / f"out-{n}.tar").read_bytes() for n in everything} == {(shards / "in.tar").read_bytes()}
     assert sum(path.name.startswith(("out-", "part-")) for path in shards.iterdir()) == 200
 
@@ -179,7 +178,7 @@ def test_a_signal_ends_all_that_runs(number: signal.Signals, tmp_path: Path, clu
         assert commands(tmp_path) == {}
     assert process.returncode == -number
     assert len((tmp_path / "asked").read_text().split()) == SLOTS  # SIGTERM first, so that they can clean up
-    assert (tmp_path / "log").read_bytes() == b""
+    assert records(tmp_path / "log") == []
 
 
 @pytest.mark.parametrize("item", ["it's $(touch ran)\n", "\udcff"], ids=ascii)
@@ -212,7 +211,7 @@ def test_failures(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     assert failed == "tarjob: 3: ended with status 7 after 2 tries: why"
     assert last.startswith("tarjob: 6 items: 5 done, 1 failed, ")
     assert {(tmp_path / f"at-{n}").read_text() for n in (1, 2, 4, 5, 6)} == {f"{tmp_path}\n"}
-    log = {said["item"]: said for said in map(json.loads, (tmp_path / "log").read_text().splitlines())}
+    log = {said["item"]: said for said in records(tmp_path / "log")}
     assert [(log[n]["exit"], log[n]["tries"], log[n]["stderr"]) for n in "13"] == [(0, 1, ""), (7, 2, "why\n")]
     assert {said["host"] for said in log.values()} == {os.uname().nodename}
 
@@ -222,7 +221,7 @@ def test_a_timeout(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     rules = ["--retries", 1, "--timeout", 1, "--log", "log", "-s", 4]
     done = tarjob(*rules, "--", "bash", "-c", "exec sleep 1000 # {}", env={"RAY_ADDRESS": cluster.address})
     assert done == (1, b"", "tarjob: 4: took longer than 1 seconds and was stopped after 2 tries\n")
-    (said,) = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    (said,) = records(tmp_path / "log")
     assert (said["exit"], said["tries"], said["stderr"]) == (None, 2, "")
 
 

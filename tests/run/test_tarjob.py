@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tartools.commands.tarjob import tarjob as command
 from tests.conftest import BIN, Result, Run, clean_environment, make_samples, make_tar, members_of, running
-from tests.run.conftest import until
+from tests.run.conftest import records, until
 from tests.run.test_tasks import HOSTILE
 
 ONE = ("-j", 1)  # at a time: so the order is that of the items
 STUB = '#!/bin/sh\nln -- "$1" "$3"\n'  # a tarsort that costs nothing
-
-
-def records(log: Path) -> list[dict[str, Any]]:
-    """Return the lines of *log* that say how an item ended."""
-    said = [json.loads(line) for line in log.read_text().splitlines()]
-    return [each for each in said if each["status"] != "waiting"]
 
 
 def program(path: Path, text: str) -> None:
