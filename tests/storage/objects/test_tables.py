@@ -1,0 +1,116 @@
+"""Tables of shards on servers: the bytes that were indexed, or a failure; as many bytes as are needed, and no more."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import has_end, make_tar
+from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.storage.objects.inside import OBJECT, Inside
+
+COUNT, SIZE = 12, 2560  # samples, and bytes of each
+WHOLE = make_tar([m for n in range(COUNT) for m in ((f"{n:02d}.txt", b"%02d" % n * 300), (f"{n:02d}.cls", b"1"))])
+OTHER = make_tar(
+    [m for n in range(COUNT) for m in ((f"{n:02d}.txt", b"#" * len(b"%02d" % n * 300)), (f"{n:02d}.cls", b"2"))]
+)
+each = pytest.mark.parametrize("scheme", SCHEMES)
+
+
+@pytest.fixture
+def inside(
+    faulty: FaultServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> Inside:
+    """Return commands in this process, and a server that has `WHOLE`."""
+    faulty.objects[OBJECT] = WHOLE
+    return Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+
+
+def index(inside: Inside, scheme: str) -> pa.Table:
+    """Make `t.parquet`; return its rows."""
+    done = inside.run("tarindex", "--force", inside.server.url(scheme, OBJECT), "-o", "t.parquet")
+    assert (done.status, done.stderr) == (0, "")
+    return pq.read_table("t.parquet")
+
+
+@each
+def test_the_same_bytes(scheme: str, inside: Inside) -> None:
+    rows = index(inside, scheme)
+    assert inside.run("tarcat", "t.parquet").stdout == WHOLE
+    order = [*range(COUNT)]
+    random.Random(2).shuffle(order)
+    pq.write_table(rows.take(order), "shuffled.parquet")
+    expected = b"".join(WHOLE[n * SIZE : (n + 1) * SIZE] for n in order)
+    done = inside.run("tarcat", "shuffled.parquet")
+    assert (done.status, done.stdout[: len(expected)], done.stderr) == (0, expected, "")
+    assert has_end(done.stdout)
+
+
+@each
+def test_a_table_on_the_server(scheme: str, inside: Inside) -> None:
+    """It names its shards relative to itself, and may name none of this machine."""
+    url = inside.server.url(scheme, "t.parquet")
+    index(inside, scheme)
+    rows = pq.read_table("t.parquet")
+    for name, status in ((OBJECT, 0), ("/etc/a.tar", 2), ("../a.tar", 2), ("file:a.tar", 2), ("pipe:cat a.tar", 2)):
+        named = rows.set_column(0, "__shard__", pa.array([name] * COUNT))
+        pq.write_table(named, "made.parquet")
+        inside.server.objects["t.parquet"] = Path("made.parquet").read_bytes()
+        done = inside.run("tarcat", url)
+        assert done.status == status
+        assert done.stdout == (WHOLE if status == 0 else b"")
+        assert status == 0 or f"a table may not name the shard {name!r}" in done.stderr
+
+
+@each
+def test_only_what_is_needed_is_requested(scheme: str, inside: Inside) -> None:
+    pq.write_table(index(inside, scheme).take([2, 9]), "two.parquet")
+    inside.server.requests.clear()
+    assert inside.run("tarcat", "two.parquet").status == 0
+    ranges = [request.headers.get("range") for request in inside.server.requests if request.headers.get("range")]
+    assert sorted(ranges) == [f"bytes={n * SIZE}-{(n + 1) * SIZE - 1}" for n in (2, 9)]
+
+
+@each
+def test_another_object_under_the_name(scheme: str, inside: Inside) -> None:
+    index(inside, scheme)
+    url = inside.server.url(scheme, OBJECT)
+    for content in (OTHER, WHOLE[:-512], b""):
+        inside.server.objects[OBJECT] = content
+        done = inside.run("tarcat", "t.parquet")
+        assert (done.status, done.stdout) == (1, b"")
+        assert done.stderr.startswith(f"tarcat: {url}: ") and done.stderr.count("\n") == 1
+        assert "(row 0 of t.parquet; tarindex makes the table anew)" in done.stderr
+
+
+@each
+@pytest.mark.parametrize("cut", [0, 1, 600, 2000])
+def test_a_body_that_is_cut_is_resumed(scheme: str, cut: int, inside: Inside) -> None:
+    index(inside, scheme)
+    inside.server.faults = [Fault(OBJECT, method="GET", cut=cut)]
+    done = inside.run("tarcat", "t.parquet")
+    assert (done.status, done.stdout, done.stderr) == (0, WHOLE, "")
+
+
+@each
+def test_a_server_that_gives_up(scheme: str, inside: Inside) -> None:
+    index(inside, scheme)
+    inside.server.faults = [Fault(OBJECT, method="GET", cut=700, times=None)]
+    done = inside.run("tarcat", "t.parquet")
+    assert done.status == 1 and not has_end(done.stdout) and "(row 0 of t.parquet" in done.stderr
+
+
+@each
+def test_replaced_between_a_cut_and_its_retry(scheme: str, inside: Inside) -> None:
+    index(inside, scheme)
+    inside.server.faults = [Fault(OBJECT, method="GET", cut=700, replace=OTHER)]
+    done = inside.run("tarcat", "t.parquet")
+    assert done.status == 1 and not has_end(done.stdout)
+    assert WHOLE.startswith(done.stdout)
