@@ -75,7 +75,7 @@ def test_only_what_is_needed_is_requested(scheme: str, inside: Inside) -> None:
     inside.server.requests.clear()
     assert inside.run("tarcat", "two.parquet").status == 0
     ranges = [request.headers.get("range") for request in inside.server.requests if request.headers.get("range")]
-    assert sorted(ranges) == [f"bytes={n * SIZE}-{(n + 1) * SIZE - 1}" for n in (2, 9)]
+    assert sorted(ranges) == sorted(f"bytes={n * SIZE}-{(n + 1) * SIZE - 1}" for n in (2, 9))
 
 
 @each
