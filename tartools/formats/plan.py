@@ -40,15 +40,16 @@ class Plan(NamedTuple):
     def source(self, text: str, line: int, column: str = "") -> str:
         """Return the URL that *text* names; local paths are relative to the base.
 
-        Raises: SampleError for stdin, and for what is no URL.
+        Raises: SampleError for stdin; UsageError for what is no URL, or has a password.
         """
         try:
             url = Url(text)
-            if url.scheme == "-":
-                raise UsageError("a member cannot be read from stdin; write ./- for a file of that name")
-            return local_url(path_of(url), self.base) if url.is_local else url
+            path = path_of(url) if url.is_local else ""
         except UsageError as error:
-            raise self.failure(line, error.message, column) from None
+            raise UsageError(f"{place(line, column)}: {error.message}", url=self.name) from None
+        if url.scheme == "-":
+            raise self.failure(line, "a member cannot be read from stdin; write ./- for a file of that name", column)
+        return local_url(path, self.base) if url.is_local else url
 
 
 # ---- tables ----

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 
 from tartools.tar.groups import ContiguousGroups, Parsed, ScatteredGroup, Special, belongs, split_path
-from tartools.tar.header import BLOCK
+from tartools.tar.header import BLOCK, padded
 from tartools.tar.member import Member, Source
 
 LARGE = 16 << 20  # bytes; larger members and groups are ranges of files, not memory
@@ -70,9 +70,10 @@ class Grouper:
             return
         if self.scattered:
             self.scatter(position)
-            whole = self.base + position - self.origin == sum(member.stored for member in self.scattered)
-            plain = whole and all(member.head is None for member in self.scattered)
-            self.parts.append(ScatteredGroup(self.key, self.scattered, self.origin if plain else None))
+            own = all(head is None for *_, head in self.scattered)  # no header is replaced
+            stored = sum(data - start + padded(size) for _, _, start, data, size, _ in self.scattered)
+            whole = own and stored == self.base + position - self.origin
+            self.parts.append(ScatteredGroup(self.key, self.scattered, self.origin if whole else None))
             self.scattered, self.held = [], 0
         else:
             self.keys.append(self.key)

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tartools.commands.tarcat import tarcat
+from tartools.errors import shown
 from tartools.samples.sample import split_path
 from tests.archives import END, GNU, V7, entry, long, pax
 from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of
@@ -197,7 +198,7 @@ def test_one_of_ten_shards_fails(line: list[str], bad: str, run: Run, tmp_path: 
     for output in ([], ["-o", "out.tar"]):
         done = run(*line, *output, *inputs)
         assert done.status == 1, done.stderr
-        assert re.fullmatch(rf"{line[0]}: {re.escape(bad)}: [^\n]+\n", done.stderr)
+        assert re.fullmatch(rf"{line[0]}: {re.escape(shown(bad))}: [^\n]+\n", done.stderr)
         assert not has_end(done.stdout)
         assert not (tmp_path / "out.tar").exists()
         running = subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, check=False).stdout

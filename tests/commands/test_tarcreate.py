@@ -95,7 +95,6 @@ def test_keys_and_columns(run: Run, options: tuple[str, ...], plan: str, names: 
             "__key__\ta\nx  y\n",
             "line 2: the header has 2 cells, this row has 1; tabs separate the columns, and this",
         ),
-        ((), "@a\ns3://me:pw@b/x\n", "stdin: line 2, column @a: a s3 URL with a password in it is refused"),
         (("--format", "recipe"), "a.txt text:x\nb.txt nope\n", "nope: No such file or directory (stdin: line 2; paths"),
         ((), "__key__\nx\n", "stdin: line 1: the header names no field"),
         ((), "a\t@a\n1\t2\n", "two columns of the header are for the field 'a'"),
@@ -132,6 +131,12 @@ def test_failures(run: Run, tmp_path: Path, options: tuple[str, ...], plan: str,
     done = run("tarcreate", *options, "-o", "out.tar", stdin=plan.encode())
     assert done.status == 1 and message in done.stderr and done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_password_in_a_plan_is_refused(run: Run) -> None:
+    done = run("tarcreate", stdin=b"@a\ns3://me:pw@b/x\n")
+    assert (done.status, done.stdout) == (2, b"")
+    assert done.stderr.startswith("tarcreate: stdin: line 2, column @a: a s3 URL with a password in it is refused")
 
 
 @pytest.mark.parametrize(

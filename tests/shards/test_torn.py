@@ -35,7 +35,7 @@ COMMANDS = [
     ["tarpcat"],
     ["tarpcat", "--unordered"],
     ["tarshow", "-x", "jpg", "--html", "page.html"],
-    ["tarshow"],
+    ["tarshow", "-x", "jpg"],
     ["tar2tsv"],
     ["tar2tsv", "-c", "4"],
     ["tarfirst"],
