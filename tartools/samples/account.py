@@ -5,14 +5,23 @@ For every command: samples in = out + left out + joined + dropped. `settle` chec
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tartools.errors import shown
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from tartools.errors import TarToolsError
+
+    class Watched(Protocol):
+        """An input that may change while it is read."""
+
+        def check(self) -> None:
+            """Raise a TarToolsError if it has changed."""
+            ...
+
 
 FIRST = 10_000  # samples of a shard whose keys are compared; also the most keys that are remembered to come back
 TOGETHER = "tarsort, or tar --sort=name, brings the members of a key together"
@@ -24,15 +33,9 @@ COUNTS = (  # what the accounts of several processes add up to
 
 def as_warning(text: str) -> None:
     """Report *text* as a Python warning: the default of Python programs that use the functions."""
+    import warnings  # takes half a millisecond
+
     warnings.warn(text, stacklevel=3)
-
-
-class Watched(Protocol):
-    """An input that may change while it is read."""
-
-    def check(self) -> None:
-        """Raise a TarToolsError if it has changed."""
-        ...
 
 
 class Jobs:

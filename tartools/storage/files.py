@@ -16,7 +16,7 @@ from tartools.storage.objects.contract import Object
 from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.outputs import ClosedByBlock, Pending
-from tartools.storage.scratch import scratch_file
+from tartools.storage.scratch import reread, scratch_file
 from tartools.storage.streams import BUFFER, Input, Stream, check_whole, stream_file
 from tartools.storage.url import Url
 
@@ -50,9 +50,13 @@ def _copy(stream: Input, url: str) -> io.BufferedReader:
     """Return a temporary file without a name that holds all of *stream*."""
     try:
         file = copied(stream)
-        check_whole(stream, url)
     finally:
         stream.close()
+    try:
+        check_whole(stream, url)
+    except BaseException:
+        file.close()
+        raise
     return file
 
 
@@ -62,8 +66,7 @@ def copied(stream: Stream) -> io.BufferedReader:
     room = memoryview(bytearray(BUFFER))
     while count := stream.readinto(room):
         scratch.write(room[:count])
-    scratch.seek(0)
-    return open(os.dup(scratch.fileno()), "rb")  # the caller closes it
+    return reread(scratch)
 
 
 class _RangedFile(io.RawIOBase):

@@ -37,6 +37,13 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
     return FileSink(fd, f"temporary file in {where}")
 
 
+def reread(file: io.FileIO) -> io.BufferedReader:
+    """Return the temporary *file* for reading, from its first byte on. It has to be closed, and *file* too."""
+    found = open(os.dup(file.fileno()), "rb")  # noqa: SIM115  # the caller closes it
+    found.seek(0)
+    return found
+
+
 def private_directory(folder: str | None = None) -> Path:
     """Return a new directory that only this user can enter, in *folder* (default `$TMPDIR`, else /tmp).
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import marshal
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from tartools import storage
 from tartools.errors import SampleError, StorageError
-from tartools.storage.scratch import scratch_file
+from tartools.storage.scratch import reread, scratch_file
 from tartools.storage.versions import version_of
 from tartools.tables import schema
 
@@ -126,8 +125,7 @@ class Rows:
             index, end, before = int(numbered[-1]) + 1, int(np.frombuffer(ends, np.int64)[-1]), shard
 
     def _blocks(self) -> Iterator[bytes]:
-        with io.BufferedReader(open(self._file.fileno(), "rb", closefd=False)) as file:
-            file.seek(0)
+        with reread(self._file) as file:
             while length := file.read(8):
                 yield file.read(int.from_bytes(length, "big"))
 

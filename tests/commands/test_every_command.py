@@ -42,6 +42,7 @@ COMMANDS = {
     "tar2tsv": Case(("-f", "cls")),
     "tarfirst": Case(("-f", "cls")),
     "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n", reads="plan"),
+    "tarindex": Case(("-o", "-"), reads=""),
     "tarjob": Case(("-s", "1", "--", "head", "-c{}"), reads=""),
     "tarls": Case((), reads=""),
 }
@@ -356,10 +357,11 @@ def test_quiet_says_nothing_but_trouble(name: str, main: Main, given: Callable[[
 
 @each
 def test_progress_goes_to_stderr_only(name: str, run: Run, given: Callable[[str], str], tmp_path: Path) -> None:
-    plain = run(name, *COMMANDS[name].arguments, given(name))
+    line = [*COMMANDS[name].arguments, given(name)]
+    plain = run(name, *line)
     for path in tmp_path.glob("part*"):
         path.unlink()
-    done = run(name, "--progress", *COMMANDS[name].arguments, given(name))
+    done = run(name, "--progress", *line)
     assert (done.status, done.stdout) == (0, plain.stdout)
 
 

@@ -115,7 +115,6 @@ def zipped(path: Path) -> None:
         (b"<!DOCTYPE html>\n<html><body>No such file", "an HTML page (perhaps an error page of the server"),
         (b"<HTML>" + b" " * 600, "an HTML page"),
         (b'{"error": "denied"}', "JSON"),
-        (b"PAR1" + bytes(600), "a Parquet table (tarcreate"),
     ],
 )
 def test_what_is_no_archive_is_told(content: bytes, what: str, run: Run, tmp_path: Path) -> None:
