@@ -27,6 +27,7 @@ from tartools.tar.cut import Cut, find_cut
 PART = 32 << 20  # bytes of a part of a shard
 MOST_OUTPUT = 64 << 20  # bytes of output that a worker holds
 READ = 1 << 20  # bytes of output that are read at a time
+TOGETHER = 64  # outputs that are written at a time
 REMOTE_SHARDS = 4  # most remote shards that one worker reads
 
 Result = TypeVar("Result")
@@ -197,8 +198,8 @@ class _Gathering(Generic[Result]):
         import json  # 2 ms, of which most runs have no need
 
         write_all(pipe, memoryview(json.dumps(header).encode() + b"\n"))
-        for output in outputs:  # joined, they would be held twice
-            write_all(pipe, memoryview(output))
+        for first in range(0, len(outputs), TOGETHER):  # all of them joined would be held twice
+            write_all(pipe, memoryview(b"".join(outputs[first : first + TOGETHER])))
 
 
 def _run(work: Generator[bytes, None, Result], outputs: list[bytes]) -> Result:
