@@ -18,10 +18,12 @@ class Rows:
     """The rows of a table in a temporary file, until the fields and the types of all are known.
 
     *names* are those of the columns of values, *urls* the shards, which must not change from now on.
-    Holds: one block; disk: about 60 bytes a sample. Raises: StorageError if a shard can't be read in parts.
+    Holds: one block; disk: about 60 bytes a sample.
+    Raises: StorageError without pyarrow, or if a shard can't be read in parts.
     """
 
     def __init__(self, names: Sequence[str], urls: Sequence[str], tmpdir: str | None = None) -> None:
+        schema.check_installed()
         self._names = names
         self._versions = {url: version_of(url) for url in urls}
         self._folder = ""
@@ -182,4 +184,6 @@ def _typed(values: Sequence[object], kind: Any) -> Any:
             value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for value in values
         ]
+    if pa.types.is_floating(kind):  # pyarrow refuses whole numbers that a double can't hold exactly
+        values = [None if value is None else float(value) for value in values]  # type: ignore[arg-type]
     return pa.array(values, kind)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import StorageError
 from tartools.storage.objects import object_at
 from tartools.storage.objects.retry import TransientError, setting, with_retries
-from tartools.tar import read_range
 
 REQUESTS = 32  # at once
 SPAN = 8 << 20  # bytes of one request
@@ -47,7 +47,8 @@ def spans(places: Sequence[Place]) -> list[Span]:
             lost = upto - last.begin - useful - (end - begin)
             near = begin <= last.end + GAP and upto - last.begin <= SPAN
             if number == last.number and near and lost <= WASTE * (upto - last.begin):
-                found[-1] = Span(number, last.begin, upto, [*last.wanted, index])
+                last.wanted.append(index)
+                found[-1] = last._replace(end=upto)
                 useful += end - begin
                 continue
         found.append(Span(number, begin, end, [index]))
@@ -99,8 +100,6 @@ class FileSpan:
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""
         assert self.file is not None
-        import os
-
         count = os.preadv(self.file.fileno(), [view], self._position) if len(view) else 0
         self._position += count
         return count
@@ -122,12 +121,6 @@ class Bytes:
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end."""
         return self._data.readinto(view)
-
-
-def from_file(file: io.FileIO, places: Sequence[Place]) -> Iterator[bytes]:
-    """Yield the bytes of each of *places* in *file*."""
-    for _, begin, end in places:
-        yield read_range(file, begin, end)
 
 
 def opened(url: str) -> io.FileIO:

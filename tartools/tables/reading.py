@@ -201,9 +201,10 @@ class _Shards:
             found += (part for part in parts if isinstance(part, ContiguousGroups))
         except TarFormatError:
             found = []
-        begins = [start + source.base for source, _, starts, _, _ in found for start in starts[:-1]]  # type: ignore[union-attr]
+        spans = [[start + part.source.base for start in part.starts] for part in found]  # type: ignore[union-attr]
+        begins, ends = ([at for span in spans for at in span[cut]] for cut in (slice(-1), slice(1, None)))
         keys = [key for part in found for key in part.keys]
-        if begins != starts[:-1] or (rows.keys is not None and keys != rows.keys):
+        if begins != starts[:-1] or ends != starts[1:] or (rows.keys is not None and keys != rows.keys):
             yield from self._one_by_one(data, rows)
             return
         first = 0

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -307,3 +308,38 @@ def test_members_apart_are_refused(run: Run, tmp_path: Path) -> None:
     done = run("tarindex", "a.tar", "-o", "t.parquet")
     assert (done.status, done.stderr.count("\n")) == (1, 1)
     assert "a.tar: sample 'a', with 'jpg', is not in one piece with its own headers" in done.stderr
+
+
+def test_a_row_that_goes_on_to_the_end_of_the_archive(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(SHARDS)
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    table = rows_of(tmp_path / "t.parquet")
+    pq.write_table(changed(table, "__end__", 7, 8 * SIZE + 1024).take([7, 0]), tmp_path / "bad.parquet")
+    done = run("tarcat", "bad.parquet")
+    assert (done.status, done.stdout) == (1, b"")
+    assert f"a.tar: at byte {7 * SIZE}: this is not one sample (row 0 of bad.parquet" in done.stderr
+
+
+def test_whole_numbers_too_large_for_a_column_of_doubles(run: Run, tmp_path: Path) -> None:
+    values = [b"%d" % (2**60 + 1)] * 9000 + [b"0.5"] * 9000
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n:05d}.cls", value) for n, value in enumerate(values)]))
+    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "t.parquet")
+    column = rows_of(tmp_path / "t.parquet").column("cls")
+    assert len(column) == 18_000
+    assert {float(value) for value in column.to_pylist()} == {float(2**60 + 1), 0.5}
+
+
+@pytest.mark.parametrize(
+    "line", [["tarcat", "t.parquet"], ["tarindex", "a.tar", "-o", "u.parquet"]], ids=lambda line: line[0]
+)
+def test_without_pyarrow(line: list[str], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(SHARDS)
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    name, *arguments = line
+    program = f"import sys; sys.modules['pyarrow'] = None; from tartools.commands.{name} import {name}; {name}()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"{name}: tables need pyarrow: pip install 'tartools[table]'\n"
+    assert not (tmp_path / "u.parquet").exists()
