@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -23,13 +23,12 @@ from tartools.storage.objects import object_at
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import Stream, check_unchanged
-from tartools.tables import schema
+from tartools.tables import schema, source
 from tartools.tables.fetching import Bytes, FileSpan, fetched, opened, requests_at_once, spans
 from tartools.tables.places import Listing, Piece
 from tartools.tables.requests import Requests
 from tartools.tar import ContiguousGroups, ScatteredGroup
 
-ROWS = 1 << 13  # read from the table at a time
 GATHERED = 1 << 20  # bytes of samples that are parsed together
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
 LARGE = 16 << 20  # bytes; a larger sample on a server is read as a stream
@@ -52,38 +51,14 @@ def table_batches(
     Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard is another one than the table says; TarFormatError for what is no table.
     """
-    pa = schema.arrow()
-    with _arrow_errors(url, pa), file, pa.parquet.ParquetFile(file) as parquet:
-        names = parquet.schema_arrow.names
-        lacking = [name for name in (schema.SHARD, schema.BEGIN, schema.END) if name not in names]
-        if lacking:
-            raise TarFormatError(
-                f"this Parquet file is no table of samples: it has no column {lacking[0]} "
-                "(tarindex makes a table; tarcreate makes samples of a TSV or CSV table)",
-                url=url,
-            )
-        wanted = [n for n in (schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END) if n in names]
+    with source.opened(url, file) as table:
         shards = _Shards(url, account, ranges=ranges, listed=listed, tmpdir=tmpdir)
         first = 0
         with closing(shards):
-            for rows in parquet.iter_batches(ROWS, columns=wanted, use_threads=False):
-                if len(rows):
-                    yield from shards.samples(rows, first)
+            for rows in table.batches((schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END)):
+                yield from shards.samples(rows, first)
                 first += len(rows)
             shards.check()
-
-
-@contextmanager
-def _arrow_errors(url: str, pa: Any) -> Iterator[None]:
-    """Turn what pyarrow raises for a damaged table into a TarFormatError."""
-    try:
-        yield
-    except (pa.ArrowException, EOFError) as error:
-        raise TarFormatError(f"this table is damaged: {str(error).splitlines()[0]}", url=url) from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise TarFormatError(f"this table is damaged: {str(error).splitlines()[0]}", url=url) from error
 
 
 class _Shards:
@@ -146,10 +121,10 @@ class _Shards:
         """Yield the samples of *rows*, which are side by side in the file or stream of one shard."""
         begin, end, number = rows.places[0].begin, rows.places[-1].end, rows.places[0].number
         url = self._urls[number]
-        source: Stream = FileSpan(stream, begin) if isinstance(stream, io.FileIO) else stream
+        found: Stream = FileSpan(stream, begin) if isinstance(stream, io.FileIO) else stream
         at = 0
         try:
-            for part in self._read(source, url=url, begin=begin, until=end):
+            for part in self._read(found, url=url, begin=begin, until=end):
                 if not isinstance(part, (ContiguousGroups, ScatteredGroup)):
                     raise self._rows.failure(rows.first + at, rows.places[at], "something else than samples is there")
                 batch = Batch(part, url)

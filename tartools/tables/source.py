@@ -1,0 +1,72 @@
+"""A table as a file: its columns, and its rows in batches."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tartools.errors import TarFormatError
+from tartools.storage import files
+from tartools.tables import schema
+
+NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
+ROWS = 1 << 13  # read from a table at a time
+
+
+class Source:
+    """The table *url*, opened. `names` are its columns, `rows` is how many it has, `parquet` is pyarrow's file."""
+
+    def __init__(self, url: str, parquet: Any) -> None:
+        self.url = url
+        self.parquet = parquet
+        self.names: list[str] = parquet.schema_arrow.names
+        self.rows: int = parquet.metadata.num_rows
+
+    def batches(self, columns: Sequence[str], most: int = ROWS) -> Generator[Any, None, None]:
+        """Yield those of *columns* that the table has, in record batches of up to *most* rows, in order.
+
+        Holds: a row group of these columns. Raises: TarFormatError if the table is damaged.
+        """
+        wanted = [name for name in columns if name in self.names]
+        with _arrow_errors(self.url):
+            for batch in self.parquet.iter_batches(most, columns=wanted, use_threads=False):
+                if len(batch):
+                    yield batch
+
+
+@contextmanager
+def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
+    """Give the table *url*, whose bytes *file* has if it is open already; *file* is closed at the end.
+
+    Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or no table.
+    """
+    pa = schema.arrow()
+    with file or files.reading(url) as seekable:
+        with _arrow_errors(url):
+            parquet = pa.parquet.ParquetFile(seekable)
+        with parquet:
+            found = Source(url, parquet)
+            lacking = [name for name in NEEDED if name not in found.names]
+            if lacking:
+                raise TarFormatError(
+                    f"this Parquet file is no table of samples: it has no column {lacking[0]} "
+                    "(tarindex makes a table; tarcreate makes samples of a TSV or CSV table)",
+                    url=url,
+                )
+            yield found
+
+
+@contextmanager
+def _arrow_errors(url: str) -> Iterator[None]:
+    """Turn what pyarrow raises for a damaged table into a TarFormatError."""
+    pa = schema.arrow()
+    try:
+        yield
+    except (pa.ArrowException, EOFError) as error:
+        raise TarFormatError(f"this table is damaged: {str(error).splitlines()[0]}", url=url) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise TarFormatError(f"this table is damaged: {str(error).splitlines()[0]}", url=url) from error
