@@ -38,7 +38,7 @@ class Listing:
         """Return the record batch *rows*, which begins with row *first*. Raises: StorageError for values of no use."""
         names = rows.schema.names
         column = {name: rows.column(name) for name in names}
-        begins, ends = (self._numbers_in(column[name], name, first) for name in (schema.BEGIN, schema.END))
+        begins, ends = (self.numbers_in(column[name], name, first).to_pylist() for name in (schema.BEGIN, schema.END))
         shards = column[schema.SHARD].to_pylist()
         found = column[schema.VERSION].to_pylist() if schema.VERSION in column else [None] * len(shards)
         numbers = list(map(self._number, zip(shards, found, strict=True), range(first, first + len(rows))))
@@ -51,26 +51,36 @@ class Listing:
                 raise self.failure(row, place, f"the sample cannot begin at {place.begin} and end at {place.end}")
         return Piece(first, places, keys)
 
-    def _numbers_in(self, column: Any, name: str, first: int) -> list[int]:
+    def numbers_in(self, column: Any, name: str, first: int) -> Any:
+        """Return *column*, called *name*, from row *first* on, as one of int64. Raises: StorageError if it can't be."""
         pa = schema.arrow()
         if column.null_count:
             row = first + column.is_null().to_pylist().index(True)
             raise StorageError(f"row {row}: {name} is null", url=self.table)
         try:
-            return column.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+            return column.cast(pa.int64())
         except pa.ArrowException as error:
             raise StorageError(f"{name} is not a whole number: {str(error).splitlines()[0]}", url=self.table) from None
 
     def _number(self, named: tuple[str | None, str | None], row: int) -> int:
         """Return the number of the shard with this name and version."""
         name, version = named
-        if not isinstance(name, str) or not name:
-            raise StorageError(f"row {row}: {schema.SHARD} is no name of a shard", url=self.table)
+        if not isinstance(name, str):
+            raise self._nameless(row)
         number = self._numbers.setdefault((name, version), len(self.urls))
         if number == len(self.urls):
-            self.urls.append(Url(schema.resolved(name, self._folder)))
+            self.urls.append(self.url(name, row))
             self.versions.append(version)
         return number
+
+    def url(self, name: object, row: int) -> Url:
+        """Return the URL of the shard that is called *name* in *row*. Raises: StorageError, UsageError."""
+        if not isinstance(name, str) or not name:
+            raise self._nameless(row)
+        return Url(schema.resolved(name, self._folder))
+
+    def _nameless(self, row: int) -> StorageError:
+        return StorageError(f"row {row}: {schema.SHARD} is no name of a shard", url=self.table)
 
     def failure(self, row: int, place: Place, what: str) -> StorageError:
         """Return the failure of the sample that *row* says is at *place*."""

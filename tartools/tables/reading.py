@@ -17,6 +17,7 @@ from typing import Any
 from tartools import tar
 from tartools.errors import StorageError, TarFormatError, TarToolsError
 from tartools.samples.account import Account
+from tartools.samples.listed import Listed
 from tartools.samples.sample import Batch
 from tartools.storage import versions
 from tartools.storage.objects import object_at
@@ -24,6 +25,7 @@ from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import Stream, check_unchanged
 from tartools.tables import schema, source
+from tartools.tables.columns import TableColumns
 from tartools.tables.fetching import Bytes, FileSpan, fetched, opened, requests_at_once, spans
 from tartools.tables.places import Listing, Piece
 from tartools.tables.requests import Requests
@@ -43,10 +45,11 @@ def table_batches(
     ranges: bool = False,
     listed: bool = True,
     tmpdir: str | None = None,
+    columns: Sequence[str] = (),
 ) -> Iterator[Batch]:
     """Yield the samples that the table *url*, opened as *file*, lists: in batches, in the order of its rows.
 
-    *ranges*, *listed* and *tmpdir* are those of `shards.reading.Reading`.
+    *ranges*, *listed*, *tmpdir* and *columns* are those of `shards.reading.Reading`.
 
     Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard is another one than the table says; TarFormatError for what is no table.
@@ -55,8 +58,11 @@ def table_batches(
         shards = _Shards(url, account, ranges=ranges, listed=listed, tmpdir=tmpdir)
         first = 0
         with closing(shards):
-            for rows in table.batches((schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END)):
-                yield from shards.samples(rows, first)
+            for rows in table.batches((schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END, *columns)):
+                if columns:
+                    yield Listed(shards.columns(rows, first, table), len(rows), partial(shards.samples, rows, first))
+                else:
+                    yield from shards.samples(rows, first)
                 first += len(rows)
             shards.check()
 
@@ -76,6 +82,10 @@ class _Shards:
         """Stop all requests."""
         if self._requests is not None:
             self._requests.close()
+
+    def columns(self, rows: Any, first: int, table: source.Source) -> TableColumns:
+        """Return the columns of *table* for the record batch *rows*, which begins with row *first*."""
+        return TableColumns(rows, first, self._rows, table)
 
     # ---- samples ----
 

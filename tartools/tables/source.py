@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from tartools.errors import TarFormatError
@@ -23,6 +24,15 @@ class Source:
         self.parquet = parquet
         self.names: list[str] = parquet.schema_arrow.names
         self.rows: int = parquet.metadata.num_rows
+
+    @cached_property
+    def fields(self) -> list[str] | None:
+        """The fields that samples may have, in lower case; None if not known."""
+        found = self.parquet.schema_arrow
+        if schema.MEMBERS not in found.names:
+            return None
+        fields = [field.name.lower() for field in found.field(found.names.index(schema.MEMBERS)).type]
+        return fields if len(fields) < schema.MOST_FIELDS else None
 
     def batches(self, columns: Sequence[str], most: int = ROWS) -> Generator[Any, None, None]:
         """Yield those of *columns* that the table has, in record batches of up to *most* rows, in order.

@@ -1,0 +1,131 @@
+"""The columns of a table as values of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tartools.errors import StorageError, shown
+from tartools.tables import schema
+from tartools.tables.places import Listing
+from tartools.tables.source import Source
+
+
+class TableColumns:
+    """The columns of *rows*, a record batch that begins with row *first* of the table that *listing* is of.
+
+    *rows* has some of the columns of *table*. See `samples.columns.Columns`.
+    """
+
+    def __init__(self, rows: Any, first: int, listing: Listing, table: Source) -> None:
+        self.url = listing.table
+        self.first = first
+        self.names: Sequence[str] = table.names
+        self._fields = table.fields
+        self._rows = rows
+        self._listing = listing
+        self._known: dict[str, Sequence[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, name: str) -> Any | None:
+        """Return the column *name*, an array of Arrow; None if the table has none."""
+        names = self._rows.schema.names
+        return self._rows.column(names.index(name)) if name in names else None
+
+    def values(self, name: str) -> Sequence[Any] | None:
+        """Return the values of the column *name*: see `samples.columns.Columns`."""
+        if name not in self._known:
+            column = self.column(schema.BEGIN if name == "__size__" else name)
+            if column is None or (name == schema.KEY and column.null_count):
+                return None
+            self._known[name] = self._values(name, column)
+        return self._known[name]
+
+    def lacks(self, field: str) -> bool:
+        """Return whether it is known that no sample of the table has *field*, whatever the case."""
+        return self._fields is not None and field.lower() not in self._fields
+
+    def spans(self) -> tuple[Any, Any]:
+        """Return at which bytes of their shards the samples begin and end, as arrays of int64.
+
+        Raises: StorageError if that can't be.
+        """
+        begins, ends = (self._numbers(name) for name in (schema.BEGIN, schema.END))
+        wrong = (begins < 0) | (begins >= ends)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise StorageError(
+                f"row {self.first + row}: the sample cannot begin at {begins[row]} and end at {ends[row]}", url=self.url
+            )
+        return begins, ends
+
+    def _numbers(self, name: str) -> Any:
+        """Return the column of whole numbers *name* as an array of int64. Raises: StorageError if it is none."""
+        column = self.column(name)
+        assert column is not None
+        return self._listing.numbers_in(column, name, self.first).to_numpy(zero_copy_only=False)
+
+    def shards(self) -> tuple[list[str], Any]:
+        """Return the URLs of shards, and for each row the number of one of these. Raises: StorageError if one has none.
+
+        The same URL may be there more than once.
+        """
+        column = self.column(schema.SHARD)
+        assert column is not None
+        if column.null_count or not len(column):
+            self._listing.piece(self._rows, self.first)  # which says what is wrong
+        column = column if schema.arrow().types.is_dictionary(column.type) else column.dictionary_encode()
+        urls: list[str] = [self._listing.url(name, self.first) for name in column.dictionary.to_pylist()]
+        return urls, column.indices.to_numpy()
+
+    def _values(self, name: str, column: Any) -> Sequence[Any]:
+        if name == "__size__":
+            begins, ends = self.spans()
+            return (ends - begins).tolist()  # type: ignore[no-any-return]
+        if name == schema.SHARD:
+            urls, numbers = self.shards()
+            named = [shown(url) for url in urls]
+            return [named[number] for number in numbers.tolist()]
+        try:
+            if name == schema.KEY:
+                return [
+                    key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
+                    for key in column.to_pylist()
+                ]
+            return plain(column)
+        except UnicodeDecodeError:
+            raise StorageError(f"the column {name} is not UTF-8 text", url=self.url) from None
+
+
+def plain(column: Any) -> Sequence[Any]:
+    """Return the values of *column* as str, int, float, bool, list or dict; None for null.
+
+    Bytes are written in hex. A single-precision number is the one with the fewest digits. Anything else (dates,
+    decimals) is the text that Arrow makes of it.
+    """
+    pa = schema.arrow()
+    is_a = pa.types
+    if is_a.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if is_a.is_floating(kind) and not is_a.is_float64(kind):
+        column = column.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
+    elif is_a.is_binary(kind) or is_a.is_large_binary(kind) or is_a.is_fixed_size_binary(kind):
+        return [None if value is None else value.hex() for value in column.to_pylist()]
+    elif is_a.is_temporal(kind) or is_a.is_decimal(kind):
+        column = column.cast(pa.string())
+    values: list[Any] = column.to_pylist()
+    return list(map(_simple, values)) if is_a.is_nested(kind) else values
+
+
+def _simple(value: Any) -> Any:
+    """Return *value*, from inside a list or struct, as something that JSON can hold."""
+    if isinstance(value, dict):
+        return {name: _simple(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return list(map(_simple, value))
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
