@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError
 from tartools.samples.sample import Batch, Sample
-from tartools.samples.values import INDEX, PSEUDO, Column, getter, lookup
+from tartools.samples.values import INDEX, PSEUDO, Column, as_text, getter, lookup
 
 if TYPE_CHECKING:
     from tartools.samples.account import Account
@@ -159,12 +159,4 @@ def _cells(found: Sequence[Any], typed: bool) -> Sequence[object]:
     """Return the values *found* in a column of a table, as `values` yields them."""
     if typed:
         return [ABSENT if value is None else value for value in found]
-    return [value if value is None or isinstance(value, str) else _as_text(value) for value in found]
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return repr(value)
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
+    return [value if value is None or isinstance(value, str) else as_text(value) for value in found]

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class Listed(Batch):
-    """*count* samples whose values *columns* has. *read* gives the samples themselves, in batches, each time anew."""
+    """*count* samples whose values *columns* has. `read(m, n)` gives samples number m to n (exclusive), in batches."""
 
     __slots__ = ("_count", "_read", "columns")
+    columns: Columns
 
-    def __init__(self, columns: Columns, count: int, read: Callable[[], Iterator[Batch]]) -> None:
-        self.columns = columns
+    def __init__(self, columns: Columns, count: int, read: Callable[[int, int], Iterator[Batch]]) -> None:
+        self.columns: Columns = columns
         self._count = count
         self._read = read
         self._shards = self.groups = self._lone = self.offset = None
@@ -38,11 +39,12 @@ class Listed(Batch):
             yield from batch
 
     def __getitem__(self, number: int) -> Sample:
-        return next(islice(self, number, None))
+        (batch,) = self.batches(number, number + 1)
+        return batch[0]
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield the samples as they are read."""
-        return self._read()
+    def batches(self, first: int = 0, last: int | None = None) -> Iterator[Batch]:
+        """Yield samples number *first* to *last* (exclusive; None: to the end) as they are read, each time anew."""
+        return self._read(first, self._count if last is None else last)
 
     def fitting(self, first: int, room: int) -> int:
         """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""

@@ -260,6 +260,11 @@ class Batch:
         shard = self.shard if self._shards is None else self._shards[number]
         return _sample(keys[number], shard, None, source, starts[number], starts[number + 1])
 
+    @property
+    def shards(self) -> Sequence[str]:
+        """The URLs of the shards that the samples were read from: one for all of them, or one for each."""
+        return (self.shard,) if self._shards is None else self._shards
+
     def fitting(self, first: int, room: int) -> int:
         """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""
         if self.groups is None:

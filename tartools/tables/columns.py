@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from tartools.errors import StorageError, shown
+from tartools.samples.values import as_text
 from tartools.tables import schema
 from tartools.tables.places import Listing
 from tartools.tables.source import Source
@@ -43,9 +45,42 @@ class TableColumns:
             self._known[name] = self._values(name, column)
         return self._known[name]
 
+    def keys(self, rows: Sequence[int]) -> list[str]:
+        """Return the keys of *rows*."""
+        column = self.column(schema.KEY)
+        assert column is not None
+        return list(self._values(schema.KEY, column.take(schema.arrow().array(rows, "int64"))))
+
+    def taken(self, name: str, rows: Sequence[int]) -> Sequence[Any] | None:
+        """Return the values of the column *name* for *rows*, as `values` does."""
+        column = self.column(name)
+        return None if column is None else self._values(name, column.take(schema.arrow().array(rows, "int64")))
+
+    def counts(self, name: str, rows: Sequence[int]) -> dict[str, int] | None:
+        """Return how often the column *name* has each value in *rows*: see `samples.columns.Columns`."""
+        found = self.taken(name, rows)
+        return None if found is None else dict(Counter(map(as_text, (value for value in found if value is not None))))
+
+    def members(self) -> tuple[list[str], Any, Any] | None:
+        """Return where the members of samples are: see `samples.columns.Columns`."""
+        import numpy as np
+
+        column = self.column(schema.MEMBERS)
+        if column is None or self._fields is None:
+            return None
+        pa = schema.arrow()
+        parts = [place.flatten() for place in column.flatten()]
+        offsets, sizes = (
+            np.stack([place[part].cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) for place in parts], 1)
+            if parts
+            else np.empty((len(self), 0), np.int64)
+            for part in (0, 1)
+        )
+        return [field.name for field in column.type], offsets, sizes
+
     def lacks(self, field: str) -> bool:
         """Return whether it is known that no sample of the table has *field*, whatever the case."""
-        return self._fields is not None and field.lower() not in self._fields
+        return self._fields is not None and field.lower() not in map(str.lower, self._fields)
 
     def spans(self) -> tuple[Any, Any]:
         """Return at which bytes of their shards the samples begin and end, as arrays of int64.
@@ -89,14 +124,14 @@ class TableColumns:
             named = [shown(url) for url in urls]
             return [named[number] for number in numbers.tolist()]
         try:
-            if name == schema.KEY:
-                return [
-                    key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
-                    for key in column.to_pylist()
-                ]
-            return plain(column)
+            return keys(column) if name == schema.KEY else plain(column)
         except UnicodeDecodeError:
             raise StorageError(f"the column {name} is not UTF-8 text", url=self.url) from None
+
+
+def keys(column: Any) -> list[str]:
+    """Return the keys in *column*, of text or bytes."""
+    return [key if isinstance(key, str) else key.decode("utf-8", "surrogateescape") for key in column.to_pylist()]
 
 
 def plain(column: Any) -> Sequence[Any]:

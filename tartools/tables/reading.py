@@ -60,7 +60,7 @@ def table_batches(
         with closing(shards):
             for rows in table.batches((schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END, *columns)):
                 if columns:
-                    yield Listed(shards.columns(rows, first, table), len(rows), partial(shards.samples, rows, first))
+                    yield shards.listed(rows, first, table)
                 else:
                     yield from shards.samples(rows, first)
                 first += len(rows)
@@ -83,9 +83,13 @@ class _Shards:
         if self._requests is not None:
             self._requests.close()
 
-    def columns(self, rows: Any, first: int, table: source.Source) -> TableColumns:
-        """Return the columns of *table* for the record batch *rows*, which begins with row *first*."""
-        return TableColumns(rows, first, self._rows, table)
+    def listed(self, rows: Any, first: int, table: source.Source) -> Listed:
+        """Return the samples of the record batch *rows* of *table*, which begins with row *first*, with its columns."""
+
+        def read(low: int, high: int) -> Iterator[Batch]:
+            return self.samples(rows.slice(low, high - low), first + low)
+
+        return Listed(TableColumns(rows, first, self._rows, table), len(rows), read)
 
     # ---- samples ----
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import Any
 
+from tartools import storage
 from tartools.errors import TarFormatError
-from tartools.storage import files
+from tartools.storage.url import Url
 from tartools.tables import schema
+from tartools.tar.compression import head_of
 
 NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
 ROWS = 1 << 13  # read from a table at a time
@@ -27,12 +29,19 @@ class Source:
 
     @cached_property
     def fields(self) -> list[str] | None:
-        """The fields that samples may have, in lower case; None if not known."""
+        """The fields that samples may have; None if not known."""
         found = self.parquet.schema_arrow
         if schema.MEMBERS not in found.names:
             return None
-        fields = [field.name.lower() for field in found.field(found.names.index(schema.MEMBERS)).type]
-        return fields if len(fields) < schema.MOST_FIELDS else None
+        kind = found.field(found.names.index(schema.MEMBERS)).type
+        pa = schema.arrow()
+        if not pa.types.is_struct(kind) or any(
+            not pa.types.is_struct(field.type) or [part.name for part in field.type] != ["offset", "size"]
+            for field in kind
+        ):
+            return None
+        fields = [field.name for field in kind]
+        return fields if len(fields) < schema.MOST_FIELDS and "\ufffd" not in "".join(fields) else None
 
     def batches(self, columns: Sequence[str], most: int = ROWS) -> Generator[Any, None, None]:
         """Yield those of *columns* that the table has, in record batches of up to *most* rows, in order.
@@ -46,12 +55,37 @@ class Source:
                     yield batch
 
 
+def is_table(url: str) -> bool:
+    """Tell whether *url* is a table, by its first bytes. Stdin and commands are not looked into: False.
+
+    Raises: StorageError if *url* is on a server and can't be read.
+    """
+    url = Url(url)
+    if url.is_local and not url.read_command:
+        if storage.plain_size(url) is None:
+            return False
+        with closing(storage.open_read(url)) as stream:
+            return stream.file is not None and head_of(stream.file).startswith(schema.MAGIC)
+    if not url.is_stored or url.read_command:
+        return False
+    from tartools.storage.objects import object_at
+    from tartools.storage.objects.retry import with_retries
+
+    def begins() -> bool:
+        with closing(object_at(url).get(0, len(schema.MAGIC), "").body) as body:
+            return body.read(len(schema.MAGIC)) == schema.MAGIC
+
+    return with_retries(begins, url)
+
+
 @contextmanager
 def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
     """Give the table *url*, whose bytes *file* has if it is open already; *file* is closed at the end.
 
     Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or no table.
     """
+    from tartools.storage import files
+
     pa = schema.arrow()
     with file or files.reading(url) as seekable:
         with _arrow_errors(url):
