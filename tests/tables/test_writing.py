@@ -89,17 +89,56 @@ def test_random_archives(seed: int, run: Run, tmp_path: Path) -> None:
         assert good(run, "tarcat", "t.parquet") == good(run, *line, "a.tar")
 
 
-def test_parts_of_a_table(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [["-n", "30"], ["-s", "40000"], ["--shards", "7"], ["-n", "9", "--maxshards", "3", "--start", "5"]]
+)
+def test_parts_of_a_table(options: list[str], run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(some(200))
     good(run, "tarsort", "-S", "shuffle", "a.tar", "-o", "t.parquet")
     good(run, "tarcat", "t.parquet", "-o", "t.tar")
     (tmp_path / "tables").mkdir()
     (tmp_path / "shards").mkdir()
-    for options in (["-n", "30"], ["-s", "40000"], ["--shards", "7"], ["-n", "9", "--maxshards", "3", "--start", "5"]):
-        made = good(run, "tarsplit", *options, "--force", "t.parquet", "-o", "tables/part-%03d.parquet").decode()
-        whole = good(run, "tarsplit", *options, "--force", "t.tar", "-o", "shards/part-%03d.tar").decode()
-        assert made.replace("tables/", "shards/").replace(".parquet", ".tar") == whole
-        for table, shard in zip(made.split(), whole.split(), strict=True):
-            assert good(run, "tarcat", table) == (tmp_path / shard).read_bytes()
-            assert rows_of(tmp_path / table).column("__shard__").to_pylist()[0] == "../a.tar"
+    made = good(run, "tarsplit", *options, "t.parquet", "-o", "tables/part-%03d.parquet").decode()
+    whole = good(run, "tarsplit", *options, "t.tar", "-o", "shards/part-%03d.tar").decode()
+    assert made.replace("tables/", "shards/").replace(".parquet", ".tar") == whole
+    for table, shard in zip(made.split(), whole.split(), strict=True):
+        assert good(run, "tarcat", table) == (tmp_path / shard).read_bytes()
+        assert rows_of(tmp_path / table).column("__shard__").to_pylist()[0] == "../a.tar"
     assert len(os.listdir(tmp_path / "tables")) == len(os.listdir(tmp_path / "shards"))
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        (["tarcat", "-f", "cls"], "-f"),
+        (["tarcat", "-x", "cls"], "-x"),
+        (["tarpcat", "--rekey", "{index}"], "--rekey"),
+        (["tarcat", "-z"], "-z"),
+        (["tarsort", "-z"], "-z"),
+        (["tarproc", "-c", "true"], ""),
+        (["tarsplit", "-z"], "-z writes gzip, but this name ends in .parquet"),
+    ],
+    ids=str,
+)
+def test_what_changes_samples_is_refused(line: list[str], option: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(some(5))
+    done = run(*line, "a.tar", "-o", "t.parquet")
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
+    assert option in done.stderr and ".parquet" in done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["a.tar"]
+
+
+def test_rows_with_one_key(run: Run, tmp_path: Path) -> None:
+    """Members of one sample in two shards: a shard joins them, a table can't; equal ones are chosen from by -u."""
+    (tmp_path / "a.tar").write_bytes(make_tar([("x.txt", b"a"), ("y.txt", b"b")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([("x.cls", b"1"), ("y.cls", b"2")]))
+    done = run("tarsort", "a.tar", "b.tar", "-o", "t.parquet")
+    assert done.status == 1 and "2 rows have the key 'x', and a table can't list their members as one" in done.stderr
+    assert not (tmp_path / "t.parquet").exists()
+    good(run, "tarindex", "a.tar", "b.tar", "a.tar", "-o", "t.parquet")
+    done = run("tarsort", "-u", "first", "t.parquet", "-o", "u.parquet")
+    assert done.status == 1 and "3 rows have the key 'x'" in done.stderr
+    good(run, "tarindex", "a.tar", "a.tar", "-o", "aa.parquet")
+    good(run, "tarsort", "-u", "first", "aa.parquet", "-o", "u.parquet")
+    assert good(run, "tarcat", "u.parquet") == good(run, "tarcat", "a.tar")
+    assert good(run, "tarsort", "-u", "first", "t.parquet") == good(run, "tarsort", "-u", "first", "a.tar", "b.tar")
