@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any
 
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.storage.streams import Stream
 from tartools.tables.places import Listing, Piece
-from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup
+from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, padded
 
 ALONE = 64  # rows that are read one by one behind damage, before the next are read together again
 
@@ -45,13 +45,12 @@ class Checker:
 
         Returns its number, and up to where they should be read one by one.
         """
-        import numpy as np
-
-        bounds = np.append(rows.begins, rows.ends[-1])
+        bounds: list[int]
         if joined:
-            bounds = np.concatenate(([0], np.cumsum(rows.ends[at:] - rows.begins[at:])))
-            bounds = np.concatenate((np.zeros(at, np.int64), bounds))
-        begin, until = int(bounds[at]), int(bounds[-1])
+            bounds = [0] * (at + 1) + (rows.ends[at:] - rows.begins[at:]).cumsum().tolist()
+        else:
+            bounds = [*rows.begins.tolist(), int(rows.ends[-1])]
+        begin, until = bounds[at], bounds[-1]
         url = self._listing.table if joined else self._listing.urls[int(rows.numbers[0])]
         upto = 0
         try:
@@ -60,9 +59,9 @@ class Checker:
                 if not found:
                     if isinstance(part, ContiguousGroups):
                         end = part.starts[-1] + getattr(part.source, "base", 0)
-                        upto = min(max(at + 1, int(np.searchsorted(bounds, end))), len(rows))
+                        upto = min(max(at + 1, bisect_left(bounds, end)), len(rows))
                     break
-                self._count(rows, at, at + found)
+                self._count(bounds[at + found] - bounds[at])
                 batch = Batch(part, self._urls(rows, at, at + found))  # type: ignore[arg-type]
                 at += found
                 yield batch
@@ -72,8 +71,6 @@ class Checker:
 
     def _one_by_one(self, rows: Piece, low: int, high: int, stream_of: Callable[[int], Stream]) -> Iterator[Batch]:
         """Yield the samples *low* to *high* of *rows*. Raises: StorageError for one that is not as its row says."""
-        import numpy as np
-
         for index in range(low, high):
             number, begin, end = rows.place(index)
             stream = stream_of(index)
@@ -83,39 +80,43 @@ class Checker:
             except TarFormatError as error:
                 raise self._listing.failure(rows, index, error.message) from error
             row = replace(rows.part(index, index + 1), keys=None)
-            if len(parts) != 1 or matching(parts[0], row, 0, np.array([start, start + end - begin])) != 1:
+            if len(parts) != 1 or matching(parts[0], row, 0, [start, start + end - begin]) != 1:
                 raise self._listing.failure(rows, index, "this is not one sample")
             batch = Batch(parts[0], self._listing.urls[number])  # type: ignore[arg-type]
             if rows.keys is not None and batch.keys[0] != rows.keys[index]:
                 what = "the key of the sample there is {!r}, not {!r}"
                 keys = (key.decode("utf-8", "replace") for key in (batch.keys[0], rows.keys[index]))
                 raise self._listing.failure(rows, index, what.format(*keys))
-            self._count(rows, index, index + 1)
+            self._count(end - begin)
             yield batch
 
     def _urls(self, rows: Piece, low: int, high: int) -> str | list[str]:
         """Return the URL of the shard of rows *low* to *high*, or those of each if they differ."""
+        if high == low + 1:
+            return self._listing.urls[int(rows.numbers[low])]
         numbers: list[int] = rows.numbers[low:high].tolist()
         if len(set(numbers)) == 1:
             return self._listing.urls[numbers[0]]
         return [self._listing.urls[number] for number in numbers]
 
-    def _count(self, rows: Piece, low: int, high: int) -> None:
-        size = int((rows.ends[low:high] - rows.begins[low:high]).sum())
+    def _count(self, size: int) -> None:
         self._account.bytes_in += size
         self._account.unpacked += size
 
 
-def matching(part: Parsed, rows: Piece, at: int, bounds: Any) -> int:
+def matching(part: Parsed, rows: Piece, at: int, bounds: list[int]) -> int:
     """Return how many samples *part* has, if they are those of *rows* from *at* on, which begin at *bounds*; else 0."""
     if isinstance(part, ContiguousGroups):
         keys, starts, base = part.keys, part.starts, getattr(part.source, "base", 0)
     elif isinstance(part, ScatteredGroup) and part.offset is not None:
         keys, base = [part.key], 0
-        starts = [part.offset, part.offset + sum(member.stored for member in part.members)]
+        starts = [
+            part.offset,
+            part.offset + sum(data - start + padded(size) for _, _, start, data, size, _ in part.members),
+        ]
     else:
         return 0
     upto = at + len(keys)
-    if upto > len(rows) or (bounds[at : upto + 1] - base).tolist() != starts:
+    if upto > len(rows) or bounds[at : upto + 1] != ([start + base for start in starts] if base else starts):
         return 0
     return len(keys) if rows.keys is None or rows.keys[at:upto] == keys else 0

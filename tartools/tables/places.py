@@ -97,10 +97,15 @@ class Listing:
 
     def _places(self, column: Any, name: str, first: int) -> Any:
         """Return the column *name* of begins or ends as an array of int64."""
+        import numpy as np
+
         pa = schema.arrow()
         if column.null_count:
             row = first + column.is_null().to_pylist().index(True)
             raise StorageError(f"row {row}: {name} is null", url=self.table)
+        found = column.to_numpy(zero_copy_only=False)
+        if found.dtype.kind == "i" or (found.dtype.kind == "u" and found.max(initial=0) <= MOST):
+            return found.astype(np.int64, copy=False)
         try:
             return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
         except pa.ArrowException:
@@ -169,5 +174,5 @@ def _encoded(column: Any) -> tuple[Any, list[object]]:
 
     pa = schema.arrow()
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    numbers = encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.add(numbers, 1), encoded.dictionary.to_pylist()
+    numbers = encoded.indices.to_numpy(zero_copy_only=False)  # null is NaN
+    return np.nan_to_num(numbers, nan=-1).astype(np.int64) + 1, encoded.dictionary.to_pylist()

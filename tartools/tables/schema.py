@@ -46,6 +46,8 @@ def raw(column: Any) -> Any:
     pa = arrow()
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if column.type == pa.string():  # the common case; `cast` takes 60 ms to import
+        return column.view(pa.binary())
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         raise pa.ArrowTypeError("no text")
     return column.cast(pa.large_binary())
