@@ -24,16 +24,25 @@ class Source:
         self.names: list[str] = parquet.schema_arrow.names
         self.rows: int = parquet.metadata.num_rows
 
-    def batches(self, columns: Sequence[str], most: int = ROWS) -> Generator[Any, None, None]:
+    def batches(
+        self, columns: Sequence[str], most: int = ROWS, groups: Sequence[int] | None = None
+    ) -> Generator[Any, None, None]:
         """Yield those of *columns* that the table has, in record batches of up to *most* rows, in order.
+
+        Only those of the row groups *groups*, if they are given.
 
         Holds: a row group of these columns. Raises: TarFormatError if the table is damaged.
         """
         wanted = [name for name in columns if name in self.names]
         with _arrow_errors(self.url):
-            for batch in self.parquet.iter_batches(most, columns=wanted, use_threads=False):
+            for batch in self.parquet.iter_batches(most, columns=wanted, row_groups=groups, use_threads=False):
                 if len(batch):
                     yield batch
+
+    def read(self, columns: Sequence[str] | None) -> Any:
+        """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError."""
+        with _arrow_errors(self.url):
+            return self.parquet.read(columns=columns)
 
 
 @contextmanager
