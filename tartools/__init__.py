@@ -6,10 +6,13 @@
     with tartools.TarWriter("out.tar") as writer:
         writer.write({"__key__": "n01", "jpg": picture, "cls": 3})
 
+    table = tartools.Table("train.parquet")
+    table[41], table[[7, 3, 99]], table.find("train/n01/a")
+
     tartools.map_samples(function, "train-{000..147}.tar", "out.tar", workers=4)
 
-`read`, `write`, `open`, `TarWriter`, `Sample`, `map_samples` and `map_shards` are the public names, with the errors in
-`tartools.errors`. They are loaded when they are first used, so that a command pays only for what it needs.
+`read`, `write`, `open`, `TarWriter`, `Sample`, `Table`, `map_samples` and `map_shards` are the public names, with the
+errors in `tartools.errors`. They are loaded when they are first used, so that a command pays only for what it needs.
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ if TYPE_CHECKING:
     from tartools.run.functions import map_samples, map_shards
     from tartools.samples.sample import Sample
     from tartools.shards.library import TarWriter, open, read, write
+    from tartools.tables.table import Table
 
     __version__: str
 
-__all__ = ["Sample", "TarWriter", "map_samples", "map_shards", "open", "read", "write"]
+__all__ = ["Sample", "Table", "TarWriter", "map_samples", "map_shards", "open", "read", "write"]
 
 
 def __getattr__(name: str) -> object:
@@ -32,6 +36,10 @@ def __getattr__(name: str) -> object:
         return version("tartools")
     if name not in __all__:
         raise AttributeError(f"module 'tartools' has no attribute {name!r}")
+    if name == "Table":
+        from tartools.tables.table import Table
+
+        return Table
     from tartools.run import functions
     from tartools.shards import library
 

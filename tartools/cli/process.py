@@ -54,12 +54,6 @@ def run(main: Callable[[], int]) -> NoReturn:
         os.kill(os.getpid(), status - SIGNALLED)
     if status == 0 and not _has_work_at_exit():
         os._exit(0)  # taking the interpreter apart takes a third of a short run
-    if "pyarrow" in sys.modules:  # sometimes its threads still run when the interpreter is taken apart, which aborts us
-        import atexit
-
-        atexit._run_exitfuncs()
-        _let_go_of_standard_streams()
-        os._exit(status)
     sys.exit(status)
 
 

@@ -47,7 +47,7 @@ class Columns(Protocol):
         """
         ...
 
-    def shards(self) -> tuple[list[str], Any]:
+    def shards(self) -> tuple[Sequence[str], Any]:
         """Return the URLs of shards, and for each row the number of one of these.
 
         The same URL may be there more than once. Raises: StorageError if a row has none.

@@ -19,6 +19,7 @@ from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import reread, scratch_file
 from tartools.storage.streams import BUFFER, Input, Stream, check_whole, stream_file
 from tartools.storage.url import Url
+from tartools.storage.versions import file_version
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
 
@@ -44,6 +45,15 @@ def reading(url: str) -> io.BufferedReader:
     if known.size == 0 or (known.length == 1 and known.size is not None and known.version):
         return io.BufferedReader(_RangedFile(source, known.size or 0, known.version), BUFFER)
     return _copy(RangedInput(source), url)
+
+
+def version(file: io.BufferedReader) -> str:
+    """Return what *file*, of `reading`, is now, as `versions.version_of` does; of a copy only the size."""
+    raw: object = file.raw
+    if isinstance(raw, _RangedFile):
+        return raw.version
+    about = os.fstat(file.fileno())
+    return file_version(about) if isinstance(getattr(raw, "name", None), str) else str(about.st_size)
 
 
 def _copy(stream: Input, url: str) -> io.BufferedReader:
@@ -80,6 +90,11 @@ class _RangedFile(io.RawIOBase):
         self._input: RangedInput | None = None
         self._at = 0  # of _input
         self._owner = os.getpid()
+
+    @property
+    def version(self) -> str:
+        """The version of the object, as `versions.version_of` gives it."""
+        return f"{self._size} {self._version}"
 
     def readable(self) -> bool:
         return True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from tartools.errors import StorageError, shown
 from tartools.samples.values import as_text
 from tartools.tables import schema
-from tartools.tables.places import Listing
+from tartools.tables.places import Listing, Piece
 from tartools.tables.source import Source
 
 
@@ -82,47 +83,27 @@ class TableColumns:
         """Return whether it is known that no sample of the table has *field*, whatever the case."""
         return self._fields is not None and field.lower() not in map(str.lower, self._fields)
 
+    @cached_property
+    def piece(self) -> Piece:
+        """The rows as places in shards. Raises: StorageError if they can't be."""
+        return self._listing.piece(self._rows, self.first)
+
     def spans(self) -> tuple[Any, Any]:
-        """Return at which bytes of their shards the samples begin and end, as arrays of int64.
+        """Return at which bytes of their shards the samples begin and end: see `samples.columns.Columns`."""
+        return self.piece.begins, self.piece.ends
 
-        Raises: StorageError if that can't be.
-        """
-        begins, ends = (self._numbers(name) for name in (schema.BEGIN, schema.END))
-        wrong = (begins < 0) | (begins >= ends)
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise StorageError(
-                f"row {self.first + row}: the sample cannot begin at {begins[row]} and end at {ends[row]}", url=self.url
-            )
-        return begins, ends
-
-    def _numbers(self, name: str) -> Any:
-        """Return the column of whole numbers *name* as an array of int64. Raises: StorageError if it is none."""
-        column = self.column(name)
-        assert column is not None
-        return self._listing.numbers_in(column, name, self.first).to_numpy(zero_copy_only=False)
-
-    def shards(self) -> tuple[list[str], Any]:
-        """Return the URLs of shards, and for each row the number of one of these. Raises: StorageError if one has none.
-
-        The same URL may be there more than once.
-        """
-        column = self.column(schema.SHARD)
-        assert column is not None
-        if column.null_count or not len(column):
-            self._listing.piece(self._rows, self.first)  # which says what is wrong
-        column = column if schema.arrow().types.is_dictionary(column.type) else column.dictionary_encode()
-        urls: list[str] = [self._listing.url(name, self.first) for name in column.dictionary.to_pylist()]
-        return urls, column.indices.to_numpy()
+    def shards(self) -> tuple[Sequence[str], Any]:
+        """Return the URLs of shards, and for each row the number of one of these: see `samples.columns.Columns`."""
+        return self._listing.urls, self.piece.numbers
 
     def _values(self, name: str, column: Any) -> Sequence[Any]:
         if name == "__size__":
             begins, ends = self.spans()
             return (ends - begins).tolist()  # type: ignore[no-any-return]
         if name == schema.SHARD:
-            urls, numbers = self.shards()
-            named = [shown(url) for url in urls]
-            return [named[number] for number in numbers.tolist()]
+            numbers = self.piece.numbers.tolist()
+            named = {number: shown(self._listing.urls[number]) for number in set(numbers)}
+            return [named[number] for number in numbers]
         try:
             return keys(column) if name == schema.KEY else plain(column)
         except UnicodeDecodeError:

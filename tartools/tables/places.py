@@ -2,88 +2,177 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-from tartools.errors import StorageError, shown
+from tartools.errors import StorageError, TarToolsError, shown
 from tartools.storage.url import Url
 from tartools.tables import schema
-from tartools.tables.fetching import Place
 
 ADVICE = "tarindex makes the table anew"
+MOST = (1 << 63) - 1  # bytes of a shard
 
 
-class Piece(NamedTuple):
-    """Adjacent rows of the table, the first of them row *first*: *places*, and *keys* unless the table has none."""
+@dataclass
+class Piece:
+    """Rows of the table, as columns: numpy arrays of the number of the shard (int32), and of begin and end (int64).
+
+    *keys* is None if they are not to be compared. The first is row *first* of the table, and the others follow it,
+    unless *rows* has the number of each.
+    """
 
     first: int
-    places: list[Place]
-    keys: list[bytes] | None
+    numbers: Any
+    begins: Any
+    ends: Any
+    keys: list[bytes] | None = None
+    rows: Any = None
+
+    def __len__(self) -> int:
+        return len(self.begins)
 
     def part(self, low: int, high: int) -> Piece:
         """Return rows *low* to *high* of these."""
-        return Piece(self.first + low, self.places[low:high], self.keys and self.keys[low:high])
+        return Piece(
+            self.first + low,
+            self.numbers[low:high],
+            self.begins[low:high],
+            self.ends[low:high],
+            None if self.keys is None else self.keys[low:high],
+            None if self.rows is None else self.rows[low:high],
+        )
+
+    def row(self, index: int) -> int:
+        """Return the number that row *index* of these has in the table."""
+        return self.first + index if self.rows is None else int(self.rows[index])
+
+    def place(self, index: int) -> tuple[int, int, int]:
+        """Return shard, begin and end of row *index* of these."""
+        return int(self.numbers[index]), int(self.begins[index]), int(self.ends[index])
 
 
 class Listing:
-    """The shards that the table *url* names: their *urls* and *versions* by number. A version is None if not known."""
+    """The shards that the table *url* names, by number: *urls*, *versions* (None if not known), which are *far*.
 
-    def __init__(self, url: str) -> None:
+    Relative names are relative to *folder*, by default that of the table.
+    """
+
+    def __init__(self, url: str, folder: str | None = None) -> None:
         self.table = url
         self.urls: list[Url] = []
         self.versions: list[str | None] = []
-        self._folder = schema.folder_of(url)
-        self._numbers: dict[tuple[str | None, str | None], int] = {}
+        self.far: list[bool] = []  # not a local file, but on a server
+        self._sizes: list[int] = []  # of the shards in their versions
+        self._folder = schema.folder_of(url) if folder is None else folder
+        self._numbers: dict[tuple[str, str | None], int] = {}
 
-    def piece(self, rows: Any, first: int) -> Piece:
-        """Return the record batch *rows*, which begins with row *first*. Raises: StorageError for values of no use."""
-        names = rows.schema.names
-        column = {name: rows.column(name) for name in names}
-        begins, ends = (self.numbers_in(column[name], name, first).to_pylist() for name in (schema.BEGIN, schema.END))
-        shards = column[schema.SHARD].to_pylist()
-        found = column[schema.VERSION].to_pylist() if schema.VERSION in column else [None] * len(shards)
-        numbers = list(map(self._number, zip(shards, found, strict=True), range(first, first + len(rows))))
-        keys = None
-        if schema.KEY in column and not column[schema.KEY].null_count:
-            keys = [key.encode() if isinstance(key, str) else key for key in column[schema.KEY].to_pylist()]
-        places = list(map(Place, numbers, begins, ends))
-        for row, place in enumerate(places, first):
-            if not 0 <= place.begin < place.end:
-                raise self.failure(row, place, f"the sample cannot begin at {place.begin} and end at {place.end}")
-        return Piece(first, places, keys)
+    def piece(self, rows: Any, first: int, keyed: bool = True) -> Piece:
+        """Return the record batch *rows*, which begins with row *first*; with keys if it has them and *keyed*.
 
-    def numbers_in(self, column: Any, name: str, first: int) -> Any:
-        """Return *column*, called *name*, from row *first* on, as one of int64. Raises: StorageError if it can't be."""
+        Raises: StorageError for values of no use.
+        """
+        import numpy as np
+
+        column = {name: rows.column(name) for name in rows.schema.names}
+        begins, ends = (self._places(column[name], name, first) for name in (schema.BEGIN, schema.END))
+        numbers = self._shards(column[schema.SHARD], column.get(schema.VERSION), first)
+        keys = column.get(schema.KEY) if keyed else None
+        found = Piece(first, numbers, begins, ends, None if keys is None else self._keys(keys, first))
+        sizes = np.array(self._sizes)[numbers]
+        for wrong in np.flatnonzero((begins < 0) | (begins >= ends) | (ends > sizes))[:1].tolist():
+            _, begin, end = found.place(wrong)
+            size = int(sizes[wrong])
+            what = f"the sample cannot begin at {begin} and end at {end}"
+            raise self.failure(found, wrong, what + f" of a shard of {size} bytes" * (begin < end and end > size))
+        return found
+
+    def _keys(self, column: Any, first: int) -> list[bytes] | None:
+        """Return the keys as bytes; None if one is null."""
+        if column.null_count:
+            return None
+        try:
+            return schema.raw(column).to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+        except schema.arrow().ArrowException:
+            raise StorageError(f"row {first}: {schema.KEY} is no text", url=self.table) from None
+
+    def _places(self, column: Any, name: str, first: int) -> Any:
+        """Return the column *name* of begins or ends as an array of int64."""
+        import numpy as np
+
         pa = schema.arrow()
         if column.null_count:
             row = first + column.is_null().to_pylist().index(True)
             raise StorageError(f"row {row}: {name} is null", url=self.table)
+        found = column.to_numpy(zero_copy_only=False)
+        if found.dtype.kind == "i" or (found.dtype.kind == "u" and found.max(initial=0) <= MOST):
+            return found.astype(np.int64, copy=False)
         try:
-            return column.cast(pa.int64())
-        except pa.ArrowException as error:
-            raise StorageError(f"{name} is not a whole number: {str(error).splitlines()[0]}", url=self.table) from None
+            return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        except pa.ArrowException:
+            for row, value in enumerate(column, first):
+                try:
+                    value.cast(pa.int64())
+                except pa.ArrowException:
+                    what = f"row {row}: {name} is {str(value)[:40]}, which is no place in a shard"
+                    raise StorageError(what, url=self.table) from None
+            raise
 
-    def _number(self, named: tuple[str | None, str | None], row: int) -> int:
+    def _shards(self, column: Any, version: Any, first: int) -> Any:
+        """Return the numbers of the shards that *column* names, in their versions."""
+        import numpy as np
+
+        try:
+            found, names = _encoded(column)
+            which, versions = _encoded(version) if version is not None else (np.zeros_like(found), [])
+        except (UnicodeDecodeError, schema.arrow().ArrowException):
+            raise StorageError(f"row {first}: this or a later one has no name of a shard", url=self.table) from None
+        pairs, begins, inverse = np.unique(found * (len(versions) + 1) + which, return_index=True, return_inverse=True)
+        numbers = np.empty(len(pairs), np.int32)
+        for n in np.argsort(begins).tolist():
+            name, version = divmod(int(pairs[n]), len(versions) + 1)
+            numbers[n] = self._number(
+                names[name - 1] if name else None, versions[version - 1] if version else None, first + int(begins[n])
+            )
+        return numbers[inverse]
+
+    def _number(self, name: object, version: object, row: int) -> int:
         """Return the number of the shard with this name and version."""
-        name, version = named
-        if not isinstance(name, str):
-            raise self._nameless(row)
-        number = self._numbers.setdefault((name, version), len(self.urls))
-        if number == len(self.urls):
-            self.urls.append(self.url(name, row))
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise StorageError(f"row {row}: {schema.SHARD} is no name of a shard", url=self.table)
+        if not isinstance(version, str | None):
+            raise StorageError(f"row {row}: {schema.VERSION} is no text", url=self.table)
+        number = self._numbers.get((name, version))
+        if number is None:
+            try:
+                url = Url(schema.resolved(name, self._folder))
+            except TarToolsError as error:
+                raise StorageError(f"row {row}: {error.message}", url=self.table) from None
+            number = self._numbers[name, version] = len(self.urls)
+            self.urls.append(url)
             self.versions.append(version)
+            self._sizes.append(_size_in(version))
+            self.far.append(not url.is_local or bool(url.read_command))
         return number
 
-    def url(self, name: object, row: int) -> Url:
-        """Return the URL of the shard that is called *name* in *row*. Raises: StorageError, UsageError."""
-        if not isinstance(name, str) or not name:
-            raise self._nameless(row)
-        return Url(schema.resolved(name, self._folder))
-
-    def _nameless(self, row: int) -> StorageError:
-        return StorageError(f"row {row}: {schema.SHARD} is no name of a shard", url=self.table)
-
-    def failure(self, row: int, place: Place, what: str) -> StorageError:
-        """Return the failure of the sample that *row* says is at *place*."""
+    def failure(self, rows: Piece, index: int, what: str) -> StorageError:
+        """Return the failure of the sample that row *index* of *rows* is about."""
+        number, begin, _ = rows.place(index)
         return StorageError(
-            f"{what} (row {row} of {shown(self.table)}; {ADVICE})", url=self.urls[place.number], offset=place.begin
+            f"{what} (row {rows.row(index)} of {shown(self.table)}; {ADVICE})", url=self.urls[number], offset=begin
         )
+
+
+def _size_in(version: str | None) -> int:
+    """Return the size in *version* (see `storage.versions`); that of the largest shard if it has none."""
+    size = (version or "").partition(" ")[0]
+    return min(int(size), MOST) if size.isdecimal() else MOST
+
+
+def _encoded(column: Any) -> tuple[Any, list[object]]:
+    """Return the values of *column* as numbers from 1 on, 0 for null, and what they stand for."""
+    import numpy as np
+
+    pa = schema.arrow()
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    numbers = encoded.indices.to_numpy(zero_copy_only=False)  # null is NaN
+    return np.nan_to_num(numbers, nan=-1).astype(np.int64) + 1, encoded.dictionary.to_pylist()

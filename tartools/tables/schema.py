@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import StorageError
 from tartools.storage.url import Url
 
 SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
@@ -41,6 +41,18 @@ def _missing() -> StorageError:
     return StorageError("tables need pyarrow: pip install 'tartools[table]'")
 
 
+def raw(column: Any) -> Any:
+    """Return *column*, of text or bytes, as an array of bytes. Raises: ArrowException if it is neither."""
+    pa = arrow()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.type == pa.string():  # the common case; `cast` takes 60 ms to import
+        return column.view(pa.binary())
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        raise pa.ArrowTypeError("no text")
+    return column.cast(pa.large_binary())
+
+
 def folder_of(url: str) -> str:
     """Return the directory or prefix that the table *url* is in, with its last slash; "" for stdin.
 
@@ -71,11 +83,11 @@ def relative(shard: str, folder: str) -> str:
 def resolved(name: str, folder: str) -> str:
     """Return the URL of the shard *name* in a table in *folder*.
 
-    Raises: UsageError for what a table may not name: commands, stdin, and local files if the table is on a server.
+    Raises: StorageError for what a table may not name: commands, stdin, and local files if the table is on a server.
     """
     url = Url(name)
     far = bool(folder) and not Url(folder).is_local
     outside = url.scheme == "file" or os.path.isabs(name) or ".." in name.split("/")
     if url.scheme in ("-", "pipe") or (far and outside):
-        raise UsageError(f"a table may not name the shard {str(name)!r}", url=folder)
+        raise StorageError(f"a table may not name the shard {str(name)!r}")
     return name if url.scheme or os.path.isabs(name) else folder + name

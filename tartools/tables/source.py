@@ -43,16 +43,25 @@ class Source:
         fields = [field.name for field in kind]
         return fields if len(fields) < schema.MOST_FIELDS and "\ufffd" not in "".join(fields) else None
 
-    def batches(self, columns: Sequence[str], most: int = ROWS) -> Generator[Any, None, None]:
+    def batches(
+        self, columns: Sequence[str], most: int = ROWS, groups: Sequence[int] | None = None
+    ) -> Generator[Any, None, None]:
         """Yield those of *columns* that the table has, in record batches of up to *most* rows, in order.
+
+        Only those of the row groups *groups*, if they are given.
 
         Holds: a row group of these columns. Raises: TarFormatError if the table is damaged.
         """
         wanted = [name for name in columns if name in self.names]
         with _arrow_errors(self.url):
-            for batch in self.parquet.iter_batches(most, columns=wanted, use_threads=False):
+            for batch in self.parquet.iter_batches(most, columns=wanted, row_groups=groups, use_threads=False):
                 if len(batch):
                     yield batch
+
+    def read(self, columns: Sequence[str] | None) -> Any:
+        """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError."""
+        with _arrow_errors(self.url):
+            return self.parquet.read(columns=columns)
 
 
 def is_table(url: str) -> bool:
@@ -89,7 +98,7 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
     pa = schema.arrow()
     with file or files.reading(url) as seekable:
         with _arrow_errors(url):
-            parquet = pa.parquet.ParquetFile(seekable)
+            parquet = pa.parquet.ParquetFile(seekable, pre_buffer=False)  # threads that read end the process badly
         with parquet:
             found = Source(url, parquet)
             lacking = [name for name in NEEDED if name not in found.names]

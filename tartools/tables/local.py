@@ -1,0 +1,231 @@
+"""Samples of local shards that a table lists."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from time import perf_counter
+
+from tartools import storage
+from tartools.errors import StorageError
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.storage import versions
+from tartools.storage.streams import check_unchanged, size_of
+from tartools.tables.checking import Checker
+from tartools.tables.places import Listing, Piece
+from tartools.tar import BLOCK, ContiguousGroups, split_path
+from tartools.tar.header import EXPECTED_SUMS, FAST, SIZES, regular_name
+
+RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
+WALKED = 1 << 16  # bytes; of a larger sample that lies alone only the headers are read
+OPEN_FILES = 128  # at once; macOS allows 256
+BEHIND = "the shard ends before this sample does"
+COLD = 20e-6  # seconds to read a sample from disk; from the page cache it takes 2e-6
+
+
+class LocalShards:
+    """The local shards of *listing*. With *ranges*, samples are ranges of them where that saves reading payloads.
+
+    Several threads may read. Holds: 128 open files.
+    """
+
+    def __init__(self, listing: Listing, account: Account, checker: Checker, ranges: bool) -> None:
+        self._listing = listing
+        self._account = account
+        self._checker = checker
+        self._ranges = ranges
+        self._open: dict[int, io.FileIO] = {}  # least recently used first
+        self._opening = threading.Lock()
+
+    def samples(self, rows: Piece) -> Iterator[Batch]:
+        """Yield the samples of *rows*, in batches."""
+        import numpy as np
+
+        begins, ends, numbers = rows.begins, rows.ends, rows.numbers
+        breaks = np.flatnonzero((begins[1:] != ends[:-1]) | (numbers[1:] != numbers[:-1])) + 1
+        edges = np.concatenate(([0], breaks, [len(rows)]))
+        sizes = ends[edges[1:] - 1] - begins[edges[:-1]]
+        large = sizes > RUN
+        if self._ranges:
+            large |= (sizes > WALKED) & (np.diff(edges) == 1)
+        low = 0
+        for run in np.flatnonzero(large).tolist():
+            begin, end = int(edges[run]), int(edges[run + 1])
+            yield from self._gathered(rows.part(low, begin))
+            yield from self._run(rows.part(begin, end))
+            low = end
+        yield from self._gathered(rows.part(low, len(rows)))
+
+    def _run(self, rows: Piece) -> Iterator[Batch]:
+        """Yield the samples of *rows*, which lie side by side in one file."""
+        file = self.file(rows, 0)
+        number, begin, end = rows.place(0)
+        if size_of(file) < int(rows.ends[-1]):
+            index = int(rows.ends.searchsorted(size_of(file), "right"))
+            raise self._listing.failure(rows, index, BEHIND)
+        if len(rows) == 1 and self._ranges:
+            key = key_at(file, begin, end)
+            if key is not None and rows.keys in (None, [key]):
+                self._account.bytes_in += end - begin
+                self._account.unpacked += end - begin
+                yield Batch(ContiguousGroups(file, [key], [begin, end], None, [0]), self._listing.urls[number])
+                return
+        yield from self._checker.samples(rows, lambda index: FileSpan(file, int(rows.begins[index])), joined=False)
+
+    def _gathered(self, rows: Piece) -> Iterator[Batch]:
+        """Yield the samples of *rows*, which are small."""
+        if len(rows):
+            yield from self._checker.samples(rows, partial(Gathered, self, rows), joined=True)
+
+    def file(self, rows: Piece, index: int) -> io.FileIO:
+        """Return the shard of row *index* of *rows*; check its version when it is opened."""
+        number = int(rows.numbers[index])
+        with self._opening:
+            file = self._open.pop(number, None)
+            if file is None:
+                file = opened(self._listing.urls[number])
+                known = self._listing.versions[number]
+                if known is not None and versions.file_version(os.fstat(file.fileno())) != known:
+                    what = "this file was changed since the table was made"
+                    raise self._listing.failure(rows, index, what)
+            self._open[number] = file
+            if len(self._open) > OPEN_FILES:
+                check_unchanged(self._open.pop(next(iter(self._open))))
+        return file
+
+    def failure(self, rows: Piece, index: int, what: str) -> StorageError:
+        """Return the failure of the sample that row *index* of *rows* is about."""
+        return self._listing.failure(rows, index, what)
+
+    def check(self) -> None:
+        """Raise StorageError if a file has changed since it was opened."""
+        for file in list(self._open.values()):
+            check_unchanged(file)
+
+
+class FileSpan:
+    """The bytes of an open plain file as a stream, from byte *begin* on. It has a position of its own."""
+
+    start = 0
+
+    def __init__(self, file: io.FileIO, begin: int) -> None:
+        self.file: io.FileIO | None = file
+        self._position = begin
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the file has changed."""
+        assert self.file is not None
+        count = os.preadv(self.file.fileno(), [view], self._position) if len(view) else 0
+        check_unchanged(self.file)
+        self._position += count
+        return count
+
+    def skip(self, count: int, /) -> None:
+        """Skip *count* bytes."""
+        self._position += count
+
+
+class Gathered:
+    """The bytes of *rows*, from row *index* on, one after the other as a stream.
+
+    Once reads have had to wait for the disk, the kernel is asked for all samples before the first is read.
+    """
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, shards: LocalShards, rows: Piece, index: int) -> None:
+        import numpy as np
+
+        self._shards = shards
+        self._rows = rows
+        self._next = index
+        self._done = 0  # bytes of that row that were read
+        self._bounds = np.cumsum(rows.ends - rows.begins)
+        self._cold = False  # the files are not in the page cache
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if a file has changed."""
+        rows, low = self._rows, self._next
+        if low == len(rows) or not len(view):
+            return 0
+        before = int(self._bounds[low - 1]) if low else 0
+        high = int(self._bounds.searchsorted(before + self._done + len(view), "right"))
+        if self._done or high == low:  # a part of one sample
+            _, begin, end = rows.place(low)
+            count = self._read(low, low + 1, [begin + self._done], [min(len(view), end - begin - self._done)], view)
+            self._done += count
+            if begin + self._done == end:
+                self._next, self._done = low + 1, 0
+            return count
+        if len(set(rows.numbers[low:high].tolist())) > OPEN_FILES // 2:
+            high = min(high, low + OPEN_FILES // 2)
+        begins = rows.begins[low:high]
+        count = self._read(low, high, begins.tolist(), (rows.ends[low:high] - begins).tolist(), view)
+        self._next = high
+        return count
+
+    def _read(self, low: int, high: int, begins: list[int], sizes: list[int], view: memoryview) -> int:
+        """Read *sizes* bytes from *begins* on, of the shards of rows *low* to *high*, into *view*; return their sum."""
+        files, at = self._files(low, high), 0
+        if self._cold and hasattr(os, "posix_fadvise"):
+            for file, begin, size in zip(files, begins, sizes, strict=True):
+                os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
+        started = perf_counter()
+        for index, (file, begin, size) in enumerate(zip(files, begins, sizes, strict=True), low):
+            if os.preadv(file.fileno(), [view[at : at + size]], begin) != size:
+                raise self._short(index, file)
+            at += size
+        self._cold = self._cold or perf_counter() - started > COLD * len(files)
+        for file in set(files):
+            check_unchanged(file)
+        return at
+
+    def _files(self, low: int, high: int) -> list[io.FileIO]:
+        """Return the open shard of each of the rows *low* to *high*."""
+        numbers = self._rows.numbers[low:high].tolist()
+        known = {number: self._shards.file(self._rows, low + numbers.index(number)) for number in set(numbers)}
+        return [known[number] for number in numbers]
+
+    def _short(self, index: int, file: io.FileIO) -> StorageError:
+        """Return the failure of row *index*, whose bytes are not all there."""
+        check_unchanged(file)
+        return self._shards.failure(self._rows, index, BEHIND)
+
+
+def key_at(file: io.FileIO, begin: int, end: int) -> bytes | None:
+    """Return the key of the sample in bytes *begin* to *end* of *file*, if its headers, which are read, are sound.
+
+    None if its members are not side by side there, or have other than plain headers: the reader says what is there.
+    """
+    found: tuple[bytes, bool] | None = None
+    while begin < end:
+        block = os.pread(file.fileno(), BLOCK, begin)
+        if len(block) < BLOCK:
+            return None
+        name, size_field, check, prefix = FAST.unpack_from(block)
+        size = SIZES[size_field]
+        if zlib.adler32(block) & 0xFFFF != EXPECTED_SUMS[check] or size < 0:
+            return None
+        if not size and (prefix or b"/" in name):  # perhaps a directory of an old tar
+            return None
+        key, field = split_path(regular_name(block))
+        if found is not None and (not field or found != (key, True)):
+            return None
+        found = key, bool(field)
+        begin += BLOCK + ((size + 511) & -512)
+    check_unchanged(file)
+    return found[0] if found and begin == end else None
+
+
+def opened(url: str) -> io.FileIO:
+    """Return the plain local file *url*. Raises: StorageError if it is none."""
+    file = storage.open_read(url).file
+    if file is None:
+        raise StorageError("this is no regular file", url=url)
+    return file

@@ -1,0 +1,141 @@
+"""Samples of shards on servers that a table lists."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from tartools.errors import StorageError, TarToolsError
+from tartools.samples.sample import Batch
+from tartools.storage import versions
+from tartools.storage.objects import object_at
+from tartools.storage.objects.ranges import RANGE, RangedInput
+from tartools.tables.checking import Checker
+from tartools.tables.fetching import Span, fetched, requests_at_once, spans
+from tartools.tables.places import Listing, Piece
+from tartools.tables.requests import Requests
+
+LARGE = 16 << 20  # bytes; a larger sample is read as a stream
+WINDOW = 32 << 20  # bytes of samples that are requested together
+WINDOWS = 3  # that are under way
+
+Asked = tuple[Piece, list[Span], list[Callable[[], bytes]]]
+
+
+class RemoteShards:
+    """The shards of *listing* that are on servers. Several threads may read.
+
+    Holds: up to 256 MiB of samples for each `samples` that is under way.
+    """
+
+    def __init__(self, listing: Listing, checker: Checker) -> None:
+        self._listing = listing
+        self._checker = checker
+        self._requests = Requests(requests_at_once())
+        self._locks: dict[int, threading.Lock] = {}  # of shards whose versions are being asked for
+
+    def close(self) -> None:
+        """Stop all requests."""
+        self._requests.close()
+
+    def samples(self, rows: Piece) -> Iterator[Batch]:
+        """Yield the samples of *rows*, in batches."""
+        import numpy as np
+
+        sizes = rows.ends - rows.begins
+        bounds = np.cumsum(sizes)
+        large = np.flatnonzero(sizes > LARGE).tolist()
+        waiting: deque[Asked] = deque()
+        low = 0
+        while low < len(rows):
+            before = int(bounds[low - 1]) if low else 0
+            high = max(low + 1, int(bounds.searchsorted(before + WINDOW, "right")))
+            high = min([high, *(row for row in large if row >= low)])
+            if high > low:
+                waiting.append(self._ask(rows.part(low, high)))
+            while len(waiting) >= WINDOWS or (waiting and (high == len(rows) or high == low)):
+                yield from self._received(*waiting.popleft())
+            if high == low:
+                high += 1
+                yield from self._streamed(rows.part(low, high))
+            low = high
+        while waiting:
+            yield from self._received(*waiting.popleft())
+
+    def _streamed(self, rows: Piece) -> Iterator[Batch]:
+        """Yield the sample of *rows*, which is too large for one request."""
+        number, begin, end = rows.place(0)
+        streams: list[RangedInput] = []
+
+        def stream_of(_index: int) -> RangedInput:
+            size, _, tag = self._version(number).partition(" ")
+            source = object_at(self._listing.urls[number])
+            streams.append(RangedInput(source, begin, min(RANGE, end - begin), int(size), tag))
+            return streams[-1]
+
+        try:
+            yield from self._checker.samples(rows, stream_of, joined=True)
+        except StorageError as error:
+            if error.offset == begin:  # it names the row
+                raise
+            raise self._listing.failure(rows, 0, error.message) from error
+        finally:
+            for stream in streams:
+                stream.close()
+
+    def _version(self, number: int) -> str:
+        """Return the version of the shard *number*: that of the table, or else what the shard is now."""
+        with self._locks.setdefault(number, threading.Lock()):
+            known = self._listing.versions[number]
+            if known is None:
+                known = self._listing.versions[number] = versions.version_of(self._listing.urls[number])
+        return known
+
+    def _fetch(self, span: Span) -> bytes:
+        """Return the bytes of *span*: in a thread, so that the versions of many shards are asked for side by side."""
+        return fetched(self._listing.urls[span.number], span.begin, span.end, self._version(span.number))
+
+    def _ask(self, rows: Piece) -> Asked:
+        """Request the bytes of *rows*."""
+        wanted = spans(rows)
+        return rows, wanted, [self._requests.ask(partial(self._fetch, span)) for span in wanted]
+
+    def _received(self, rows: Piece, wanted: list[Span], answers: list[Callable[[], bytes]]) -> Iterator[Batch]:
+        """Yield the samples of *rows*, whose bytes were requested."""
+        data = [memoryview(b"")] * len(rows)
+        for span, answer in zip(wanted, answers, strict=True):
+            try:
+                content = memoryview(answer())
+            except TarToolsError as error:
+                raise self._listing.failure(rows, min(span.wanted), error.message) from error
+            for index in span.wanted:
+                _, begin, end = rows.place(index)
+                data[index] = content[begin - span.begin : end - span.begin]
+        yield from self._checker.samples(rows, partial(Parts, data), joined=True)
+
+
+class Parts:
+    """The bytes of *parts*, from number *index* on, one after the other as a stream."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, parts: list[memoryview], index: int) -> None:
+        self._parts = parts
+        self._next = index
+        self._done = 0  # bytes of that part that were read
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end."""
+        count = 0
+        while count < len(view) and self._next < len(self._parts):
+            part = self._parts[self._next][self._done : self._done + len(view) - count]
+            view[count : count + len(part)] = part
+            count += len(part)
+            self._done += len(part)
+            if self._done == len(self._parts[self._next]):
+                self._next, self._done = self._next + 1, 0
+        return count

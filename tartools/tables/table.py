@@ -1,0 +1,348 @@
+"""`Table`: the samples of a table by number and by key, for Python programs."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from tartools import storage
+from tartools.errors import StorageError, TarFormatError
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
+from tartools.storage import files
+from tartools.tables import schema, source
+from tartools.tables.places import Listing, Piece
+from tartools.tables.reading import Shards
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PLACES = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END)
+BATCH = 1 << 16  # rows
+
+
+class Table:
+    """The samples that the table *url* lists, each by its number.
+
+        table = tartools.Table("s3://bucket/train.parquet")
+        sample = table[41]                        # one range request
+        batch = table[[7, 3, 99]]                 # ranges near each other are joined, requests made side by side
+        easy = table.take(numpy.flatnonzero(table.column("score") > 0.5))
+
+    A row is compared with its shard when its sample is read: the version of the shard, headers and their checksums, and
+    that the members end where the row says. The key is compared by `find` only, because keys are not held.
+    Samples own their bytes; of a local shard, members above 1 MiB stay ranges of the file until they are asked for.
+
+    It pickles as URL and rows. Forks and other processes may use it: each opens files and connections of its own. It
+    starts no process. Several threads may read at once.
+
+    Holds: 20 bytes a row, once samples of several row groups were asked for; 128 open files.
+    Raises: StorageError if the table or a shard can't be read, or is another one than before; TarFormatError if the
+    table is damaged; IndexError, KeyError.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._set(url, None, None, "")
+        with self._opened() as table:
+            self._length: int = table.rows
+
+    @classmethod
+    def from_arrow(cls, table: Any, url: str = "") -> Table:
+        """Return the table of the rows of *table*, a `pyarrow.Table` with `__shard__`, `__begin__` and `__end__`.
+
+        Relative names of shards are relative to the folder of *url*, or else to the current directory. It pickles with
+        all its rows.
+        """
+        for name in source.NEEDED:
+            if name not in table.column_names:
+                raise TarFormatError(f"this is no table of samples: it has no column {name}", url=url)
+        made = cls.__new__(cls)
+        made._set(url, table, None, "")
+        made._length = len(table)
+        return made
+
+    def _set(self, url: str, held: Any, rows: Any, version: str) -> None:
+        self._url = url
+        self._held = held  # a pyarrow.Table, if it is not a file
+        self._rows = rows  # numbers of rows of the file, in the order of this table; None: all
+        self._version = version  # of the file; "": not opened yet
+        self._places: _Placed | None = None  # all rows of this table
+        self._near: _Placed | None = None  # the first row group that was asked for
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"<Table {self._url or 'from arrow'!r} of {len(self)} samples>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self._url, self._held, self._rows, self._version, self._length)
+
+    # ---- samples ----
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray[Any, Any]) -> list[Sample]: ...
+    def __getitem__(self, index: Any) -> Sample | list[Sample]:
+        """Return the sample of a row, or the list of samples of many rows, in the order that they are given in."""
+        if hasattr(index, "__index__") and not getattr(index, "ndim", 0):
+            return self._samples([self._checked(operator.index(index))])[0]
+        return self._samples(self._numbers(index))
+
+    def __iter__(self) -> Iterator[Sample]:
+        for first in range(0, len(self), 1 << 10):
+            yield from self[first : first + (1 << 10)]
+
+    def find(self, key: str) -> Sample:
+        """Return the first sample with *key*. Reads the column of keys up to it. Raises: KeyError."""
+        import numpy as np
+
+        raw = key.encode("utf-8", "surrogateescape")
+        first = 0
+        for batch in self._batches((schema.KEY,)):
+            found = np.flatnonzero(np.array(schema.raw(batch.column(0)).to_numpy(zero_copy_only=False)) == raw)
+            row = self._first_of(found + first)
+            if row is not None:
+                return self._samples([row], [raw])[0]
+            first += len(batch)
+        raise KeyError(key)
+
+    def _first_of(self, found: Any) -> int | None:
+        """Return the row of this table that is the first of the rows *found* of the file."""
+        import numpy as np
+
+        if self._rows is not None:
+            found = np.flatnonzero(np.isin(self._rows, found))
+        return int(found[0]) if len(found) else None
+
+    def _checked(self, row: int) -> int:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of a table of {len(self)} rows")
+        return row % len(self)
+
+    def _numbers(self, rows: Any) -> Any:
+        """Return *rows*, which are what `__getitem__` takes, as an array of numbers from 0 on."""
+        import numpy as np
+
+        if isinstance(rows, slice):
+            return np.arange(*rows.indices(len(self)))
+        found = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
+        if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
+            raise TypeError(f"rows are whole numbers, in one dimension, not {found.dtype} in {found.ndim}")
+        for wrong in found[(found >= len(self)) | (found < -len(self))][:1].tolist():
+            self._checked(wrong)
+        return np.where(found < 0, found + len(self), found).astype(np.int64)
+
+    def _samples(self, rows: Any, keys: list[bytes] | None = None) -> list[Sample]:
+        import numpy as np
+
+        if not len(rows):
+            return []
+        rows = np.asarray(rows, np.int64)
+        wanted = rows if self._rows is None else self._rows[rows]
+        held = self._near if self._places is None else self._places
+        if held is None and self._held is None:
+            held = self._near = self._group_of(int(wanted[0]))
+        at = rows
+        if self._places is None:
+            at = wanted - (held.first if held else 0)
+            if held is None or at.min() < 0 or at.max() >= len(held.piece):
+                held = self._places = self._loaded()
+                at = rows
+        assert held is not None
+        return held.samples(at, wanted, keys)
+
+    def _group_of(self, row: int) -> _Placed:
+        """Return the places of the rows of the file that are in one row group with *row*."""
+        import numpy as np
+
+        with self._opened() as table:
+            about = table.parquet.metadata
+            ends = np.cumsum([about.row_group(number).num_rows for number in range(about.num_row_groups)])
+            group = int(ends.searchsorted(row, "right"))
+            if group == len(ends):
+                raise TarFormatError("this table is damaged: rows are missing", url=self._url)
+            first = int(ends[group - 1]) if group else 0
+            return _Placed.of(self._url, table.batches(PLACES, BATCH, [group]), int(ends[group]) - first, first)
+
+    def _loaded(self) -> _Placed:
+        """Return the places of all rows of this table."""
+        count = self._length
+        if self._rows is not None:
+            count = len(self._held) if self._held is not None else self._count()
+        whole = _Placed.of(self._url, self._batches(PLACES), count)
+        return whole if self._rows is None else whole.taken(self._rows)
+
+    def _count(self) -> int:
+        with self._opened() as table:
+            return int(table.rows)
+
+    # ---- columns ----
+
+    def column(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the values of the column *name*, in the order of the rows.
+
+        Whole numbers with nulls become floats with NaN. Raises: KeyError if there is no such column.
+        """
+        return self._read([name]).column(0).to_numpy()  # type: ignore[no-any-return]
+
+    @property
+    def arrow(self) -> Any:
+        """The rows as a `pyarrow.Table`. Names of shards are as this process can open them, not as in the file."""
+        return self._named(self._read(None), lambda name: name)
+
+    def _read(self, names: list[str] | None) -> Any:
+        """Return the columns *names*, None for all, of the rows of this table."""
+        if self._held is not None:
+            found = self._held
+            known = found.column_names
+        else:
+            with self._opened() as table:
+                known = table.names
+                wanted = names if names is None or names[0] in known else []
+                found = table.read(wanted)
+        for name in names or ():
+            if name not in known:
+                raise KeyError(f"the table has no column {name!r}; it has {' '.join(known)}")
+        found = found if names is None else found.select(names)
+        return found if self._rows is None else found.take(self._rows)
+
+    def take(self, rows: slice | Iterable[int] | np.ndarray[Any, Any]) -> Table:
+        """Return the table of these *rows*, in the order that they are given in; a row may come several times."""
+        wanted = self._numbers(rows)
+        made = Table.__new__(Table)
+        made._set(self._url, self._held, wanted if self._rows is None else self._rows[wanted], self._version)
+        made._length = len(wanted)
+        if self._places is not None:
+            made._places = self._places.taken(wanted)
+        return made
+
+    def write(self, url: str, *, force: bool = False) -> None:
+        """Write the rows as the table *url*, which appears when it is complete.
+
+        Names of shards are relative to its folder where both can be moved together.
+        Holds: all columns of the rows. Raises: StorageError if it exists, unless *force*.
+        """
+        folder = schema.folder_of(url)
+        rows = self._named(self._read(None), lambda name: schema.relative(name, folder))
+        pa = schema.arrow()
+        with (
+            storage.writing(url, force) as sink,
+            pa.parquet.ParquetWriter(pa.PythonFile(sink, "w"), rows.schema, compression="zstd") as writer,
+        ):
+            writer.write_table(rows, row_group_size=schema.ROW_GROUP)
+
+    def _named(self, rows: Any, name_of: Any) -> Any:
+        """Return *rows* with the names of their shards resolved, and given by `name_of(url)`."""
+        pa = schema.arrow()
+        column = rows.column(schema.SHARD).unify_dictionaries()
+        folder = schema.folder_of(self._url)
+        chunks = []
+        for chunk in column.chunks:
+            encoded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+            names = [name and name_of(schema.resolved(name, folder)) for name in encoded.dictionary.to_pylist()]
+            chunks.append(
+                pa.DictionaryArray.from_arrays(encoded.indices.cast(pa.int32()), pa.array(names, pa.string()))
+            )
+        kind = pa.dictionary(pa.int32(), pa.string())
+        place = rows.column_names.index(schema.SHARD)
+        return rows.set_column(place, schema.SHARD, pa.chunked_array(chunks, kind)).unify_dictionaries()
+
+    # ---- the file ----
+
+    def _batches(self, names: Sequence[str]) -> Iterator[Any]:
+        """Yield the columns *names* of all rows of the file, in record batches. Raises: StorageError without keys."""
+        if self._held is not None:
+            known = self._held.column_names
+        else:
+            with self._opened() as table:
+                known = table.names
+        if names[0] not in known:
+            raise StorageError(f"this table has no column {names[0]}", url=self._url)
+        if self._held is not None:
+            yield from self._held.select([name for name in names if name in known]).to_batches(BATCH)
+            return
+        with self._opened() as table:
+            found = 0
+            for batch in table.batches(names, BATCH):
+                found += len(batch)
+                yield batch
+            if found != table.rows:
+                raise TarFormatError(f"this table is damaged: it has {found} of {table.rows} rows", url=self._url)
+
+    def _opened(self) -> Any:
+        """Open the file. Raises: StorageError if it is another one than before."""
+        if not storage.is_repeatable(self._url):
+            raise StorageError("a table is a file or an object: this can't be read twice", url=self._url)
+        file = files.reading(self._url)
+        try:
+            version = files.version(file)
+            if self._version not in ("", version):
+                raise StorageError("was replaced since it was opened", url=self._url)
+            self._version = version
+        except BaseException:
+            file.close()
+            raise
+        return source.opened(self._url, file)
+
+
+class _Placed:
+    """Where the samples of some rows are: *piece* begins with row *first* of the file. Opens their shards when needed.
+
+    Several threads, and forks, may use it.
+    """
+
+    def __init__(self, listing: Listing, piece: Piece, first: int = 0) -> None:
+        self.piece = piece
+        self.first = first
+        self._listing = listing
+        self._shards: tuple[int, Shards] | None = None  # and the process that opened them
+
+    @classmethod
+    def of(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> _Placed:
+        """Return the places of the *count* rows of *batches*. Raises: TarFormatError if they are not so many."""
+        import numpy as np
+
+        listing, at = Listing(url), 0
+        columns: Any = (np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.int64))
+        for batch in batches:
+            found = listing.piece(batch, first + at, keyed=False)
+            if at + len(found) <= count:
+                for column, part in zip(columns, (found.numbers, found.begins, found.ends), strict=True):
+                    column[at : at + len(found)] = part
+            at += len(found)
+        if at != count:
+            raise TarFormatError(f"this table is damaged: it has {at} of {count} rows", url=url)
+        return cls(listing, Piece(first, *columns), first)
+
+    def taken(self, rows: Any) -> _Placed:
+        """Return the places of *rows* of these."""
+        held = self.piece
+        return _Placed(self._listing, Piece(0, held.numbers[rows], held.begins[rows], held.ends[rows]))
+
+    def samples(self, at: Any, rows: Any, keys: list[bytes] | None) -> list[Sample]:
+        """Return the samples of the rows *at* of these, which have these *keys* and are *rows* of the file."""
+        held = self.piece
+        wanted = Piece(0, held.numbers[at], held.begins[at], held.ends[at], keys, rows)
+        return [sample.own() for batch in self._opened().samples(wanted) for sample in batch]
+
+    def _opened(self) -> Shards:
+        """Return the shards, with files and connections of this process."""
+        if self._shards is None or self._shards[0] != os.getpid():
+            self._shards = os.getpid(), Shards(self._listing, Account(), listed=False)
+        return self._shards[1]
+
+    def __del__(self) -> None:
+        """End the threads that make requests."""
+        if self._shards is not None and self._shards[0] == os.getpid():
+            self._shards[1].close()
+
+
+def _unpickled(url: str, held: Any, rows: Any, version: str, length: int) -> Table:
+    made = Table.__new__(Table)
+    made._set(url, held, rows, version)
+    made._length = length
+    return made
