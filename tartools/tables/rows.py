@@ -90,6 +90,7 @@ class Block:
         members = sample.members
         begin = self._begin(sample, members, batch, number)
         seen: set[bytes] = set()
+        twice = False
         position = begin
         for member in members:
             data = position + member.data - member.start
@@ -99,9 +100,11 @@ class Block:
                 offsets, sizes = self._columns(field)
                 offsets.append(data)
                 sizes.append(member.size)
-            elif field:  # neither of the two can be named by the field
-                self.offsets[field][-1] = ABSENT
+            twice = twice or field in seen
             seen.add(field)
+        if twice:  # the columns can't tell of all members, so they tell of none
+            for field in filter(None, seen):
+                self.offsets[field][-1] = ABSENT
         self.keys.append(sample.raw_key)
         self.begins.append(begin)
         self.ends.append(position)

@@ -17,6 +17,7 @@ from tartools.tar import BLOCK
 if TYPE_CHECKING:
     from tartools.samples.columns import Columns
 
+FEW = 1000  # keys that are always listed
 NOWHERE = 1 << 62  # offset of a member that a sample lacks
 
 
@@ -43,7 +44,8 @@ class Places(NamedTuple):
 def count_listed(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
     """Return the counts of *batch* as `counting.count_batch` does; classes and pictures only if there are columns.
 
-    Raises: StorageError for columns that can't be true.
+    Of many keys, those of samples that have all fields are left out: they can only be asked for if there are samples
+    without any field too, and take much memory. Raises: StorageError for columns that can't be true.
     """
     found = Statistics(listed=listed)
     assert isinstance(batch, Listed)
@@ -109,12 +111,11 @@ def _count(columns: Columns, places: Places, low: int, kinds: FieldKinds, listed
     combinations = _combinations(places.order)
     names = ["/".join(places.fields[number] for number in order) for order, _ in combinations]
     found.combinations = bounded({name: len(rows) for name, (_, rows) in zip(names, combinations, strict=True)})
-    found.keys = bounded(
-        {
-            name: list(zip(rows[:listed].tolist(), columns.keys((rows[:listed] + low).tolist()), strict=True))
-            for name, (_, rows) in zip(names, combinations, strict=True)
-        }
-    )
+    found.keys = {}
+    for name, (order, rows) in zip(names, combinations, strict=True):
+        rows = rows[: 0 if listed > FEW and len(order) == len(places.fields) else listed]
+        found.keys[name] = list(zip(rows.tolist(), columns.keys((rows + low).tolist()), strict=True))
+    found.keys = bounded(found.keys)
     found.fields = {
         places.fields[number]: _field(columns, places, low, number, kinds)
         for number in dict.fromkeys(number for order, _ in combinations for number in order)
