@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
@@ -17,10 +17,9 @@ from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination
 from tartools.storage.url import Url
 from tartools.storage.versions import Look, look
-from tartools.tables import order, rows, schema
-from tartools.tables.fetching import requests_at_once
+from tartools.tables import order, rows, schema, source, unified
 from tartools.tables.inputs import Inputs, Part, TablePart
-from tartools.tables.requests import Requests
+from tartools.tables.places import Listing
 from tartools.tables.spool import Spool
 from tartools.tables.unified import ShardNumbers
 from tartools.tables.writing import RowBatch, TableWriter
@@ -76,8 +75,13 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
     return inputs
 
 
-def looks(urls: Iterable[str]) -> dict[str, Look]:
+def looks(urls: Sequence[str]) -> dict[str, Look]:
     """Return what each of *urls* is now; servers are asked side by side."""
+    if all(Url(url).is_local for url in urls):
+        return {url: look(url) for url in urls}
+    from tartools.tables.fetching import requests_at_once
+    from tartools.tables.requests import Requests
+
     with closing(Requests(requests_at_once())) as requests:
         answers = {url: requests.ask(partial(look, url)) for url in urls}
         return {url: answer() for url, answer in answers.items()}
@@ -117,4 +121,31 @@ def row_batches(inputs: Inputs) -> Iterator[RowBatch]:
 
 def rows_at(inputs: Inputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
     """Return the rows of *inputs* at *positions*, in that order; see `order.in_order`."""
-    return map(RowBatch, order.in_order(inputs, positions, tmpdir))
+    return (RowBatch(rows.drop_columns([order.ROW])) for rows in order.in_order(inputs, positions, tmpdir))
+
+
+def samples_at(inputs: Inputs, positions: Iterable[int], account: Account, reading: Reading) -> Iterator[Batch]:
+    """Return the samples that the rows of *inputs* at *positions* list, in that order. Whoever takes them counts them.
+
+    All *positions* are read before this returns. Raises: StorageError if a sample is not as its row says.
+    """
+    columns = (schema.SHARD, schema.KEY, schema.BEGIN, schema.END)
+    found = order.in_order(inputs, positions, reading.tmpdir, columns)
+    return _samples(inputs, found, account, reading)
+
+
+def _samples(inputs: Inputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
+    from tartools.tables.reading import Shards
+
+    names = [part.url for part in inputs.parts if isinstance(part, TablePart)]
+    listing = Listing(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", folder="")
+    shards = Shards(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
+    with closing(shards):
+        for rows in found:
+            for first in range(0, len(rows), source.ROWS):
+                few = rows.slice(first, source.ROWS)
+                table = unified.table_rows(few.drop_columns([order.ROW]), inputs.shards.since(0)).combine_chunks()
+                piece = listing.piece(table.to_batches()[0], first)
+                piece.rows = few.column(order.ROW).to_numpy()
+                yield from shards.samples(piece)
+        shards.check()

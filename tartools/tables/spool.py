@@ -58,8 +58,8 @@ class Spool:
             ]
         )
 
-    def batches(self) -> Iterator[Any]:
-        """Yield the rows in unified record batches, in the order in which they were added."""
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows in unified record batches, in the order in which they were added; only *columns*, if given."""
         import numpy as np
 
         pa = schema.arrow()
@@ -68,14 +68,14 @@ class Spool:
         types = [whole.field(name).type for name in self._names]
         index, end, before = 0, 0, ""
         for block in self._blocks():
-            shard, keys, begins, ends, columns, facts = marshal.loads(block)  # noqa: S302  # from our own process
+            shard, keys, begins, ends, found, facts = marshal.loads(block)  # noqa: S302  # from our own process
             count = len(keys)
             begin, stop = (np.frombuffer(column, np.int64) for column in (begins, ends))
             numbered = _numbered(begin, stop, *((index, end) if shard == before else (0, 0)))
-            places = [_places(columns.get(field), count) for field in fields]
+            places = [_places(found.get(field), count) for field in fields]
             values = zip(*facts, strict=True) if facts else ()
             members = whole.field(schema.MEMBERS).type
-            yield pa.RecordBatch.from_arrays(
+            made = pa.RecordBatch.from_arrays(
                 [
                     pa.array(np.full(count, self._numbers[shard], np.int32)),
                     pa.array(numbered),
@@ -89,6 +89,7 @@ class Spool:
                 ],
                 schema=whole,
             )
+            yield made if columns is None else made.select([name for name in whole.names if name in columns])
             index, end, before = int(numbered[-1]) + 1, int(stop[-1]), shard
 
     def _blocks(self) -> Iterator[bytes]:
