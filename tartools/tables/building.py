@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import marshal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tartools import storage
 from tartools.errors import SampleError, StorageError
 from tartools.storage.scratch import reread, scratch_file
 from tartools.storage.versions import version_of
-from tartools.tables import schema
+from tartools.tables import kinds, schema
+from tartools.tables.rows import Fact
 
 
 class Rows:
     """The rows of a table in a temporary file, until the fields and the types of all are known.
 
-    *names* are those of the columns of values, *urls* the shards, which must not change from now on.
+    *facts* are columns of values that the table has in any case, before others that blocks bring. *urls* are the
+    shards, which must not change from now on.
     Holds: one block; disk: about 60 bytes a sample.
     Raises: StorageError without pyarrow, or if a shard can't be read in parts.
     """
 
-    def __init__(self, names: Sequence[str], urls: Sequence[str], tmpdir: str | None = None) -> None:
+    def __init__(self, facts: Sequence[Fact], urls: Sequence[str], tmpdir: str | None = None) -> None:
         schema.check_installed()
-        self._names = names
         self._versions = {url: version_of(url) for url in urls}
         self._folder = ""
         self._file = scratch_file(tmpdir)
         self._fields: dict[bytes, None] = {}
-        self._types: list[Any] = [None] * len(names)
+        self._kinds: dict[Fact, kinds.Kind] = {(name, kind): kind or None for name, kind in facts}
         self.samples = 0
 
     def add(self, block: bytes) -> None:
@@ -41,10 +41,15 @@ class Rows:
             except UnicodeDecodeError:
                 raise SampleError(f"the key {key!r} is not UTF-8, which tables need", url=shard) from None
         self._fields.update(dict.fromkeys(columns))
-        for number, values in enumerate(zip(*facts, strict=True)):
-            self._types[number] = widest(self._types[number], values)
+        for fact, values in facts.items():
+            self._kinds[fact] = fact[1] or kinds.wider(self._kinds.get(fact), kinds.kind_of(values))
         self.samples += len(keys)
         self._file.write(len(block).to_bytes(8, "big") + block)
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields that samples had."""
+        return [field.decode("utf-8", "surrogateescape") for field in self._fields]
 
     def write(self, url: str, force: bool) -> None:
         """Write the table *url*. Raises: StorageError, also if a shard has changed."""
@@ -54,16 +59,19 @@ class Rows:
                 raise StorageError("changed while it was read", url=shard)
         self._folder = schema.folder_of(url)
         fields = list(self._fields)[: schema.MOST_FIELDS]
-        types = [kind or pa.string() for kind in self._types]
+        names = [name for name, _ in self._kinds]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SampleError(f"two columns would have the name {twice!r}")
+        types = {fact: kinds.arrow_type(kind) for fact, kind in self._kinds.items()}
         with storage.writing(url, force) as sink:
             whole = self._schema(fields, types)
             with pa.parquet.ParquetWriter(
-                pa.PythonFile(sink, "w"), whole, compression="zstd", write_statistics=[schema.SHARD, *self._names]
+                pa.PythonFile(sink, "w"), whole, compression="zstd", write_statistics=[schema.SHARD, *names]
             ) as writer:
                 for rows in self._row_groups(fields, types, whole):
                     writer.write_table(rows, row_group_size=schema.ROW_GROUP)
 
-    def _schema(self, fields: Sequence[bytes], types: Sequence[Any]) -> Any:
+    def _schema(self, fields: Sequence[bytes], types: Mapping[Fact, Any]) -> Any:
         pa = schema.arrow()
         place = pa.struct([("offset", pa.uint64()), ("size", pa.uint64())])
         return pa.schema(
@@ -75,11 +83,11 @@ class Rows:
                 (schema.BEGIN, pa.uint64()),
                 (schema.END, pa.uint64()),
                 (schema.MEMBERS, pa.struct([(field.decode("utf-8", "replace"), place) for field in fields])),
-                *zip(self._names, types, strict=True),
+                *((name, type_) for (name, _), type_ in types.items()),
             ]
         )
 
-    def _row_groups(self, fields: Sequence[bytes], types: Sequence[Any], whole: Any) -> Iterator[Any]:
+    def _row_groups(self, fields: Sequence[bytes], types: Mapping[Fact, Any], whole: Any) -> Iterator[Any]:
         """Yield tables of at least as many rows as a row group has, but for the last."""
         pa = schema.arrow()
         held, count = [], 0
@@ -92,7 +100,7 @@ class Rows:
         if held:
             yield pa.Table.from_batches(held, whole)
 
-    def _batches(self, fields: Sequence[bytes], types: Sequence[Any], whole: Any) -> Iterator[Any]:
+    def _batches(self, fields: Sequence[bytes], types: Mapping[Fact, Any], whole: Any) -> Iterator[Any]:
         """Yield the blocks as record batches."""
         import numpy as np
 
@@ -108,7 +116,6 @@ class Rows:
             numbered = _numbered(begin, np.frombuffer(ends, np.int64), *((index, end) if shard == before else (0, 0)))
             which = pa.array(np.full(count, numbers[shard], np.int32))
             places = [_places(columns.get(field), count) for field in fields]
-            values = zip(*facts, strict=True) if facts else ()
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.DictionaryArray.from_arrays(which, pa.array(names)),
@@ -120,7 +127,7 @@ class Rows:
                     pa.StructArray.from_arrays(places, fields=list(whole.field(schema.MEMBERS).type))
                     if fields
                     else pa.array([{}] * count, whole.field(schema.MEMBERS).type),
-                    *(_typed(column, kind) for column, kind in zip(values, types, strict=True)),
+                    *(kinds.column(facts.get(fact) or [None] * count, type_) for fact, type_ in types.items()),
                 ],
                 schema=whole,
             )
@@ -159,31 +166,3 @@ def _places(found: tuple[bytes, bytes] | None, count: int) -> Any:
         ["offset", "size"],
         mask=pa.array(absent),
     )
-
-
-def widest(known: Any, values: Iterable[object]) -> Any:
-    """Return the type of a column with *values* that had the type *known* so far (None: only nulls)."""
-    pa = schema.arrow()
-    try:
-        kind = pa.array(values).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.string()
-    if pa.types.is_null(kind):
-        return known
-    if known is None or known == kind:
-        return kind
-    numbers = (pa.int64(), pa.float64())
-    return pa.float64() if known in numbers and kind in numbers else pa.string()
-
-
-def _typed(values: Sequence[object], kind: Any) -> Any:
-    """Return *values* as a column of type *kind*; what is no text goes into a column of strings as JSON."""
-    pa = schema.arrow()
-    if pa.types.is_string(kind):
-        values = [
-            value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for value in values
-        ]
-    if pa.types.is_floating(kind):  # pyarrow refuses whole numbers that a double can't hold exactly
-        values = [None if value is None else float(value) for value in values]  # type: ignore[arg-type]
-    return pa.array(values, kind)
