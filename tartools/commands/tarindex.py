@@ -1,4 +1,4 @@
-"""Make a table of the samples in shards.
+r"""Make a table of the samples in shards.
 
 Reads each SHARD, local or remote, and writes a Parquet file with a row for each sample: in which shard it is, at which
 bytes, and where its members are. Every command reads such a table as it reads shards, and DuckDB, Polars, pandas and
@@ -7,7 +7,20 @@ Spark choose and order its rows. So a subset, an order or a mixture of a data se
 The columns are __shard__, __version__ (of the shard), __index__ (number of the sample in its shard), __key__,
 __begin__ and __end__ (bytes in the shard), and __members__ (offset and size of each field). -f adds columns of values:
 FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD, FIELD:path.in.json. The values of a column are whole
-numbers if all of them are, else numbers, else text; values inside JSON keep their type.
+numbers if all of them are, else numbers, else text; values inside JSON keep their type if all have the same. Where a
+sample has no value it is null; a field that no sample has is a failure. Large payloads of local files are read only if
+a column needs them.
+
+--pictures adds five columns for each field of pictures, which are recognized by the last part of their field (jpg,
+png ...): FIELD.width, FIELD.height, FIELD.format (such as JPEG), FIELD.mode (such as RGB; these are Pillow's words) and
+FIELD.broken (why it can't be read, else null). Only the header of a picture is read; --decode decodes all of it, of an
+animation the first frame, and finds those that are cut or damaged too.
+
+--hash adds FIELD.blake2b: the BLAKE2b digest of the payload, of 16 bytes (b2sum -l 128). --dhash adds FIELD.dhash, 64
+bits that are alike for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
+pixels (Lanczos); then, row by row from the top left, a bit is 1 if a pixel is darker than its right neighbour. The
+first bit is the highest. It is null for pictures that are broken or have more than 89,478,485 pixels. The dhash of
+imagehash is the same.
 
 A shard that lies below the directory of the table is named relative to it, so that both can be moved together. Shards
 must not be compressed, since no part of a compressed shard can be read alone: tarcat a.tgz -o a.tar unpacks one.
@@ -15,12 +28,26 @@ must not be compressed, since no part of a compressed shard can be read alone: t
 Examples:
   Make a table of 148 shards, with the class of each sample:
     tarindex -f cls 'train-{000..147}.tar' -o train.parquet
+  Find pictures that are small, and those that are broken:
+    tarindex --pictures --decode 'train-*.tar' -o train.parquet
+    duckdb -c "SELECT __key__, \"jpg.broken\" FROM 'train.parquet'
+               WHERE \"jpg.width\" < 200 OR \"jpg.broken\" IS NOT NULL"
+  Leave out pictures that were seen before, byte by byte:
+    tarindex --hash jpg 'train-*.tar' -o train.parquet
+    duckdb -c "COPY (SELECT DISTINCT ON (\"jpg.blake2b\") * FROM 'train.parquet')
+               TO 'unique.parquet'"
+  Find pairs of pictures that look alike:
+    tarindex --dhash jpg 'train-*.tar' -o train.parquet
+    duckdb -c "SELECT a.__key__, b.__key__ FROM 'train.parquet' a, 'train.parquet' b
+               WHERE a.__key__ < b.__key__
+               AND bit_count(xor(a.\"jpg.dhash\", b.\"jpg.dhash\")) < 6"
   Choose samples by SQL, and read them:
     duckdb -c "COPY (FROM 'train.parquet' WHERE cls = 7) TO 'sevens.parquet'"
     tarcat sevens.parquet > sevens.tar
 """
 
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -30,6 +57,9 @@ from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
 from tartools.storage.names.expand import expand
 
+if TYPE_CHECKING:
+    from tartools.tables import facts
+
 
 class TableOutput(cli.Group):
     """The table to write."""
@@ -38,30 +68,56 @@ class TableOutput(cli.Group):
     force: cli.Force = False
 
 
+class Columns(cli.Group):
+    """What the table says of each sample."""
+
+    fields: Annotated[
+        list[str] | None,
+        Option("-f", "--fields", metavar="SPEC", help="Columns of values, in quotes: 'cls json:score'."),
+    ] = None
+    pictures: Annotated[bool, Option("--pictures", help="Columns of size, format and mode of pictures.")] = False
+    decode: Annotated[bool, Option("--decode", help="Decode all pictures, to tell which are broken.")] = False
+    hashed: Annotated[
+        list[str] | None, Option("--hash", metavar="FIELD", help="A column of digests, to find equal payloads.")
+    ] = None
+    likened: Annotated[
+        list[str] | None, Option("--dhash", metavar="FIELD", help="A column of hashes, alike for similar pictures.")
+    ] = None
+
+    @property
+    def wanted(self) -> "facts.Wanted":
+        """What is wanted, with the functions that look at pictures. Raises: UsageError."""
+        from tartools.tables import facts
+
+        found = facts.wanted(self.fields or (), self.hashed or (), self.likened or ())
+        if not (self.pictures or self.decode or self.likened):
+            return found
+        from tartools.show import decoding, text
+
+        pictures = facts.Pictures(text.is_picture_field, partial(decoding.facts, decode=self.decode))
+        return found._replace(
+            pictures=pictures if self.pictures or self.decode else None, likeness=decoding.difference_hash
+        )
+
+
 @cli.command(__doc__)
 def tarindex(
     account: Account,
     source: cli.Inputs,
     output: TableOutput,
-    fields: Annotated[
-        list[str] | None,
-        Option("-f", "--fields", metavar="SPEC", help="Columns of values, in quotes: 'cls json:score'."),
-    ] = None,
+    columns: Columns,
     parallel: cli.Parallel = 0,
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
     from tartools.shards import listing
-    from tartools.tables import facts
 
     if not output.url:
         raise UsageError("-o TABLE is required")
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    columns = facts.columns(fields or ())
-    wanted = facts.values(columns) if columns else None
+    wanted = columns.wanted
     reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
-    indexing = listing.Indexing(reading, cli.workers(parallel), [column.name for column in columns], wanted)
-    inputs = listing.listed(urls, account, indexing)
+    inputs = listing.listed(urls, account, listing.Indexing(reading, cli.workers(parallel), wanted))
     destination = listing.TableDestination(output.url, output.force, inputs)
     write_batches(counted(listing.row_batches(inputs), account), destination, account)

@@ -18,6 +18,7 @@ from tartools.shards.writing import Destination
 from tartools.storage.url import Url
 from tartools.storage.versions import Look, look
 from tartools.tables import order, rows, schema, source, unified
+from tartools.tables.facts import Wanted
 from tartools.tables.inputs import Inputs, Part, TablePart
 from tartools.tables.places import Listing
 from tartools.tables.spool import Spool
@@ -28,12 +29,11 @@ NOWHERE = "a table can't list these samples, because they are in no file or obje
 
 
 class Indexing(NamedTuple):
-    """How shards are indexed: as *reading* says, by *most* workers (4 at most), with columns *names* of *facts*."""
+    """How shards are indexed: as *reading* says, by *most* workers (4 at most), with the facts that are *wanted*."""
 
     reading: Reading
     most: int
-    names: Sequence[str] = ()
-    facts: rows.Facts | None = None
+    wanted: Wanted | None = None
 
 
 class TableDestination(Destination):
@@ -91,9 +91,11 @@ def _indexed(
     urls: Sequence[str], looked: Mapping[str, Look], shards: ShardNumbers, account: Account, indexing: Indexing
 ) -> Spool:
     """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
+    wanted = indexing.wanted
+    of = wanted.of if wanted is not None and wanted.any else None
 
     def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
-        yield from rows.blocks(batches, indexing.facts)
+        yield from rows.blocks(batches, of)
 
     versions: dict[str, str] = {}
     for url in urls:
@@ -103,14 +105,16 @@ def _indexed(
                 "this server has no ranges, or no versions (ETag), so no part can be read alone", url=url
             )
         versions[url] = version
-    reading = indexing.reading._replace(plain=True, ranges=indexing.facts is None)
-    spool = Spool(indexing.names, versions, shards, reading.tmpdir)
+    reading = indexing.reading._replace(plain=True, ranges=True)
+    spool = Spool(wanted.known if wanted is not None else (), versions, shards, reading.tmpdir)
     with closing(gather(urls, account, reading, work, lambda _: None, most=min(indexing.most, WORKERS))) as blocks:
         for block in blocks:
             spool.add(block)
     for url, now in looks(urls).items():
         if now.version != versions[url]:
             raise StorageError("changed while it was read", url=url)
+    if wanted is not None and spool.rows:
+        wanted.check_seen(spool.fields)
     return spool
 
 
