@@ -39,6 +39,15 @@ class Source:
                 if len(batch):
                     yield batch
 
+    def groups(self) -> Iterator[tuple[int, int, int]]:
+        """Yield number, first row and number of rows of each row group."""
+        first = 0
+        about = self.parquet.metadata
+        for group in range(about.num_row_groups):
+            count = about.row_group(group).num_rows
+            yield group, first, count
+            first += count
+
     def read(self, columns: Sequence[str] | None) -> Any:
         """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError."""
         with _arrow_errors(self.url):
