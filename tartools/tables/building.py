@@ -58,7 +58,11 @@ class Rows:
         with storage.writing(url, force) as sink:
             whole = self._schema(fields, types)
             with pa.parquet.ParquetWriter(
-                pa.PythonFile(sink, "w"), whole, compression="zstd", write_statistics=[schema.SHARD, *self._names]
+                pa.PythonFile(sink, "w"),
+                whole,
+                compression="zstd",
+                write_statistics=[schema.SHARD, *self._names],
+                write_page_checksum=True,
             ) as writer:
                 for rows in self._row_groups(fields, types, whole):
                     writer.write_table(rows, row_group_size=schema.ROW_GROUP)

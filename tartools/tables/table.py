@@ -226,7 +226,9 @@ class Table:
         pa = schema.arrow()
         with (
             storage.writing(url, force) as sink,
-            pa.parquet.ParquetWriter(pa.PythonFile(sink, "w"), rows.schema, compression="zstd") as writer,
+            pa.parquet.ParquetWriter(
+                pa.PythonFile(sink, "w"), rows.schema, compression="zstd", write_page_checksum=True
+            ) as writer,
         ):
             writer.write_table(rows, row_group_size=schema.ROW_GROUP)
 
