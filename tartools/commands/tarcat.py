@@ -26,6 +26,7 @@ from tartools.samples.account import Account
 from tartools.shards.reading import Reading, counted, read_batches, read_each, read_samples
 from tartools.shards.writing import write_batches, write_samples
 from tartools.storage.names.expand import expand
+from tartools.tar.compression import is_table_name
 
 
 @cli.command(__doc__)
@@ -34,6 +35,9 @@ def tarcat(account: Account, source: cli.Inputs, output: cli.Output, wanted: cli
     urls = _cat.order(expand(*source.named), choice)
     storage.check_output(output.url, output.force, urls)
     reading = Reading(source.lax, source.skip_special, forks=True)
+    if is_table_name(output.url):
+        _cat.write_table(urls, output, wanted, choice, account, reading, cli.workers(0))
+        return
     if _cat.everything(choice, wanted):
         reading = reading._replace(ranges=True, listed=False)
         batches = counted(read_batches(urls, account, reading), account)

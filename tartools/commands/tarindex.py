@@ -20,16 +20,14 @@ Examples:
     tarcat sevens.parquet > sevens.tar
 """
 
-from collections.abc import Generator, Iterator
 from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch
-from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, counted
+from tartools.shards.writing import write_batches
 from tartools.storage.names.expand import expand
 
 
@@ -53,22 +51,17 @@ def tarindex(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    from tartools.tables import building, facts, rows
+    from tartools.shards import listing
+    from tartools.tables import facts
 
     if not output.url:
         raise UsageError("-o TABLE is required")
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     columns = facts.columns(fields or ())
-    table = building.Rows([column.name for column in columns], urls, tmpdir)
     wanted = facts.values(columns) if columns else None
-
-    def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
-        yield from rows.blocks(counted(batches, account), wanted)
-
-    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir, ranges=not columns, plain=True)
-    most = min(cli.workers(parallel), WORKERS)
-    for block in gather(urls, account, reading, work, lambda _: None, most=most):
-        table.add(block)
-    table.write(output.url, output.force)
-    account.samples_out = account.samples_in
+    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
+    indexing = listing.Indexing(reading, cli.workers(parallel), [column.name for column in columns], wanted)
+    inputs = listing.listed(urls, account, indexing)
+    destination = listing.TableDestination(output.url, output.force, inputs)
+    write_batches(counted(listing.row_batches(inputs), account), destination, account)

@@ -31,6 +31,7 @@ from tartools.shards.reading import Reading, check_shards, counted, each, one_by
 from tartools.shards.writing import write_batches, write_samples
 from tartools.stages import shuffle
 from tartools.storage.names.expand import expand
+from tartools.tar.compression import is_table_name
 
 Unordered = Annotated[bool, Option("--unordered", help="Write samples as they arrive, in any order.")]
 
@@ -52,9 +53,12 @@ def tarpcat(
         raise UsageError("--interleave and --unordered exclude each other")
     urls = _cat.order(expand(*source.named), choice)
     storage.check_output(output.url, output.force, urls)
-    check_shards(urls, account)
     reading = Reading(source.lax, source.skip_special)
     most = cli.workers(workers)
+    if is_table_name(output.url):
+        _cat.write_table(urls, output, wanted, choice, account, reading._replace(tmpdir=tmpdir), most)
+        return
+    check_shards(urls, account)
     if unordered:
         batches = prefetch.as_they_come(urls, account, reading, most)
         with closing(batches):

@@ -11,6 +11,7 @@ OUTPUT is a prefix or a pattern:
   train.tar.zst     train-000000.tar.zst ...
   dir/              dir/000000.tar ...
   train-%06d.tar    train-000000.tar ...; {shard:06d} means the same
+  train.parquet     train-000000.parquet ...: tables that list the samples
 
 New shards never mix with those of an earlier run: if any shard that OUTPUT can name exists, tarsplit writes nothing and
 fails. With --force the new shards replace the old set: once the last one is complete and its --post has succeeded,
@@ -18,6 +19,8 @@ those that OUTPUT can name and this run did not write are removed, each named on
 numbers below N stay. With --start N and --maxshards M, so do those from N+M on: other runs may have written them.
 Nothing is removed after a failure, or if the input has no samples. If an old shard can't be removed, that is said, and
 the exit status is 1.
+
+A table lists samples that stay where they are; -n, -s and --shards count what tarcat would write of it.
 
 Web servers can't be listed. There, only the first shard and the inputs are checked before; with --force, old shards
 behind the last new one are named and stay. In an http: URL, write a pattern as %06d (with the 0) or {shard}.
@@ -40,6 +43,7 @@ Examples:
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, NoReturn
 
 from tartools import cli, storage
@@ -51,7 +55,7 @@ from tartools.shards import numbering
 from tartools.shards.reading import Reading, check_shards, counted, one_by_one, read_batches, shard_batches
 from tartools.shards.series import Limits, write_shards
 from tartools.shards.stream import ShardStream
-from tartools.shards.writing import Destination
+from tartools.shards.writing import Batches, Destination
 from tartools.storage.names.existing import between
 from tartools.storage.names.expand import expand
 from tartools.storage.url import Url
@@ -123,16 +127,20 @@ def tarsplit(
     old = existing_shards(names)
     check_outputs(names, first, old, urls, force)
     reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, tmpdir=tmpdir, forks=True)
-    batches: ReadBatches = read_batches
     spread = None
-    if even:
-        spread, batches = even_counts(urls, even, reading, account)
-        limits = Limits(spread.samples, None, most)
+    if compression.is_table_name(names.name(0)):
+        batches, made, count = table_rows(urls, force, account, reading)
+        spread = evenly(count, even) if even else None
     else:
-        limits = Limits(lambda _: samples, size or (None if samples else DEFAULT_SIZE), most)
-    shards = write_shards(
-        batches(urls, account, reading), lambda k: Destination(names.name(first + k), force, gzip), limits, account
-    )
+        made = partial(Destination, force=force, gzip=gzip)
+        read: ReadBatches = read_batches
+        if even:
+            spread, read = even_counts(urls, even, reading, account)
+        batches = read(urls, account, reading)
+    limits = Limits(lambda _: samples, size or (None if samples else DEFAULT_SIZE), most)
+    if spread is not None:
+        limits = Limits(spread.samples, None, most)
+    shards = write_shards(batches, lambda k: made(names.name(first + k)), limits, account)
     following = first
     with storage.writing("-") as printed:
         for url in shards:
@@ -148,6 +156,16 @@ def tarsplit(
     if force:
         until = None if start is None or most is None else start + most
         replace_set(names, range(first, following), until, old, account)
+
+
+def table_rows(
+    urls: Sequence[str], force: bool, account: Account, reading: Reading
+) -> tuple[Iterator[Batches], Callable[[str], Destination], int]:
+    """Return the rows of tables of the samples of *urls*, what makes a table of some, and how many rows there are."""
+    from tartools.shards import listing
+
+    inputs = listing.listed(urls, account, listing.Indexing(reading, cli.workers(0)))
+    return listing.row_batches(inputs), lambda url: listing.TableDestination(url, force, inputs), inputs.rows
 
 
 def replace_set(
@@ -256,9 +274,14 @@ def even_counts(urls: Sequence[str], shards: int, reading: Reading, account: Acc
     else:
         gather_results(urls, silent, reading, count, most, counts.append)
     account.phase = Phase("writing", sum(counts), lambda: account.samples_out)
-    if sum(counts) < shards:
-        raise SampleError(f"{sum(counts)} samples are too few for {shards} shards")
-    return Spread(sum(counts), shards), batches
+    return evenly(sum(counts), shards), batches
+
+
+def evenly(count: int, shards: int) -> "Spread":
+    """Return *count* samples spread over *shards* shards. Raises SampleError if they are too few."""
+    if count < shards:
+        raise SampleError(f"{count} samples are too few for {shards} shards")
+    return Spread(count, shards)
 
 
 class Spread:

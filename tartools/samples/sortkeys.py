@@ -4,7 +4,7 @@ No encoding is a prefix of another. So their complements sort in reverse, and by
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from struct import Struct
 from typing import Literal
@@ -68,27 +68,40 @@ def encoder(order: Order) -> Callable[[Sample, int], bytes]:
     if encode_key is not None:
         return lambda sample, position: encode_key(sample.raw_key, position, sample.shard)
 
-    text = getter(order.column, verbatim=order.verbatim)
+    text, of_value = getter(order.column, verbatim=order.verbatim), value_encoder(order)
 
     def encode(sample: Sample, position: int) -> bytes:
-        value = text(sample, position)
+        return of_value(text(sample, position), sample.raw_key, sample.shard, lambda: sample.fields)
+
+    return encode
+
+
+def value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[], Iterable[str]]], bytes]:
+    """Return a function (value or None, key of the sample, its shard, its fields) -> sort key.
+
+    The function raises SampleError if the value is missing or not of its kind.
+    """
+
+    def encode(value: str | None, key: bytes, shard: str, fields: Callable[[], Iterable[str]]) -> bytes:
         if value is not None:
             try:
-                raw = value.encode("utf-8", "surrogateescape")
+                return _encoded(value.encode("utf-8", "surrogateescape"), order, key, shard)
             except UnicodeEncodeError as error:
-                raise SampleError(
-                    f"sample {sample.key!r}: cannot sort by {order.column.name}: its text has the lone surrogate "
-                    f"{error.object[error.start]!a}, which is not valid Unicode",
-                    url=sample.shard,
-                ) from None
-            return _encoded(raw, order, sample.raw_key, sample.shard)
-        if order.missing is None:
+                surrogate = error.object[error.start]
+        elif order.missing is not None:
+            return FIRST if order.missing == "first" else LAST
+        name, column = key.decode("utf-8", "surrogateescape"), order.column.name
+        if value is not None:
             raise SampleError(
-                f"sample {sample.key!r} has no {order.column.name} to sort by (its fields: "
-                f"{field_list(sample.fields)}); --missing first or --missing last says where such samples go",
-                url=sample.shard,
+                f"sample {name!r}: cannot sort by {column}: its text has the lone surrogate {surrogate!a}, which is "
+                "not valid Unicode",
+                url=shard,
             )
-        return FIRST if order.missing == "first" else LAST
+        raise SampleError(
+            f"sample {name!r} has no {column} to sort by (its fields: {field_list(fields())}); "
+            "--missing first or --missing last says where such samples go",
+            url=shard,
+        )
 
     return encode
 

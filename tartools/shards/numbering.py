@@ -4,7 +4,7 @@ import re
 
 from tartools.errors import UsageError
 from tartools.storage.url import Url
-from tartools.tar.compression import check_suffix, split_suffix
+from tartools.tar.compression import TABLE, check_suffix, is_table_name, split_suffix
 
 _PERCENT = r"(?<!%)%(0?)(\d*)d"
 _ZEROS = r"%(0)([1-9])d"
@@ -62,6 +62,6 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
         return Numbering(sides[0], int(digits or 0), "0" if fill else " ", sides[1] + query)
     if Url(text).scheme != "pipe":
         check_suffix(text)
-    base, suffix = split_suffix(text)
+    base, suffix = (text[: -len(TABLE)], TABLE) if is_table_name(text) else split_suffix(text)
     suffix = suffix or (".tgz" if gzip else ".tar")
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix + query)

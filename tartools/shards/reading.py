@@ -5,7 +5,7 @@
 """
 
 import io
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -21,6 +21,7 @@ from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
 
 COMPRESSED = "is compressed, so no part of it can be read alone; tarcat a.tgz -o a.tar unpacks a shard"
 Item = TypeVar("Item")
+Counted = TypeVar("Counted", bound=Sized)
 
 
 class Reading(NamedTuple):
@@ -76,8 +77,8 @@ def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Ite
     return one_by_one(shard_batches(url, account, reading) for url in urls)
 
 
-def counted(batches: Iterable[Batch], account: Account) -> Iterator[Batch]:
-    """Yield *batches*, and count their samples as read."""
+def counted(batches: Iterable[Counted], account: Account) -> Iterator[Counted]:
+    """Yield *batches*, of samples or of rows that list them, and count their samples as read."""
     with closing_upstream(batches):
         for batch in batches:
             account.samples_in += len(batch)

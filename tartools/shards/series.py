@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from tartools import tar
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch
 from tartools.shards.reading import closing_upstream
-from tartools.shards.writing import Destination, ShardWriter
+from tartools.shards.writing import Batches, Destination, Writer
 from tartools.storage.interrupts import deferred_signals
 
 
@@ -24,7 +23,7 @@ class Limits(NamedTuple):
 
 
 def write_shards(
-    batches: Iterable[Batch], destination: Callable[[int], Destination], limits: Limits, account: Account
+    batches: Iterable[Batches], destination: Callable[[int], Destination], limits: Limits, account: Account
 ) -> Iterator[str]:
     """Write the samples of *batches* to numbered shards; yield the URL of each once it is complete and has its name.
 
@@ -55,14 +54,14 @@ class _Series:
         self._limits = limits
         self._account = account
         self._complete = 0  # shards
-        self.writer: ShardWriter | None = None
+        self.writer: Writer | None = None
 
     @property
     def done(self) -> bool:
         """Return whether all shards that are wanted are complete."""
         return self._complete == self._limits.shards
 
-    def write(self, batch: Batch) -> Iterator[str]:
+    def write(self, batch: Batches) -> Iterator[str]:
         """Write the samples of *batch*, up to the end of the last shard; yield the URL of each shard that is full."""
         first = 0
         while first < len(batch) and not self.done:
@@ -78,26 +77,26 @@ class _Series:
             if writer.samples == self._limits.samples(self._complete):
                 yield self.complete(writer)
 
-    def complete(self, writer: ShardWriter) -> str:
+    def complete(self, writer: Writer) -> str:
         """Commit the current shard; return its URL."""
         self._account.check()
         writer.commit()
-        self._account.bytes_out += writer.size
+        self._account.bytes_out += writer.written
         self.writer = None
         self._complete += 1
         return writer.url
 
-    def _write(self, batch: Batch, first: int, last: int) -> ShardWriter:
+    def _write(self, batch: Batches, first: int, last: int) -> Writer:
         """Write the samples *first* to *last* - 1 of *batch* to the current shard, or to a new one."""
         if self.writer is None:
             with deferred_signals():
-                self.writer = ShardWriter(self._destination(self._complete))
+                self.writer = self._destination(self._complete).writer()
         self._account.samples_in += last - first
         self.writer.write_batch(batch, first, last)
         self._account.samples_out += last - first
         return self.writer
 
-    def _fitting(self, batch: Batch, first: int) -> int:
+    def _fitting(self, batch: Batches, first: int) -> int:
         """Return how many samples of *batch*, from number *first* on, fit into the current shard, or into a new one.
 
         0 if the current shard is full; a new one takes at least one sample.

@@ -2,14 +2,58 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any, Protocol, cast
 
 from tartools import storage, tar
-from tartools.errors import SampleError, StorageError, shown
+from tartools.errors import SampleError, StorageError, UsageError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.reading import closing_upstream
 from tartools.storage.interrupts import deferred_signals
 from tartools.tar import compression
+
+NO_LIST = "a table only lists samples that are in shards, unchanged, and these would be new ones"
+
+
+class Batches(Protocol):
+    """Adjacent samples, or rows of a table that list them."""
+
+    def __len__(self) -> int:
+        """How many they are."""
+        ...
+
+    def fitting(self, first: int, room: int) -> int:
+        """Return how many, from number *first* on, fit into *room* bytes of an archive."""
+        ...
+
+
+class Writer(Protocol):
+    """What writes a shard, or a table."""
+
+    url: str
+    samples: int  # so far
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tar that these samples are, without its end and before compression."""
+        ...
+
+    @property
+    def written(self) -> int:
+        """Bytes written so far, before compression."""
+        ...
+
+    def write_batch(self, batch: Any, first: int, last: int, /) -> None:
+        """Add number *first* to *last* - 1 of *batch*."""
+        ...
+
+    def commit(self) -> None:
+        """Write the end, and let the output appear under its name."""
+        ...
+
+    def abort(self, *, flush: bool = True) -> None:
+        """Drop the output."""
+        ...
 
 
 class Destination:
@@ -19,6 +63,10 @@ class Destination:
         self.url = url
         self.force = force
         self.gzip = gzip
+
+    def writer(self) -> Writer:
+        """Return what writes it. Raises: see `ShardWriter`."""
+        return ShardWriter(self)
 
 
 class ShardWriter:
@@ -31,6 +79,8 @@ class ShardWriter:
 
     def __init__(self, destination: Destination) -> None:
         url = self.url = destination.url
+        if compression.is_table_name(url):
+            raise UsageError(f"{NO_LIST}; name a shard, such as .tar", url=url)
         codec = compression.codec_for(url, destination.gzip)
         compressor = codec.compressor() if codec else None
         self._output = storage.open_write(url, destination.force)
@@ -44,6 +94,8 @@ class ShardWriter:
     def size(self) -> int:
         """Bytes of the tar so far, without its end and before compression."""
         return self._writer.size
+
+    written = size
 
     def write(self, sample: Sample) -> None:
         """Add *sample*. Raises SampleError if it has the key of the sample before it."""
@@ -98,12 +150,12 @@ class ShardWriter:
 
 
 @contextmanager
-def shard_writer(destination: Destination) -> Iterator[ShardWriter]:
-    """Give a `ShardWriter` that commits when the block ends normally, and aborts otherwise."""
-    writer: ShardWriter | None = None
+def shard_writer(destination: Destination) -> Iterator[Writer]:
+    """Give the writer of *destination*, which commits when the block ends normally, and aborts otherwise."""
+    writer: Writer | None = None
     try:
         with deferred_signals():
-            writer = ShardWriter(destination)
+            writer = destination.writer()
         yield writer
         writer.commit()
     except BaseException as error:
@@ -124,19 +176,20 @@ def write_samples(samples: Iterable[Sample], destination: Destination | str, acc
     account = account or Account()
     if isinstance(destination, str):
         destination = Destination(destination)
-    with closing_upstream(samples), shard_writer(destination) as writer:
+    with closing_upstream(samples), shard_writer(destination) as found:
+        writer = cast(ShardWriter, found)  # tables are written in batches
         for sample in samples:
             writer.write(sample)
             account.samples_out += 1
-        account.bytes_out += writer.size
+        account.bytes_out += writer.written
         account.check()
 
 
-def write_batches(batches: Iterable[Batch], destination: Destination, account: Account) -> None:
+def write_batches(batches: Iterable[Batches], destination: Destination, account: Account) -> None:
     """Write all samples of *batches*, in order, to one shard, as `write_samples` does."""
     with closing_upstream(batches), shard_writer(destination) as writer:
         for batch in batches:
             writer.write_batch(batch, 0, len(batch))
             account.samples_out += len(batch)
-        account.bytes_out += writer.size
         account.check()
+    account.bytes_out += writer.written

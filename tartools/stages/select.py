@@ -1,7 +1,7 @@
 """Stages that select samples and fields, and rename keys."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tartools import tar
 from tartools.errors import SampleError, UsageError
@@ -10,6 +10,8 @@ from tartools.samples.sample import Sample, checked_path, field_name, join_path
 from tartools.samples.values import blanks, checked_key, field_list, text_of
 from tartools.tar import Member, split_path
 from tartools.tar.compression import split_suffix
+
+Item = TypeVar("Item")  # a sample, or what stands for one
 
 
 class Word(NamedTuple):
@@ -36,7 +38,7 @@ def parse_words(specs: Sequence[str]) -> list[Word]:
     return words
 
 
-def count(samples: Iterable[Sample], most: int) -> Iterator[Sample]:
+def count(samples: Iterable[Item], most: int) -> Iterator[Item]:
     """Yield the first *most* of *samples*; read no further."""
     if most:
         for number, sample in enumerate(samples, 1):
@@ -45,7 +47,7 @@ def count(samples: Iterable[Sample], most: int) -> Iterator[Sample]:
                 return
 
 
-def part(samples: Iterable[Sample], chosen: slice, account: Account) -> Iterator[Sample]:
+def part(samples: Iterable[Item], chosen: slice, account: Account) -> Iterator[Item]:
     """Yield the samples whose numbers are in the slice *chosen*, which has no negatives; leave out the others."""
     start, stop, step = chosen.start or 0, chosen.stop, chosen.step or 1
     if stop is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from tartools.samples.account import Account
-from tartools.samples.sample import Sample
+
+Item = TypeVar("Item")  # a sample, or what stands for one
 
 
 def shuffled_urls(urls: Sequence[str], seed: int) -> list[str]:
@@ -17,18 +19,18 @@ def shuffled_urls(urls: Sequence[str], seed: int) -> list[str]:
     return order
 
 
-def shuffle_buffer(samples: Iterable[Sample], held: int, seed: int, account: Account) -> Iterator[Sample]:
+def shuffle_buffer(samples: Iterable[Item], held: int, seed: int, account: Account) -> Iterator[Item]:
     """Yield *samples* through a shuffle buffer of *held* samples: each one leaves it at random.
 
-    Holds: *held* samples, owned. Samples in the buffer when the consumer stops are left out.
+    Holds: *held* samples, so they should be owned. Those in the buffer when the consumer stops are left out.
     """
     import random
 
     chance = random.Random(seed)
-    buffer: list[Sample] = []
+    buffer: list[Item] = []
     try:
         for sample in samples:
-            buffer.append(sample.own())
+            buffer.append(sample)
             if len(buffer) > held:
                 chosen = chance.randrange(len(buffer))
                 buffer[chosen], buffer[-1] = buffer[-1], buffer[chosen]
@@ -40,13 +42,13 @@ def shuffle_buffer(samples: Iterable[Sample], held: int, seed: int, account: Acc
         account.left_out += len(buffer)
 
 
-def interleave(shards: Iterable[Iterator[Sample]], most: int) -> Iterator[Sample]:
+def interleave(shards: Iterable[Iterator[Item]], most: int) -> Iterator[Item]:
     """Yield one sample from each of *most* open *shards* in turn; the next shard replaces one that has ended.
 
     Holds: *most* open shards.
     """
     waiting = iter(shards)
-    opened: list[Iterator[Sample]] = []
+    opened: list[Iterator[Item]] = []
     turn = 0
     while True:
         while len(opened) < most and (fresh := next(waiting, None)) is not None:

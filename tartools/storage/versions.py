@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from tartools.errors import StorageError
 from tartools.storage import local
 from tartools.storage.url import Url
+
+FIRST = 4  # bytes
+
+
+class Look(NamedTuple):
+    """The *version* of a file or object, None if it has none, and its *first* four bytes."""
+
+    version: str | None
+    first: bytes
+
+    def known(self, url: str) -> str:
+        """Return the version of *url*. Raises: StorageError if it has none."""
+        if self.version is None:
+            raise StorageError("this server has no ranges or no versions (ETag), so no part can be read alone", url=url)
+        return self.version
 
 
 def version_of(url: str) -> str:
@@ -14,22 +30,39 @@ def version_of(url: str) -> str:
 
     Raises: StorageError if it does not exist, or if no part of it can be read alone.
     """
+    return look(url).known(url)
+
+
+def look(url: str) -> Look:
+    """Return what *url* is now. An object has no version if its server has none, or no ranges.
+
+    Raises: StorageError if it does not exist, or is neither a regular file nor an object.
+    """
     url = Url(url)
     if url.is_local and not url.read_command:
         if local.check_readable(url) is None:
             raise StorageError("this is no regular file, so no part of it can be read alone", url=url)
-        return file_version(os.stat(local.path_of(url)))
+        with open(local.path_of(url), "rb", buffering=0) as file:
+            return Look(file_version(os.fstat(file.fileno())), os.pread(file.fileno(), FIRST, 0))
     if not url.is_stored or url.read_command:
         raise StorageError("no part of this can be read alone; copy it to a file or an object", url=url)
     from tartools.storage.objects import object_at
     from tartools.storage.objects.retry import with_retries
 
     source = object_at(url)
-    reply = with_retries(lambda: source.get(0, 1, ""), url)
-    reply.body.close()
-    if reply.size is None or (reply.size and reply.length != 1) or not reply.version:
-        raise StorageError("this server has no ranges, or no versions (ETag), so no part can be read alone", url=url)
-    return f"{reply.size} {reply.version}"
+
+    def attempt() -> Look:
+        reply = source.get(0, FIRST, "")
+        try:
+            first = b""
+            while len(first) < FIRST and (data := reply.body.read(FIRST - len(first))):
+                first += data
+        finally:
+            reply.body.close()
+        ranges = reply.size is not None and reply.length == min(FIRST, reply.size)
+        return Look(f"{reply.size} {reply.version}" if ranges and reply.version else None, first)
+
+    return with_retries(attempt, url)
 
 
 def file_version(found: os.stat_result) -> str:

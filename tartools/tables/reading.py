@@ -23,7 +23,7 @@ from tartools.tables.local import LocalShards
 from tartools.tables.places import Listing, Piece
 from tartools.tables.remote import RemoteShards
 
-COLUMNS = (schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END)
+COLUMNS = (schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
 
 
 def table_batches(

@@ -66,7 +66,11 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
     pa = schema.arrow()
     with file or files.reading(url) as seekable:
         with _arrow_errors(url):
-            parquet = pa.parquet.ParquetFile(seekable, page_checksum_verification=True)
+            parquet = pa.parquet.ParquetFile(
+                seekable,
+                pre_buffer=False,  # threads that read end the process badly
+                page_checksum_verification=True,
+            )
         with parquet:
             found = Source(url, parquet)
             lacking = [name for name in NEEDED if name not in found.names]

@@ -19,7 +19,7 @@ from tartools.tables.reading import Shards
 if TYPE_CHECKING:
     import numpy as np
 
-PLACES = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END)
+PLACES = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END, schema.MEMBERS)
 BATCH = 1 << 16  # rows
 
 

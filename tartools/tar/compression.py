@@ -22,6 +22,7 @@ from tartools.tar.codecs import (
 
 READ = 1 << 18  # compressed bytes a read
 PARQUET = b"PAR1"  # the first bytes of a table
+TABLE = ".parquet"  # the suffix of an output that is one
 STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
 
 
@@ -37,6 +38,15 @@ def split_suffix(url: str) -> tuple[str, str]:
     return url, ""
 
 
+def is_table_name(url: str) -> bool:
+    """Tell whether the output *url* is to be a table that lists samples, not a shard that holds them.
+
+    >>> is_table_name("s3://b/good.parquet"), is_table_name("pipe:cat > good.parquet")
+    (True, False)
+    """
+    return TABLE in url.lower() and Url(url).scheme != "pipe" and Url(url).name.lower().endswith(TABLE)
+
+
 def check_suffix(name: str) -> None:
     """Raise UsageError if the output *name* is that of a zip file, which would hold a tar archive."""
     if name.lower().endswith(".zip"):
@@ -48,11 +58,11 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
 
     A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
 
-    Raises UsageError if *gzip* is set and the suffix is that of another codec, or if it is .zip.
+    Raises UsageError if *gzip* is set and the suffix is that of another codec or of a table, or if it is .zip.
     """
     name = "" if Url(url).scheme == "pipe" else Url(url).name
     check_suffix(name)
-    suffix = split_suffix(name)[1].lower()
+    suffix = TABLE if is_table_name(url) else split_suffix(name)[1].lower()
     if gzip and suffix not in ("", *CODECS[0].suffixes):
         raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
     return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)

@@ -1,0 +1,135 @@
+"""How tarsort sorts rows of tables, without moving the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import accumulate, count, repeat
+from typing import Any
+
+from tartools.errors import shown
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
+from tartools.samples.sortkeys import Order, encoder, key_encoder, value_encoder
+from tartools.samples.values import INDEX, PSEUDO
+from tartools.shards.gathering import gather
+from tartools.shards.listing import Indexing, rows_at
+from tartools.shards.reading import Reading
+from tartools.stages.sorting.externalsort import pack_blocks
+from tartools.stages.sorting.index import TURN, records_of
+from tartools.stages.sorting.rows import UNKNOWN, row_record, sorted_rows
+from tartools.tables import schema
+from tartools.tables.inputs import Inputs
+from tartools.tables.unified import text_of
+from tartools.tables.writing import RowBatch
+
+
+def has_values(inputs: Inputs, order: Order) -> bool:
+    """Tell whether the columns of all *inputs* have the values by which *order* sorts."""
+    column = order.column.choices[0]
+    if order.kind == "shuffle" or column in PSEUDO:
+        column = schema.KEY if order.by_key else schema.SHARD  # the others are known of every row
+    else:
+        column = order.column.name
+    return all(column in part.schema.names for part in inputs.parts)
+
+
+def from_columns(inputs: Inputs, order: Order, account: Account) -> Iterator[bytes]:
+    """Yield a record for each row of *inputs*, in order; count the samples as read."""
+    encode_key, encode_value = key_encoder(order), value_encoder(order)
+    pseudo = order.column.choices[0] in PSEUDO
+    name = order.column.choices[0] if pseudo else order.column.name
+    columns = [each for each in inputs.schema.names if not each.startswith("__")]
+    wanted = [schema.SHARD] if order.kind == "shuffle" else [schema.SHARD, schema.KEY, schema.BEGIN, schema.END, name]
+    kinds: dict[bytes, int] = {}
+    row = 0
+    for rows in inputs.batches([*wanted, schema.MEMBERS] if order.by_key else wanted):
+        keys: Iterable[bytes] = repeat(b"")
+        if schema.KEY in rows.schema.names:
+            keys = [(key or "").encode() for key in rows.column(schema.KEY).to_pylist()]
+        shards = [inputs.shards.url(number) for number in rows.column(schema.SHARD).to_pylist()]
+        fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN)
+        numbers = range(row, row + len(rows))
+        if encode_key is not None:
+            sort_keys = map(encode_key, keys, numbers, shards)
+        else:
+            sort_keys = map(encode_value, texts(rows, name, row, shards), keys, shards, repeat(lambda: columns))
+        for sort_key, number, key, kind in zip(sort_keys, numbers, keys, fields, strict=False):
+            yield row_record(sort_key, number, key, kind, order, lone=not kind)
+        account.samples_in += len(rows)
+        row += len(rows)
+
+
+def texts(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[str | None]:
+    """Return the values of the column *name* of *rows* as text, None for null; *first* is the number of the first."""
+    if name == INDEX:
+        return map(str, range(first, first + len(rows)))
+    if name == schema.SHARD:
+        return map(shown, shards)
+    if name == "__size__":
+        places = (rows.column(bound).to_pylist() for bound in (schema.END, schema.BEGIN))
+        return (str(end - begin) for end, begin in zip(*places, strict=True))
+    return (None if value is None else text_of(value) for value in rows.column(name).to_pylist())
+
+
+def kinds_of(rows: Any, known: dict[bytes, int]) -> Iterable[int]:
+    """Return a number for the fields of each of *rows*, the same for the same fields: 0 for none.
+
+    *known* are the numbers of the combinations so far.
+    """
+    import numpy as np
+
+    if schema.MEMBERS not in rows.schema.names or not len(rows.schema.field(schema.MEMBERS).type):
+        return repeat(UNKNOWN)
+    known.setdefault(b"", 0)
+    has = np.stack([np.asarray(column.is_valid()) for column in rows.column(schema.MEMBERS).flatten()], axis=1)
+    packed = np.packbits(has, axis=1)
+    found, which = np.unique(packed, axis=0, return_inverse=True)
+    numbers = [known.setdefault(bytes(each).rstrip(b"\0"), len(known)) for each in found]
+    return np.array(numbers)[which.reshape(-1)].tolist()  # type: ignore[no-any-return]
+
+
+def from_samples(urls: Sequence[str], order: Order, reading: Reading, most: int, counts: list[int]) -> Iterator[bytes]:
+    """Yield a record for each sample of *urls*, in order: the rows of `listing.listed` for the same *urls*.
+
+    Reads all samples. The rows of each task have numbers of their own; *counts* gets how many.
+    """
+    encode = encoder(order)
+
+    def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
+        rows = count(number << TURN)
+        yield from pack_blocks(
+            row_record(encode(sample, row), row, sample.raw_key, UNKNOWN, order, lone=not sample.grouped)
+            for batch in batches
+            for sample, row in zip(batch, rows, strict=False)
+        )
+        return next(rows) - (number << TURN)
+
+    again = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
+    return records_of(gather(urls, again, reading, work, counts.append, most=1 if order.by_position else most))
+
+
+def sorted_batches(
+    inputs: Inputs, urls: Sequence[str], order: Order, account: Account, indexing: Indexing, memory: int
+) -> Iterator[RowBatch]:
+    """Return the rows of *inputs*, which are those of *urls*, sorted by *order*, in batches.
+
+    All of them are sorted before this returns. Holds: *memory* bytes, and what `order.in_order` holds.
+    Raises: ApartError if members of one sample are in several rows.
+    """
+    reading = indexing.reading
+    counts: list[int] = []  # samples of each task, if samples are read
+    if has_values(inputs, order):
+        records = from_columns(inputs, order, account)
+    else:
+        records = from_samples(urls, order, reading, indexing.most, counts)
+        account.samples_in += inputs.rows
+    found = sorted_rows(records, order, account, memory, reading.tmpdir)
+    return rows_at(inputs, found if has_values(inputs, order) else numbered(found, counts), reading.tmpdir)
+
+
+def numbered(rows: Iterator[int], counts: Sequence[int]) -> Iterator[int]:
+    """Yield the numbers of *rows*, which have the number of their task in the high bits; *counts* are rows of tasks."""
+    begins: list[int] = []
+    for row in rows:
+        begins = begins or list(accumulate(counts, initial=0))  # complete once the first row is there
+        yield begins[row >> TURN] + (row & ((1 << TURN) - 1))

@@ -1,0 +1,57 @@
+"""Sort rows of tables: as samples are sorted, but what comes out are the numbers of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tartools.errors import SampleError
+from tartools.samples.account import Account
+from tartools.samples.sortkeys import Order, decoder
+from tartools.stages.sorting.externalsort import external_sort
+from tartools.stages.sorting.joining import choose_equal_values, join_equal_keys
+from tartools.stages.sorting.records import IMPLIED, LOCATION, LONE, POSITION, Entry, unpacked
+
+UNKNOWN = (1 << 32) - 1  # the fields of a sample, if the table does not say
+
+
+class ApartError(SampleError):
+    """Several rows have members of one sample, which would have to be joined."""
+
+
+def row_record(sort_key: bytes, row: int, key: bytes, fields: int, order: Order, *, lone: bool) -> bytes:
+    """Return a record for the *row* of the sample *key*; equal numbers *fields* stand for equal fields.
+
+    *lone* tells whether it is a member without a field, which is never joined.
+    """
+    flags = LONE if lone else 0
+    if order.by_key and order.kind == "text":
+        flags |= IMPLIED
+    kept = key if order.by_key and not flags & IMPLIED else b""
+    return sort_key + row.to_bytes(POSITION, "big") + kept + LOCATION.pack(row, 0, fields, len(kept), flags)
+
+
+def sorted_rows(
+    records: Iterable[bytes], order: Order, account: Account, memory: int, tmpdir: str | None
+) -> Iterator[int]:
+    """Yield the rows of *records*, which `row_record` made, sorted by *order*. The sort is stable.
+
+    Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
+    Raises: ApartError if rows have one key and different fields; what *records* raises.
+    """
+    arrange = join_equal_keys if order.by_key else choose_equal_values
+    entries = unpacked(external_sort(records, memory, tmpdir), decoder(order))
+    for parts in arrange(entries, order, account):
+        yield (parts[0] if len(parts) == 1 else _one_of(parts, order, account)).start
+
+
+def _one_of(parts: list[Entry], order: Order, account: Account) -> Entry:
+    """Return the one of the *parts* of a sample that *order* keeps: all have the same fields."""
+    fields = {part.shard for part in parts}
+    if order.unique is None or len(fields) > 1 or UNKNOWN in fields:
+        raise ApartError(
+            f"{len(parts)} rows have the key {parts[0].key.decode('utf-8', 'replace')!r}, and a table can't list their "
+            "members as one sample: -u first or -u last keeps one of rows with equal fields; an OUTPUT that is a shard "
+            "joins them"
+        )
+    account.left_out += len(parts) - 1
+    return parts[0 if order.unique == "first" else -1]

@@ -1,0 +1,91 @@
+"""Rows in another order, however many: they are spread over parts of the output, then each part is sorted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+from tartools.storage.scratch import scratch_file
+from tartools.tables import schema
+from tartools.tables.inputs import Inputs
+from tartools.tar import read_range
+
+SLOT = "\0slot"  # a column while rows are on their way: their place in the output
+PART = 1 << 17  # rows of the output that are sorted together, or more
+PARTS = 256  # at most
+CHUNK = 1 << 16  # positions taken at once
+Piece = tuple[int, int]  # begin and end of a record batch in the temporary file
+
+
+def in_order(inputs: Inputs, positions: Iterable[int], tmpdir: str | None = None) -> Iterator[Any]:
+    """Yield the rows of *inputs* at *positions*, each of them at most once, in that order, in record batches.
+
+    All *positions* are read before this returns. Holds: 4 bytes for each row of *inputs*, and 131,072 rows, or
+    1/256 of them if that is more; the rows are in a temporary file in *tmpdir*.
+    """
+    slots, count = _slots(inputs.rows, positions)
+    return _in_slots(inputs, slots, count, tmpdir) if count else iter(())
+
+
+def _in_slots(inputs: Inputs, slots: Any, count: int, tmpdir: str | None) -> Iterator[Any]:
+    """Yield the *count* rows of *inputs* that have *slots* in the output, in that order, in record batches."""
+    size = max(PART, -(-count // PARTS))
+    with closing(scratch_file(tmpdir)) as file:
+        pieces: list[list[Piece]] = [[] for _ in range(0, count, size)]
+        layout = _spread(inputs, slots, size, file, pieces)
+        for part in pieces:
+            yield from _sorted(part, layout, file)
+
+
+def _slots(rows: int, positions: Iterable[int]) -> tuple[Any, int]:
+    """Return the place in the output of each of *rows*, -1 for those that are not in it; and how many are."""
+    import numpy as np
+
+    slots = np.full(rows, -1, np.int32 if rows < 1 << 31 else np.int64)
+    count = 0
+    remaining = iter(positions)
+    while len(chunk := np.fromiter(islice(remaining, CHUNK), np.int64)):
+        slots[chunk] = np.arange(count, count + len(chunk))
+        count += len(chunk)
+    return slots, count
+
+
+def _spread(inputs: Inputs, slots: Any, size: int, file: io.FileIO, pieces: list[list[Piece]]) -> Any:
+    """Write the rows that have *slots* to *file*, in *pieces* for parts of *size* rows; return their schema."""
+    import numpy as np
+
+    pa = schema.arrow()
+    layout = inputs.schema.append(pa.field(SLOT, pa.int64()))
+    first = end = 0
+    for rows in inputs.batches():
+        slot = slots[first : first + len(rows)]
+        first += len(rows)
+        order = np.argsort(slot, kind="stable")[np.count_nonzero(slot < 0) :]
+        if not len(order):
+            continue
+        slot = slot[order].astype(np.int64)
+        taken = rows.take(pa.array(order))
+        moved = pa.RecordBatch.from_arrays([*taken.columns, pa.array(slot)], schema=layout)
+        parts = slot // size
+        for part in range(int(parts[0]), int(parts[-1]) + 1):
+            low, high = np.searchsorted(parts, [part, part + 1])
+            if low < high:
+                data = moved.slice(low, high - low).serialize()
+                file.write(data)
+                pieces[part].append((end, end + data.size))
+                end += data.size
+    return layout
+
+
+def _sorted(pieces: list[Piece], layout: Any, file: io.FileIO) -> Iterator[Any]:
+    """Yield the rows of one part of the output, which are in *pieces* of *file*, in record batches."""
+    import numpy as np
+
+    pa = schema.arrow()
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(read_range(file, begin, end)), layout) for begin, end in pieces]
+    table = pa.Table.from_batches(batches, layout).combine_chunks()
+    order = np.argsort(table.column(SLOT).to_numpy(), kind="stable")
+    yield from table.drop_columns([SLOT]).take(pa.array(order)).combine_chunks().to_batches()

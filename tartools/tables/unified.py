@@ -1,0 +1,259 @@
+"""Rows of different tables as rows of one: the same columns and types for all, and shards as numbers.
+
+A unified record batch has `__shard__` as int32, a number in `ShardNumbers`, which stands for the version too; then
+`__index__` as uint64, `__key__` as string, `__begin__` and `__end__` as uint64, `__members__` as a struct of places,
+and columns of values. Shards are known by their URLs, not by names that are relative to a table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tartools.errors import StorageError
+from tartools.tables import schema
+
+
+class ShardNumbers:
+    """A number for each shard; a shard is a URL and a version, which may be None: not known."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str | None], int] = {}
+        self._all: list[tuple[str, str | None]] = []
+
+    def number(self, url: str, version: str | None) -> int:
+        """Return the number of this shard; the next one if it is new."""
+        number = self._numbers.setdefault((url, version), len(self._all))
+        if number == len(self._all):
+            self._all.append((url, version))
+        return number
+
+    def url(self, number: int) -> str:
+        """Return the URL of the shard *number*."""
+        return self._all[number][0]
+
+    def since(self, number: int) -> list[tuple[str, str | None]]:
+        """Return URL and version of the shards from *number* on."""
+        return self._all[number:]
+
+
+def place_type() -> Any:
+    """Return the type of a place in `__members__`."""
+    pa = schema.arrow()
+    return pa.struct([("offset", pa.uint64()), ("size", pa.uint64())])
+
+
+def unified_schema(found: Any) -> Any:
+    """Return the columns of a table whose schema is *found*, in our types.
+
+    Columns that tartools needs keep their place; whether they can be converted shows when they are.
+    """
+    pa = schema.arrow()
+    types = {
+        schema.SHARD: pa.int32(),
+        schema.INDEX: pa.uint64(),
+        schema.KEY: pa.string(),
+        schema.BEGIN: pa.uint64(),
+        schema.END: pa.uint64(),
+    }
+    fields = []
+    for field in found:
+        if field.name in types:
+            fields.append((field.name, types[field.name]))
+        elif field.name == schema.MEMBERS:
+            names = [each.name for each in field.type] if pa.types.is_struct(field.type) else []
+            fields.append((field.name, pa.struct([(name, place_type()) for name in names])))
+        elif field.name != schema.VERSION:
+            fields.append((field.name, plain_type(field.type)))
+    return pa.schema(fields)
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the type of values that the type *kind* stores, which may be a dictionary or a large form of it."""
+    pa = schema.arrow()
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or str(kind) == "string_view":
+        return pa.string()
+    if pa.types.is_large_binary(kind) or str(kind) == "binary_view":
+        return pa.binary()
+    return kind
+
+
+def joined_schema(schemas: Sequence[Any]) -> Any:
+    """Return one schema for rows of unified *schemas*: all their columns, in types that hold the values of all."""
+    pa = schema.arrow()
+    order = (schema.SHARD, schema.INDEX, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
+    types: dict[str, Any] = {}
+    members: dict[str, None] = {}
+    for one in schemas:
+        for field in one:
+            if field.name == schema.MEMBERS:
+                members.update(dict.fromkeys(each.name for each in field.type))
+            else:
+                types[field.name] = joined_type(types.get(field.name, field.type), field.type)
+    places = pa.struct([(name, place_type()) for name in list(members)[: schema.MOST_FIELDS]])
+    if any(schema.MEMBERS in one.names for one in schemas):
+        types[schema.MEMBERS] = places
+    names = [name for name in order if name in types] + [name for name in types if name not in order]
+    return pa.schema([(name, types[name]) for name in names])
+
+
+def joined_type(one: Any, other: Any) -> Any:
+    """Return a type that holds the values of both types: the same, or a number, or text."""
+    pa = schema.arrow()
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other):
+        return pa.int64()
+    numbers = (pa.types.is_integer, pa.types.is_floating)
+    if all(any(is_one(kind) for is_one in numbers) for kind in (one, other)):
+        return pa.float64()
+    return pa.string()
+
+
+def unified(rows: Any, wanted: Any, folder: str, shards: ShardNumbers, first: int, table: str) -> Any:
+    """Return the record batch *rows* of a table in *folder*, whose first row is *first*, with the schema *wanted*.
+
+    Raises: StorageError, with the row, for a value of no use; UsageError for a name that a table may not have.
+    """
+    pa = schema.arrow()
+    columns = []
+    for field in wanted:
+        found = rows.column(field.name) if field.name in rows.schema.names else None
+        if field.name == schema.SHARD:
+            columns.append(shard_numbers(rows, folder, shards, first, table))
+        elif found is None:
+            columns.append(pa.nulls(len(rows), field.type))
+        elif field.name == schema.MEMBERS:
+            columns.append(places(found, field.type))
+        elif field.name in (schema.BEGIN, schema.END):
+            columns.append(_bytes(found, field, first, table))
+        else:
+            columns.append(converted(found, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _bytes(column: Any, field: Any, first: int, table: str) -> Any:
+    pa = schema.arrow()
+    if column.null_count:
+        row = first + column.is_null().to_pylist().index(True)
+        raise StorageError(f"row {row}: {field.name} is null", url=table)
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        why = str(error).splitlines()[0]
+        raise StorageError(
+            f"rows {first} to {first + len(column) - 1}: {field.name} is no place in a shard: {why}", url=table
+        ) from None
+
+
+def shard_numbers(rows: Any, folder: str, shards: ShardNumbers, first: int, table: str) -> Any:
+    """Return the numbers in *shards* of the shards that *rows* name."""
+    import numpy as np
+
+    pa = schema.arrow()
+    names = _encoded(rows.column(schema.SHARD))
+    known = schema.VERSION in rows.schema.names
+    versions = _encoded(rows.column(schema.VERSION)) if known else None
+    which = names.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    if names.null_count or not pa.types.is_string(names.dictionary.type):
+        row = first + (int(np.argmin(which)) if len(which) else 0)
+        raise StorageError(f"row {row}: {schema.SHARD} is no name of a shard", url=table)
+    told = [None] if versions is None else [*versions.dictionary.to_pylist(), None]
+    version = np.zeros(len(rows), np.int64)
+    if versions is not None:
+        version = versions.indices.fill_null(len(told) - 1).to_numpy(zero_copy_only=False).astype(np.int64)
+    pairs, place = np.unique(which * len(told) + version, return_inverse=True)
+    dictionary = names.dictionary.to_pylist()
+    numbers = [
+        shards.number(schema.resolved(dictionary[pair // len(told)], folder), told[pair % len(told)])
+        for pair in pairs.tolist()
+    ]
+    return pa.array(np.array(numbers, np.int32)[place])
+
+
+def _encoded(column: Any) -> Any:
+    """Return *column* as a dictionary array of plain values."""
+    pa = schema.arrow()
+    if pa.types.is_dictionary(column.type):
+        plain = plain_type(column.type)
+        if column.type.value_type == plain and not column.dictionary.null_count:
+            return column
+        column = column.dictionary_decode().cast(plain)
+    return column.cast(plain_type(column.type)).dictionary_encode()
+
+
+def places(column: Any, wanted: Any) -> Any:
+    """Return the struct *column* of places with the fields of the type *wanted*."""
+    pa = schema.arrow()
+    if not len(wanted):
+        return pa.array([{}] * len(column), wanted)
+    have = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
+    nothing = pa.nulls(len(column), place_type())
+    arrays = [converted(have[field.name], field.type) if field.name in have else nothing for field in wanted]
+    return pa.StructArray.from_arrays(arrays, fields=list(wanted))
+
+
+def converted(column: Any, kind: Any) -> Any:
+    """Return the array *column* in the type *kind*. What is no text goes into a column of strings as JSON."""
+    pa = schema.arrow()
+    if column.type == kind:
+        return column
+    if pa.types.is_dictionary(column.type):
+        return converted(column.dictionary_decode(), kind)
+    if pa.types.is_string(kind) and not _is_text(plain_type(column.type)):
+        return pa.array(
+            [
+                None if each is None else json.dumps(each, ensure_ascii=False, default=str)
+                for each in column.to_pylist()
+            ],
+            kind,
+        )
+    return column.cast(kind, safe=not pa.types.is_floating(kind))
+
+
+def text_of(value: object) -> str:
+    """Return *value* as text: as JSON, unless it is text already."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _is_text(kind: Any) -> bool:
+    pa = schema.arrow()
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def table_schema(rows: Any) -> Any:
+    """Return the columns of the table that holds rows of the unified schema *rows*."""
+    pa = schema.arrow()
+    name = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [(schema.SHARD, name), (schema.VERSION, name), *(field for field in rows if field.name != schema.SHARD)]
+    )
+
+
+def table_rows(rows: Any, shards: Sequence[tuple[str, str | None]]) -> Any:
+    """Return unified *rows*, a record batch or table, as rows for a table: *shards* are name and version by number."""
+    import numpy as np
+
+    pa = schema.arrow()
+    column = rows.column(schema.SHARD)
+    numbers = np.asarray(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+    used, place = np.unique(numbers, return_inverse=True)
+    which = pa.array(place.astype(np.int32))
+    named = [shards[number] for number in used.tolist()]
+    encoded = [
+        pa.DictionaryArray.from_arrays(which, pa.array([name for name, _ in named], pa.string())),
+        _versions(which, [version for _, version in named]),
+    ]
+    others = [rows.column(name) for name in rows.schema.names if name != schema.SHARD]
+    return pa.Table.from_arrays([*encoded, *others], schema=table_schema(rows.schema))
+
+
+def _versions(which: Any, versions: Sequence[str | None]) -> Any:
+    """Return the column of *versions*; None becomes null."""
+    pa = schema.arrow()
+    return pa.array(versions, pa.string()).take(which).dictionary_encode()

@@ -1,0 +1,119 @@
+"""Rows to a table, which appears under its name when it is complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tartools import storage
+from tartools.storage.streams import Sink
+from tartools.tables import schema, unified
+from tartools.tables.unified import ShardNumbers
+
+
+class RowBatch:
+    """Adjacent *rows* of the unified schema, in place of the samples that they list: see `samples.sample.Batch`."""
+
+    def __init__(self, rows: Any) -> None:
+        import numpy as np
+
+        self.rows = rows
+        sizes = (np.asarray(rows.column(name)).astype(np.int64) for name in (schema.END, schema.BEGIN))
+        self._ends = np.cumsum(next(sizes) - next(sizes))  # of archives with the first, the first two ... samples
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def size(self, first: int, last: int) -> int:
+        """Return the bytes that samples *first* to *last* - 1 fill in an archive."""
+        return int(self._ends[last - 1]) - (int(self._ends[first - 1]) if first else 0)
+
+    def fitting(self, first: int, room: int) -> int:
+        """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""
+        before = int(self._ends[first - 1]) if first else 0
+        return int(self._ends[first:].searchsorted(before + room, "right"))
+
+
+class _File:
+    """What pyarrow writes to: *sink*, until it is `closed`, and the count of bytes `written`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.closed = False
+        self.written = 0
+
+    def write(self, data: bytes) -> int:
+        if not self.closed:
+            self._sink.write(data)
+            self.written += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class TableWriter:
+    """Writes the table *url*: rows of the unified schema *columns*, whose shards have numbers in *shards*.
+
+    Names of shards are relative to the table where both can be moved together. Holds: a row group of 65,536 rows.
+    Raises: StorageError if *url* exists, unless *force*, or can't be written.
+    """
+
+    def __init__(self, url: str, force: bool, columns: Any, shards: ShardNumbers) -> None:
+        pa = schema.arrow()
+        self.url = url
+        self._shards = shards
+        self._folder = schema.folder_of(url)
+        self._names: list[tuple[str, str | None]] = []
+        self._columns = columns
+        self._held: list[Any] = []
+        self._count = 0  # rows held
+        self.samples = 0
+        self.size = 0  # bytes of the tar that the samples would be, without its end
+        whole = unified.table_schema(columns)
+        values = [name for name in whole.names if not name.startswith("__")]
+        self._output = storage.open_write(url, force)
+        self._file = _File(self._output.sink)
+        self._parquet = pa.parquet.ParquetWriter(
+            pa.PythonFile(self._file, "w"),
+            whole,
+            compression="zstd",
+            write_statistics=[schema.SHARD, *values],
+            write_page_checksum=True,
+        )
+
+    @property
+    def written(self) -> int:
+        """Bytes of the table so far."""
+        return self._file.written
+
+    def write_batch(self, batch: RowBatch, first: int, last: int) -> None:
+        """Add the rows *first* to *last* - 1 of *batch*."""
+        self._held.append(batch.rows.slice(first, last - first))
+        self._count += last - first
+        self.samples += last - first
+        self.size += batch.size(first, last)
+        if self._count >= schema.ROW_GROUP:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        pa = schema.arrow()
+        for url, version in self._shards.since(len(self._names)):
+            self._names.append((schema.relative(url, self._folder), version))
+        rows = pa.Table.from_batches(self._held, self._columns)
+        self._held, self._count = [], 0
+        self._parquet.write_table(unified.table_rows(rows, self._names), row_group_size=schema.ROW_GROUP)
+
+    def commit(self) -> None:
+        """Write the rest of the table, and let it appear under its name. Raises: StorageError."""
+        if self._held:
+            self._write_held()
+        self._parquet.close()
+        self._output.commit()
+
+    def abort(self, *, flush: bool = True) -> None:
+        """Drop the table: no file appears."""
+        self._file.close()  # for pyarrow writes the end of a table whenever its writer is dropped
+        self._output.abort()

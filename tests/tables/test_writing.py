@@ -1,0 +1,144 @@
+"""Tables that other commands than tarindex write: they list what the same command line would write as a shard."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run, make_tar
+from tests.tables.test_tables import anything, good, rows_of
+
+
+def some(count: int, first: int = 0) -> bytes:
+    """Return an archive of samples whose classes come back, in an order that is not that of the keys."""
+    members = []
+    for number in range(first, first + count):
+        key = f"{number * 7919 % 1000:04d}"
+        members += [(f"{key}.txt", b"%d" % number * (number % 700)), (f"{key}.cls", b"%d" % (number % 11))]
+        members += [(f"{key}.json", b'{"w": %d, "half": %d.5}' % (number % 13, number))]
+    return make_tar(members)
+
+
+LINES = [
+    ["tarcat"],
+    ["tarcat", "--skip", "7", "-c", "50"],
+    ["tarcat", "--slice", "3:90:4"],
+    ["tarcat", "--shuffle", "20", "--seed", "3"],
+    ["tarcat", "--interleave", "2"],
+    ["tarcat", "--interleave", "3", "--shuffle", "5", "--skip", "2", "-c", "100"],
+    ["tarpcat", "-p", "2"],
+    ["tarpcat", "-p", "3", "--shuffle", "10", "-c", "40"],
+    ["tarsort"],
+    ["tarsort", "-r"],
+    ["tarsort", "-S", "shuffle", "--seed", "7"],
+    ["tarsort", "-s", "cls", "-S", "int"],
+    ["tarsort", "-s", "cls", "-S", "int", "-r", "-u", "first"],
+    ["tarsort", "-s", "cls", "-u", "last"],
+    ["tarsort", "-s", "json:w", "-S", "int"],
+    ["tarsort", "-s", "json:half", "-S", "float", "-r"],
+    ["tarsort", "-s", "__size__"],
+    ["tarsort", "-s", "__index__", "-r"],
+    ["tarsort", "-s", "__shard__"],
+    ["tarsort", "-s", "x;txt", "-M", "64K"],
+]
+INPUTS = {
+    "tables": ["ab.parquet", "c.parquet"],
+    "both": ["a.tar", "b.tar", "c.parquet"],
+}
+
+
+@pytest.fixture(scope="module")
+def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with three shards and two tables of them."""
+    folder = tmp_path_factory.mktemp("data")
+    for name, count, first in (("a", 60, 0), ("b", 1, 60), ("c", 80, 61)):
+        (folder / f"{name}.tar").write_bytes(some(count, first))
+    for line in (["-f", "cls json:w", "a.tar", "b.tar", "-o", "ab.parquet"], ["c.tar", "-o", "c.parquet"]):
+        subprocess.run(["tarindex", *line], cwd=folder, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
+def test_a_table_lists_what_a_shard_would_hold(
+    inputs: str, line: list[str], data_set: Path, run: Run, tmp_path: Path
+) -> None:
+    shutil.copytree(data_set, tmp_path, dirs_exist_ok=True)
+    good(run, *line, *INPUTS[inputs], "-o", "out.tar")
+    good(run, *line, *INPUTS[inputs], "-o", "out.parquet")
+    assert good(run, "tarcat", "out.parquet") == (tmp_path / "out.tar").read_bytes()
+    table = rows_of(tmp_path / "out.parquet")
+    assert set(table.column("__shard__").to_pylist()) <= {"a.tar", "b.tar", "c.tar"}
+    if inputs == "tables":
+        whole = rows_of(tmp_path / "ab.parquet").to_pylist() + rows_of(tmp_path / "c.parquet").to_pylist()
+        places = {(row["__shard__"], row["__begin__"]): row for row in whole}
+        for row in table.to_pylist():
+            old = places[row["__shard__"], row["__begin__"]]
+            assert {**dict.fromkeys(["cls", "json:w"]), **old} == row
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_archives(seed: int, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(anything(seed))
+    for line in (["tarcat"], ["tarsort"], ["tarsort", "-S", "shuffle"], ["tarsort", "-s", "__size__", "-r"]):
+        good(run, *line, "a.tar", "-o", "t.parquet", "--force")
+        assert good(run, "tarcat", "t.parquet") == good(run, *line, "a.tar")
+
+
+@pytest.mark.parametrize(
+    "options", [["-n", "30"], ["-s", "40000"], ["--shards", "7"], ["-n", "9", "--maxshards", "3", "--start", "5"]]
+)
+def test_parts_of_a_table(options: list[str], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(some(200))
+    good(run, "tarsort", "-S", "shuffle", "a.tar", "-o", "t.parquet")
+    good(run, "tarcat", "t.parquet", "-o", "t.tar")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "shards").mkdir()
+    made = good(run, "tarsplit", *options, "t.parquet", "-o", "tables/part-%03d.parquet").decode()
+    whole = good(run, "tarsplit", *options, "t.tar", "-o", "shards/part-%03d.tar").decode()
+    assert made.replace("tables/", "shards/").replace(".parquet", ".tar") == whole
+    for table, shard in zip(made.split(), whole.split(), strict=True):
+        assert good(run, "tarcat", table) == (tmp_path / shard).read_bytes()
+        assert rows_of(tmp_path / table).column("__shard__").to_pylist()[0] == "../a.tar"
+    assert len(os.listdir(tmp_path / "tables")) == len(os.listdir(tmp_path / "shards"))
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        (["tarcat", "-f", "cls"], "-f"),
+        (["tarcat", "-x", "cls"], "-x"),
+        (["tarpcat", "--rekey", "{index}"], "--rekey"),
+        (["tarcat", "-z"], "-z"),
+        (["tarsort", "-z"], "-z"),
+        (["tarproc", "-c", "true"], ""),
+        (["tarsplit", "-z"], "-z writes gzip, but this name ends in .parquet"),
+    ],
+    ids=str,
+)
+def test_what_changes_samples_is_refused(line: list[str], option: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(some(5))
+    done = run(*line, "a.tar", "-o", "t.parquet")
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
+    assert option in done.stderr and ".parquet" in done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["a.tar"]
+
+
+def test_rows_with_one_key(run: Run, tmp_path: Path) -> None:
+    """Members of one sample in two shards: a shard joins them, a table can't; equal ones are chosen from by -u."""
+    (tmp_path / "a.tar").write_bytes(make_tar([("x.txt", b"a"), ("y.txt", b"b")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([("x.cls", b"1"), ("y.cls", b"2")]))
+    done = run("tarsort", "a.tar", "b.tar", "-o", "t.parquet")
+    assert done.status == 1 and "2 rows have the key 'x', and a table can't list their members as one" in done.stderr
+    assert not (tmp_path / "t.parquet").exists()
+    good(run, "tarindex", "a.tar", "b.tar", "a.tar", "-o", "t.parquet")
+    done = run("tarsort", "-u", "first", "t.parquet", "-o", "u.parquet")
+    assert done.status == 1 and "3 rows have the key 'x'" in done.stderr
+    good(run, "tarindex", "a.tar", "a.tar", "-o", "aa.parquet")
+    good(run, "tarsort", "-u", "first", "aa.parquet", "-o", "u.parquet")
+    assert good(run, "tarcat", "u.parquet") == good(run, "tarcat", "a.tar")
+    assert good(run, "tarsort", "-u", "first", "t.parquet") == good(run, "tarsort", "-u", "first", "a.tar", "b.tar")
