@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from tartools.errors import TarFormatError
-from tartools.storage import files
 from tartools.tables import schema
 
 NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
@@ -63,6 +62,8 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
 
     Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or no table.
     """
+    from tartools.storage import files  # and what servers need
+
     pa = schema.arrow()
     with file or files.reading(url) as seekable:
         with _arrow_errors(url):
