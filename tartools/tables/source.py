@@ -36,12 +36,24 @@ class Source:
         with _arrow_errors(self.url):
             for batch in self.parquet.iter_batches(most, columns=wanted, row_groups=groups, use_threads=False):
                 if len(batch):
+                    batch.validate(full=True)  # a damaged table may have text and numbers that crash who uses them
                     yield batch
+
+    def groups(self) -> Iterator[tuple[int, int, int]]:
+        """Yield number, first row and number of rows of each row group."""
+        first = 0
+        about = self.parquet.metadata
+        for group in range(about.num_row_groups):
+            count = about.row_group(group).num_rows
+            yield group, first, count
+            first += count
 
     def read(self, columns: Sequence[str] | None) -> Any:
         """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError."""
         with _arrow_errors(self.url):
-            return self.parquet.read(columns=columns)
+            found = self.parquet.read(columns=columns)
+            found.validate(full=True)
+            return found
 
 
 @contextmanager
@@ -50,12 +62,16 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
 
     Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or no table.
     """
-    from tartools.storage import files
+    from tartools.storage import files  # and what servers need
 
     pa = schema.arrow()
     with file or files.reading(url) as seekable:
         with _arrow_errors(url):
-            parquet = pa.parquet.ParquetFile(seekable, pre_buffer=False)  # threads that read end the process badly
+            parquet = pa.parquet.ParquetFile(
+                seekable,
+                pre_buffer=False,  # threads that read end the process badly
+                page_checksum_verification=True,
+            )
         with parquet:
             found = Source(url, parquet)
             lacking = [name for name in NEEDED if name not in found.names]
@@ -74,7 +90,7 @@ def _arrow_errors(url: str) -> Iterator[None]:
     pa = schema.arrow()
     try:
         yield
-    except (pa.ArrowException, EOFError) as error:
+    except (pa.ArrowException, EOFError, UnicodeDecodeError) as error:
         raise TarFormatError(f"this table is damaged: {str(error).splitlines()[0]}", url=url) from error
     except OSError as error:
         if error.errno is not None:
