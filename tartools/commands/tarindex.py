@@ -25,6 +25,21 @@ imagehash is the same.
 A shard that lies below the directory of the table is named relative to it, so that both can be moved together. Shards
 must not be compressed, since no part of a compressed shard can be read alone: tarcat a.tgz -o a.tar unpacks one.
 
+--format writes what another tool reads, in place of a table: beside each shard, or into the directory that -o names.
+The tool then finds samples without reading all headers first. A member whose name has no field is in none of these
+indexes, which is reported; what a tool would not find or would take for something else is a failure.
+
+  dali      SHARD.idx beside SHARD.tar, for fn.readers.webdataset of NVIDIA DALI
+            (index_paths). Names must not have blanks.
+  wids      shardindex.json in the directory that has all shards, for
+            wids.ShardListDataset. wids reads names of up to 100 bytes.
+  webshart  SHARD.json beside SHARD.tar.
+  energon   SHARD.tar.idx beside SHARD.tar, and .nv-meta in the directory that
+            has all shards (or that -o names), for Megatron-Energon. All shards
+            are of the part train in .nv-meta/split.yaml. No two samples may
+            have one key. You write .nv-meta/dataset.yaml, which tells what a
+            sample is.
+
 Examples:
   Make a table of 148 shards, with the class of each sample:
     tarindex -f cls 'train-{000..147}.tar' -o train.parquet
@@ -44,10 +59,21 @@ Examples:
   Choose samples by SQL, and read them:
     duckdb -c "COPY (FROM 'train.parquet' WHERE cls = 7) TO 'sevens.parquet'"
     tarcat sevens.parquet > sevens.tar
+  Make an index for DALI of each shard, such as train-000.idx:
+    tarindex --format dali 'train-*.tar'
+  Make data/shardindex.json, for wids:
+    tarindex --format wids 'data/train-*.tar'
+  Make an index for webshart of each shard, such as index/train-000.json:
+    tarindex --format webshart 'data/train-*.tar' -o index
+  Make a data set of Megatron-Energon, whose samples are read as they are:
+    tarindex --format energon 'data/train-*.tar'
+    echo '{__module__: megatron.energon, __class__: CrudeWebdataset}' \
+      > data/.nv-meta/dataset.yaml
 """
 
+from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -62,10 +88,16 @@ if TYPE_CHECKING:
 
 
 class TableOutput(cli.Group):
-    """The table to write."""
+    """What to write."""
 
-    url: Annotated[str, Option("-o", "--output", metavar="TABLE", help="File or URL to write; required.")] = ""
+    url: Annotated[
+        str, Option("-o", "--output", metavar="TABLE", help="File or URL to write; with --format, a directory.")
+    ] = ""
     force: cli.Force = False
+    format: Annotated[
+        Literal["dali", "wids", "webshart", "energon"] | None,
+        Option("--format", metavar="TOOL", help="Write an index for another tool: dali, wids, webshart or energon."),
+    ] = None
 
 
 class Columns(cli.Group):
@@ -85,6 +117,10 @@ class Columns(cli.Group):
     ] = None
 
     @property
+    def named(self) -> bool:
+        """Whether there are some."""
+        return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
+
     def wanted(self) -> "facts.Wanted":
         """What is wanted, with the functions that look at pictures. Raises: UsageError."""
         from tartools.tables import facts
@@ -112,12 +148,22 @@ def tarindex(
     """Run the command."""
     from tartools.shards import listing
 
+    urls = expand(*source.named)
+    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
+    indexing = listing.Indexing(reading, cli.workers(parallel))
+    if output.format:
+        from tartools.tables.foreign import places, writing
+
+        if columns.named:
+            raise UsageError("--format writes an index, which has no columns of values, pictures or hashes")
+        where = places.Places(urls, output.url, output.force, tmpdir)
+        writing.check_outputs(output.format, where)
+        with closing(listing.blocks(urls, account, indexing)) as blocks:
+            writing.write(output.format, blocks, where, account)
+        return
     if not output.url:
         raise UsageError("-o TABLE is required")
-    urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    wanted = columns.wanted
-    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
-    inputs = listing.listed(urls, account, listing.Indexing(reading, cli.workers(parallel), wanted))
+    inputs = listing.listed(urls, account, indexing._replace(wanted=columns.wanted()))
     destination = listing.TableDestination(output.url, output.force, inputs)
     write_batches(counted(listing.row_batches(inputs), account), destination, account)

@@ -13,7 +13,7 @@ from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
-from tartools.shards.reading import Reading
+from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import Destination
 from tartools.storage.url import Url
 from tartools.storage.versions import Look, look
@@ -56,9 +56,7 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands.
     """
     schema.check_installed()
-    for url in urls:
-        if Url(url).scheme in ("-", "pipe"):
-            raise UsageError(NOWHERE, url=url)
+    check_stored(urls)
     account.expected = storage.check_inputs(urls)
     account.shards = len(urls)
     account.phase = Phase("reading")
@@ -75,6 +73,13 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
     return inputs
 
 
+def check_stored(urls: Sequence[str]) -> None:
+    """Raise UsageError if one of *urls* is stdin or a command."""
+    for url in urls:
+        if Url(url).scheme in ("-", "pipe"):
+            raise UsageError(NOWHERE, url=url)
+
+
 def looks(urls: Sequence[str]) -> dict[str, Look]:
     """Return what each of *urls* is now; servers are asked side by side."""
     if all(Url(url).is_local for url in urls):
@@ -87,28 +92,40 @@ def looks(urls: Sequence[str]) -> dict[str, Look]:
         return {url: answer() for url, answer in answers.items()}
 
 
-def _indexed(
-    urls: Sequence[str], looked: Mapping[str, Look], shards: ShardNumbers, account: Account, indexing: Indexing
-) -> Spool:
-    """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
+def blocks(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
+    """Yield the rows of the shards *urls*, in order, in blocks (see `rows.blocks`), and count the samples as read.
+
+    Raises: UsageError for tables, stdin and commands.
+    """
+    check_stored(urls)
+    for url, found in looks(urls).items():
+        if found.first == schema.MAGIC:
+            raise UsageError("this is a table, and an index is made of shards", url=url)
+    yield from _blocks(urls, account, indexing, account)
+
+
+def _blocks(
+    urls: Sequence[str], account: Account, indexing: Indexing, counting: Account | None = None
+) -> Generator[bytes, None, None]:
     wanted = indexing.wanted
     of = wanted.of if wanted is not None and wanted.any else None
 
     def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
-        yield from rows.blocks(batches, of)
+        yield from rows.blocks(batches if counting is None else counted(batches, counting), of)
 
-    versions: dict[str, str] = {}
-    for url in urls:
-        version = looked[url].version
-        if version is None:
-            raise StorageError(
-                "this server has no ranges, or no versions (ETag), so no part can be read alone", url=url
-            )
-        versions[url] = version
     reading = indexing.reading._replace(plain=True, ranges=True)
-    spool = Spool(wanted.known if wanted is not None else (), versions, shards, reading.tmpdir)
-    with closing(gather(urls, account, reading, work, lambda _: None, most=min(indexing.most, WORKERS))) as blocks:
-        for block in blocks:
+    return gather(urls, account, reading, work, lambda _: None, most=min(indexing.most, WORKERS))
+
+
+def _indexed(
+    urls: Sequence[str], looked: Mapping[str, Look], shards: ShardNumbers, account: Account, indexing: Indexing
+) -> Spool:
+    """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
+    versions = {url: looked[url].known(url) for url in urls}
+    wanted = indexing.wanted
+    spool = Spool(wanted.known if wanted is not None else (), versions, shards, indexing.reading.tmpdir)
+    with closing(_blocks(urls, account, indexing)) as found:
+        for block in found:
             spool.add(block)
     for url, now in looks(urls).items():
         if now.version != versions[url]:
