@@ -169,7 +169,8 @@ def test_a_pipeline_runs_as_printed(line: str, check: Callable[[Path, bytes], No
     check(data, done.stdout)
 
 
-def test_the_python_runs_as_printed(data: Path) -> None:
+def test_the_python_runs_as_printed(run: Run, data: Path) -> None:
+    assert run("tarindex", "-f", "cls", *(f"train-{n:06d}.tar" for n in range(4)), "-o", "train.parquet").status == 0
     program = "\n".join(re.findall(r"^```python\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL))
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=data, env=clean_environment(), capture_output=True, text=True, check=False
@@ -177,6 +178,8 @@ def test_the_python_runs_as_printed(data: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split()[0] for line in done.stdout.splitlines()] == [f"{n:06d}" for n in range(20)]
     assert [name for name, _ in members_of((data / "new.tar").read_bytes())] == ["a/000.cls", "a/000.json", "a/000.txt"]
+    ones = members_of(run("tarcat", "ones.parquet").stdout)
+    assert ones == [member for n in range(20) if n % 3 == 1 for member in photos(n, 1)]
     for n in range(4):
         made = data / f"thumbnails-{n:06d}.tar"
         assert keys(made) == [f"{k:06d}" for k in range(n * 5, n * 5 + 5)]

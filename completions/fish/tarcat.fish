@@ -5,7 +5,7 @@ function __tartools_fields
         test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
         set -l names
         if head -c 4 "$file" 2>/dev/null | grep -q PAR1
-            set names (command tartools completion table "$file" 2>/dev/null |
+            set names (env tartools completion table "$file" 2>/dev/null |
         sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p')
         else
             set names (tar -tf "$file" 2>/dev/null | head -n 200 |

@@ -5,7 +5,7 @@ function __tartools_fields
         test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
         set -l names
         if head -c 4 "$file" 2>/dev/null | grep -q PAR1
-            set names (command tartools completion table "$file" 2>/dev/null |
+            set names (env tartools completion table "$file" 2>/dev/null |
         sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p')
         else
             set names (tar -tf "$file" 2>/dev/null | head -n 200 |
@@ -16,9 +16,14 @@ function __tartools_fields
         return
     end
 end
-complete -c tarindex -s o -l output -x -d 'File or URL to write; required.'
+complete -c tarindex -s o -l output -x -d 'File or URL to write; with --format, a directory.'
 complete -c tarindex -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tarindex -l format -x -a 'dali wids webshart energon' -d 'Write an index for another tool: dali, wids, webshart or energon.'
 complete -c tarindex -s f -l fields -x -a '(__tartools_fields)' -d 'Columns of values, in quotes: \'cls json:score\'.'
+complete -c tarindex -l pictures -d 'Columns of size, format and mode of pictures.'
+complete -c tarindex -l decode -d 'Decode all pictures, to tell which are broken.'
+complete -c tarindex -l hash -x -a '(__tartools_fields)' -d 'A column of digests, to find equal payloads.'
+complete -c tarindex -l dhash -x -a '(__tartools_fields)' -d 'A column of hashes, alike for similar pictures.'
 complete -c tarindex -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 0.'
 complete -c tarindex -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarindex -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'

@@ -17,7 +17,7 @@ LISTING = r"""tar -tf "$file" 2>/dev/null | head -n 200 |
         sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u"""
 # Whether $file is a table, and names of its columns: only then does Tab start Python.
 IS_TABLE = r"""head -c 4 "$file" 2>/dev/null | grep -q PAR1"""
-COLUMNS = r"""command tartools completion table "$file" 2>/dev/null |
+COLUMNS = r"""env tartools completion table "$file" 2>/dev/null |
         sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p'"""
 BASH = """\
 # Completion of {name} for bash. Made by python -m tartools.commands._manual.

@@ -4,6 +4,9 @@ Finds the first sample that meets all conditions and writes one of its fields to
 names, or else its first member. Then it stops reading. If no sample matches, the exit status is 1. A terminal gets
 text only.
 
+If all inputs are tables of tarindex (*.parquet), -k and -i look into the tables, and read of the shards only the
+samples that are chosen: one request for each, if the shards are on a server.
+
 -S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
 has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. __key__, __shard__,
 __index__ and __size__ are available, and int, float, str, len, abs, min, max and round. A sample that lacks a field of
@@ -18,12 +21,14 @@ Examples:
     tarfirst -k train/n01/a -f json small.tar
   Print the class of sample number 41:
     tarfirst -i 41 -f cls small.tar
+  Fetch one sample of a data set on a server:
+    tarfirst -k train/n01/a -f jpg s3://bucket/train.parquet > a.jpg
 """
 
 import io
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 from tartools import cli, storage
@@ -32,7 +37,7 @@ from tartools.errors import SampleError, UsageError, shown
 from tartools.samples.account import TOGETHER, Account
 from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
-from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
 from tartools.stages import select
 from tartools.stages.expression import Expression
 from tartools.storage.names.expand import expand
@@ -66,7 +71,7 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
     if conditions.expression is not None:
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
     urls = expand(*source.named)
-    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
+    samples = numbered(urls, account, Reading(source.lax, source.skip_special), conditions)
     with closing_upstream(samples), storage.writing("-") as sink:
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)
@@ -80,6 +85,22 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
     account.samples_out, account.left_out = 1, account.samples_in - 1
 
 
+def numbered(
+    urls: Sequence[str], account: Account, reading: Reading, conditions: Conditions
+) -> Iterator[tuple[int, Sample]]:
+    """Yield the samples of *urls* that may meet the *conditions*, with their numbers, in order."""
+    if conditions.key is not None or conditions.place is not None:
+        from tartools.tables import choosing
+
+        check_shards(urls, account)
+        if all(map(choosing.is_table, urls)):
+            yield from choosing.chosen(urls, account, conditions.place, conditions.key)
+            return
+    samples = read_samples(urls, account, reading)
+    with closing_upstream(samples):
+        yield from enumerate(samples)
+
+
 def the_field(conditions: Conditions) -> tuple[str, ...]:
     """Return the names of which the first that a sample has is written; none if -f is not given."""
     words = select.parse_words(conditions.fields or ())
@@ -89,17 +110,17 @@ def the_field(conditions: Conditions) -> tuple[str, ...]:
 
 
 def first_match(
-    samples: Iterator[Sample],
+    samples: Iterator[tuple[int, Sample]],
     conditions: Conditions,
     expression: Expression | None,
     field: tuple[str, ...],
     lacking: dict[str, None],
 ) -> io.BufferedReader | None:
-    """Return the payload to write: of the first of *samples* that meets all conditions and has it.
+    """Return the payload to write: of the first of the numbered *samples* that meets all conditions and has it.
 
     The fields of those that have it not are added to *lacking*.
     """
-    for index, sample in enumerate(samples):
+    for index, sample in samples:
         if conditions.place in (None, index) and conditions.key in (None, sample.key):
             found = (sample.member(name, verbatim=conditions.verbatim) for name in field)
             member = next(filter(None, found), None) if field else sample.members[0]

@@ -64,7 +64,7 @@ from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, TarToolsError, printable, shown
+from tartools.errors import SampleError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.samples.values import blanks, field_list
@@ -108,7 +108,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Worker
     """Run the command."""
     urls = expand(*source.named)
     named = (looks.classes or "").split()
-    wanted = FieldKinds(classes_in(named), is_picture, partial(measured, decode=looks.decode))
+    wanted = FieldKinds(classes_in(named), text.is_picture_field, partial(measured, decode=looks.decode))
     columns = [] if looks.decode else columns_of_tables(urls, named, wanted, account)
     reading = Reading(source.lax, source.skip_special, ranges=True, forks=True, columns=columns)
     listed = LISTED if looks.json else statreport.LISTED
@@ -188,20 +188,10 @@ def classes_in(named: Sequence[str]) -> Callable[[str], bool]:
     return lambda name: name.lower() in folded or name.lower().startswith("cls.")
 
 
-def is_picture(name: str) -> bool:
-    """Tell whether the field *name* is one of pictures."""
-    return name.rpartition(".")[2].lower() in text.PICTURES
-
-
 def measured(member: Member, *, decode: bool) -> PictureSize:
     """Return what the header of the picture *member* says, or why it is broken; *decode* looks at all of it."""
-    try:
-        form, width, height, _ = decoding.examined(member) if decode else decoding.read_header(member)
-    except TarToolsError:
-        raise
-    except Exception as error:  # each format has its own
-        return PictureSize(broken=decoding.reason(error) if member.size else "it is empty")
-    return PictureSize(form, width, height)
+    header, broken = decoding.described(member, decode)
+    return PictureSize(*header[:3]) if header is not None and broken is None else PictureSize(broken=broken or "")
 
 
 def facts_of(found: Statistics, urls: Sequence[str], account: Account) -> dict[str, Any]:

@@ -88,7 +88,10 @@ class LocalShards:
         with self._opening:
             file = self._open.pop(number, None)
             if file is None:
-                file = opened(self._listing.urls[number])
+                try:
+                    file = opened(self._listing.urls[number])
+                except StorageError as error:
+                    raise self._listing.failure(rows, index, error.message) from error
                 known = self._listing.versions[number]
                 if known is not None and versions.file_version(os.fstat(file.fileno())) != known:
                     what = "this file was changed since the table was made"

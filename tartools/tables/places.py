@@ -84,7 +84,23 @@ class Listing:
             size = int(sizes[wrong])
             what = f"the sample cannot begin at {begin} and end at {end}"
             raise self.failure(found, wrong, what + f" of a shard of {size} bytes" * (begin < end and end > size))
+        if schema.MEMBERS in column:
+            self._check_members(column[schema.MEMBERS], found)
         return found
+
+    def _check_members(self, column: Any, found: Piece) -> None:
+        """Raise StorageError if a member of a sample is not between its begin and end, as the row says them."""
+        import numpy as np
+
+        pa = schema.arrow()
+        for place in column.flatten() if pa.types.is_struct(column.type) else ():
+            if not pa.types.is_struct(place.type) or [field.name for field in place.type] != ["offset", "size"]:
+                continue
+            offsets, sizes = (each.to_numpy(zero_copy_only=False) for each in place.flatten())  # null is NaN
+            outside = (offsets <= found.begins) | (offsets + sizes > found.ends)
+            for wrong in np.flatnonzero(outside)[:1].tolist():
+                _, begin, end = found.place(wrong)
+                raise self.failure(found, wrong, f"not all members of the sample are in bytes {begin} to {end}")
 
     def _keys(self, column: Any, first: int) -> list[bytes] | None:
         """Return the keys as bytes; None if one is null."""

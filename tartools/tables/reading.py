@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tartools import tar
 from tartools.errors import TarFormatError
@@ -23,9 +23,11 @@ from tartools.tables.checking import Checker
 from tartools.tables.columns import TableColumns
 from tartools.tables.local import LocalShards
 from tartools.tables.places import Listing, Piece
-from tartools.tables.remote import RemoteShards
 
-COLUMNS = (schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END)
+if TYPE_CHECKING:
+    from tartools.tables.remote import RemoteShards
+
+COLUMNS = (schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
 
 
 def table_batches(
@@ -99,6 +101,8 @@ class Shards:
 
     def _servers(self) -> RemoteShards:
         if self._remote is None:
+            from tartools.tables.remote import RemoteShards
+
             self._remote = RemoteShards(self._listing, self._checker)
         return self._remote
 

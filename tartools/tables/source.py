@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 from tartools import storage
 from tartools.errors import TarFormatError
 from tartools.storage.url import Url
+from tartools.storage.versions import look
 from tartools.tables import schema
-from tartools.tar.compression import head_of
 
 NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
 ROWS = 1 << 13  # read from a table at a time
@@ -56,12 +56,24 @@ class Source:
         with _arrow_errors(self.url):
             for batch in self.parquet.iter_batches(most, columns=wanted, row_groups=groups, use_threads=False):
                 if len(batch):
+                    batch.validate(full=True)  # a damaged table may have text and numbers that crash who uses them
                     yield batch
+
+    def groups(self) -> Iterator[tuple[int, int, int]]:
+        """Yield number, first row and number of rows of each row group."""
+        first = 0
+        about = self.parquet.metadata
+        for group in range(about.num_row_groups):
+            count = about.row_group(group).num_rows
+            yield group, first, count
+            first += count
 
     def read(self, columns: Sequence[str] | None) -> Any:
         """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError."""
         with _arrow_errors(self.url):
-            return self.parquet.read(columns=columns)
+            found = self.parquet.read(columns=columns)
+            found.validate(full=True)
+            return found
 
 
 def is_table(url: str) -> bool:
@@ -70,21 +82,9 @@ def is_table(url: str) -> bool:
     Raises: StorageError if *url* is on a server and can't be read.
     """
     url = Url(url)
-    if url.is_local and not url.read_command:
-        if storage.plain_size(url) is None:
-            return False
-        with closing(storage.open_read(url)) as stream:
-            return stream.file is not None and head_of(stream.file).startswith(schema.MAGIC)
-    if not url.is_stored or url.read_command:
+    if url.read_command or (storage.plain_size(url) is None if url.is_local else not url.is_stored):
         return False
-    from tartools.storage.objects import object_at
-    from tartools.storage.objects.retry import with_retries
-
-    def begins() -> bool:
-        with closing(object_at(url).get(0, len(schema.MAGIC), "").body) as body:
-            return body.read(len(schema.MAGIC)) == schema.MAGIC
-
-    return with_retries(begins, url)
+    return look(url).first == schema.MAGIC
 
 
 @contextmanager
@@ -93,12 +93,16 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
 
     Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or no table.
     """
-    from tartools.storage import files
+    from tartools.storage import files  # and what servers need
 
     pa = schema.arrow()
     with file or files.reading(url) as seekable:
         with _arrow_errors(url):
-            parquet = pa.parquet.ParquetFile(seekable, pre_buffer=False)  # threads that read end the process badly
+            parquet = pa.parquet.ParquetFile(
+                seekable,
+                pre_buffer=False,  # threads that read end the process badly
+                page_checksum_verification=True,
+            )
         with parquet:
             found = Source(url, parquet)
             lacking = [name for name in NEEDED if name not in found.names]
@@ -117,7 +121,7 @@ def _arrow_errors(url: str) -> Iterator[None]:
     pa = schema.arrow()
     try:
         yield
-    except (pa.ArrowException, EOFError) as error:
+    except (pa.ArrowException, EOFError, UnicodeDecodeError) as error:
         raise TarFormatError(f"this table is damaged: {str(error).splitlines()[0]}", url=url) from error
     except OSError as error:
         if error.errno is not None:

@@ -19,7 +19,7 @@ from tartools.tables.reading import Shards
 if TYPE_CHECKING:
     import numpy as np
 
-PLACES = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END)
+PLACES = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END, schema.MEMBERS)
 BATCH = 1 << 16  # rows
 
 
@@ -157,16 +157,11 @@ class Table:
 
     def _group_of(self, row: int) -> _Placed:
         """Return the places of the rows of the file that are in one row group with *row*."""
-        import numpy as np
-
         with self._opened() as table:
-            about = table.parquet.metadata
-            ends = np.cumsum([about.row_group(number).num_rows for number in range(about.num_row_groups)])
-            group = int(ends.searchsorted(row, "right"))
-            if group == len(ends):
-                raise TarFormatError("this table is damaged: rows are missing", url=self._url)
-            first = int(ends[group - 1]) if group else 0
-            return _Placed.of(self._url, table.batches(PLACES, BATCH, [group]), int(ends[group]) - first, first)
+            for group, first, count in table.groups():
+                if first <= row < first + count:
+                    return _Placed.of(self._url, table.batches(PLACES, BATCH, [group]), count, first)
+        raise TarFormatError("this table is damaged: rows are missing", url=self._url)
 
     def _loaded(self) -> _Placed:
         """Return the places of all rows of this table."""
@@ -231,7 +226,9 @@ class Table:
         pa = schema.arrow()
         with (
             storage.writing(url, force) as sink,
-            pa.parquet.ParquetWriter(pa.PythonFile(sink, "w"), rows.schema, compression="zstd") as writer,
+            pa.parquet.ParquetWriter(
+                pa.PythonFile(sink, "w"), rows.schema, compression="zstd", write_page_checksum=True
+            ) as writer,
         ):
             writer.write_table(rows, row_group_size=schema.ROW_GROUP)
 

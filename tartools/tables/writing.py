@@ -77,7 +77,11 @@ class TableWriter:
         self._output = storage.open_write(url, force)
         self._file = _File(self._output.sink)
         self._parquet = pa.parquet.ParquetWriter(
-            pa.PythonFile(self._file, "w"), whole, compression="zstd", write_statistics=[schema.SHARD, *values]
+            pa.PythonFile(self._file, "w"),
+            whole,
+            compression="zstd",
+            write_statistics=[schema.SHARD, *values],
+            write_page_checksum=True,
         )
 
     @property

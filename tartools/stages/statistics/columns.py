@@ -66,10 +66,11 @@ def count_listed(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
 
 
 def places_of(columns: Columns, fields: Sequence[str], offsets: Any, sizes: Any) -> Places:
-    """Return the places of samples whose *fields* have *offsets*, negative where a sample lacks it, and *sizes*."""
+    """Return the places of samples whose *fields* have *offsets* and *sizes*: see `samples.columns.Columns`."""
     import numpy as np
 
     begins, ends = columns.spans()
+    known = (offsets >= -1).all(axis=1)
     offsets = np.where(offsets < 0, NOWHERE, offsets)
     order = np.argsort(offsets, axis=1, kind="stable")
     starts = np.take_along_axis(offsets, order, axis=1)
@@ -79,7 +80,7 @@ def places_of(columns: Columns, fields: Sequence[str], offsets: Any, sizes: Any)
     headers = starts - np.concatenate([begins[:, None], stops[:, :-1]], axis=1)
     sound = absent | ((headers >= BLOCK) & (headers % BLOCK == 0))
     last = stops[np.arange(len(stops)), np.maximum(count, 1) - 1] if len(fields) else begins
-    described = sound.all(axis=1) & (count > 0) & (last == ends)
+    described = known & sound.all(axis=1) & (count > 0) & (last == ends)
     return Places(fields, begins, ends, offsets, sizes, np.where(absent, -1, order), described)
 
 

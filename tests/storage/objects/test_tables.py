@@ -138,3 +138,15 @@ def test_a_table_in_python(scheme: str, inside: Inside) -> None:
     inside.server.objects["t.parquet"] = inside.server.objects["t.parquet"][:-1] + b"1"
     with pytest.raises(StorageError, match="was replaced since it was opened"):
         table.column("__key__")
+
+
+@each
+def test_one_request_for_the_first(scheme: str, inside: Inside) -> None:
+    """Of the shard `tarfirst` asks for the bytes of the sample, once."""
+    index(inside, scheme)
+    for choice in (("-k", "07"), ("-i", "7"), ("-k", "07", "-S", "int(cls) == 1")):
+        inside.server.requests.clear()
+        done = inside.run("tarfirst", *choice, "-f", "txt", "t.parquet")
+        assert (done.status, done.stdout) == (0, b"07" * 300)
+        asked = [request.headers.get("range") for request in inside.server.asked("GET", OBJECT)]
+        assert asked == [f"bytes={7 * SIZE}-{8 * SIZE - 1}"] and len(inside.server.requests) == 1
