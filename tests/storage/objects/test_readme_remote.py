@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of
+from tests.storage.objects import servers
 from tests.storage.objects.memory import Bucket
 from tests.storage.objects.servers import Proxy
 from tests.storage.objects.sites import GsSite, MemorySite, S3Site, Site, environment
@@ -102,6 +103,31 @@ def test_the_remote_pipelines_run_as_printed(world: World, shell: Run) -> None:
 
     shown = re.findall(r"^\d{6}$", done(SHOWING).decode(), re.MULTILINE)
     assert shown == [f"{n:06d}" for n in range(100)]
+
+
+def test_the_large_shuffle_runs_as_printed(duckdb_command: dict[str, str], shell: Run, tmp_path: Path) -> None:
+    """Its bucket is on a server of its own; run again, the last line does nothing."""
+    section = (
+        (ROOT / "README.md").read_text().partition("## A shuffle larger than one machine")[2].partition("\n## ")[0]
+    )
+    (block,) = re.findall(r"^```bash\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
+    with servers.process(tmp_path / "s3", "s3") as url:
+        s3 = S3Site(url, "bucket")
+        for number in range(5):
+            members = [
+                (f"{n:03d}.{field}", b"%d" % (n % 10))
+                for n in range(20 * number, 20 * number + 20)
+                for field in ("cls", "txt")
+            ]
+            s3.put(f"raw-{number}.tar", make_tar(members))
+        done = shell(f"set -euo pipefail\n{block}", env=environment("s3", url) | duckdb_command)
+        assert (done.status, done.stderr) == (0, "")
+        assert done.stdout == b"s3://bucket/epoch/part-000000.parquet\n"
+        keys = [name.partition(".")[0] for name, _ in members_of(s3.get("train/part-000000.tar") or b"")][::2]
+        assert sorted(keys) == [f"{n:03d}" for n in range(100) if n % 10 < 8] != keys
+        last = block.splitlines()[-1].replace("tarjob", "tarjob -v")
+        again = shell(last, env=environment("s3", url))
+        assert again.stderr.startswith("tarjob: 1 item: 0 done, 1 there before, 0 failed, ")
 
 
 def test_the_credentials_that_are_named_are_those_that_count() -> None:
