@@ -182,7 +182,9 @@ def _pictures(columns: Columns, name: str, rows: Any) -> Pictures | None:
     pictures = list(zip(*described, strict=True))
     broken = [number for number, (*_, why) in enumerate(pictures) if why is not None]
     sound = [
-        (form, width, height) for form, width, height, why in pictures if why is None and None not in (width, height)
+        (str(form), width, height)
+        for form, width, height, why in pictures
+        if why is None and isinstance(width, int) and isinstance(height, int)
     ]
     sides = np.array([(width, height) for _, width, height in sound], np.int64).reshape(-1, 2)
     return Pictures(
@@ -193,7 +195,7 @@ def _pictures(columns: Columns, name: str, rows: Any) -> Pictures | None:
         distribution(sides[:, 0]),
         distribution(sides[:, 1]),
         len(broken),
-        pictures[broken[0]][3] if broken else None,
+        str(pictures[broken[0]][3]) if broken else None,
         columns.keys(rows[broken].tolist()),
     )
 
