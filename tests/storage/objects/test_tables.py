@@ -250,3 +250,14 @@ def test_large_samples(scheme: str, size: int, inside: Inside, monkeypatch: pyte
         done = inside.run("tarcat", "s.parquet", "-o", "bad.tar")
         assert done.status == 1 and re.search(r"\(row [012] of s.parquet; ", done.stderr)
         assert not Path("bad.tar").exists()
+
+
+@each
+def test_members_at_the_ends_of_buffers(scheme: str, inside: Inside) -> None:
+    """Where the members of a sample are, also if they were received one after the other."""
+    members = [m for n in range(60) for m in ((f"{n:02d}.bin", bytes([n]) * 90_000), (f"{n:02d}.cls", b"%02d" % n))]
+    data = inside.server.objects[OBJECT] = make_tar(members)
+    for row in index(inside, scheme).to_pylist():
+        for field, place in row["__members__"].items():
+            payload = data[place["offset"] : place["offset"] + place["size"]]
+            assert payload == dict(members)[f"{row['__key__']}.{field}"]
