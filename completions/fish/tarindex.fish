@@ -10,9 +10,14 @@ function __tartools_fields
         return
     end
 end
-complete -c tarindex -s o -l output -x -d 'File or URL to write; required.'
+complete -c tarindex -s o -l output -x -d 'File or URL to write; with --format, a directory.'
 complete -c tarindex -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tarindex -l format -x -a 'dali wids webshart energon' -d 'Write an index for another tool: dali, wids, webshart or energon.'
 complete -c tarindex -s f -l fields -x -a '(__tartools_fields)' -d 'Columns of values, in quotes: \'cls json:score\'.'
+complete -c tarindex -l pictures -d 'Columns of size, format and mode of pictures.'
+complete -c tarindex -l decode -d 'Decode all pictures, to tell which are broken.'
+complete -c tarindex -l hash -x -a '(__tartools_fields)' -d 'A column of digests, to find equal payloads.'
+complete -c tarindex -l dhash -x -a '(__tartools_fields)' -d 'A column of hashes, alike for similar pictures.'
 complete -c tarindex -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 0.'
 complete -c tarindex -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarindex -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'

@@ -6,21 +6,24 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import accumulate, count, repeat
 from typing import Any
 
+from tartools import cli
 from tartools.errors import shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import Order, encoder, key_encoder, value_encoder
 from tartools.samples.values import INDEX, PSEUDO
 from tartools.shards.gathering import gather
-from tartools.shards.listing import Indexing, rows_at
+from tartools.shards.listing import Indexing, TableDestination, listed, looks, rows_at, samples_at
 from tartools.shards.reading import Reading
+from tartools.shards.writing import Destination, write_batches
 from tartools.stages.sorting.externalsort import pack_blocks
 from tartools.stages.sorting.index import TURN, records_of
-from tartools.stages.sorting.rows import UNKNOWN, row_record, sorted_rows
+from tartools.stages.sorting.rows import UNKNOWN, ApartError, row_record, sorted_rows
 from tartools.tables import schema
 from tartools.tables.inputs import Inputs
 from tartools.tables.unified import text_of
-from tartools.tables.writing import RowBatch
+
+MEMORY = 64 << 20  # bytes at most, to sort rows
 
 
 def has_values(inputs: Inputs, order: Order) -> bool:
@@ -108,23 +111,53 @@ def from_samples(urls: Sequence[str], order: Order, reading: Reading, most: int,
     return records_of(gather(urls, again, reading, work, counts.append, most=1 if order.by_position else most))
 
 
-def sorted_batches(
+def sorted_rows_of(
     inputs: Inputs, urls: Sequence[str], order: Order, account: Account, indexing: Indexing, memory: int
-) -> Iterator[RowBatch]:
-    """Return the rows of *inputs*, which are those of *urls*, sorted by *order*, in batches.
+) -> Iterator[int]:
+    """Return the numbers of the rows of *inputs*, which are those of *urls*, sorted by *order*.
 
-    All of them are sorted before this returns. Holds: *memory* bytes, and what `order.in_order` holds.
-    Raises: ApartError if members of one sample are in several rows.
+    Holds: *memory* bytes. Raises: ApartError if members of one sample are in several rows.
     """
-    reading = indexing.reading
-    counts: list[int] = []  # samples of each task, if samples are read
     if has_values(inputs, order):
-        records = from_columns(inputs, order, account)
-    else:
-        records = from_samples(urls, order, reading, indexing.most, counts)
-        account.samples_in += inputs.rows
-    found = sorted_rows(records, order, account, memory, reading.tmpdir)
-    return rows_at(inputs, found if has_values(inputs, order) else numbered(found, counts), reading.tmpdir)
+        return sorted_rows(from_columns(inputs, order, account), order, account, memory, indexing.reading.tmpdir)
+    counts: list[int] = []  # samples of each task
+    records = from_samples(urls, order, indexing.reading, indexing.most, counts)
+    account.samples_in += inputs.rows
+    return numbered(sorted_rows(records, order, account, memory, indexing.reading.tmpdir), counts)
+
+
+def write_table(
+    urls: Sequence[str], destination: Destination, order: Order, account: Account, reading: Reading, memory: int
+) -> None:
+    """Write a table of the samples of *urls*, sorted by *order*."""
+    indexing = Indexing(reading, cli.workers(0))
+    inputs = listed(urls, account, indexing)
+    found = sorted_rows_of(inputs, urls, order, account, indexing, min(memory, MEMORY))
+    batches = rows_at(inputs, found, reading.tmpdir)
+    write_batches(batches, TableDestination(destination.url, destination.force, inputs), account)
+
+
+def wrote_samples(
+    urls: Sequence[str], destination: Destination, order: Order, account: Account, reading: Reading, memory: int
+) -> bool:
+    """Write the samples of *urls* to a shard, sorted by *order*, if they are tables whose columns say in which order.
+
+    Tell whether they are. Not so if samples have to be joined.
+    """
+    if not all(found.first == schema.MAGIC for found in looks(urls).values()):
+        return False
+    inputs = listed(urls, account, Indexing(reading, 1))
+    if not has_values(inputs, order):
+        return False
+    counting = Account(account.say, account.quiet)
+    try:
+        rows = sorted_rows(from_columns(inputs, order, counting), order, counting, min(memory, MEMORY), reading.tmpdir)
+        batches = samples_at(inputs, rows, account, reading._replace(ranges=True, listed=False))
+    except ApartError:
+        return False
+    account.add(counting.counts())
+    write_batches(batches, destination, account)
+    return True
 
 
 def numbered(rows: Iterator[int], counts: Sequence[int]) -> Iterator[int]:

@@ -9,6 +9,10 @@ backslash are written as \t \n \r \\; in CSV they are quoted. In JSON lines, val
 type. A sample that lacks a value is an error, unless --missing says what to write; a column without any value is
 always an error.
 
+Of samples that a table lists, a value comes from the column of the table that has its name (cls, json:width, 'a;b'),
+and so does one that only the table has. If all values are there, no shard is read. null is a missing value, bytes are
+written in hex. --verbatim writes what is in the shards.
+
 For tarcreate, a column @NAME holds paths of files to read. So a column whose name begins with @ is called \@NAME, in
 TSV \\@NAME, and tarcreate takes it as the field @NAME.
 
@@ -19,6 +23,8 @@ Examples:
     tar2tsv -f 'cls meta.json:width' --missing NA 'train-*.tar' > labels.tsv
   Count the samples of each class:
     tar2tsv --nokey --noheader -f cls train.tar | sort | uniq -c
+  List the scores that a table has:
+    tar2tsv -f score --missing '' train.parquet
   Copy two fields to a new archive:
     tar2tsv --verbatim -f 'txt cls' a.tar | tarcreate > b.tar
 """
@@ -30,12 +36,12 @@ from typing import Annotated
 from tartools import cli, storage
 from tartools.cli import Option, process
 from tartools.errors import UsageError
-from tartools.formats import tsv
+from tartools.formats import cells, tsv
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.samples.values import INDEX
 from tartools.shards.gathering import WORKERS, gather
-from tartools.shards.reading import Reading, closing_upstream, each
+from tartools.shards.reading import Reading, closing_upstream
 from tartools.storage.names.expand import expand
 
 
@@ -84,12 +90,14 @@ def tar2tsv(
     shape = tsv.TableFormat(columns, form, not table.noheader, table.missing, table.verbatim)
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    reading = Reading(source.lax, source.skip_special, forks=True)
+    listed = () if table.verbatim else cells.wanted(columns)
+    reading = Reading(source.lax, source.skip_special, forks=True, columns=listed)
     one_by_one = first is not None or any(INDEX in column.choices for column in columns)
     most = 1 if one_by_one else min(cli.workers(0), WORKERS)
 
     def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> tsv.Rows:
-        return tsv.rows(each(batches, account), shape, account, first)
+        with closing_upstream(batches):
+            return (yield from tsv.rows(batches, shape, account, first))
 
     if first is not None:
         account.phase = Phase("", first, lambda: account.samples_out)

@@ -1,4 +1,4 @@
-"""Make a table of the samples in shards.
+r"""Make a table of the samples in shards.
 
 Reads each SHARD, local or remote, and writes a Parquet file with a row for each sample: in which shard it is, at which
 bytes, and where its members are. Every command reads such a table as it reads shards, and DuckDB, Polars, pandas and
@@ -7,20 +7,73 @@ Spark choose and order its rows. So a subset, an order or a mixture of a data se
 The columns are __shard__, __version__ (of the shard), __index__ (number of the sample in its shard), __key__,
 __begin__ and __end__ (bytes in the shard), and __members__ (offset and size of each field). -f adds columns of values:
 FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD, FIELD:path.in.json. The values of a column are whole
-numbers if all of them are, else numbers, else text; values inside JSON keep their type.
+numbers if all of them are, else numbers, else text; values inside JSON keep their type if all have the same. Where a
+sample has no value it is null; a field that no sample has is a failure. Large payloads of local files are read only if
+a column needs them.
+
+--pictures adds five columns for each field of pictures, which are recognized by the last part of their field (jpg,
+png ...): FIELD.width, FIELD.height, FIELD.format (such as JPEG), FIELD.mode (such as RGB; these are Pillow's words) and
+FIELD.broken (why it can't be read, else null). Only the header of a picture is read; --decode decodes all of it, of an
+animation the first frame, and finds those that are cut or damaged too.
+
+--hash adds FIELD.blake2b: the BLAKE2b digest of the payload, of 16 bytes (b2sum -l 128). --dhash adds FIELD.dhash, 64
+bits that are alike for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
+pixels (Lanczos); then, row by row from the top left, a bit is 1 if a pixel is darker than its right neighbour. The
+first bit is the highest. It is null for pictures that are broken or have more than 89,478,485 pixels. The dhash of
+imagehash is the same.
 
 A shard that lies below the directory of the table is named relative to it, so that both can be moved together. Shards
 must not be compressed, since no part of a compressed shard can be read alone: tarcat a.tgz -o a.tar unpacks one.
 
+--format writes what another tool reads, in place of a table: beside each shard, or into the directory that -o names.
+The tool then finds samples without reading all headers first. A member whose name has no field is in none of these
+indexes, which is reported; what a tool would not find or would take for something else is a failure.
+
+  dali      SHARD.idx beside SHARD.tar, for fn.readers.webdataset of NVIDIA DALI
+            (index_paths). Names must not have blanks.
+  wids      shardindex.json in the directory that has all shards, for
+            wids.ShardListDataset. wids reads names of up to 100 bytes.
+  webshart  SHARD.json beside SHARD.tar.
+  energon   SHARD.tar.idx beside SHARD.tar, and .nv-meta in the directory that
+            has all shards (or that -o names), for Megatron-Energon. All shards
+            are of the part train in .nv-meta/split.yaml. No two samples may
+            have one key. You write .nv-meta/dataset.yaml, which tells what a
+            sample is.
+
 Examples:
   Make a table of 148 shards, with the class of each sample:
     tarindex -f cls 'train-{000..147}.tar' -o train.parquet
+  Find pictures that are small, and those that are broken:
+    tarindex --pictures --decode 'train-*.tar' -o train.parquet
+    duckdb -c "SELECT __key__, \"jpg.broken\" FROM 'train.parquet'
+               WHERE \"jpg.width\" < 200 OR \"jpg.broken\" IS NOT NULL"
+  Leave out pictures that were seen before, byte by byte:
+    tarindex --hash jpg 'train-*.tar' -o train.parquet
+    duckdb -c "COPY (SELECT DISTINCT ON (\"jpg.blake2b\") * FROM 'train.parquet')
+               TO 'unique.parquet'"
+  Find pairs of pictures that look alike:
+    tarindex --dhash jpg 'train-*.tar' -o train.parquet
+    duckdb -c "SELECT a.__key__, b.__key__ FROM 'train.parquet' a, 'train.parquet' b
+               WHERE a.__key__ < b.__key__
+               AND bit_count(xor(a.\"jpg.dhash\", b.\"jpg.dhash\")) < 6"
   Choose samples by SQL, and read them:
     duckdb -c "COPY (FROM 'train.parquet' WHERE cls = 7) TO 'sevens.parquet'"
     tarcat sevens.parquet > sevens.tar
+  Make an index for DALI of each shard, such as train-000.idx:
+    tarindex --format dali 'train-*.tar'
+  Make data/shardindex.json, for wids:
+    tarindex --format wids 'data/train-*.tar'
+  Make an index for webshart of each shard, such as index/train-000.json:
+    tarindex --format webshart 'data/train-*.tar' -o index
+  Make a data set of Megatron-Energon, whose samples are read as they are:
+    tarindex --format energon 'data/train-*.tar'
+    echo '{__module__: megatron.energon, __class__: CrudeWebdataset}' \
+      > data/.nv-meta/dataset.yaml
 """
 
-from typing import Annotated
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -30,12 +83,57 @@ from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
 from tartools.storage.names.expand import expand
 
+if TYPE_CHECKING:
+    from tartools.tables import facts
+
 
 class TableOutput(cli.Group):
-    """The table to write."""
+    """What to write."""
 
-    url: Annotated[str, Option("-o", "--output", metavar="TABLE", help="File or URL to write; required.")] = ""
+    url: Annotated[
+        str, Option("-o", "--output", metavar="TABLE", help="File or URL to write; with --format, a directory.")
+    ] = ""
     force: cli.Force = False
+    format: Annotated[
+        Literal["dali", "wids", "webshart", "energon"] | None,
+        Option("--format", metavar="TOOL", help="Write an index for another tool: dali, wids, webshart or energon."),
+    ] = None
+
+
+class Columns(cli.Group):
+    """What the table says of each sample."""
+
+    fields: Annotated[
+        list[str] | None,
+        Option("-f", "--fields", metavar="SPEC", help="Columns of values, in quotes: 'cls json:score'."),
+    ] = None
+    pictures: Annotated[bool, Option("--pictures", help="Columns of size, format and mode of pictures.")] = False
+    decode: Annotated[bool, Option("--decode", help="Decode all pictures, to tell which are broken.")] = False
+    hashed: Annotated[
+        list[str] | None, Option("--hash", metavar="FIELD", help="A column of digests, to find equal payloads.")
+    ] = None
+    likened: Annotated[
+        list[str] | None, Option("--dhash", metavar="FIELD", help="A column of hashes, alike for similar pictures.")
+    ] = None
+
+    @property
+    def named(self) -> bool:
+        """Whether there are some."""
+        return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
+
+    def wanted(self) -> "facts.Wanted":
+        """What is wanted, with the functions that look at pictures. Raises: UsageError."""
+        from tartools.tables import facts
+
+        found = facts.wanted(self.fields or (), self.hashed or (), self.likened or ())
+        if not (self.pictures or self.decode or self.likened):
+            return found
+        from tartools.show import decoding, text
+
+        pictures = facts.Pictures(text.is_picture_field, partial(decoding.facts, decode=self.decode))
+        return found._replace(
+            pictures=pictures if self.pictures or self.decode else None, likeness=decoding.difference_hash
+        )
 
 
 @cli.command(__doc__)
@@ -43,25 +141,29 @@ def tarindex(
     account: Account,
     source: cli.Inputs,
     output: TableOutput,
-    fields: Annotated[
-        list[str] | None,
-        Option("-f", "--fields", metavar="SPEC", help="Columns of values, in quotes: 'cls json:score'."),
-    ] = None,
+    columns: Columns,
     parallel: cli.Parallel = 0,
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
     from tartools.shards import listing
-    from tartools.tables import facts
 
+    urls = expand(*source.named)
+    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
+    indexing = listing.Indexing(reading, cli.workers(parallel))
+    if output.format:
+        from tartools.tables.foreign import places, writing
+
+        if columns.named:
+            raise UsageError("--format writes an index, which has no columns of values, pictures or hashes")
+        where = places.Places(urls, output.url, output.force, tmpdir)
+        writing.check_outputs(output.format, where)
+        with closing(listing.blocks(urls, account, indexing)) as blocks:
+            writing.write(output.format, blocks, where, account)
+        return
     if not output.url:
         raise UsageError("-o TABLE is required")
-    urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    columns = facts.columns(fields or ())
-    wanted = facts.values(columns) if columns else None
-    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
-    indexing = listing.Indexing(reading, cli.workers(parallel), [column.name for column in columns], wanted)
-    inputs = listing.listed(urls, account, indexing)
+    inputs = listing.listed(urls, account, indexing._replace(wanted=columns.wanted()))
     destination = listing.TableDestination(output.url, output.force, inputs)
     write_batches(counted(listing.row_batches(inputs), account), destination, account)

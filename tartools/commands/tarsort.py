@@ -33,7 +33,7 @@ Examples:
 """
 
 import io
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from typing import Annotated
 
 from tartools import cli, storage
@@ -51,7 +51,6 @@ from tartools.stages.sorting.samplefiles import Identities, SampleFiles
 from tartools.storage.names.expand import expand
 from tartools.tar.compression import is_table_name
 
-LISTING = 64 << 20  # bytes of memory at most, if rows of tables are sorted
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
 
 
@@ -102,11 +101,18 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     order = ordered(wanted)
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    if is_table_name(output.url):
-        write_table(
-            urls, output, order, account, Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir), wanted.memory
-        )
-        return
+    if is_table_name(output.url) or (urls and all(map(is_table_name, urls))):
+        from tartools.commands import _rowsort
+
+        plainly = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir)
+        given = urls, output.destination, order, account, plainly, wanted.memory
+        if is_table_name(output.url):
+            if output.gzip:
+                raise UsageError("-z excludes an OUTPUT that ends in .parquet")
+            _rowsort.write_table(*given)
+            return
+        if _rowsort.wrote_samples(*given):
+            return
     reading = Reading(
         source.lax,
         source.skip_special,
@@ -125,21 +131,6 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     records = index.records_of(to_its_end(blocks, account))
     batches = sort.sorted_batches(records, order, account, files, memory=wanted.memory, tmpdir=wanted.tmpdir)
     write_batches(batches, output.destination, account)
-
-
-def write_table(
-    urls: Sequence[str], output: cli.Output, order: sortkeys.Order, account: Account, reading: Reading, memory: int
-) -> None:
-    """Write a table of the samples of *urls*, sorted by *order*."""
-    from tartools.commands._rowsort import sorted_batches
-    from tartools.shards.listing import Indexing, TableDestination, listed
-
-    if output.gzip:
-        raise UsageError("-z excludes an OUTPUT that ends in .parquet")
-    indexing = Indexing(reading, cli.workers(0))
-    inputs = listed(urls, account, indexing)
-    batches = sorted_batches(inputs, urls, order, account, indexing, min(memory, LISTING))
-    write_batches(batches, TableDestination(output.url, output.force, inputs), account)
 
 
 def to_its_end(blocks: Generator[bytes, None, None], account: Account) -> Generator[bytes, None, None]:

@@ -9,6 +9,11 @@ recognized by the last part of their field (jpg, png ...). Their headers are rea
 (of an animation the first frame), to find those that are cut or damaged. Large payloads of local files that are neither
 are not read at all. Names and values are escaped.
 
+Of tables nothing is read but their columns. The archives are then the samples alone. Classes come from columns that
+have the names of their fields (tarindex -f cls), pictures from those that tarindex --pictures made; without these
+columns they are not counted. What --classes names and has no column is read from the shards, and so is all with
+--decode.
+
 Up to 20 keys of broken pictures are listed, and of samples that lack a field that most samples have; --json lists up to
 1,000,000 of each.
 
@@ -53,13 +58,13 @@ Examples:
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, TarToolsError, shown
+from tartools.errors import SampleError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.samples.values import blanks, field_list
@@ -72,6 +77,7 @@ from tartools.storage.names.expand import expand
 from tartools.tar import Member
 
 STEPS = 12  # of a histogram
+PICTURE = ("format", "width", "height", "broken")  # columns of a table for each field of pictures
 
 
 class Looks(cli.Group):
@@ -102,15 +108,21 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Worker
     """Run the command."""
     urls = expand(*source.named)
     named = (looks.classes or "").split()
-    wanted = FieldKinds(classes_in(named), is_picture, partial(measured, decode=looks.decode))
-    reading = Reading(source.lax, source.skip_special, ranges=True, forks=True)
+    wanted = FieldKinds(classes_in(named), text.is_picture_field, partial(measured, decode=looks.decode))
+    columns = [] if looks.decode else columns_of_tables(urls, named, wanted, account)
+    reading = Reading(source.lax, source.skip_special, ranges=True, forks=True, columns=columns)
     listed = LISTED if looks.json else statreport.LISTED
     most = parallel or min(cli.workers(0), WORKERS)
 
     def told_of(batches: Iterator[Batch]) -> dict[str, Any]:
         found = Statistics(listed=listed)
         for batch in batches:
-            found.add(count_batch(batch, wanted, listed))
+            if batch.columns is None:
+                found.add(count_batch(batch, wanted, listed))
+            else:
+                from tartools.stages.statistics.columns import count_listed
+
+                found.add(count_listed(batch, wanted, listed))
             account.samples_in += len(batch)
             account.samples_out += len(batch)
         return found.as_dict()
@@ -125,6 +137,8 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Worker
             raise SampleError(
                 f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(found.fields)}"
             )
+    if columns:
+        account.unpacked = found.headers + found.payloads + found.padding
     facts = facts_of(found, urls, account)
     if looks.json:
         written = json.dumps(facts, indent=2) + "\n"
@@ -136,26 +150,48 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Worker
         sink.write(written.encode())
 
 
+def columns_of_tables(urls: Sequence[str], named: Sequence[str], kinds: FieldKinds, account: Account) -> list[str]:
+    """Return the columns from which samples are counted, if all *urls* are tables that have them; else none.
+
+    Of fields that are not *named*, classes and pictures for which there are no columns are left out, with a warning.
+    """
+    from tartools.tables import schema, source
+
+    if not all(map(source.is_table, urls)):
+        return []
+    found: dict[str, None] = {schema.KEY: None, schema.MEMBERS: None}
+    classes, pictures = set[str](), set[str]()  # those without columns
+    for url in urls:
+        with source.opened(url) as table:
+            if table.fields is None or schema.KEY not in table.names:
+                return []
+            classes.update(name for name in filter(kinds.classes, table.fields) if name not in table.names)
+            for name in filter(kinds.pictures, table.fields):
+                if not {f"{name}.{what}" for what in PICTURE}.issubset(table.names):
+                    pictures.add(name)
+            found |= dict.fromkeys(filter(kinds.classes, table.fields))
+            found |= {f"{name}.{what}": None for name in filter(kinds.pictures, table.fields) for what in PICTURE}
+    if {name.lower() for name in named} & {name.lower() for name in classes}:
+        return []
+    lost = [f"classes of {' '.join(sorted(classes))} (tarindex -f)"] if classes else []
+    lost += [f"pictures of {' '.join(sorted(pictures))} (tarindex --pictures)"] if pictures else []
+    if lost:
+        what = printable(" and ".join(lost))
+        account.warn(f"{shown(urls[0])}: not counted, because there are no columns for them: {what}")
+    gone = classes | {f"{name}.{what}" for name in pictures for what in PICTURE}
+    return [name for name in found if name not in gone]
+
+
 def classes_in(named: Sequence[str]) -> Callable[[str], bool]:
     """Return what tells whether the values of a field are classes: those *named*, whatever their case, cls, cls.*."""
     folded = {"cls", *map(str.lower, named)}
     return lambda name: name.lower() in folded or name.lower().startswith("cls.")
 
 
-def is_picture(name: str) -> bool:
-    """Tell whether the field *name* is one of pictures."""
-    return name.rpartition(".")[2].lower() in text.PICTURES
-
-
 def measured(member: Member, *, decode: bool) -> PictureSize:
     """Return what the header of the picture *member* says, or why it is broken; *decode* looks at all of it."""
-    try:
-        form, width, height, _ = decoding.examined(member) if decode else decoding.read_header(member)
-    except TarToolsError:
-        raise
-    except Exception as error:  # each format has its own
-        return PictureSize(broken=decoding.reason(error) if member.size else "it is empty")
-    return PictureSize(form, width, height)
+    header, broken = decoding.described(member, decode)
+    return PictureSize(*header[:3]) if header is not None and broken is None else PictureSize(broken=broken or "")
 
 
 def facts_of(found: Statistics, urls: Sequence[str], account: Account) -> dict[str, Any]:
@@ -172,7 +208,7 @@ def facts_of(found: Statistics, urls: Sequence[str], account: Account) -> dict[s
             "padding": found.padding,
             "other": size - taken,
         },
-        "shards": balance(found.shards, urls),
+        "shards": balance(found.shards, shards_of(urls, found.shards)),
         "fields": None
         if found.fields is None
         else [facts_of_field(name, field, found, account) for name, field in found.fields.items()],
@@ -256,6 +292,17 @@ def place(low: int) -> int:
 def by_count(counts: dict[str, int]) -> dict[str, int]:
     """Return *counts*, the largest first, equal ones by value."""
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def shards_of(urls: Sequence[str], found: Collection[str]) -> Sequence[str]:
+    """Return the URLs of shards: *urls*, and in place of tables among these the shards *found* that they list."""
+    listed = [url for url in found if url not in urls]
+    if not listed:
+        return urls
+    from tartools.tables import source
+
+    read = [url for url in urls if url in found or (storage.is_repeatable(url) and not source.is_table(url))]
+    return [*read, *listed]
 
 
 def balance(found: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:

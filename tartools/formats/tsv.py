@@ -13,13 +13,13 @@ from typing import IO, NamedTuple
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
+from tartools.formats.cells import ABSENT, ListedRow, values
 from tartools.samples.account import FIRST, TOGETHER, Account
-from tartools.samples.sample import Sample
-from tartools.samples.values import Column, blanks, field_list, getter, lookup, parse_column
+from tartools.samples.sample import Batch, Sample
+from tartools.samples.values import Column, blanks, field_list, parse_column
 from tartools.storage.streams import Sink
 
 CHUNK = 1 << 16  # bytes collected before they are written
-ABSENT = object()  # the sample lacks the value of a JSON column; None is JSON's null
 
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
 _UNESCAPES = {"\\" + letter: value for letter, value in (("t", "\t"), ("n", "\n"), ("r", "\r"), ("\\", "\\"))}
@@ -118,38 +118,37 @@ class EmptyColumns(NamedTuple):
 Rows = Generator[bytes, None, EmptyColumns]
 
 
-def rows(samples: Iterable[Sample], table: TableFormat, account: Account, most: int | None = None) -> Rows:
-    """Yield a line for each of *samples*, in order; return the columns that stayed empty.
+def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: int | None = None) -> Rows:
+    """Yield a line for each sample of *batches*, in order, counted in *account*; return the columns that stayed empty.
 
     A value that a sample lacks is written as the *missing* of *table*. Values are text; in jsonl, values inside JSON
     fields keep their type. After *most* rows reading stops, and no column counts as empty.
 
-    Holds: one sample. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
+    Holds: one batch. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
     *missing* is None.
     """
-    names, form, missing, verbatim = table.names, table.form, table.missing, table.verbatim
+    names, form, missing = table.names, table.form, table.missing
     unseen = set(names)
     seen: dict[str, None] = {}
     if most == 0:
         return EmptyColumns([], [])
     make = line_maker(form, names)
-    of = json_getter if form == "jsonl" else getter
-    getters = [of(column, verbatim=verbatim) for column in table.columns]
     nothing = ABSENT if form == "jsonl" else None  # in JSON, None is a value
-    samples = iter(samples)
-    for index, sample in enumerate(samples):
-        values = [get(sample, index) for get in getters]
-        if unseen or nothing in values:
-            absent = [name for name, value in zip(names, values, strict=True) if value is nothing]
+    found = values(batches, table.columns, form == "jsonl", table.verbatim, account)
+    for index, (cells, sample) in enumerate(found):
+        if unseen or nothing in cells:
+            absent = [name for name, value in zip(names, cells, strict=True) if value is nothing]
             if absent and missing is None:
-                raise _lacks(sample, absent[0], _is_torn(sample, samples, account))
+                if isinstance(sample, ListedRow):
+                    raise sample.lacks(absent[0])
+                raise _lacks(sample, absent[0], _is_torn(sample, (later for _, later in found), account))
             unseen.intersection_update(absent)
             seen.update(dict.fromkeys(sample.fields) if unseen else ())
-            values = [missing if value is nothing else value for value in values]
+            cells = [missing if value is nothing else value for value in cells]
         try:
-            line = make(values).encode()
+            line = make(cells).encode()
         except UnicodeEncodeError:
-            raise _unwritable(sample, names, values) from None
+            raise _unwritable(sample, names, cells) from None
         account.samples_out += 1
         yield line
         if index + 1 == most:  # later samples might have the other columns
@@ -187,17 +186,7 @@ class EmptyColumnCheck:
             )
 
 
-def json_getter(column: Column, *, verbatim: bool) -> Callable[[Sample, int], object]:
-    """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT if the sample has no value."""
-
-    def value(sample: Sample, index: int) -> object:
-        found = lookup(sample, column, index, verbatim=verbatim)
-        return ABSENT if found is None else found[0]
-
-    return value
-
-
-def _is_torn(sample: Sample, following: Iterator[Sample], account: Account) -> bool:
+def _is_torn(sample: Sample, following: Iterator[Sample | ListedRow], account: Account) -> bool:
     """Return whether the key of *sample* is known to come back in its shard.
 
     Of a plain file, up to 10,000 *following* samples are read to find out; elsewhere that could take any time.
@@ -208,7 +197,7 @@ def _is_torn(sample: Sample, following: Iterator[Sample], account: Account) -> b
         return False
     try:
         for later in islice(following, FIRST):
-            if later.shard != sample.shard or later.raw_key == sample.raw_key:
+            if later.shard != sample.shard or later.key == sample.key:
                 return later.shard == sample.shard
     except TarToolsError:  # the missing value is what is reported
         pass
@@ -228,7 +217,7 @@ def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
     )
 
 
-def _unwritable(sample: Sample, names: Sequence[str], values: Sequence[object]) -> SampleError:
+def _unwritable(sample: Sample | ListedRow, names: Sequence[str], values: Sequence[object]) -> SampleError:
     """Return the failure for a value that UTF-8 cannot encode: bytes of a key, a lone surrogate in JSON."""
     bad = next((n for n, v in zip(names, values, strict=True) if re.search("[\ud800-\udfff]", str(v))), "?")
     return SampleError(

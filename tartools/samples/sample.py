@@ -9,11 +9,14 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice, repeat
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from tartools import tar
 from tartools.errors import SampleError
 from tartools.tar import ContiguousGroups, Member, ScatteredGroup, Source, Writer, read_range, split_path
+
+if TYPE_CHECKING:
+    from tartools.samples.columns import Columns
 
 
 def join_path(key: bytes, field: bytes) -> bytes:
@@ -216,10 +219,12 @@ class Batch:
 
     *shard* is the URL that they were read from; if they come from several, one URL for each is given. Of a sample that
     is not contiguous in memory, *offset* is the byte of the shard at which it begins; None if it is not in one piece.
+    *columns* has values of the samples, if a table lists them and its columns were asked for: see `listed.Listed`.
     `Sample` objects are made on demand. Holds: the source.
     """
 
     __slots__ = ("_lone", "_shards", "groups", "keys", "offset", "shard")
+    columns: Columns | None = None
 
     def __init__(self, found: ContiguousGroups | ScatteredGroup | Sample, shard: str | Sequence[str]) -> None:
         self.shard = shard if isinstance(shard, str) else ""
@@ -254,6 +259,11 @@ class Batch:
         source, keys, starts, _, _ = self.groups
         shard = self.shard if self._shards is None else self._shards[number]
         return _sample(keys[number], shard, None, source, starts[number], starts[number + 1])
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """The URLs of the shards that the samples were read from: one for all of them, or one for each."""
+        return (self.shard,) if self._shards is None else self._shards
 
     def fitting(self, first: int, room: int) -> int:
         """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""

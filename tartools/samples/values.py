@@ -98,6 +98,21 @@ def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
         ) from None
 
 
+def as_text(value: object) -> str:
+    """Return the text of *value*: a string as it is, a number by its digits, anything else as JSON.
+
+    >>> as_text("a"), as_text(7), as_text(0.5), as_text(True), as_text(["a"])
+    ('a', '7', '0.5', 'true', '["a"]')
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return repr(value)
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
 def checked_key(key: str) -> str:
     """Return *key* if it is safe.
 

@@ -6,21 +6,21 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
-from tartools.shards.reading import Reading
+from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import Destination
 from tartools.storage.url import Url
 from tartools.storage.versions import Look, look
-from tartools.tables import order, rows, schema
-from tartools.tables.fetching import requests_at_once
+from tartools.tables import order, rows, schema, source, unified
+from tartools.tables.facts import Wanted
 from tartools.tables.inputs import Inputs, Part, TablePart
-from tartools.tables.requests import Requests
+from tartools.tables.places import Listing
 from tartools.tables.spool import Spool
 from tartools.tables.unified import ShardNumbers
 from tartools.tables.writing import RowBatch, TableWriter
@@ -29,12 +29,11 @@ NOWHERE = "a table can't list these samples, because they are in no file or obje
 
 
 class Indexing(NamedTuple):
-    """How shards are indexed: as *reading* says, by *most* workers (4 at most), with columns *names* of *facts*."""
+    """How shards are indexed: as *reading* says, by *most* workers (4 at most), with the facts that are *wanted*."""
 
     reading: Reading
     most: int
-    names: Sequence[str] = ()
-    facts: rows.Facts | None = None
+    wanted: Wanted | None = None
 
 
 class TableDestination(Destination):
@@ -57,9 +56,7 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands.
     """
     schema.check_installed()
-    for url in urls:
-        if Url(url).scheme in ("-", "pipe"):
-            raise UsageError(NOWHERE, url=url)
+    check_stored(urls)
     account.expected = storage.check_inputs(urls)
     account.shards = len(urls)
     account.phase = Phase("reading")
@@ -76,37 +73,65 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
     return inputs
 
 
-def looks(urls: Iterable[str]) -> dict[str, Look]:
+def check_stored(urls: Sequence[str]) -> None:
+    """Raise UsageError if one of *urls* is stdin or a command."""
+    for url in urls:
+        if Url(url).scheme in ("-", "pipe"):
+            raise UsageError(NOWHERE, url=url)
+
+
+def looks(urls: Sequence[str]) -> dict[str, Look]:
     """Return what each of *urls* is now; servers are asked side by side."""
+    if all(Url(url).is_local for url in urls):
+        return {url: look(url) for url in urls}
+    from tartools.tables.fetching import requests_at_once
+    from tartools.tables.requests import Requests
+
     with closing(Requests(requests_at_once())) as requests:
         answers = {url: requests.ask(partial(look, url)) for url in urls}
         return {url: answer() for url, answer in answers.items()}
+
+
+def blocks(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
+    """Yield the rows of the shards *urls*, in order, in blocks (see `rows.blocks`), and count the samples as read.
+
+    Raises: UsageError for tables, stdin and commands.
+    """
+    check_stored(urls)
+    for url, found in looks(urls).items():
+        if found.first == schema.MAGIC:
+            raise UsageError("this is a table, and an index is made of shards", url=url)
+    yield from _blocks(urls, account, indexing, account)
+
+
+def _blocks(
+    urls: Sequence[str], account: Account, indexing: Indexing, counting: Account | None = None
+) -> Generator[bytes, None, None]:
+    wanted = indexing.wanted
+    of = wanted.of if wanted is not None and wanted.any else None
+
+    def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
+        yield from rows.blocks(batches if counting is None else counted(batches, counting), of)
+
+    reading = indexing.reading._replace(plain=True, ranges=True)
+    return gather(urls, account, reading, work, lambda _: None, most=min(indexing.most, WORKERS))
 
 
 def _indexed(
     urls: Sequence[str], looked: Mapping[str, Look], shards: ShardNumbers, account: Account, indexing: Indexing
 ) -> Spool:
     """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
-
-    def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
-        yield from rows.blocks(batches, indexing.facts)
-
-    versions: dict[str, str] = {}
-    for url in urls:
-        version = looked[url].version
-        if version is None:
-            raise StorageError(
-                "this server has no ranges, or no versions (ETag), so no part can be read alone", url=url
-            )
-        versions[url] = version
-    reading = indexing.reading._replace(plain=True, ranges=indexing.facts is None)
-    spool = Spool(indexing.names, versions, shards, reading.tmpdir)
-    with closing(gather(urls, account, reading, work, lambda _: None, most=min(indexing.most, WORKERS))) as blocks:
-        for block in blocks:
+    versions = {url: looked[url].known(url) for url in urls}
+    wanted = indexing.wanted
+    spool = Spool(wanted.known if wanted is not None else (), versions, shards, indexing.reading.tmpdir)
+    with closing(_blocks(urls, account, indexing)) as found:
+        for block in found:
             spool.add(block)
     for url, now in looks(urls).items():
         if now.version != versions[url]:
             raise StorageError("changed while it was read", url=url)
+    if wanted is not None and spool.rows:
+        wanted.check_seen(spool.fields)
     return spool
 
 
@@ -117,4 +142,31 @@ def row_batches(inputs: Inputs) -> Iterator[RowBatch]:
 
 def rows_at(inputs: Inputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
     """Return the rows of *inputs* at *positions*, in that order; see `order.in_order`."""
-    return map(RowBatch, order.in_order(inputs, positions, tmpdir))
+    return (RowBatch(rows.drop_columns([order.ROW])) for rows in order.in_order(inputs, positions, tmpdir))
+
+
+def samples_at(inputs: Inputs, positions: Iterable[int], account: Account, reading: Reading) -> Iterator[Batch]:
+    """Return the samples that the rows of *inputs* at *positions* list, in that order. Whoever takes them counts them.
+
+    All *positions* are read before this returns. Raises: StorageError if a sample is not as its row says.
+    """
+    columns = (schema.SHARD, schema.KEY, schema.BEGIN, schema.END)
+    found = order.in_order(inputs, positions, reading.tmpdir, columns)
+    return _samples(inputs, found, account, reading)
+
+
+def _samples(inputs: Inputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
+    from tartools.tables.reading import Shards
+
+    names = [part.url for part in inputs.parts if isinstance(part, TablePart)]
+    listing = Listing(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", folder="")
+    shards = Shards(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
+    with closing(shards):
+        for rows in found:
+            for first in range(0, len(rows), source.ROWS):
+                few = rows.slice(first, source.ROWS)
+                table = unified.table_rows(few.drop_columns([order.ROW]), inputs.shards.since(0)).combine_chunks()
+                piece = listing.piece(table.to_batches()[0], first)
+                piece.rows = few.column(order.ROW).to_numpy()
+                yield from shards.samples(piece)
+        shards.check()

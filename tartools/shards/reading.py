@@ -32,7 +32,8 @@ class Reading(NamedTuple):
     *listed*, the members of a sample are only found when they are asked for. Large members of compressed or remote
     shards go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp). With *forks*, a forked process
     decompresses: for commands only. With *torn*, a key that comes back in a shard is no news, because the caller joins
-    its samples. With *plain*, a compressed shard is a failure.
+    its samples. With *plain*, a compressed shard is a failure. With *columns*, samples that a table lists are in
+    batches `samples.listed.Listed`, with those of these columns that it has, and are read when they are asked for.
     """
 
     lax: bool = False
@@ -43,6 +44,7 @@ class Reading(NamedTuple):
     forks: bool = False
     torn: bool = False
     plain: bool = False
+    columns: Sequence[str] = ()
 
 
 def read_samples(
@@ -157,7 +159,7 @@ def table_batches(url: str, table: io.BufferedReader, account: Account, reading:
     """Return the samples that *table* lists, the open file *url*; it is closed at the end."""
     from tartools.tables import reading as tables  # imports pyarrow
 
-    return tables.table_batches(url, table, account, reading.ranges, reading.listed, reading.tmpdir)
+    return tables.table_batches(url, table, account, reading.ranges, reading.listed, reading.tmpdir, reading.columns)
 
 
 def table_file(url: str, stream: Stream) -> io.BufferedReader:

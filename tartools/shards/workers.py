@@ -287,7 +287,7 @@ def _batches(
         with closing(shard_batches(url, account, reading, stream, begin=begin, until=until, first=first)) as batches:
             for batch in batches:
                 yield batch
-                last = batch.keys[-1]
+                last = b"" if cut is None else batch.keys[-1]
         account.check()
         if cut is not None and last in (b"", cut.key):
             raise _UnexpectedError
@@ -326,7 +326,8 @@ def cut_up(number: int, url: str) -> Iterator[Task]:
     """Yield a task for each part of the large file *url*, and only one if it is compressed."""
     with closing(storage.open_read(url)) as stream:
         file = stream.file
-        if file is None or compression.is_compressed(compression.head_of(file)):
+        head = b"" if file is None else compression.head_of(file)
+        if file is None or compression.is_compressed(head) or head.startswith(compression.PARQUET):
             yield Task([ShardPart(number, url)], False)
             return
         known = identity(file)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from tartools.errors import printable
+from tartools.errors import TarToolsError, printable
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -56,6 +56,55 @@ def examined(member: Member) -> PictureHeader:
         if reduced(opened, 1):
             opened.load()
         return header
+
+
+def described(member: Member, decode: bool = False) -> tuple[PictureHeader | None, str | None]:
+    """Return the header of the picture *member*, None if it can't be read, and why the picture is broken, else None.
+
+    With *decode*, all of it is decoded, as `examined` does. Raises: TarToolsError if the payload can't be read.
+    """
+    header = None
+    try:
+        with _opened(member) as opened:
+            header = header_of(opened)
+            if decode and reduced(opened, 1):
+                opened.load()
+    except TarToolsError:
+        raise
+    except Exception as error:  # each format has its own
+        return header, reason(error) if member.size else "it is empty"
+    return header, None
+
+
+def facts(member: Member, decode: bool) -> tuple[int | None, int | None, str | None, str | None, str | None]:
+    """Return width, height, format and mode of the picture *member*, and why it is broken, as `described`."""
+    header, broken = described(member, decode)
+    if header is None:
+        return None, None, None, None, broken
+    return header.width, header.height, header.form, header.mode, broken
+
+
+def difference_hash(member: Member) -> int | None:
+    """Return the difference hash, 64 bits, of the picture *member*; None if it is broken or has too many pixels.
+
+    Pillow converts the picture to grey ("L") and resizes it to 9 by 8 pixels (Lanczos). Row by row, from the top left,
+    a bit is 1 if a pixel is darker than its right neighbour; the first bit is the highest.
+
+    Holds: the decoded picture. Raises: TarToolsError if the payload can't be read.
+    """
+    from PIL import Image
+
+    try:
+        with _opened(member) as opened:
+            if math.prod(opened.size) > MOST:
+                return None
+            grey = opened.convert("L").resize((9, 8), Image.Resampling.LANCZOS).tobytes()
+    except TarToolsError:
+        raise
+    except Exception:  # each format has its own
+        return None
+    bits = (grey[9 * row + x] < grey[9 * row + x + 1] for row in range(8) for x in range(8))
+    return sum(bit << 63 - number for number, bit in enumerate(bits))
 
 
 def decoded(member: Member, width: int, height: int) -> Image:

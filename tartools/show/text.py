@@ -132,6 +132,11 @@ def first_look(member: Member) -> tuple[str, bytes]:
         return field_name(member).rpartition(".")[2].lower(), file.read(FIRST)
 
 
+def is_picture_field(name: str) -> bool:
+    """Tell whether the field *name* is one of pictures, by its last part."""
+    return name.rpartition(".")[2].lower() in PICTURES
+
+
 def is_picture(kind: str, head: bytes) -> bool:
     """Return whether what begins with *head*, in a field that ends in *kind*, is or should be a picture."""
     return kind in PICTURES or head.startswith(PICTURE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")

@@ -40,6 +40,7 @@ __all__ = [
     "is_directory",
     "is_far",
     "is_repeatable",
+    "make_directory",
     "open_read",
     "open_write",
     "plain_size",
@@ -130,6 +131,12 @@ def content(url: str) -> bytes:
     """Return all bytes of *url*. Raises: StorageError."""
     with stream_file(open_read(url), url) as file:
         return file.read()
+
+
+def make_directory(url: str) -> None:
+    """Make the local directory *url*, unless it exists; on servers there are none. Raises: StorageError."""
+    if Url(url).is_local:
+        local.make_directory(url)
 
 
 def remove(url: str) -> None:

@@ -202,6 +202,14 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
     return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
 
 
+def make_directory(url: str) -> None:
+    """Make the directory *url*, and those above it, unless it exists. Raises: StorageError."""
+    try:
+        os.makedirs(path_of(url), exist_ok=True)
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=url) from error
+
+
 def open_terminal() -> int:
     """Return a descriptor for reading and writing the controlling terminal. Raises: OSError if there is none."""
     return os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)  # POSIX.1-2017, 10.1

@@ -1,28 +1,158 @@
-"""Values of samples for the columns of a table."""
+"""What columns of a table say of samples: values of fields, what pictures are, and digests."""
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
-from tartools.samples.sample import Sample
-from tartools.samples.values import Column, lookup, parse_column
+from tartools.errors import SampleError, UsageError
+from tartools.samples.sample import Batch, Sample, field_name
+from tartools.samples.values import Column, blanks, field_list, lookup, parse_column
+from tartools.tables import schema
+from tartools.tables.rows import Fact
+from tartools.tar import ContiguousGroups, Member, read_range
 
 NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+OWN = (schema.SHARD, schema.VERSION, schema.INDEX, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
+NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
+PIECE = 1 << 20  # bytes of a payload that are held
+PICTURE = (("width", "int"), ("height", "int"), ("format", "string"), ("mode", "string"), ("broken", "string"))
+
+Described = tuple[int | None, int | None, str | None, str | None, str | None]  # a picture, as PICTURE has it
 
 
-def columns(specs: Iterable[str]) -> list[Column]:
-    """Return the columns that the words of *specs* describe. Raises: UsageError."""
-    return [parse_column(word) for spec in specs for word in spec.split()]
+class Pictures(NamedTuple):
+    """How to find and measure pictures: *known* tells whether a field is one of pictures, *described* measures one."""
+
+    known: Callable[[str], bool]
+    described: Callable[[Member], Described]
 
 
-def values(wanted: Sequence[Column]) -> Callable[[Sample], list[object]]:
-    """Return a function sample -> its values of the columns *wanted*; None where it has none."""
+class Wanted(NamedTuple):
+    """Which facts a table has: *columns* of values, digests of the fields *hashed*, hashes of the pictures *likened*.
 
-    def found(sample: Sample) -> list[object]:
-        return [one and value_of(one[0]) for one in (lookup(sample, column) for column in wanted)]
+    With *pictures*, what all pictures are. *likeness* is the hash of a picture, or None if it is broken.
+    """
 
+    columns: Sequence[Column]
+    hashed: Sequence[str] = ()
+    likened: Sequence[str] = ()
+    pictures: Pictures | None = None
+    likeness: Callable[[Member], int | None] | None = None
+
+    @property
+    def known(self) -> list[Fact]:
+        """The columns that the table has whatever the samples are."""
+        return [
+            *((column.name, "") for column in self.columns),
+            *((f"{field}.blake2b", "digest") for field in self.hashed),
+            *((f"{field}.dhash", "uint") for field in self.likened),
+        ]
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is wanted."""
+        return bool(self.known or self.pictures)
+
+    def of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
+        """Return the facts of each sample of *batch*.
+
+        Payloads that are ranges of files are read only if they are needed, and large ones in pieces, but for values and
+        decoded pictures. Raises: SampleError as `samples.values.lookup`.
+        """
+        return map(self._found, in_memory(batch))
+
+    def _found(self, sample: Sample) -> dict[Fact, object]:
+        found: dict[Fact, object] = {}
+        for column in self.columns:
+            value = lookup(sample, column)
+            found[column.name, ""] = value and value_of(value[0])
+        for field in self.hashed:
+            member = sample.member(field)
+            found[f"{field}.blake2b", "digest"] = member and digest(member)
+        for field in self.likened:
+            member = sample.member(field)
+            if self.likeness is not None:
+                found[f"{field}.dhash", "uint"] = member and self.likeness(member)
+        if self.pictures is not None:
+            self._look(sample, self.pictures, found)
+        return found
+
+    @staticmethod
+    def _look(sample: Sample, pictures: Pictures, found: dict[Fact, object]) -> None:
+        """Add to *found* what the pictures of *sample* are; nothing for a field that it has twice."""
+        names = [field_name(member) for member in sample.members]
+        for name, member in zip(names, sample.members, strict=True):
+            if pictures.known(name) and names.count(name) == 1:
+                facts = _picture_facts(name)
+                found.update(zip(facts, pictures.described(member), strict=True))
+
+    def check_seen(self, fields: Iterable[str]) -> None:
+        """Raise SampleError if no sample had a field that is named here; *fields* are those that samples had."""
+        have = list(fields)
+        known = {field.lower() for field in have}
+        named = [(field,) for field in (*self.hashed, *self.likened)]
+        for choices in (*(column.choices for column in self.columns), *named):
+            if not any(name.lower() in known or name.startswith("__") for name in choices):
+                lost = ";".join(choices)
+                raise SampleError(f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(have)}")
+
+
+def wanted(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> Wanted:
+    """Return the facts that options name: *specs* are words for columns, the others names of fields, in any number.
+
+    Raises: UsageError for a word that is no column, and if two columns would have one name.
+    """
+    found = Wanted([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
+    names = [name for name, _ in found.known]
+    for name in names:
+        if name in OWN or names.count(name) > 1:
+            raise UsageError(f"two columns would have the name {name!r}; NEW={name} gives one another name")
     return found
+
+
+def _words(options: Iterable[str]) -> Iterable[str]:
+    return (word for option in options for word in option.split())
+
+
+@lru_cache(1000)
+def _picture_facts(name: str) -> list[Fact]:
+    """Return the columns of facts of the picture field *name*."""
+    name = name.encode("utf-8", "replace").decode()
+    return [(f"{name}.{what}", kind) for what, kind in PICTURE]
+
+
+def in_memory(batch: Batch) -> Batch:
+    """Return *batch* with its bytes read at once, if they are a range of a file and its members are small.
+
+    Holds: 8 KiB for each member. Raises: StorageError if the file has become shorter.
+    """
+    groups = batch.groups
+    if groups is None or not groups.members or not isinstance(groups.source, io.FileIO):
+        return batch
+    start, end = groups.starts[0], groups.starts[-1]
+    if end - start > NEAR * len(groups.members):
+        return batch
+    held = read_range(groups.source, start, end)
+    members = [
+        Member(path, held, begin - start, data - start, size, head)
+        for path, _, begin, data, size, head in groups.members
+    ]
+    starts = [begin - start for begin in groups.starts]
+    return Batch(ContiguousGroups(held, groups.keys, starts, members, groups.firsts), batch.shard)
+
+
+def digest(member: Member) -> bytes:
+    """Return the BLAKE2b digest, of 16 bytes, of the payload of *member*. Holds: 1 MiB of it."""
+    from hashlib import blake2b
+
+    found = blake2b(digest_size=16)
+    for start in range(member.data, member.data + member.size, PIECE):
+        found.update(read_range(member.source, start, min(start + PIECE, member.data + member.size)))
+    return found.digest()
 
 
 def value_of(text: object) -> object:

@@ -21,8 +21,8 @@ class Part(Protocol):
         """The columns, in our types."""
         ...
 
-    def batches(self) -> Iterator[Any]:
-        """Yield the rows, in order, in unified record batches."""
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows, in order, in unified record batches; only those of *columns* that there are, if given."""
         ...
 
 
@@ -30,7 +30,7 @@ class TablePart:
     """The rows of the table *url*."""
 
     def __init__(self, url: str, shards: unified.ShardNumbers) -> None:
-        self._url = url
+        self.url = url
         self._shards = shards
         with source.opened(url) as table:
             self.rows = table.rows
@@ -44,13 +44,12 @@ class TablePart:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, in unified record batches; only those of *columns* that there are, if given."""
         pa = schema.arrow()
-        folder = schema.folder_of(self._url)
-        wanted = [field for field in self._schema if columns is None or field.name in columns]
+        wanted = pa.schema([field for field in self._schema if columns is None or field.name in columns])
+        unifier = unified.Unifier(self.url, wanted, self._shards)
         first = 0
-        with source.opened(self._url) as table:
-            names = [*(field.name for field in wanted), schema.VERSION]
-            for rows in table.batches(names, ROWS):
-                yield unified.unified(rows, pa.schema(wanted), folder, self._shards, first, self._url)
+        with source.opened(self.url) as table:
+            for rows in table.batches([*source.NEEDED, schema.VERSION, *wanted.names], ROWS):
+                yield unifier.unified(rows, first)
                 first += len(rows)
 
 
@@ -71,7 +70,7 @@ class Inputs:
         pa = schema.arrow()
         wanted = pa.schema([field for field in self.schema if columns is None or field.name in columns])
         for part in self.parts:
-            for rows in part.batches():
+            for rows in part.batches(columns):
                 yield conforming(rows, wanted)
 
     def spans(self, apart: bool) -> Iterator[range]:
@@ -91,7 +90,7 @@ def _begins(part: Part) -> list[int]:
 
     found: list[int] = []
     first = 0
-    for rows in part.batches():
+    for rows in part.batches([schema.INDEX]):
         found += (first + np.flatnonzero(np.asarray(rows.column(schema.INDEX)) == 0)).tolist()
         first += len(rows)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -13,29 +13,35 @@ from tartools.tables import schema
 from tartools.tables.inputs import Inputs
 from tartools.tar import read_range
 
-SLOT = "\0slot"  # a column while rows are on their way: their place in the output
+SLOT, ROW = "\0slot", "\0row"  # columns of rows on their way: their place in the output, and in the input
 PART = 1 << 17  # rows of the output that are sorted together, or more
 PARTS = 256  # at most
 CHUNK = 1 << 16  # positions taken at once
 Piece = tuple[int, int]  # begin and end of a record batch in the temporary file
 
 
-def in_order(inputs: Inputs, positions: Iterable[int], tmpdir: str | None = None) -> Iterator[Any]:
+def in_order(
+    inputs: Inputs, positions: Iterable[int], tmpdir: str | None = None, columns: Sequence[str] | None = None
+) -> Iterator[Any]:
     """Yield the rows of *inputs* at *positions*, each of them at most once, in that order, in record batches.
 
-    All *positions* are read before this returns. Holds: 4 bytes for each row of *inputs*, and 131,072 rows, or
-    1/256 of them if that is more; the rows are in a temporary file in *tmpdir*.
+    They have all columns, or *columns*, and then `ROW`: the position. All *positions* are read before this returns.
+
+    Holds: 4 bytes for each row of *inputs*, and 131,072 rows, or 1/256 of them if that is more; the rows are in a
+    temporary file in *tmpdir*.
     """
     slots, count = _slots(inputs.rows, positions)
-    return _in_slots(inputs, slots, count, tmpdir) if count else iter(())
+    return _in_slots(inputs, slots, count, tmpdir, columns) if count else iter(())
 
 
-def _in_slots(inputs: Inputs, slots: Any, count: int, tmpdir: str | None) -> Iterator[Any]:
+def _in_slots(
+    inputs: Inputs, slots: Any, count: int, tmpdir: str | None, columns: Sequence[str] | None
+) -> Iterator[Any]:
     """Yield the *count* rows of *inputs* that have *slots* in the output, in that order, in record batches."""
     size = max(PART, -(-count // PARTS))
     with closing(scratch_file(tmpdir)) as file:
         pieces: list[list[Piece]] = [[] for _ in range(0, count, size)]
-        layout = _spread(inputs, slots, size, file, pieces)
+        layout = _spread(inputs.batches(columns), slots, size, file, pieces)
         for part in pieces:
             yield from _sorted(part, layout, file)
 
@@ -53,22 +59,23 @@ def _slots(rows: int, positions: Iterable[int]) -> tuple[Any, int]:
     return slots, count
 
 
-def _spread(inputs: Inputs, slots: Any, size: int, file: io.FileIO, pieces: list[list[Piece]]) -> Any:
-    """Write the rows that have *slots* to *file*, in *pieces* for parts of *size* rows; return their schema."""
+def _spread(batches: Iterator[Any], slots: Any, size: int, file: io.FileIO, pieces: list[list[Piece]]) -> Any:
+    """Write the rows of *batches* that have *slots* to *file*, in *pieces* for parts of *size*; return their schema."""
     import numpy as np
 
     pa = schema.arrow()
-    layout = inputs.schema.append(pa.field(SLOT, pa.int64()))
+    layout = None
     first = end = 0
-    for rows in inputs.batches():
+    for rows in batches:
         slot = slots[first : first + len(rows)]
-        first += len(rows)
+        begin, first = first, first + len(rows)
         order = np.argsort(slot, kind="stable")[np.count_nonzero(slot < 0) :]
         if not len(order):
             continue
         slot = slot[order].astype(np.int64)
         taken = rows.take(pa.array(order))
-        moved = pa.RecordBatch.from_arrays([*taken.columns, pa.array(slot)], schema=layout)
+        layout = rows.schema.append(pa.field(ROW, pa.int64())).append(pa.field(SLOT, pa.int64()))
+        moved = pa.RecordBatch.from_arrays([*taken.columns, pa.array(begin + order), pa.array(slot)], schema=layout)
         parts = slot // size
         for part in range(int(parts[0]), int(parts[-1]) + 1):
             low, high = np.searchsorted(parts, [part, part + 1])

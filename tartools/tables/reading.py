@@ -7,7 +7,7 @@ end where the row says. What differs is a failure with row, shard and byte, and 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from tartools import tar
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account
+from tartools.samples.listed import Listed
 from tartools.samples.sample import Batch
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
 from tartools.tables.checking import Checker
+from tartools.tables.columns import TableColumns
 from tartools.tables.local import LocalShards
 from tartools.tables.places import Listing, Piece
 
@@ -35,10 +37,11 @@ def table_batches(
     ranges: bool = False,
     listed: bool = True,
     tmpdir: str | None = None,
+    columns: Sequence[str] = (),
 ) -> Iterator[Batch]:
     """Yield the samples that the table *url*, opened as *file*, lists: in batches, in the order of its rows.
 
-    *ranges*, *listed* and *tmpdir* are those of `shards.reading.Reading`.
+    *ranges*, *listed*, *tmpdir* and *columns* are those of `shards.reading.Reading`.
 
     Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard is another one than the table says; TarFormatError for what is no table.
@@ -47,12 +50,20 @@ def table_batches(
         listing = Listing(url)
         with closing(Shards(listing, account, ranges=ranges, listed=listed, tmpdir=tmpdir)) as shards:
             first = 0
-            for rows in table.batches(COLUMNS):
-                yield from shards.samples(listing.piece(rows, first))
+            for rows in table.batches([*COLUMNS, *columns]):
+                if columns:
+                    known = TableColumns(rows, first, listing, table)
+                    yield Listed(known, len(rows), partial(_samples, shards, known))
+                else:
+                    yield from shards.samples(listing.piece(rows, first))
                 first += len(rows)
             if first != table.rows:
                 raise TarFormatError(f"this table is damaged: it has {first} of {table.rows} rows", url=url)
             shards.check()
+
+
+def _samples(shards: Shards, rows: TableColumns, low: int, high: int) -> Iterator[Batch]:
+    return shards.samples(rows.piece.part(low, high))
 
 
 class Shards:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import marshal
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from tartools.errors import SampleError
@@ -19,7 +19,10 @@ from tartools.tar.member import Chunk
 BLOCK = 1 << 13  # rows
 ABSENT = -1  # offset of a member that a sample lacks
 
-Facts = Callable[[Sample], list[object]]
+TWICE = -2  # offset of a field that a sample has more than once, so that its name does not say which is meant
+
+Fact = tuple[str, str]  # a column of facts: its name, and its kind; "" for one that its values show (see `kinds`)
+Facts = Callable[[Batch], Iterable[Mapping[Fact, object]]]
 
 
 class Block:
@@ -30,9 +33,9 @@ class Block:
         self.keys: list[bytes] = []
         self.begins = array("q")
         self.ends = array("q")
-        self.offsets: dict[bytes, array[int]] = {}  # of payloads, by field; ABSENT where a sample lacks it
+        self.offsets: dict[bytes, array[int]] = {}  # of payloads, by field; ABSENT or TWICE
         self.sizes: dict[bytes, array[int]] = {}
-        self.facts: list[list[object]] = []
+        self.facts: dict[Fact, list[object]] = {}
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -42,6 +45,8 @@ class Block:
         for columns, missing in ((self.offsets, ABSENT), (self.sizes, 0)):
             for column in columns.values():
                 column.extend([missing] * (len(self) - len(column)))
+        for values in self.facts.values():
+            values.extend([None] * (len(self) - len(values)))
         places = {field: (found.tobytes(), self.sizes[field].tobytes()) for field, found in self.offsets.items()}
         return marshal.dumps(
             (str(self.shard), self.keys, self.begins.tobytes(), self.ends.tobytes(), places, self.facts)
@@ -53,6 +58,14 @@ class Block:
         if groups is None or groups.members is None or not self._add_alike(groups):
             for number, sample in enumerate(batch):
                 self._add_sample(sample, batch, number)
+
+    def add_facts(self, found: Iterable[Mapping[Fact, object]], first: int) -> None:
+        """Add what was *found* of samples number *first* and on; what is not found of a sample is null."""
+        for number, values in enumerate(found, first):
+            for fact, value in values.items():
+                column = self.facts.setdefault(fact, [])
+                column.extend([None] * (number - len(column)))
+                column.append(value)
 
     def _add_alike(self, groups: ContiguousGroups) -> bool:
         """Add *groups* if all have the same fields in the same order; tell whether they have."""
@@ -102,8 +115,8 @@ class Block:
                 offsets, sizes = self._columns(field)
                 offsets.append(data)
                 sizes.append(member.size)
-            elif field:  # neither of the two can be named by the field
-                self.offsets[field][-1] = ABSENT
+            elif field:
+                self.offsets[field][-1] = TWICE
             seen.add(field)
         self.keys.append(sample.raw_key)
         self.begins.append(begin)
@@ -131,7 +144,7 @@ class Block:
 def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
     """Yield the rows of the samples of *batches* in blocks for `unpacked`, in order.
 
-    *facts* gives the values of a sample for further columns. Holds: 8,192 rows.
+    *facts* gives the values of the samples of a batch for further columns. Holds: 8,192 rows.
     Raises: SampleError if a sample is not in one piece with its own headers.
     """
     block: Block | None = None
@@ -140,8 +153,9 @@ def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[byt
             yield block.packed()
             block = None
         block = block or Block(batch.shard)
+        first = len(block)
         block.add(batch)
         if facts is not None:
-            block.facts += map(facts, batch)
+            block.add_facts(facts(batch), first)
     if block is not None:
         yield block.packed()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
+from tartools import storage
 from tartools.errors import TarFormatError
+from tartools.storage.url import Url
+from tartools.storage.versions import look
 from tartools.tables import schema
 
 NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
@@ -22,6 +26,22 @@ class Source:
         self.parquet = parquet
         self.names: list[str] = parquet.schema_arrow.names
         self.rows: int = parquet.metadata.num_rows
+
+    @cached_property
+    def fields(self) -> list[str] | None:
+        """The fields that samples may have; None if not known."""
+        found = self.parquet.schema_arrow
+        if schema.MEMBERS not in found.names:
+            return None
+        kind = found.field(found.names.index(schema.MEMBERS)).type
+        pa = schema.arrow()
+        if not pa.types.is_struct(kind) or any(
+            not pa.types.is_struct(field.type) or [part.name for part in field.type] != ["offset", "size"]
+            for field in kind
+        ):
+            return None
+        fields = [field.name for field in kind]
+        return fields if len(fields) < schema.MOST_FIELDS and "\ufffd" not in "".join(fields) else None
 
     def batches(
         self, columns: Sequence[str], most: int = ROWS, groups: Sequence[int] | None = None
@@ -54,6 +74,17 @@ class Source:
             found = self.parquet.read(columns=columns)
             found.validate(full=True)
             return found
+
+
+def is_table(url: str) -> bool:
+    """Tell whether *url* is a table, by its first bytes. Stdin and commands are not looked into: False.
+
+    Raises: StorageError if *url* is on a server and can't be read.
+    """
+    url = Url(url)
+    if url.read_command or (storage.plain_size(url) is None if url.is_local else not url.is_stored):
+        return False
+    return look(url).first == schema.MAGIC
 
 
 @contextmanager

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import SampleError
 from tartools.storage.scratch import reread, scratch_file
-from tartools.tables import schema, unified
+from tartools.tables import kinds, schema, unified
+from tartools.tables.rows import Fact
 
 
 class Spool:
-    """The rows of shards, whose *versions* are known by URL; *names* are those of the columns of values.
+    """The rows of shards, whose *versions* are known by URL.
 
+    *facts* are columns of values that they have in any case, before others that blocks bring.
     Holds: one block; disk: about 60 bytes a sample.
     """
 
     def __init__(
-        self, names: Sequence[str], versions: Mapping[str, str], shards: unified.ShardNumbers, tmpdir: str | None = None
+        self,
+        facts: Sequence[Fact],
+        versions: Mapping[str, str],
+        shards: unified.ShardNumbers,
+        tmpdir: str | None = None,
     ) -> None:
-        self._names = names
         self._numbers = {url: shards.number(url, version) for url, version in versions.items()}
         self._file = scratch_file(tmpdir)
         self._fields: dict[bytes, None] = {}
-        self._types: list[Any] = [None] * len(names)
+        self._kinds: dict[Fact, kinds.Kind] = {(name, kind): kind or None for name, kind in facts}
         self.rows = 0
 
     def add(self, block: bytes) -> None:
@@ -36,15 +41,23 @@ class Spool:
             except UnicodeDecodeError:
                 raise SampleError(f"the key {key!r} is not UTF-8, which tables need", url=shard) from None
         self._fields.update(dict.fromkeys(columns))
-        for number, values in enumerate(zip(*facts, strict=True)):
-            self._types[number] = widest(self._types[number], values)
+        for fact, values in facts.items():
+            self._kinds[fact] = fact[1] or kinds.wider(self._kinds.get(fact), kinds.kind_of(values))
         self.rows += len(keys)
         self._file.write(len(block).to_bytes(8, "big") + block)
 
     @property
+    def fields(self) -> list[str]:
+        """The fields that samples had."""
+        return [field.decode("utf-8", "surrogateescape") for field in self._fields]
+
+    @property
     def schema(self) -> Any:
-        """The unified schema of the rows that were added."""
+        """The unified schema of the rows that were added. Raises: SampleError if two columns would have one name."""
         pa = schema.arrow()
+        names = [name for name, _ in self._kinds]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SampleError(f"two columns would have the name {twice!r}")
         fields = [field.decode("utf-8", "replace") for field in list(self._fields)[: schema.MOST_FIELDS]]
         return pa.schema(
             [
@@ -54,28 +67,27 @@ class Spool:
                 (schema.BEGIN, pa.uint64()),
                 (schema.END, pa.uint64()),
                 (schema.MEMBERS, pa.struct([(field, unified.place_type()) for field in fields])),
-                *((name, kind or pa.string()) for name, kind in zip(self._names, self._types, strict=True)),
+                *((name, kinds.arrow_type(kind)) for (name, _), kind in self._kinds.items()),
             ]
         )
 
-    def batches(self) -> Iterator[Any]:
-        """Yield the rows in unified record batches, in the order in which they were added."""
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows in unified record batches, in the order in which they were added; only *columns*, if given."""
         import numpy as np
 
         pa = schema.arrow()
         whole = self.schema
         fields = list(self._fields)[: schema.MOST_FIELDS]
-        types = [whole.field(name).type for name in self._names]
+        types = {fact: whole.field(fact[0]).type for fact in self._kinds}
         index, end, before = 0, 0, ""
         for block in self._blocks():
-            shard, keys, begins, ends, columns, facts = marshal.loads(block)  # noqa: S302  # from our own process
+            shard, keys, begins, ends, found, facts = marshal.loads(block)  # noqa: S302  # from our own process
             count = len(keys)
             begin, stop = (np.frombuffer(column, np.int64) for column in (begins, ends))
             numbered = _numbered(begin, stop, *((index, end) if shard == before else (0, 0)))
-            places = [_places(columns.get(field), count) for field in fields]
-            values = zip(*facts, strict=True) if facts else ()
+            places = [_places(found.get(field), count) for field in fields]
             members = whole.field(schema.MEMBERS).type
-            yield pa.RecordBatch.from_arrays(
+            made = pa.RecordBatch.from_arrays(
                 [
                     pa.array(np.full(count, self._numbers[shard], np.int32)),
                     pa.array(numbered),
@@ -85,10 +97,11 @@ class Spool:
                     pa.StructArray.from_arrays(places, fields=list(members))
                     if fields
                     else pa.array([{}] * count, members),
-                    *(_typed(column, kind) for column, kind in zip(values, types, strict=True)),
+                    *(kinds.column(facts.get(fact) or [None] * count, type_) for fact, type_ in types.items()),
                 ],
                 schema=whole,
             )
+            yield made if columns is None else made.select([name for name in whole.names if name in columns])
             index, end, before = int(numbered[-1]) + 1, int(stop[-1]), shard
 
     def _blocks(self) -> Iterator[bytes]:
@@ -124,28 +137,3 @@ def _places(found: tuple[bytes, bytes] | None, count: int) -> Any:
         ["offset", "size"],
         mask=pa.array(absent),
     )
-
-
-def widest(known: Any, values: Iterable[object]) -> Any:
-    """Return the type of a column with *values* that had the type *known* so far (None: only nulls)."""
-    pa = schema.arrow()
-    try:
-        kind = pa.array(values).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.string()
-    if pa.types.is_null(kind):
-        return known
-    if known is None or known == kind:
-        return kind
-    numbers = (pa.int64(), pa.float64())
-    return pa.float64() if known in numbers and kind in numbers else pa.string()
-
-
-def _typed(values: Sequence[object], kind: Any) -> Any:
-    """Return *values* as a column of type *kind*; what is no text goes into a column of strings as JSON."""
-    pa = schema.arrow()
-    if pa.types.is_string(kind):
-        values = [None if value is None else unified.text_of(value) for value in values]
-    if pa.types.is_floating(kind):  # pyarrow refuses whole numbers that a double can't hold exactly
-        values = [None if value is None else float(value) for value in values]  # type: ignore[arg-type]
-    return pa.array(values, kind)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
-from tartools.errors import StorageError
 from tartools.tables import schema
+from tartools.tables.places import Listing
 
 
 class ShardNumbers:
@@ -115,76 +116,40 @@ def joined_type(one: Any, other: Any) -> Any:
     return pa.string()
 
 
-def unified(rows: Any, wanted: Any, folder: str, shards: ShardNumbers, first: int, table: str) -> Any:
-    """Return the record batch *rows* of a table in *folder*, whose first row is *first*, with the schema *wanted*.
+class Unifier:
+    """Makes rows of the table *url* unified ones, with *columns*: those that are wanted of its `unified_schema`."""
 
-    Raises: StorageError, with the row, for a value of no use; UsageError for a name that a table may not have.
-    """
-    pa = schema.arrow()
-    columns = []
-    for field in wanted:
-        found = rows.column(field.name) if field.name in rows.schema.names else None
-        if field.name == schema.SHARD:
-            columns.append(shard_numbers(rows, folder, shards, first, table))
-        elif found is None:
-            columns.append(pa.nulls(len(rows), field.type))
-        elif field.name == schema.MEMBERS:
-            columns.append(places(found, field.type))
-        elif field.name in (schema.BEGIN, schema.END):
-            columns.append(_bytes(found, field, first, table))
-        else:
-            columns.append(converted(found, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+    def __init__(self, url: str, columns: Any, shards: ShardNumbers) -> None:
+        self._listing = Listing(url)
+        self._columns = columns
+        self._shards = shards
+        self._numbers: list[int] = []  # in *shards*, of the shards of the listing
 
+    def unified(self, rows: Any, first: int) -> Any:
+        """Return the record batch *rows*, which begins with row *first* of the table.
 
-def _bytes(column: Any, field: Any, first: int, table: str) -> Any:
-    pa = schema.arrow()
-    if column.null_count:
-        row = first + column.is_null().to_pylist().index(True)
-        raise StorageError(f"row {row}: {field.name} is null", url=table)
-    try:
-        return column.cast(field.type)
-    except pa.ArrowException as error:
-        why = str(error).splitlines()[0]
-        raise StorageError(
-            f"rows {first} to {first + len(column) - 1}: {field.name} is no place in a shard: {why}", url=table
-        ) from None
+        Raises: StorageError, with the row, for a value of no use.
+        """
+        import numpy as np
 
-
-def shard_numbers(rows: Any, folder: str, shards: ShardNumbers, first: int, table: str) -> Any:
-    """Return the numbers in *shards* of the shards that *rows* name."""
-    import numpy as np
-
-    pa = schema.arrow()
-    names = _encoded(rows.column(schema.SHARD))
-    known = schema.VERSION in rows.schema.names
-    versions = _encoded(rows.column(schema.VERSION)) if known else None
-    which = names.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    if names.null_count or not pa.types.is_string(names.dictionary.type):
-        row = first + (int(np.argmin(which)) if len(which) else 0)
-        raise StorageError(f"row {row}: {schema.SHARD} is no name of a shard", url=table)
-    told = [None] if versions is None else [*versions.dictionary.to_pylist(), None]
-    version = np.zeros(len(rows), np.int64)
-    if versions is not None:
-        version = versions.indices.fill_null(len(told) - 1).to_numpy(zero_copy_only=False).astype(np.int64)
-    pairs, place = np.unique(which * len(told) + version, return_inverse=True)
-    dictionary = names.dictionary.to_pylist()
-    numbers = [
-        shards.number(schema.resolved(dictionary[pair // len(told)], folder), told[pair % len(told)])
-        for pair in pairs.tolist()
-    ]
-    return pa.array(np.array(numbers, np.int32)[place])
-
-
-def _encoded(column: Any) -> Any:
-    """Return *column* as a dictionary array of plain values."""
-    pa = schema.arrow()
-    if pa.types.is_dictionary(column.type):
-        plain = plain_type(column.type)
-        if column.type.value_type == plain and not column.dictionary.null_count:
-            return column
-        column = column.dictionary_decode().cast(plain)
-    return column.cast(plain_type(column.type)).dictionary_encode()
+        pa = schema.arrow()
+        piece = self._listing.piece(rows, first, keyed=False)
+        known = zip(self._listing.urls, self._listing.versions, strict=True)
+        self._numbers += [self._shards.number(*shard) for shard in islice(known, len(self._numbers), None)]
+        ours = {
+            schema.SHARD: np.array(self._numbers, np.int32)[piece.numbers],
+            schema.BEGIN: piece.begins,
+            schema.END: piece.ends,
+        }
+        columns = []
+        for field in self._columns:
+            if field.name in ours:
+                columns.append(pa.array(ours[field.name]).cast(field.type))
+            elif field.name == schema.MEMBERS:
+                columns.append(places(rows.column(field.name), field.type))
+            else:
+                columns.append(converted(rows.column(field.name), field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self._columns)
 
 
 def places(column: Any, wanted: Any) -> Any:

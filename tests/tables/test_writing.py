@@ -71,6 +71,9 @@ def test_a_table_lists_what_a_shard_would_hold(
     good(run, *line, *INPUTS[inputs], "-o", "out.tar")
     good(run, *line, *INPUTS[inputs], "-o", "out.parquet")
     assert good(run, "tarcat", "out.parquet") == (tmp_path / "out.tar").read_bytes()
+    if line[0] == "tarsort":  # from the columns, where they have the values
+        good(run, *line, "a.tar", "b.tar", "c.tar", "-o", "shards.tar")
+        assert (tmp_path / "shards.tar").read_bytes() == (tmp_path / "out.tar").read_bytes()
     table = rows_of(tmp_path / "out.parquet")
     assert set(table.column("__shard__").to_pylist()) <= {"a.tar", "b.tar", "c.tar"}
     if inputs == "tables":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tartools.errors import TarToolsError, printable
+from tartools.errors import printable
 from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, sound, text
 from tartools.stages.statistics.counting import FieldKinds, by_combination, count_fields
@@ -115,11 +115,7 @@ def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
     for sample, member in ((each, member) for each in samples for member in each.members):
         if not text.may_be_picture(member):
             continue
-        try:
-            decoding.examined(member)
-        except TarToolsError:
-            raise
-        except Exception as error:  # Pillow raises any exception for damaged pictures
-            why = decoding.reason(error) if member.size else "it is empty"
+        _, why = decoding.described(member, decode=True)
+        if why is not None:
             broken.append(Broken(printable(sample.key), printable(field_name(member)) or "-", why))
     return broken

@@ -52,7 +52,7 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
         found.payloads += size * count
         found.padding += -size % BLOCK * count
     found.headers -= 0 if batch.groups is None else found.payloads + found.padding
-    found.shards = {batch.shard: [len(batch), found.headers + found.payloads + found.padding]}
+    found.shards = count_shards(batch, found.headers + found.payloads + found.padding)
     combinations = by_combination(keys, members, firsts)
     found.combinations = bounded({"/".join(group.fields): len(group.keys) for group in combinations})
     found.fields = count_fields(combinations, kinds)
@@ -62,6 +62,18 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
             for group in combinations
         }
     )
+    return found
+
+
+def count_shards(batch: Batch, size: int) -> dict[str, list[int]]:
+    """Return [samples, bytes] for each shard that the samples of *batch*, which take *size* bytes, were read from."""
+    if len(batch.shards) == 1:
+        return {batch.shards[0]: [len(batch), size]}
+    found: dict[str, list[int]] = {}
+    for sample in batch:
+        known = found.setdefault(sample.shard, [0, 0])
+        known[0] += 1
+        known[1] += sample.size
     return found
 
 

@@ -1,0 +1,209 @@
+"""Count samples that a table lists, by its columns: only those that these don't describe are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tartools.samples.listed import Listed
+from tartools.samples.sample import Batch
+from tartools.stages.statistics.counting import LONGEST, FieldKinds, count_batch
+from tartools.stages.statistics.totals import DIGITS, Distribution, Field, Pictures, Statistics, bounded
+from tartools.tar import BLOCK
+
+if TYPE_CHECKING:
+    from tartools.samples.columns import Columns
+
+NOWHERE = 1 << 62  # offset of a member that a sample lacks
+
+
+class Places(NamedTuple):
+    """Samples as rows of arrays: where they *begin*, and which *fields* they have.
+
+    *order* has the numbers of the fields of each sample in the order of the archive, then -1; *offsets* and *sizes* of
+    their payloads have a column for each field. An offset of a field that a sample lacks is NOWHERE.
+    """
+
+    fields: Sequence[str]
+    begins: Any
+    ends: Any
+    offsets: Any
+    sizes: Any
+    order: Any
+    described: Any  # whether these are all members of the sample
+
+    def part(self, low: int, high: int) -> Places:
+        """Return rows *low* to *high*."""
+        return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
+
+
+def count_listed(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
+    """Return the counts of *batch* as `counting.count_batch` does; classes and pictures only if there are columns.
+
+    Raises: StorageError for columns that can't be true.
+    """
+    found = Statistics(listed=listed)
+    assert isinstance(batch, Listed)
+    columns = batch.columns
+    members = columns.members() if columns.values("__key__") is not None else None
+    if members is None:
+        for part in batch.batches():
+            found.add(count_batch(part, kinds, listed))
+        return found
+    places = places_of(columns, *members)
+    for low, high in _runs(places.described):
+        if places.described[low]:
+            found.add(_count(columns, places.part(low, high), low, kinds, listed))
+        else:
+            for part in batch.batches(low, high):
+                found.add(count_batch(part, kinds, listed))
+    return found
+
+
+def places_of(columns: Columns, fields: Sequence[str], offsets: Any, sizes: Any) -> Places:
+    """Return the places of samples whose *fields* have *offsets*, negative where a sample lacks it, and *sizes*."""
+    import numpy as np
+
+    begins, ends = columns.spans()
+    offsets = np.where(offsets < 0, NOWHERE, offsets)
+    order = np.argsort(offsets, axis=1, kind="stable")
+    starts = np.take_along_axis(offsets, order, axis=1)
+    absent = starts == NOWHERE
+    stops = starts + _padded(np.take_along_axis(sizes, order, axis=1))
+    count = (~absent).sum(axis=1)
+    headers = starts - np.concatenate([begins[:, None], stops[:, :-1]], axis=1)
+    sound = absent | ((headers >= BLOCK) & (headers % BLOCK == 0))
+    last = stops[np.arange(len(stops)), np.maximum(count, 1) - 1] if len(fields) else begins
+    described = sound.all(axis=1) & (count > 0) & (last == ends)
+    return Places(fields, begins, ends, offsets, sizes, np.where(absent, -1, order), described)
+
+
+def _padded(sizes: Any) -> Any:
+    return (sizes + (BLOCK - 1)) // BLOCK * BLOCK
+
+
+def _runs(flags: Any) -> Iterator[tuple[int, int]]:
+    """Yield (first, last + 1) of each run of equal *flags*."""
+    import numpy as np
+
+    cuts = [0, *(np.flatnonzero(flags[1:] != flags[:-1]) + 1).tolist(), len(flags)]
+    yield from pairwise(cuts)
+
+
+def _count(columns: Columns, places: Places, low: int, kinds: FieldKinds, listed: int) -> Statistics:
+    """Return the counts of *places*, which are rows of *columns* from number *low* on."""
+    import numpy as np
+
+    present = places.offsets != NOWHERE
+    sizes = np.where(present, places.sizes, 0)
+    padded = int(_padded(sizes).sum())
+    found = Statistics(samples=len(places.begins), members=int(present.sum()), listed=listed)
+    found.first = columns.keys([low])[0]
+    found.payloads = int(sizes.sum())
+    found.padding = padded - found.payloads
+    found.headers = int((places.ends - places.begins).sum()) - padded
+    found.shards = _shards(columns, places, low)
+    combinations = _combinations(places.order)
+    names = ["/".join(places.fields[number] for number in order) for order, _ in combinations]
+    found.combinations = bounded({name: len(rows) for name, (_, rows) in zip(names, combinations, strict=True)})
+    found.keys = bounded(
+        {
+            name: list(zip(rows[:listed].tolist(), columns.keys((rows[:listed] + low).tolist()), strict=True))
+            for name, (_, rows) in zip(names, combinations, strict=True)
+        }
+    )
+    found.fields = {
+        places.fields[number]: _field(columns, places, low, number, kinds)
+        for number in dict.fromkeys(number for order, _ in combinations for number in order)
+    }
+    return found
+
+
+def _shards(columns: Columns, places: Places, low: int) -> dict[str, list[int]]:
+    """Return [samples, bytes] of each shard, in order of appearance."""
+    import numpy as np
+
+    urls, numbers = columns.shards()
+    numbers = numbers[low : low + len(places.begins)]
+    found: dict[str, list[int]] = {}
+    for first in np.sort(np.unique(numbers, return_index=True)[1]).tolist():
+        url, mask = urls[numbers[first]], numbers == numbers[first]
+        known = found.setdefault(url, [0, 0])
+        known[0] += int(mask.sum())
+        known[1] += int((places.ends - places.begins)[mask].sum())
+    return found
+
+
+def _combinations(order: Any) -> list[tuple[list[int], Any]]:
+    """Return the combinations of fields in order of appearance: their numbers, and the rows that have them."""
+    import numpy as np
+
+    if (order == order[0]).all():
+        return [([number for number in order[0].tolist() if number >= 0], np.arange(len(order)))]
+    rows = np.ascontiguousarray(order.astype(np.int16))
+    _, first, which = np.unique(rows.view(f"V{rows.shape[1] * 2}").ravel(), return_index=True, return_inverse=True)
+    return [
+        ([number for number in order[first[kind]].tolist() if number >= 0], np.flatnonzero(which == kind))
+        for kind in np.argsort(first).tolist()
+    ]
+
+
+def _field(columns: Columns, places: Places, low: int, number: int, kinds: FieldKinds) -> Field:
+    """Return the counts of field *number*."""
+    import numpy as np
+
+    name, present = places.fields[number], places.offsets[:, number] != NOWHERE
+    sizes = places.sizes[present, number]
+    found = Field(len(sizes), len(sizes), sizes=distribution(sizes))
+    if len(sizes) < len(present):
+        found.lacking = columns.keys([low + int(present.argmin())])[0]
+    if kinds.classes(name):
+        short = np.flatnonzero(present & (places.sizes[:, number] <= LONGEST)) + low
+        counts = columns.counts(name, short.tolist())
+        if counts is not None:
+            found.classes, found.long = bounded(counts), len(sizes) - len(short)
+    if kinds.pictures(name):
+        found.pictures = _pictures(columns, name, np.flatnonzero(present) + low)
+    return found
+
+
+def _pictures(columns: Columns, name: str, rows: Any) -> Pictures | None:
+    """Return the counts of the pictures of field *name* in *rows*; None if there are no columns for them."""
+    import numpy as np
+
+    described = [columns.taken(f"{name}.{what}", rows.tolist()) for what in ("format", "width", "height", "broken")]
+    if any(values is None for values in described):
+        return None
+    pictures = list(zip(*described, strict=True))
+    broken = [number for number, (*_, why) in enumerate(pictures) if why is not None]
+    sound = [
+        (form, width, height) for form, width, height, why in pictures if why is None and None not in (width, height)
+    ]
+    sides = np.array([(width, height) for _, width, height in sound], np.int64).reshape(-1, 2)
+    return Pictures(
+        dict(Counter(form for form, _, _ in sound)),
+        bounded(
+            {f"{width}x{height}": count for (width, height), count in Counter(map(itemgetter(1, 2), sound)).items()}
+        ),
+        distribution(sides[:, 0]),
+        distribution(sides[:, 1]),
+        len(broken),
+        pictures[broken[0]][3] if broken else None,
+        columns.keys(rows[broken].tolist()),
+    )
+
+
+def distribution(numbers: Any) -> Distribution:
+    """Return the distribution of an array of *numbers*, each from 0 to 2 ** 52: as `Distribution.of` does."""
+    import numpy as np
+
+    if not len(numbers):
+        return Distribution()
+    digits = np.frexp(numbers.astype(np.float64))[1]
+    shift = np.maximum(0, digits - DIGITS).astype(np.int64)
+    low, counts = np.unique(numbers >> shift << shift, return_counts=True)
+    buckets = dict(zip(low.tolist(), counts.tolist(), strict=True))
+    return Distribution(int(numbers.sum()), int(numbers.min()), int(numbers.max()), buckets)

@@ -1,0 +1,133 @@
+"""What is in shards, for the indexes of other tools: the places of samples and members, one shard after the other."""
+
+from __future__ import annotations
+
+import marshal
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from tartools.errors import SampleError, StorageError, printable, shown
+from tartools.samples.account import Account
+from tartools.samples.sample import join_path
+from tartools.storage.versions import version_of
+from tartools.tables.rows import TWICE
+from tartools.tar.header import padded
+
+
+class Part(NamedTuple):
+    """A member of a sample: its *field*, and the *size* bytes of its payload at *offset* of the shard."""
+
+    field: bytes
+    offset: int
+    size: int
+
+
+class Row(NamedTuple):
+    """A sample: its *key*, bytes *begin* to *end* of the shard, and its *parts* in the order of the archive.
+
+    A member without a field has no part.
+    """
+
+    key: bytes
+    begin: int
+    end: int
+    parts: list[Part]
+
+    def path(self, part: Part) -> bytes:
+        """Return the name of the member *part*."""
+        return join_path(self.key, part.field)
+
+    def headers(self) -> Iterator[int]:
+        """Yield the bytes of the headers of each part."""
+        end = self.begin
+        for part in self.parts:
+            yield part.offset - end
+            end = part.offset + padded(part.size)
+
+
+class Shard(NamedTuple):
+    """A shard: its *url*, its *size* in bytes, and its *rows*, which can be read once."""
+
+    url: str
+    size: int
+    rows: Iterator[Row]
+
+
+def shards(
+    blocks: Iterable[bytes], urls: Sequence[str], account: Account, check: Callable[[str, Row], None]
+) -> Iterator[Shard]:
+    """Yield the shards *urls*, in order, with the samples that *blocks* (see `rows.blocks`) have of them.
+
+    The rows of one have to be read before the next shard is asked for. *check* is called with the URL and each row, and
+    raises SampleError for one that the index can't hold. Samples without a field are left out, and reported in
+    *account*; the others are counted there. Holds: one block.
+    Raises: SampleError, StorageError if a shard has changed since the first was asked for.
+    """
+    versions = {url: version_of(url) for url in urls}
+    source = _Blocks(blocks)
+    for url in urls:
+        yield Shard(url, int(versions[url].split()[0]), _listed(source, url, versions[url], account, check))
+
+
+class _Blocks:
+    """Blocks of rows, of which the next one is known."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks = map(marshal.loads, blocks)
+        self._next = next(self._blocks, None)
+
+    def of(self, url: str) -> Iterator[Row]:
+        """Yield the rows of the shard *url*, which is the next one."""
+        while self._next is not None and self._next[0] == url:
+            yield from _rows(self._next)
+            self._next = next(self._blocks, None)
+
+
+def _listed(
+    blocks: _Blocks, url: str, version: str, account: Account, check: Callable[[str, Row], None]
+) -> Iterator[Row]:
+    lost, first = 0, b""
+    for row in blocks.of(url):
+        check(url, row)
+        if row.parts:
+            account.samples_out += 1
+            yield row
+        else:
+            lost, first = lost + 1, first or row.key
+    if lost:
+        account.dropped += lost
+        name = printable(first.decode("utf-8", "surrogateescape"))
+        more = f" (and {lost - 1} more)" if lost > 1 else ""
+        account.omit(f"{shown(url)}: not in the index, since its name has no field: {name}{more}")
+    if version_of(url) != version:
+        raise StorageError("changed while it was read", url=url)
+
+
+def _rows(block: tuple[str, list[bytes], bytes, bytes, dict[bytes, tuple[bytes, bytes]], object]) -> Iterator[Row]:
+    """Yield the rows of an unpacked *block*. Raises: SampleError for a sample that has a field twice."""
+    url, keys, begins, ends, found, _ = block
+    columns = [(field, array("q", offsets), array("q", sizes)) for field, (offsets, sizes) in found.items()]
+    for number, (key, begin, end) in enumerate(zip(keys, array("q", begins), array("q", ends), strict=True)):
+        parts = [Part(field, offsets[number], sizes[number]) for field, offsets, sizes in columns]
+        for part in parts:
+            if part.offset == TWICE:
+                raise refused(url, key, part.field, "is there twice in one sample, which an index can't say")
+        parts = [part for part in parts if part.offset >= 0]
+        if len(parts) > 1:
+            parts.sort(key=lambda part: part.offset)
+        yield Row(key, begin, end, parts)
+
+
+def refused(url: str, key: bytes, field: bytes, why: str) -> SampleError:
+    """Return the failure that the member *field* of the sample *key* of the shard *url* can't be in an index."""
+    name = join_path(key, field).decode("utf-8", "surrogateescape")
+    return SampleError(f"the member {name!r} {why}", url=url)
+
+
+def text(url: str, path: bytes) -> str:
+    """Return *path*, of the shard *url*, as text. Raises: SampleError if it is not UTF-8."""
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        raise SampleError(f"the name {path!r} is not UTF-8, which this index needs", url=url) from None

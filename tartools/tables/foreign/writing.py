@@ -1,0 +1,52 @@
+"""Write an index for another tool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from tartools import storage
+from tartools.errors import UsageError
+from tartools.samples.account import Account
+from tartools.storage.url import Url
+from tartools.tables.foreign import dali, energon, webshart, wids
+from tartools.tables.foreign.listing import Row, Shard, shards
+from tartools.tables.foreign.places import Places
+
+
+class Format(NamedTuple):
+    """How the index for one tool is written: all its files, what it can hold, and how."""
+
+    outputs: Callable[[Places], list[str]]
+    check: Callable[[str, Row], None]
+    write: Callable[[Iterable[Shard], Places], None]
+
+
+FORMATS = {
+    "dali": Format(dali.outputs, dali.check, dali.write),
+    "wids": Format(wids.outputs, wids.check, wids.write),
+    "webshart": Format(webshart.outputs, webshart.check, webshart.write),
+    "energon": Format(energon.outputs, energon.check, energon.write),
+}
+
+
+def check_outputs(name: str, places: Places) -> None:
+    """Check the files of the index *name* before anything is read, and make its directory.
+
+    Raises: UsageError, StorageError.
+    """
+    if places.folder and Url(places.folder).scheme in ("-", "pipe"):
+        raise UsageError("has to be a directory or a prefix, for the files of an index", url=places.folder)
+    for url in FORMATS[name].outputs(places):
+        storage.check_output(url, places.force, places.urls)
+    if places.folder:
+        storage.make_directory(places.folder)
+
+
+def write(name: str, blocks: Iterable[bytes], places: Places, account: Account) -> None:
+    """Write the index *name* of the shards that *blocks* of rows are of; each file appears when it is complete.
+
+    Order: that of the shards. Holds: one block. Raises: SampleError for what the index can't hold, StorageError.
+    """
+    chosen = FORMATS[name]
+    chosen.write(shards(blocks, places.urls, account, chosen.check), places)

@@ -1,0 +1,297 @@
+"""What tarindex can say of samples: values of all types, what pictures are, digests; and what it reads for that."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from tests.conftest import Run, make_tar
+
+PICTURE = ("width", "height", "format", "mode", "broken")
+
+
+def good(run: Run, *line: str) -> None:
+    done = run(*line)
+    assert (done.status, done.stdout, done.stderr) == (0, b"", ""), done
+
+
+def table_of(path: Path) -> pa.Table:
+    return pq.read_table(path)
+
+
+def picture(seed: int, size: tuple[int, int] = (40, 30), mode: str = "RGB", form: str = "PNG") -> bytes:
+    """Return a picture of coloured noise, in large spots."""
+    small = Image.frombytes("RGB", (8, 6), random.Random(seed).randbytes(3 * 48))
+    file = io.BytesIO()
+    small.resize(size, Image.Resampling.BICUBIC).convert(mode).save(file, form)
+    return file.getvalue()
+
+
+def indexed(run: Run, folder: Path, values: list[Any], *options: str) -> pa.Table:
+    """Return the table of samples whose field json has *values* at v; None is a sample without the field."""
+    members = [
+        (f"{n:06d}.cls", b"0") if value is None else (f"{n:06d}.json", json.dumps({"v": value}).encode())
+        for n, value in enumerate(values)
+    ]
+    (folder / "a.tar").write_bytes(make_tar(members))
+    good(run, "tarindex", "-f", "json:v", *options, "a.tar", "-o", "t.parquet", "--force")
+    return table_of(folder / "t.parquet").column("json:v")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, None, -2], "int64"),
+        ([1.0, 2.5, None], "double"),
+        ([True, None, False], "bool"),
+        (["a", None, "ü"], "string"),
+        ([[1, 2], [], None], "list<item: int64>"),
+        ([[], [1.0], [2.5]], "list<item: double>"),
+        ([["a", None], ["b"]], "list<item: string>"),
+        ([[[1]], [[]]], "list<item: list<item: int64>>"),
+        ([{"a": 1}, {"b": "x"}, None], "struct<a: int64, b: string>"),
+        ([[{"a": 1.0}], [{"a": 0.5}]], "list<item: struct<a: double>>"),
+        ([2**60 + 1, 0.5], "double"),
+        ([[2**60 + 1, 0.5]], "list<item: double>"),
+    ],
+)
+def test_json_values_keep_their_type(values: list[Any], kind: str, run: Run, tmp_path: Path) -> None:
+    column = indexed(run, tmp_path, values)
+    assert str(column.type).replace("element:", "item:") == kind
+    found = column.to_pylist()
+    if kind.startswith("struct"):
+        assert found == [{"a": 1, "b": None}, {"a": None, "b": "x"}, None]
+    else:
+        assert json.dumps(found) == json.dumps(values).replace(str(2**60 + 1), str(float(2**60 + 1)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, True],
+        [1, "a", None],
+        [[1], 1],
+        [[1, "a"], [2]],
+        [[[1]], [2]],
+        [{"a": 1}, {"a": "b"}],
+        [{}, None],
+        [[{}], []],
+        [2**63, 1],
+        [1, 2**63],
+        [{str(n): n for n in range(1001)}],
+        [json.loads("[" * 21 + "]" * 21)],
+        [{"\ud800": 1}, 7],
+    ],
+    ids=range(13),
+)
+def test_values_of_several_types_are_text(values: list[Any], run: Run, tmp_path: Path) -> None:
+    column = indexed(run, tmp_path, values)
+    assert column.type == pa.string()
+    for found, value in zip(column.to_pylist(), values, strict=True):
+        expected = value if value is None or isinstance(value, str) else json.dumps(value)
+        assert found == expected.replace(r"\ud800", "?") if expected else found is None
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "kind"),
+    [
+        ([], [1], "list<element: int64>"),
+        ([1], [0.5], "list<element: double>"),
+        ({"a": 1}, {"b": [True]}, "struct<a: int64, b: list<element: bool>>"),
+        (True, 1, "string"),
+        ([1], ["a"], "string"),
+        ({"a": 1}, {"a": []}, "string"),
+        ({"a": "b"}, {"a": 1}, "string"),
+        (1, 2**63, "string"),
+        (None, False, "bool"),
+    ],
+)
+def test_types_do_not_depend_on_blocks_of_rows(first: Any, last: Any, kind: str, run: Run, tmp_path: Path) -> None:
+    one = indexed(run, tmp_path, [*[first] * 3, *[last] * 3])
+    many = indexed(run, tmp_path, [*[first] * 9000, *[last] * 9000])
+    assert one.type == many.type and str(one.type) == kind
+    assert many.to_pylist()[::3000] == one.to_pylist()
+
+
+def test_pictures(run: Run, tmp_path: Path) -> None:
+    whole = picture(1, form="JPEG")
+    members = [
+        ("a.jpg", whole),
+        ("a.cls", b"1"),
+        ("b.jpg", whole[:-300]),
+        ("b.seg.png", picture(2, (7, 5), "L")),
+        ("c.txt", b"x"),
+        ("d.jpg", b"no picture"),
+        ("e.JPG", picture(3, mode="P", form="GIF")),
+        ("f.jpg", b""),
+        ("g.jpg", whole),
+        ("g.jpg", whole),
+    ]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    good(run, "tarindex", "--pictures", "a.tar", "-o", "t.parquet")
+    table = table_of(tmp_path / "t.parquet")
+    names = [f"{field}.{what}" for field in ("jpg", "seg.png", "JPG") for what in PICTURE]
+    assert table.column_names[7:] == names
+    assert [str(table.schema.field(name).type) for name in names[:5]] == ["int64", "int64", *["string"] * 3]
+    assert {str(table.schema.field(name).type) for name in names[7:10] + names[12:]} == {"string"}
+    rows = [tuple(row[f"jpg.{what}"] for what in PICTURE) for row in table.to_pylist()]
+    nothing = (None, None, None, None, None)
+    jpeg = (40, 30, "JPEG", "RGB", None)
+    bad = "its first bytes are those of no picture"
+    assert rows == [jpeg, jpeg, nothing, (*nothing[:4], bad), nothing, (*nothing[:4], "it is empty"), nothing]
+    other = [[row[name] for name in names[5:]] for row in table.to_pylist()]
+    assert other[1] == [7, 5, "PNG", "L", None, *nothing] and other[4] == [*nothing, 40, 30, "GIF", "P", None]
+    assert other[0] == other[2] == other[3] == other[5] == other[6] == [*nothing, *nothing]
+
+    good(run, "tarindex", "--decode", "a.tar", "-o", "d.parquet")
+    decoded = table_of(tmp_path / "d.parquet")
+    broken = decoded.column("jpg.broken").to_pylist()
+    assert broken[0] is None and "truncated" in broken[1] and broken[3] == bad
+    assert decoded.column("jpg.width").to_pylist() == table.column("jpg.width").to_pylist()
+    told = json.loads(run("tarstat", "--decode", "--json", "a.tar").stdout)["fields"][0]["pictures"]
+    assert told["broken_keys"] == [key for key, why in zip("abcdefg", broken, strict=True) if why]
+
+
+def test_pictures_in_any_number_of_processes(run: Run, tmp_path: Path) -> None:
+    """A field that begins late in the data set is null before, and has its place behind the others."""
+    members = [(f"{n:05d}.{'webp' if n == 6000 else 'bin'}", bytes(12_000)) for n in range(7000)]
+    members[3] = ("00003.png", picture(4))
+    members[6000] = ("06000.webp", picture(5, form="WEBP"))
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    for parallel in ("1", "3"):
+        line = ["--pictures", "--hash", "bin webp", "--dhash", "png", "-p", parallel]
+        good(run, "tarindex", *line, "a.tar", "-o", f"{parallel}.parquet")
+    table = table_of(tmp_path / "1.parquet")
+    assert table.equals(table_of(tmp_path / "3.parquet"))
+    assert table.column_names[7:11] == ["bin.blake2b", "webp.blake2b", "png.dhash", "png.width"]
+    assert [n for n, form in enumerate(table.column("webp.format").to_pylist()) if form == "WEBP"] == [6000]
+    assert table.column("webp.width").null_count == 6999
+
+
+@pytest.mark.parametrize("size", [0, 1, 40, 70_000, 3_000_000, 20_000_000])
+def test_digests(size: int, run: Run, tmp_path: Path) -> None:
+    data = random.Random(size).randbytes(size)
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.bin", data), ("a.cls", b"7"), ("b.cls", b"8")]))
+    good(run, "tarindex", "--hash", "bin", "--hash", "CLS", "a.tar", "-o", "t.parquet")
+    table = table_of(tmp_path / "t.parquet")
+    assert table.schema.field("bin.blake2b").type == pa.binary(16)
+    assert table.column("bin.blake2b").to_pylist() == [hashlib.blake2b(data, digest_size=16).digest(), None]
+    assert table.column("CLS.blake2b").to_pylist() == [
+        hashlib.blake2b(value, digest_size=16).digest() for value in (b"7", b"8")
+    ]
+
+
+def difference_hash(data: bytes) -> int:
+    """Return the hash as the man page says it, in other words than those of the command."""
+    grey = Image.open(io.BytesIO(data)).convert("L").resize((9, 8), Image.Resampling.LANCZOS)
+    bits = "".join(
+        str(int(grey.getpixel((x, y)) < grey.getpixel((x + 1, y))))
+        for y in range(8)
+        for x in range(8)  # type: ignore[operator]
+    )
+    return int(bits, 2)
+
+
+def test_difference_hashes(run: Run, tmp_path: Path) -> None:
+    kinds = [*(("RGB", form) for form in ("PNG", "JPEG", "WEBP")), ("L", "PNG"), ("P", "GIF"), ("RGBA", "PNG")]
+    kinds += [("1", "PNG"), ("CMYK", "JPEG")]
+    pictures = [picture(seed, (90, 70), *kind) for seed in range(3) for kind in kinds]
+    members = [(f"{n:02d}.png", data) for n, data in enumerate(pictures)]
+    broken = [("x.png", pictures[0][:-400]), ("y.png", b""), ("z.cls", b"1")]
+    (tmp_path / "a.tar").write_bytes(make_tar([*members, *broken]))
+    good(run, "tarindex", "--dhash", "png", "a.tar", "-o", "t.parquet")
+    column = table_of(tmp_path / "t.parquet").column("png.dhash")
+    assert column.type == pa.uint64()
+    assert column.to_pylist() == [*map(difference_hash, pictures), None, None, None]
+    hashes = column.to_pylist()[: len(pictures)]
+    assert len(set(hashes[::8])) == 3
+    for each, small in zip(hashes[::8], hashes[1::8], strict=True):  # the same pictures as JPEG
+        assert (each ^ small).bit_count() <= 6
+
+
+def test_a_picture_whose_hash_is_known(run: Run, tmp_path: Path) -> None:
+    """Of 9 by 8 pixels none is changed: brighter to the right in the first row, darker in the others."""
+    grey = bytes([*range(9), *[8 - x for _ in range(7) for x in range(9)]])
+    file = io.BytesIO()
+    Image.frombytes("L", (9, 8), grey).save(file, "PNG")
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.png", file.getvalue())]))
+    good(run, "tarindex", "--dhash", "png", "a.tar", "-o", "t.parquet")
+    assert table_of(tmp_path / "t.parquet").column("png.dhash").to_pylist() == [0xFF << 56]
+
+
+@pytest.mark.parametrize("options", [["-f", "cls json:w"], ["--pictures"], ["--hash", "cls", "--dhash", "png"]])
+def test_large_payloads_are_not_read(options: list[str], shell: Run, tmp_path: Path) -> None:
+    if not Path("/proc/self/io").exists():
+        pytest.skip("this system does not count what is read")
+    members = [
+        member
+        for n in range(30)
+        for member in (
+            (f"{n}.jpg", picture(1, form="JPEG") + bytes(2_000_000)),
+            (f"{n}.cls", b"7"),
+            (f"{n}.json", b'{"w": 1}'),
+            (f"{n}.png", picture(1)),
+        )
+    ]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    count = "tarindex -p 1 {} a.tar -o t.parquet --force; grep rchar /proc/$$/io"
+    chosen = " ".join(f"'{word}'" for word in options)
+    first, more = (int(shell(count.format(line)).stdout.split()[1]) for line in ("", chosen))
+    assert more - first < 12_000_000  # Pillow and its modules; the pictures have 60 MB
+    assert first < 60_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["-f", "cls", "--hash", "txt"], "txt"),
+        (["-f", "cls nothing"], "nothing"),
+        (["-f", "a;b"], "a;b"),
+        (["--dhash", "png"], "png"),
+    ],
+)
+def test_a_field_that_no_sample_has(options: list[str], name: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1"), ("a.jpg", b"x")]))
+    done = run("tarindex", *options, "a.tar", "-o", "t.parquet")
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr == f"tarindex: no sample had the field {name}; the fields were: cls jpg\n"
+    assert not (tmp_path / "t.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [["-f", "cls cls"], ["-f", "__key__"], ["--hash", "a a"], ["-f", "a.dhash=b", "--dhash", "a"]]
+)
+def test_columns_of_one_name(options: list[str], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1")]))
+    done = run("tarindex", *options, "a.tar", "-o", "t.parquet")
+    assert done.status == 2 and "two columns would have the name '" in done.stderr
+
+
+def test_a_value_named_as_a_fact_of_pictures(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1"), ("a.png", picture(1))]))
+    done = run("tarindex", "--pictures", "-f", "png.mode=cls", "a.tar", "-o", "t.parquet")
+    assert (done.status, done.stderr) == (1, "tarindex: two columns would have the name 'png.mode'\n")
+    assert not (tmp_path / "t.parquet").exists()
+
+
+def test_ordinary_tables_import_no_pillow(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1"), ("a.png", picture(1))]))
+    program = (
+        "import atexit, sys; from tartools.commands.tarindex import tarindex\n"
+        "atexit.register(lambda: print('PIL' in sys.modules, file=sys.stderr)); tarindex()"
+    )
+    for options, loaded in (["-f", "cls", "--hash", "png"], "False"), (["--pictures"], "True"):
+        line = [sys.executable, "-c", program, "-p", "1", *options, "a.tar", "-o", "t.parquet", "--force"]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stderr == f"{loaded}\n"

@@ -1,0 +1,438 @@
+"""tarindex --format: the files that other tools read, by these tools where they install, else by their grammar."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import random
+import sqlite3
+import struct
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import Run, make_samples, make_tar
+
+Members = list[tuple[str, bytes]]
+FORMATS = ("dali", "wids", "webshart", "energon")
+FILES = {  # of the shards d/a.tar and d/b.tar
+    "dali": ["d/a.idx", "d/b.idx"],
+    "wids": ["d/shardindex.json"],
+    "webshart": ["d/a.json", "d/b.json"],
+    "energon": [
+        *(f"d/.nv-meta/{name}" for name in (".info.json", "index.sqlite", "index.uuid", "split.yaml")),
+        *("d/a.tar.idx", "d/b.tar.idx"),
+    ],
+}
+NEEDED = pytest.mark.skipif(importlib.util.find_spec("wids") is None, reason="wids is not installed")
+
+
+def good(run: Run, *line: str) -> None:
+    done = run(*line)
+    assert (done.status, done.stdout, done.stderr) == (0, b"", ""), done
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the names of the files below *folder*."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def sets(seed: int) -> tuple[Members, Members]:
+    """Return the members of two shards: several folders, fields that are missing, empty and large payloads."""
+    draw = random.Random(seed)
+    found: tuple[Members, Members] = ([], [])
+    for number in range(60):
+        key = f"{draw.choice(['a', 'b.c/d', 'n' * 40])}/{number:03d}"
+        fields = [field for field in ("jpg", "cls", "seg.png", "json") if draw.random() < 0.7] or ["cls"]
+        draw.shuffle(fields)
+        found[number % 2].extend(
+            (f"{key}.{field}", draw.randbytes(draw.choice([0, 1, 512, 513, 90_000]))) for field in fields
+        )
+    return found
+
+
+def put(folder: Path, seed: int, change: Callable[[str], str] = str, kind: int = tarfile.PAX_FORMAT) -> list[Members]:
+    """Write the shards d/a.tar and d/b.tar; return their members."""
+    (folder / "d").mkdir()
+    shards = [[(change(name), data) for name, data in members] for members in sets(seed)]
+    for name, members in zip("ab", shards, strict=True):
+        (folder / f"d/{name}.tar").write_bytes(make_tar(members, kind))
+    return shards
+
+
+def parts(name: str) -> tuple[str, str]:
+    """Return key and field of the member *name*."""
+    base = name.rfind("/") + 1
+    key, _, field = name[base:].partition(".")
+    return name[:base] + key, field
+
+
+def grouped(members: Members) -> list[tuple[str, dict[str, bytes]]]:
+    """Return the samples of *members*."""
+    found: list[tuple[str, dict[str, bytes]]] = []
+    for name, data in members:
+        key, field = parts(name)
+        if not found or found[-1][0] != key:
+            found.append((key, {}))
+        found[-1][1][field] = data
+    return found
+
+
+def places(shard: Path) -> dict[str, tuple[int, int, int]]:
+    """Return where tarfile finds each member: its headers, its payload, its size."""
+    with tarfile.open(shard) as archive:
+        return {info.name: (info.offset, info.offset_data, info.size) for info in archive if info.isreg()}
+
+
+def accented(name: str) -> str:
+    return name.replace("n", "ñ").replace("cls", "clś")
+
+
+@pytest.mark.parametrize("change", [str, accented])
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_dali(kind: int, change: Callable[[str], str], run: Run, tmp_path: Path) -> None:
+    """A line `v1.2 SAMPLES`, then for each sample `EXTENSION OFFSET SIZE NAME` of each of its components."""
+    shards = put(tmp_path, 1, change, kind)
+    good(run, "tarindex", "--format", "dali", "d/a.tar", "d/b.tar")
+    assert files_in(tmp_path) == sorted([*FILES["dali"], "d/a.tar", "d/b.tar"])
+    for name, members in zip("ab", shards, strict=True):
+        data, where = (tmp_path / f"d/{name}.tar").read_bytes(), places(tmp_path / f"d/{name}.tar")
+        first, *lines = (tmp_path / f"d/{name}.idx").read_text().split("\n")
+        samples = grouped(members)
+        assert first == f"v1.2 {len(samples)}" and lines.pop() == ""
+        for line, (key, fields) in zip(lines, samples, strict=True):
+            words = line.split(" ")
+            components = [words[n : n + 4] for n in range(0, len(words), 4)]
+            assert [component[0] for component in components] == [*fields]
+            for extension, offset, size, filename in components:
+                assert filename == f"{key}.{extension}"
+                assert (int(offset), int(size)) == where[filename][1:] and int(offset) % 512 == 0
+                assert data[int(offset) : int(offset) + int(size)] == fields[extension]
+
+
+@pytest.mark.parametrize("name", ["a b.cls", "a.b c", "a\tb.cls", "a\nb.cls", "x/ y/a.cls"])
+def test_dali_has_no_names_with_blanks(name: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("0.cls", b"1"), (name, b"2")]))
+    done = run("tarindex", "--format", "dali", "a.tar")
+    what = f"the member {name!r} has a blank in its name, which DALI's index can't hold"
+    assert (done.status, done.stdout, done.stderr) == (1, b"", f"tarindex: a.tar: {what}\n")
+    assert files_in(tmp_path) == ["a.tar"]
+
+
+READ_BY_WIDS = """
+import json, sys, types, typing
+for name in ("torch", "torch.distributed", "torch.utils", "torch.utils.data"):  # of PyTorch wids needs names only
+    module = sys.modules[name] = types.ModuleType(name)
+    setattr(sys.modules.get(name.rpartition(".")[0], module), name.rpartition(".")[2], module)
+module.Dataset, module.Sampler = types.new_class("Dataset", (typing.Generic[typing.TypeVar("T")],)), object
+import wids
+data = wids.ShardListDataset(sys.argv[1], cache_dir=sys.argv[2], transformations=[])
+for number in range(len(data)):
+    sample = data[number]
+    fields = {name: value.read().hex() for name, value in sample.items() if name.startswith(".")}
+    print(json.dumps([sample["__key__"], sample["__shard__"], fields]))
+"""
+
+
+@NEEDED
+@pytest.mark.parametrize("output", [None, "d", "elsewhere"])
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_wids(kind: int, output: str | None, run: Run, tmp_path: Path) -> None:
+    shards = put(tmp_path, 2, kind=kind)
+    good(run, "tarindex", "--format", "wids", *(["-o", output] if output else []), "d/a.tar", "d/b.tar")
+    index = f"{output or 'd'}/shardindex.json"
+    told = json.loads((tmp_path / index).read_text())
+    base = "../d/" if output == "elsewhere" else ""
+    assert told == {
+        "__kind__": "wids-shard-index-v1",
+        "wids_version": 1,
+        "shardlist": [
+            {
+                "url": f"{base}{name}.tar",
+                "nsamples": len(grouped(members)),
+                "filesize": (tmp_path / f"d/{name}.tar").stat().st_size,
+            }
+            for name, members in zip("ab", shards, strict=True)
+        ],
+    }
+    line = [sys.executable, "-c", READ_BY_WIDS, index, str(tmp_path / "cache")]
+    read = subprocess.run(line, cwd=tmp_path, capture_output=True, check=True).stdout
+    found = [json.loads(row) for row in read.splitlines()]
+    expected = [
+        [key, f"d/{shard}.tar", {f".{field}": data.hex() for field, data in fields.items()}]
+        for shard, members in zip("ab", shards, strict=True)
+        for key, fields in grouped(members)
+    ]
+    assert [[key, os.path.normpath(shard), fields] for key, shard, fields in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["0.cls", "k" * 100 + ".cls"], "can't read: it reads 100 bytes of the plain header"),
+        (["0.cls", "d" * 60 + "/" + "k" * 60 + ".cls"], "can't read: it reads 100 bytes of the plain header"),
+        (["0.cls", "ü.cls"], "can't read: it reads 100 bytes of the plain header"),
+        (["0.cls", "0.ü"], "can't read: it reads 100 bytes of the plain header"),
+        (["0.cls", ".hidden"], "has no field, but wids takes it for a sample"),
+        (["0.cls", "a.b/README"], "has no field, but wids takes it for a sample"),
+    ],
+)
+def test_what_wids_would_see_in_another_way(names: list[str], why: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([(name, b"1") for name in names], tarfile.PAX_FORMAT))
+    done = run("tarindex", "--format", "wids", "a.tar")
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
+    assert done.stderr.startswith(f"tarindex: a.tar: the member {names[1]!r} has ") and why in done.stderr
+    assert files_in(tmp_path) == ["a.tar"]
+
+
+@NEEDED
+def test_names_that_wids_reads(run: Run, tmp_path: Path) -> None:
+    """Names that are not ASCII, in plain headers, and members without a dot, which it passes over."""
+    members = [("ä.cls", b"1"), ("README", b"no"), ("ü.cls", b"2"), ("k" * 96 + ".cls", b"3")]
+    (tmp_path / "a.tar").write_bytes(make_tar(members, tarfile.GNU_FORMAT))
+    done = run("tarindex", "--format", "wids", "a.tar")
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr == "tarindex: a.tar: not in the index, since its name has no field: README\n"
+    line = [sys.executable, "-c", READ_BY_WIDS, "shardindex.json", str(tmp_path / "cache")]
+    read = subprocess.run(line, cwd=tmp_path, capture_output=True, check=True).stdout
+    found = [json.loads(row) for row in read.splitlines() if row.startswith(b"[")]
+    assert [(key, fields) for key, _, fields in found] == [
+        (name.removesuffix(".cls"), {".cls": data.hex()}) for name, data in members if name != "README"
+    ]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("change", [str, accented])
+def test_webshart(change: Callable[[str], str], apart: bool, run: Run, tmp_path: Path) -> None:
+    webshart = pytest.importorskip("webshart")
+    shards = put(tmp_path, 3, change)
+    good(run, "tarindex", "--format", "webshart", *(["-o", "index"] if apart else []), "d/a.tar", "d/b.tar")
+    source = {"metadata": str(tmp_path / "index")} if apart else {}
+    data = webshart.discover_dataset(str(tmp_path / "d"), **source)
+    assert data.num_shards == 2
+    for number, (name, members) in enumerate(zip("ab", shards, strict=True)):
+        told = json.loads((tmp_path / ("index" if apart else "d") / f"{name}.json").read_text())
+        where = places(tmp_path / f"d/{name}.tar")
+        assert [told[word] for word in ("path", "filesize")] == [
+            f"{name}.tar",
+            (tmp_path / f"d/{name}.tar").stat().st_size,
+        ]
+        assert told["files"] == {
+            member: {"offset": offset, "length": size} for member, (_, offset, size) in where.items()
+        }
+        assert [*told["files"]] == [member for member, _ in members]
+        shard = data.open_shard(number)
+        read = {member: bytes(shard.read_file(n)) for n, member in enumerate(shard.filenames())}
+        assert read == dict(members)
+
+
+@pytest.mark.parametrize("change", [str, accented])
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_energon(kind: int, change: Callable[[str], str], run: Run, tmp_path: Path) -> None:
+    """SHARD.tar.idx, index.sqlite, .info.json and split.yaml, as Energon's documents and its own queries have them."""
+    shards = put(tmp_path, 4, change, kind)
+    good(run, "tarindex", "--format", "energon", "d/a.tar", "d/b.tar")
+    assert files_in(tmp_path) == sorted([*FILES["energon"], "d/a.tar", "d/b.tar"])
+    meta = tmp_path / "d/.nv-meta"
+    counts = [len(grouped(members)) for members in shards]
+    assert json.loads((meta / ".info.json").read_text()) == {"shard_counts": {"a.tar": counts[0], "b.tar": counts[1]}}
+    split = yaml.safe_load((meta / "split.yaml").read_text())
+    assert split == {"split_parts": {"train": ["a.tar", "b.tar"]}, "exclude": []}
+    samples, pieces = [], []
+    for number, (name, members) in enumerate(zip("ab", shards, strict=True)):
+        data, where = (tmp_path / f"d/{name}.tar").read_bytes(), places(tmp_path / f"d/{name}.tar")
+        raw = (tmp_path / f"d/{name}.tar.idx").read_bytes()
+        offsets = struct.unpack(f"<{len(raw) // 8}Q", raw)
+        assert len(offsets) == counts[number] + 1
+        for index, (key, fields) in enumerate(grouped(members)):
+            names = [f"{key}.{field}" for field in fields]
+            assert offsets[index] == where[names[0]][0]
+            assert offsets[index + 1] == where[names[-1]][1] + (where[names[-1]][2] + 511) // 512 * 512
+            alone = io.BytesIO(data[offsets[index] : offsets[index + 1]] + bytes(1024))
+            with tarfile.open(fileobj=alone) as archive:
+                assert archive.getnames() == names
+            samples.append((number, key, index, offsets[index], offsets[index + 1] - offsets[index]))
+            pieces += [(number, index, field, *where[f"{key}.{field}"][1:]) for field in fields]
+    base = sqlite3.connect(f"file:{meta / 'index.sqlite'}?mode=ro&immutable=1", uri=True)
+    assert base.execute("SELECT * FROM samples").fetchall() == samples
+    order = "ORDER BY tar_file_id, sample_index, content_byte_offset"
+    assert base.execute(f"SELECT * FROM sample_parts {order}").fetchall() == pieces
+    columns = {
+        table: [row[1] for row in base.execute(f"PRAGMA table_info({table})")] for table in ("samples", "sample_parts")
+    }
+    assert columns == {
+        "samples": ["tar_file_id", "sample_key", "sample_index", "byte_offset", "byte_size"],
+        "sample_parts": ["tar_file_id", "sample_index", "part_name", "content_byte_offset", "content_byte_size"],
+    }
+    indexes = {row[0] for row in base.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    assert indexes > {"idx_samples_by_tar_and_idx", "idx_sample_parts_seq", "idx_sample_parts_full"}
+    base.close()
+
+
+def test_an_energon_set_is_named_by_its_content(run: Run, tmp_path: Path) -> None:
+    names = set()
+    for seed in (1, 1, 2):
+        (tmp_path / "a.tar").write_bytes(make_tar(sets(seed)[0]))
+        good(run, "tarindex", "--format", "energon", "--force", "a.tar")
+        names.add((tmp_path / ".nv-meta/index.uuid").read_text())
+    assert len(names) == 2 and all(len(name) == 36 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "why"),
+    [
+        (["0.cls", "1.cls"], ["1.jpg"], "b.tar: the key '1' is there twice in the data set"),
+        (["0.cls", "1.cls", "0.jpg"], ["2.cls"], "a.tar: the key '0' is there twice in the data set"),
+        (["0.cls"], ["__meta__/1.cls"], "b.tar: the member '__meta__/1.cls' has a name that Energon passes over"),
+        (["0.cls", "e."], ["1.cls"], "a.tar: the member 'e.' has no field, but Energon takes it for a sample"),
+        (["0.cls"], ["README"], "b.tar: has no samples, and Energon takes no shard without one"),
+    ],
+)
+def test_what_energon_does_not_take(first: list[str], last: list[str], why: str, run: Run, tmp_path: Path) -> None:
+    for name, members in (("a", first), ("b", last)):
+        (tmp_path / f"{name}.tar").write_bytes(make_tar([(member, b"1") for member in members]))
+    done = run("tarindex", "--format", "energon", "a.tar", "b.tar")
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr.splitlines()[-1].startswith(f"tarindex: {why}")
+    assert not {"b.tar.idx", ".nv-meta/index.sqlite", ".nv-meta/.info.json"} & {*files_in(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("shards", "options", "why"),
+    [
+        (["d/a.tar"], ["-o", "e"], "d/a.tar is not below the directory of the index"),
+        (["d/a.tgz"], [], "Energon needs a name that ends in .tar"),
+        (["d/{x}.tar"], [], "Energon needs a name that ends in .tar, without braces"),
+    ],
+)
+def test_names_that_energon_would_not_find(
+    shards: list[str], options: list[str], why: str, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    for name in shards:
+        (tmp_path / name).write_bytes(make_tar(make_samples(1)))
+    done = run("tarindex", "--format", "energon", *options, *shards)
+    assert done.status == 2 and why in done.stderr
+    assert files_in(tmp_path) == shards
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_same_files_by_any_number_of_processes(name: str, run: Run, tmp_path: Path) -> None:
+    members = [member for n in range(7000) for member in ((f"{n:05d}.bin", bytes(11_000)), (f"{n:05d}.cls", b"%d" % n))]
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/a.tar").write_bytes(make_tar(members))
+    (tmp_path / "d/b.tar").write_bytes(make_tar([(f"b{n}", data) for n, data in members[:60]]))
+    found = []
+    for parallel in ("1", "3"):
+        good(run, "tarindex", "--format", name, "--force", "-p", parallel, "d/a.tar", "d/b.tar")
+        found.append({path: (tmp_path / path).read_bytes() for path in FILES[name]})
+    assert found[0] == found[1] and files_in(tmp_path) == sorted([*FILES[name], "d/a.tar", "d/b.tar"])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_files_that_exist(name: str, run: Run, tmp_path: Path) -> None:
+    put(tmp_path, 5)
+    for file in FILES[name]:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(b"old")
+        done = run("tarindex", "--format", name, "d/a.tar", "d/b.tar")
+        assert (done.status, done.stdout) == (1, b"")
+        assert done.stderr.startswith(f"tarindex: {file}: ") and "--force" in done.stderr
+        assert files_in(tmp_path) == sorted([file, "d/a.tar", "d/b.tar"])
+        (tmp_path / file).unlink()
+    for file in FILES[name]:
+        (tmp_path / file).write_bytes(b"old")
+    good(run, "tarindex", "--format", name, "--force", "d/a.tar", "d/b.tar")
+    assert all((tmp_path / file).read_bytes() != b"old" for file in FILES[name])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damage_and_what_no_index_can_say(name: str, run: Run, tmp_path: Path) -> None:
+    whole = make_tar(make_samples(20))
+    twice = make_tar([("0.cls", b"1"), ("1.cls", b"1"), ("1.jpg", b""), ("1.cls", b"2")])
+    for content, why in (
+        (whole[:9000], "a.tar: at byte "),
+        (whole[:1024] + b"x" + whole[1025:], "a.tar: at byte 1024: header checksum does not match"),
+        (twice, "a.tar: the member '1.cls' is there twice in one sample, which an index can't say"),
+    ):
+        (tmp_path / "a.tar").write_bytes(content)
+        done = run("tarindex", "--format", name, "a.tar")
+        assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
+        assert done.stderr.startswith(f"tarindex: {why}")
+        assert files_in(tmp_path) == ["a.tar"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_shards_that_cannot_be_read_in_parts(name: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "b.tar").write_bytes(make_tar(make_samples(3)))
+    subprocess.run("gzip -c b.tar > a.tar", shell=True, cwd=tmp_path, check=True)
+    done = run("tarindex", "--format", name, "a.tar")
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr.startswith("tarindex: a.tar: is compressed, so no part of it can be read alone; tarcat a.tgz")
+    assert files_in(tmp_path) == ["a.tar", "b.tar"]
+    for output in ("-", "pipe:cat"):
+        done = run("tarindex", "--format", name, "-o", output, "b.tar")
+        assert done.status == 2 and "has to be a directory or a prefix" in done.stderr
+    for shards in (["-"], ["pipe:cat b.tar"]):
+        done = run("tarindex", "--format", name, "-o", "d", *shards, stdin=b"")
+        assert done.status in (1, 2) and done.stderr.count("\n") == 1
+        assert files_in(tmp_path) == ["a.tar", "b.tar"]
+
+
+def test_samples_without_a_field(run: Run, tmp_path: Path) -> None:
+    members = [("0.cls", b"1"), ("README", b"a"), ("LICENSE", b"b"), ("1.cls", b"2")]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    for name in FORMATS:
+        done = run("tarindex", "-v", "--format", name, "a.tar")
+        assert (done.status, done.stdout) == (1, b"")
+        first, account = done.stderr.splitlines()
+        assert first == "tarindex: a.tar: not in the index, since its name has no field: README (and 1 more)"
+        assert account.startswith("tarindex: 4 samples in, 2 out, 2 dropped, ")
+    assert (tmp_path / "a.idx").read_text() == "v1.2 2\ncls 512 1 0.cls\ncls 3584 1 1.cls\n"
+    assert [*json.loads((tmp_path / "a.json").read_text())["files"]] == ["0.cls", "1.cls"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_empty_shard(name: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/a.tar").write_bytes(make_tar([]))
+    (tmp_path / "d/b.tar").write_bytes(make_tar(make_samples(2)))
+    done = run("tarindex", "--format", name, "d/a.tar", "d/b.tar")
+    if name in ("dali", "energon"):
+        assert done.status == 1 and done.stderr.startswith("tarindex: d/a.tar: has no samples, and ")
+        assert not {*FILES[name]} & {*files_in(tmp_path)}
+    else:
+        assert (done.status, done.stderr) == (0, "")
+        told = json.loads((tmp_path / FILES[name][0]).read_text())
+        assert told.get("files") == {} or [shard["nsamples"] for shard in told["shardlist"]] == [0, 2]
+
+
+def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
+    for folder in "xy":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.tar").write_bytes(make_tar([(f"{folder}.cls", b"1")]))
+    for name in ("dali", "webshart"):
+        suffix = "idx" if name == "dali" else "json"
+        done = run("tarindex", "--format", name, "-o", "i", "x/a.tar", "y/a.tar")
+        assert done.status == 2 and f"x/a.tar and y/a.tar would have the same index i/a.{suffix}" in done.stderr
+        done = run("tarindex", "--format", name, "x/a.tar", "x/a.tar")
+        assert done.status == 2 and f"would have the same index x/a.{suffix}" in done.stderr
+        good(run, "tarindex", "--format", name, "x/a.tar", "y/a.tar")
+        assert {f"x/a.{suffix}", f"y/a.{suffix}"} < {*files_in(tmp_path)}
+    good(run, "tarindex", "--format", "energon", "x/a.tar", "y/a.tar")
+    assert json.loads((tmp_path / ".nv-meta/.info.json").read_text())["shard_counts"] == {"x/a.tar": 1, "y/a.tar": 1}
+
+
+def test_an_index_has_no_columns(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
+    for options in (["-f", "cls"], ["--pictures"], ["--hash", "cls"]):
+        done = run("tarindex", "--format", "dali", *options, "a.tar")
+        assert done.status == 2 and "an index, which has no columns of values" in done.stderr
+    assert files_in(tmp_path) == ["a.tar"]
