@@ -255,7 +255,7 @@ def test_large_samples(scheme: str, size: int, inside: Inside, monkeypatch: pyte
 @each
 def test_members_at_the_ends_of_buffers(scheme: str, inside: Inside) -> None:
     """Where the members of a sample are, also if they were received one after the other."""
-    members = [m for n in range(60) for m in ((f"{n:02d}.bin", bytes([n]) * 90_000), (f"{n:02d}.cls", b"%02d" % n))]
+    members = [(f"{n:02d}.{field}", b"%d %d" % (n, field) * 2000) for n in range(40) for field in range(9)]
     data = inside.server.objects[OBJECT] = make_tar(members)
     for row in index(inside, scheme).to_pylist():
         for field, place in row["__members__"].items():
