@@ -430,6 +430,26 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / ".nv-meta/.info.json").read_text())["shard_counts"] == {"x/a.tar": 1, "y/a.tar": 1}
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_tables_have_no_index(name: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    done = run("tarindex", "--format", name, "-o", ".", "t.parquet")
+    what = "Energon needs a name that ends in .tar" if name == "energon" else "this is a table, and an index is made of"
+    assert done.status == 2 and what in done.stderr
+    assert files_in(tmp_path) == ["a.tar", "t.parquet"]
+
+
+def test_no_temporary_files_are_left(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(9)))
+    (tmp_path / "b.tar").write_bytes(make_tar(make_samples(9)))
+    for shards, status in (["a.tar"], 0), (["a.tar", "b.tar"], 1):  # their keys are the same
+        line = ["tarindex", "--format", "energon", "--force", "--tmpdir", "t", *shards]
+        assert run(*line).status == status
+        assert [*(tmp_path / "t").iterdir()] == [*tmp_path.glob(".*.tmp")] == []
+
+
 def test_an_index_has_no_columns(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
     for options in (["-f", "cls"], ["--pictures"], ["--hash", "cls"]):

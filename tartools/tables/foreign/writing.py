@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tartools import storage
@@ -43,10 +43,12 @@ def check_outputs(name: str, places: Places) -> None:
         storage.make_directory(places.folder)
 
 
-def write(name: str, blocks: Iterable[bytes], places: Places, account: Account) -> None:
+def write(name: str, blocks: Iterable[bytes], versions: Mapping[str, str], places: Places, account: Account) -> None:
     """Write the index *name* of the shards that *blocks* of rows are of; each file appears when it is complete.
+
+    *versions* are those that the shards had before they were read. All samples are counted in *account*.
 
     Order: that of the shards. Holds: one block. Raises: SampleError for what the index can't hold, StorageError.
     """
     chosen = FORMATS[name]
-    chosen.write(shards(blocks, places.urls, account, chosen.check), places)
+    chosen.write(shards(blocks, versions, account, chosen.check), places)
