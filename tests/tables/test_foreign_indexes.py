@@ -357,7 +357,14 @@ def test_files_that_exist(name: str, run: Run, tmp_path: Path) -> None:
 def test_damage_and_what_no_index_can_say(name: str, run: Run, tmp_path: Path) -> None:
     whole = make_tar(make_samples(20))
     twice = make_tar([("0.cls", b"1"), ("1.cls", b"1"), ("1.jpg", b""), ("1.cls", b"2")])
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for member, kind in (("a.jpg", tarfile.REGTYPE), ("d", tarfile.DIRTYPE), ("a.cls", tarfile.REGTYPE)):
+            info = tarfile.TarInfo(member)
+            info.type = kind
+            archive.addfile(info)
     for content, why in (
+        (file.getvalue(), "a.tar: sample 'a', with 'jpg', is not in one piece with its own headers"),
         (whole[:9000], "a.tar: at byte "),
         (whole[:1024] + b"x" + whole[1025:], "a.tar: at byte 1024: header checksum does not match"),
         (twice, "a.tar: the member '1.cls' is there twice in one sample, which an index can't say"),
