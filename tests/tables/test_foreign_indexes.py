@@ -384,7 +384,7 @@ def test_shards_that_cannot_be_read_in_parts(name: str, run: Run, tmp_path: Path
     assert (done.status, done.stdout) == (1, b"")
     assert done.stderr.startswith("tarindex: a.tar: is compressed, so no part of it can be read alone; tarcat a.tgz")
     assert files_in(tmp_path) == ["a.tar", "b.tar"]
-    for output in ("-", "pipe:cat"):
+    for output in ("-", "pipe:cat", "index.parquet"):
         done = run("tarindex", "--format", name, "-o", output, "b.tar")
         assert done.status == 2 and "has to be a directory or a prefix" in done.stderr
     for shards in (["-"], ["pipe:cat b.tar"]):

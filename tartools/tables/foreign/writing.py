@@ -9,6 +9,7 @@ from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.storage.url import Url
+from tartools.tables import schema
 from tartools.tables.foreign import dali, energon, webshart, wids
 from tartools.tables.foreign.listing import Row, Shard, shards
 from tartools.tables.foreign.places import Places
@@ -35,7 +36,7 @@ def check_outputs(name: str, places: Places) -> None:
 
     Raises: UsageError, StorageError.
     """
-    if places.folder and Url(places.folder).scheme in ("-", "pipe"):
+    if Url(places.folder).scheme in ("-", "pipe") or places.folder.endswith(schema.SUFFIX):
         raise UsageError("has to be a directory or a prefix, for the files of an index", url=places.folder)
     for url in FORMATS[name].outputs(places):
         storage.check_output(url, places.force, places.urls)
