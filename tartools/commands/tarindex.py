@@ -71,20 +71,24 @@ Examples:
       > data/.nv-meta/dataset.yaml
 """
 
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import UsageError
+from tartools.errors import UsageError, shown
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
 from tartools.storage.names.expand import expand
 
 if TYPE_CHECKING:
+    from tartools.shards.listing import Indexing
     from tartools.tables import facts
+    from tartools.tables.inputs import Inputs
+    from tartools.tables.writing import RowBatch
 
 
 class TableOutput(cli.Group):
@@ -142,6 +146,10 @@ def tarindex(
     source: cli.Inputs,
     output: TableOutput,
     columns: Columns,
+    old: Annotated[
+        str | None,
+        Option("--update", metavar="OLD", help="Take over the rows of the table OLD for shards that did not change."),
+    ] = None,
     parallel: cli.Parallel = 0,
     tmpdir: cli.TmpDir = None,
 ) -> None:
@@ -154,8 +162,8 @@ def tarindex(
     if output.format:
         from tartools.tables.foreign import places, writing
 
-        if columns.named:
-            raise UsageError("--format writes an index, which has no columns of values, pictures or hashes")
+        if columns.named or old:
+            raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
         where = places.Places(urls, output.url, output.force, tmpdir)
         writing.check_outputs(output.format, where)
         versions = listing.shard_versions(urls)
@@ -165,6 +173,26 @@ def tarindex(
     if not output.url:
         raise UsageError("-o TABLE is required")
     storage.check_output(output.url, output.force, urls)
-    inputs = listing.listed(urls, account, indexing._replace(wanted=columns.wanted()))
+    indexing = indexing._replace(wanted=columns.wanted())
+    if old:
+        inputs, batches = updated(urls if source.inputs or source.files_from else [], old, account, indexing)
+    else:
+        inputs = listing.listed(urls, account, indexing)
+        batches = listing.row_batches(inputs)
     destination = listing.TableDestination(output.url, output.force, inputs)
-    write_batches(counted(listing.row_batches(inputs), account), destination, account)
+    write_batches(counted(batches, account), destination, account)
+
+
+def updated(
+    urls: Sequence[str], old: str, account: Account, indexing: "Indexing"
+) -> "tuple[Inputs, Iterator[RowBatch]]":
+    """Return the rows of the table *old*, made anew from *urls*, in batches; say how much of it is as it was."""
+    from tartools.shards import listing, updating
+
+    found = updating.updated(urls, old, account, indexing)
+    account.warn(f"{shown(old)}: shards taken over: {found.taken}, read: {found.read}, dropped: {found.dropped}")
+    if lost := updating.empty_columns(found):
+        account.warn(
+            f"{shown(old)}: no option names these columns, which are null in shards read now: {' '.join(lost)}"
+        )
+    return found.inputs, listing.rows_at(found.inputs, found.rows, indexing.reading.tmpdir)

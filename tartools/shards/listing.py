@@ -67,8 +67,9 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
         if is_table:
             parts += [TablePart(url, shards) for url in group]
         else:
-            parts.append(_indexed(list(group), looked, shards, account, indexing))
+            parts.append(indexed(list(group), looked, shards, account, indexing))
     inputs = Inputs(parts, shards)
+    check_seen(inputs, indexing.wanted)
     account.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
     return inputs
 
@@ -117,7 +118,7 @@ def blocks(urls: Sequence[str], account: Account, indexing: Indexing) -> Generat
     return gather(urls, account, reading, work, lambda _: None, most=min(indexing.most, WORKERS))
 
 
-def _indexed(
+def indexed(
     urls: Sequence[str], looked: Mapping[str, Look], shards: ShardNumbers, account: Account, indexing: Indexing
 ) -> Spool:
     """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
@@ -130,9 +131,15 @@ def _indexed(
     for url, now in looks(urls).items():
         if now.version != versions[url]:
             raise StorageError("changed while it was read", url=url)
-    if wanted is not None and spool.rows:
-        wanted.check_seen(spool.fields)
     return spool
+
+
+def check_seen(inputs: Inputs, wanted: Wanted | None) -> None:
+    """Raise SampleError if shards were read for *inputs*, and no sample at all has a field that is *wanted*."""
+    if wanted is not None and any(isinstance(part, Spool) and part.rows for part in inputs.parts):
+        names = inputs.schema.names
+        members = inputs.schema.field(schema.MEMBERS).type if schema.MEMBERS in names else ()
+        wanted.check_seen([field.name for field in members])
 
 
 def row_batches(inputs: Inputs) -> Iterator[RowBatch]:

@@ -31,6 +31,7 @@ class Spool:
         self._fields: dict[bytes, None] = {}
         self._kinds: dict[Fact, kinds.Kind] = {(name, kind): kind or None for name, kind in facts}
         self.rows = 0
+        self.counts: dict[str, int] = {}  # of rows, by URL
 
     def add(self, block: bytes) -> None:
         """Add the rows of *block*: see `rows.blocks`. Raises: SampleError for a key that is not UTF-8."""
@@ -44,12 +45,8 @@ class Spool:
         for fact, values in facts.items():
             self._kinds[fact] = fact[1] or kinds.wider(self._kinds.get(fact), kinds.kind_of(values))
         self.rows += len(keys)
+        self.counts[shard] = self.counts.get(shard, 0) + len(keys)
         self._file.write(len(block).to_bytes(8, "big") + block)
-
-    @property
-    def fields(self) -> list[str]:
-        """The fields that samples had."""
-        return [field.decode("utf-8", "surrogateescape") for field in self._fields]
 
     @property
     def schema(self) -> Any:

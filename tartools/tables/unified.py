@@ -207,9 +207,10 @@ def table_rows(rows: Any, shards: Sequence[tuple[str, str | None]]) -> Any:
     pa = schema.arrow()
     column = rows.column(schema.SHARD)
     numbers = np.asarray(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
-    used, place = np.unique(numbers, return_inverse=True)
-    which = pa.array(place.astype(np.int32))
-    named = [shards[number] for number in used.tolist()]
+    used, first, place = np.unique(numbers, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # so that equal rows make equal bytes, whatever the numbers of the shards
+    which = pa.array(np.argsort(order).astype(np.int32)[place])
+    named = [shards[number] for number in used[order].tolist()]
     encoded = [
         pa.DictionaryArray.from_arrays(which, pa.array([name for name, _ in named], pa.string())),
         _versions(which, [version for _, version in named]),

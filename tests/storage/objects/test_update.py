@@ -1,0 +1,44 @@
+"""`tarindex --update` of shards on servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import make_tar
+from tests.storage.objects.faults import SCHEMES, FaultServer
+from tests.storage.objects.inside import Inside
+
+
+def shard(number: int, size: int) -> bytes:
+    return make_tar([(f"{number}{sample}.txt", b"x" * size) for sample in range(number)])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_on_a_server_only_changed_shards_are_read(
+    scheme: str,
+    faulty: FaultServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    inside = Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+    for number in range(5):
+        faulty.objects[f"{number}.tar"] = shard(number + 1, size=90_000)
+    urls = [faulty.url(scheme, f"{number}.tar") for number in range(5)]
+    assert inside.run("tarindex", *urls, "-o", "t.parquet").status == 0
+    faulty.objects["3.tar"] = shard(3, size=80_000)
+    faulty.requests.clear()
+    done = inside.run("tarindex", "--update", "t.parquet", *urls, "-o", "new.parquet")
+    assert (done.status, done.stderr) == (0, "tarindex: t.parquet: shards taken over: 4, read: 1, dropped: 0\n")
+    asked: dict[str, int] = {}
+    for request in faulty.requests:
+        if request.method != "GET" or "range" not in request.headers:
+            continue
+        first, _, last = request.headers["range"].removeprefix("bytes=").partition("-")
+        name = next(name for name in faulty.objects if name in request.path)
+        asked[name] = asked.get(name, 0) + int(last) - int(first) + 1
+    assert all(asked[f"{number}.tar"] == 4 for number in (0, 1, 2, 4)) and asked["3.tar"] > 240_000
+    assert len(pq.read_table(tmp_path / "new.parquet")) == 1 + 2 + 3 + 3 + 5
