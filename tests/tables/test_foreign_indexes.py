@@ -459,7 +459,7 @@ def test_no_temporary_files_are_left(run: Run, tmp_path: Path) -> None:
 
 def test_an_index_has_no_columns(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
-    for options in (["-f", "cls"], ["--pictures"], ["--hash", "cls"]):
+    for options in (["-f", "cls"], ["--pictures"], ["--hash", "cls"], ["--update", "t.parquet"]):
         done = run("tarindex", "--format", "dali", *options, "a.tar")
-        assert done.status == 2 and "an index, which has no columns of values" in done.stderr
+        assert done.status == 2 and "an index for another tool has no columns of values" in done.stderr
     assert files_in(tmp_path) == ["a.tar"]
