@@ -38,7 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     if name == "completion":
         from tartools.commands import _completions
 
-        text = _completions.switched_on(others, commands.names())
+        if len(others) == 2 and others[0] == "table":  # for completions
+            text: str | None = _completions.columns_of(others[1])
+        else:
+            text = _completions.switched_on(others, commands.names())
         if text is None:
             sys.stderr.write("tartools: which shell? write tartools completion bash, zsh or fish\n")
             return USAGE

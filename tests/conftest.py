@@ -96,6 +96,17 @@ def shell(tmp_path: Path) -> Run:
     return shell
 
 
+@pytest.fixture
+def duckdb_command(tmp_path: Path) -> dict[str, str]:
+    """Return an environment whose PATH has a `duckdb` that runs SQL by -c, as the program of DuckDB does."""
+    script = f"#!{sys.executable}\nimport sys, duckdb\nassert sys.argv[1] == '-c'\nduckdb.sql(sys.argv[2])\n"
+    folder = tmp_path / ".programs"
+    folder.mkdir()
+    (folder / "duckdb").write_text(script)
+    (folder / "duckdb").chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{clean_environment()['PATH']}"}
+
+
 @contextmanager
 def running(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run *command*, with the *options* of Popen; when the block is left it is over, killed if need be."""

@@ -15,6 +15,10 @@ SHELLS = ("bash", "zsh", "fish")
 # Names of fields on stdout; $file is an archive. Only harmless ones: they go into a command line.
 LISTING = r"""tar -tf "$file" 2>/dev/null | head -n 200 |
         sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u"""
+# Whether $file is a table, and names of its columns: only then does Tab start Python.
+IS_TABLE = r"""head -c 4 "$file" 2>/dev/null | grep -q PAR1"""
+COLUMNS = r"""env tartools completion table "$file" 2>/dev/null |
+        sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p'"""
 BASH = """\
 # Completion of {name} for bash. Made by python -m tartools.commands._manual.
 _tartools_fields() {{
@@ -23,7 +27,11 @@ _tartools_fields() {{
         file=${{file//[\\\\\\"\\']/}}  # words are as they were typed
         [[ $file != [~]/* ]] || file=$HOME/${{file:2}}
         [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
-        names=$({listing})
+        if {is_table}; then
+            names=$({columns})
+        else
+            names=$({listing})
+        fi
         [[ $names ]] || continue  # no archive
         echo "$names"
         return
@@ -50,7 +58,11 @@ _tartools_fields() {{
     for file in ${{(Q)words[2,-1]}}; do  # as they were typed, without quotes
         [[ $file != [~]/* ]] || file=$HOME/${{file[3,-1]}}
         [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
-        names=$({listing})
+        if {is_table}; then
+            names=$({columns})
+        else
+            names=$({listing})
+        fi
         [[ -n $names ]] || continue  # no archive
         compadd -- ${{(f)names}}
         return
@@ -62,7 +74,12 @@ function __tartools_fields
     for file in (commandline -opc)[2..]
         set file (string replace -r -- '^~/' "$HOME/" $file)
         test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
-        set -l names ({listing})
+        set -l names
+        if {is_table}
+            set names ({columns})
+        else
+            set names ({listing})
+        end
         test -n "$names"; or continue  # no archive
         printf '%s\\n' $names
         return
@@ -136,6 +153,19 @@ def of_tartools(summaries: dict[str, str]) -> dict[str, str]:
         "completions/zsh/_tartools": TARTOOLS_ZSH.format(described=described, shells=shells),
         "completions/fish/tartools.fish": fish,
     }
+
+
+def columns_of(file: str) -> str:
+    """Return the names of the fields and columns of values of the table *file*, one a line; "" if that fails."""
+    from tartools.errors import TarToolsError
+    from tartools.tables import source
+
+    try:
+        with source.opened(file) as table:
+            names = [*(table.fields or ()), *(name for name in table.names if not name.startswith("__"))]
+    except (OSError, TarToolsError):
+        return ""
+    return "".join(f"{name}\n" for name in sorted(set(names)))
 
 
 def switched_on(arguments: Sequence[str], names: Sequence[str]) -> str | None:

@@ -4,8 +4,8 @@
 
 writes `man/man1/NAME.1`, `completions/bash/NAME`, `completions/zsh/_NAME` and `completions/fish/NAME.fish` for every
 command; with `--check` it writes nothing, names what is stale, and ends with status 1 if anything is. The text of a
-page is the command's docstring. Completions are static: pressing Tab starts no Python. Names of fields are those of the
-first members of the first archive on the command line, by tar(1).
+page is the command's docstring. Completions are static: pressing Tab starts no Python, but for the columns of a table.
+Names of fields are those of the first members of the first archive on the command line, by tar(1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tartools.cli import Command
 from tartools.commands import OWN, load, names
-from tartools.commands._completions import BASH, FISH_FIELDS, LISTING, ZSH_FIELDS, of_tartools
+from tartools.commands._completions import BASH, COLUMNS, FISH_FIELDS, IS_TABLE, LISTING, ZSH_FIELDS, of_tartools
 
 EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
 FILES, DIRECTORIES, FIELDS, NOTHING = "files", "directories", "fields", "nothing"
@@ -37,6 +37,7 @@ COMPLETED = {
     "NAMES": FIELDS,
     "FIELD": FIELDS,
 }
+LISTINGS = {"is_table": IS_TABLE, "columns": COLUMNS, "listing": LISTING}
 STATUSES = (
     ("0", "Success."),
     ("1", "A failure, or an input that was skipped and reported. One line on stderr says what and where."),
@@ -176,7 +177,7 @@ def bash(command: Command) -> str:
             cases.setdefault(words if option.choices else BASH_ACTIONS[option.completed], []).extend(option.names)
     values = "".join(f"    {'|'.join(spelled)}) {action} ;;\n" for action, spelled in cases.items())
     listed = shlex.quote(" ".join(name for option in every for name in option.names))
-    text = BASH.format(name=command.name, values=values, options=listed, listing=LISTING)
+    text = BASH.format(name=command.name, values=values, options=listed, **LISTINGS)
     return (
         text if FIELDS in {option.completed for option in every} else re.sub(r"(?s)_tartools_fields.*?\n}\n", "", text)
     )
@@ -188,7 +189,7 @@ def zsh(command: Command) -> str:
     actions = {FILES: "_files", DIRECTORIES: "_files -/", FIELDS: "_tartools_fields", NOTHING: " "}
     lines = [f"#compdef {command.name}", "# Made by python -m tartools.commands._manual.", "_arguments -s -S \\"]
     if any(option.completed == FIELDS for option in every):
-        lines.insert(2, ZSH_FIELDS.format(listing=LISTING).rstrip())
+        lines.insert(2, ZSH_FIELDS.format(**LISTINGS).rstrip())
     for option in every:
         action = f"({' '.join(option.choices)})" if option.choices else actions[option.completed]
         value = f":{option.metavar.replace(':', chr(92) + ':')}:{action}" if option.metavar else ""
@@ -210,7 +211,7 @@ def fish(command: Command) -> str:
     }
     every = options(command)[1]
     if any(option.completed == FIELDS for option in every):
-        lines.append(FISH_FIELDS.format(listing=LISTING))
+        lines.append(FISH_FIELDS.format(**LISTINGS))
     for option in every:
         spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
         value = f"-x -a '{' '.join(option.choices)}'" if option.choices else values[option.completed]

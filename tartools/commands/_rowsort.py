@@ -11,7 +11,7 @@ from tartools.errors import shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import Order, encoder, key_encoder, value_encoder
-from tartools.samples.values import INDEX, PSEUDO
+from tartools.samples.values import INDEX, PSEUDO, as_text
 from tartools.shards.gathering import gather
 from tartools.shards.listing import Indexing, TableDestination, listed, looks, rows_at, samples_at
 from tartools.shards.reading import Reading
@@ -20,8 +20,8 @@ from tartools.stages.sorting.externalsort import pack_blocks
 from tartools.stages.sorting.index import TURN, records_of
 from tartools.stages.sorting.rows import UNKNOWN, ApartError, row_record, shuffled_rows, sorted_rows
 from tartools.tables import schema
+from tartools.tables.columns import plain
 from tartools.tables.inputs import Inputs
-from tartools.tables.unified import text_of
 
 FEW = 1 << 13  # rows that are Python's objects at once
 MEMORY = 16 << 20  # bytes at most, to sort rows
@@ -73,7 +73,7 @@ def texts(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[s
     if name == "__size__":
         places = (rows.column(bound).to_pylist() for bound in (schema.END, schema.BEGIN))
         return (str(end - begin) for end, begin in zip(*places, strict=True))
-    return (None if value is None else text_of(value) for value in rows.column(name).to_pylist())
+    return (None if value is None else as_text(value) for value in plain(rows.column(name)))
 
 
 def kinds_of(rows: Any, known: dict[bytes, int]) -> Iterable[int]:

@@ -59,6 +59,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Annotated, Any
 
@@ -74,7 +75,9 @@ from tartools.show import decoding, statreport, terminal, text
 from tartools.stages.statistics.counting import FieldKinds, count_batch
 from tartools.stages.statistics.totals import DIGITS, LISTED, Distribution, Field, PictureSize, Statistics
 from tartools.storage.names.expand import expand
+from tartools.storage.url import Url
 from tartools.tar import Member
+from tartools.tar.compression import PARQUET, head_of
 
 STEPS = 12  # of a histogram
 PICTURE = ("format", "width", "height", "broken")  # columns of a table for each field of pictures
@@ -155,10 +158,10 @@ def columns_of_tables(urls: Sequence[str], named: Sequence[str], kinds: FieldKin
 
     Of fields that are not *named*, classes and pictures for which there are no columns are left out, with a warning.
     """
+    if not all(map(is_table, urls)):
+        return []
     from tartools.tables import schema, source
 
-    if not all(map(source.is_table, urls)):
-        return []
     found: dict[str, None] = {schema.KEY: None, schema.MEMBERS: None}
     classes, pictures = set[str](), set[str]()  # those without columns
     for url in urls:
@@ -180,6 +183,21 @@ def columns_of_tables(urls: Sequence[str], named: Sequence[str], kinds: FieldKin
         account.warn(f"{shown(urls[0])}: not counted, because there are no columns for them: {what}")
     gone = classes | {f"{name}.{what}" for name in pictures for what in PICTURE}
     return [name for name in found if name not in gone]
+
+
+def is_table(url: str) -> bool:
+    """Tell whether *url* is a table, by its first bytes; stdin and commands are not looked into.
+
+    Raises: StorageError.
+    """
+    if storage.plain_size(url) is not None:
+        with closing(storage.open_read(url)) as stream:
+            return stream.file is not None and head_of(stream.file).startswith(PARQUET)
+    if not Url(url).is_stored:
+        return False
+    from tartools.tables import source
+
+    return source.is_table(url)
 
 
 def classes_in(named: Sequence[str]) -> Callable[[str], bool]:
@@ -299,9 +317,7 @@ def shards_of(urls: Sequence[str], found: Collection[str]) -> Sequence[str]:
     listed = [url for url in found if url not in urls]
     if not listed:
         return urls
-    from tartools.tables import source
-
-    read = [url for url in urls if url in found or (storage.is_repeatable(url) and not source.is_table(url))]
+    read = [url for url in urls if url in found or (storage.is_repeatable(url) and not is_table(url))]
     return [*read, *listed]
 
 

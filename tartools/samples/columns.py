@@ -57,6 +57,7 @@ class Columns(Protocol):
     def members(self) -> tuple[list[str], Any, Any] | None:
         """Return the fields of the samples, and arrays with a column for each field: offset of the payload, and size.
 
-        An offset is -1 where the sample lacks the field. None if the table does not tell.
+        An offset is -1 where the sample lacks the field, and less where it is not known. None if the table does not
+        tell.
         """
         ...

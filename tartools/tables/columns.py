@@ -13,6 +13,8 @@ from tartools.tables import schema
 from tartools.tables.places import Listing, Piece
 from tartools.tables.source import Source
 
+ABSENT, UNKNOWN = -1, -2  # offset of a field that a sample lacks, and of one that it has twice
+
 
 class TableColumns:
     """The columns of *rows*, a record batch that begins with row *first* of the table that *listing* is of.
@@ -70,13 +72,13 @@ class TableColumns:
         if column is None or self._fields is None:
             return None
         pa = schema.arrow()
-        parts = [place.flatten() for place in column.flatten()]
-        offsets, sizes = (
-            np.stack([place[part].cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) for place in parts], 1)
-            if parts
-            else np.empty((len(self), 0), np.int64)
-            for part in (0, 1)
-        )
+        places = column.flatten()
+        offsets, sizes = np.empty((2, len(self), len(places)), np.int64)
+        for number, place in enumerate(places):
+            offset, size = (part.cast(pa.int64()) for part in place.flatten())
+            known = offset.fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
+            offsets[:, number] = np.where(np.asarray(place.is_valid()), known, ABSENT)
+            sizes[:, number] = size.fill_null(0).to_numpy(zero_copy_only=False)
         return [field.name for field in column.type], offsets, sizes
 
     def lacks(self, field: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from tartools.errors import SampleError
 from tartools.storage.scratch import reread, scratch_file
 from tartools.tables import kinds, schema, unified
-from tartools.tables.rows import Fact
+from tartools.tables.rows import ABSENT, Fact
 
 
 class Spool:
@@ -121,16 +121,19 @@ def _numbered(begins: Any, ends: Any, first: int, end: int) -> Any:
 
 
 def _places(found: tuple[bytes, bytes] | None, count: int) -> Any:
-    """Return the column of offset and size of one field; null where a sample lacks it."""
+    """Return the column of offset and size of one field; null where a sample lacks it.
+
+    Where a sample has the field twice, both of them are null.
+    """
     import numpy as np
 
     pa = schema.arrow()
     if found is None:
         return pa.nulls(count, unified.place_type())
     offsets, sizes = (np.frombuffer(column, np.int64) for column in found)
-    absent = offsets < 0
+    unknown = offsets < 0
     return pa.StructArray.from_arrays(
-        [pa.array(offsets.astype(np.uint64), mask=absent), pa.array(sizes.astype(np.uint64), mask=absent)],
+        [pa.array(offsets.astype(np.uint64), mask=unknown), pa.array(sizes.astype(np.uint64), mask=unknown)],
         ["offset", "size"],
-        mask=pa.array(absent),
+        mask=pa.array(offsets == ABSENT),
     )

@@ -181,11 +181,6 @@ def converted(column: Any, kind: Any) -> Any:
     return column.cast(kind, safe=not pa.types.is_floating(kind))
 
 
-def text_of(value: object) -> str:
-    """Return *value* as text: as JSON, unless it is text already."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
 def _is_text(kind: Any) -> bool:
     pa = schema.arrow()
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.archives import END, entry
-from tests.conftest import ROOT, Run, clean_environment, make_tar
+from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of
 
 
 @pytest.fixture
@@ -28,16 +28,20 @@ def pictures(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(not shutil.which("gm"), reason="GraphicsMagick is not installed")
-def test_the_tutorial_runs_as_printed(pictures: Path, shell: Run) -> None:
+def test_the_tutorial_runs_as_printed(pictures: Path, shell: Run, duckdb_command: dict[str, str]) -> None:
     page = (ROOT / "man/man7/tartools.7").read_text().partition(".SS First steps")[2].partition(".SS ")[0]
     for escape, character in ((r"\-", "-"), (r"\(aq", "'"), (r"\e", "\\")):
         page = page.replace(escape, character)
     *lines, program = re.findall(r"^\.RS 4\n(.*?)\n\.RE$", page, re.MULTILINE | re.DOTALL)
-    done = shell("set -euo pipefail\n" + "\n".join(lines))
+    done = shell("set -euo pipefail\n" + "\n".join(lines), env=duckdb_command)
     assert (done.status, done.stderr) == (0, "")
     assert b"60" in done.stdout
     assert (pictures / "sheet.html").stat().st_size > 60 * 500
     assert sorted(path.name for path in pictures.glob("train-*")) == [f"train-{n:06d}.tar" for n in range(3)]
+    parts = [members_of((pictures / f"part-{n:06d}.tar").read_bytes()) for n in range(3)]
+    assert [len(part) for part in parts] == [20, 20, 20]
+    assert {payload for part in parts for name, payload in part if name.endswith(".cls")} == {b"1-blue"}
+    assert len({name for part in parts for name, _ in part}) == 60
     read = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         cwd=pictures,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from tartools import cli
 from tartools.commands import _manual
 from tartools.samples.account import Account
-from tests.conftest import BIN, ROOT, make_tar
+from tests.conftest import BIN, ROOT, Run, make_tar
 
 NAMES = _manual.names()
 PAGES = sorted((ROOT / "man").glob("man*/*"))
@@ -164,6 +165,7 @@ def complete(file: Path, name: str, words: Sequence[str]) -> list[str]:
     done = subprocess.run(
         ["bash", "-c", program, "bash", str(file), name, *words], capture_output=True, text=True, check=True
     )
+    assert done.stderr == ""
     return done.stdout.split()
 
 
@@ -197,6 +199,57 @@ def test_bash_completes_fields(shard: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for typed in (r"a\ b.tar", "'a b.tar'", '"a b.tar"', r"~/a\ b.tar", "~/'a b.tar'"):
         assert complete(file, "tar2tsv", ["tar2tsv", typed, "-f", "s"]) == ["seg.png"], typed
     assert not (shard.parent / "gotcha").exists()
+
+
+@pytest.fixture
+def table(run: Run, shard: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table with fields and columns, one of which nobody would type. The commands are in PATH."""
+    members = [("a.jpg", b"1"), ("a.json", b'{"score": 1}'), ("a.cls", b"1")]
+    (shard.parent / "a.tar").write_bytes(make_tar(members))
+    spec = "cls json:score $(touch${IFS}gotcha)=cls"
+    assert run("tarindex", "-f", spec, "a.tar", "-o", "a b.parquet").status == 0
+    monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(shard.parent)
+    return shard.parent / "a b.parquet"
+
+
+OFFERED = ["cls", "jpg", "json", "json:score"]  # of the table
+
+
+def test_bash_completes_columns(table: Path) -> None:
+    for name, option in (("tar2tsv", "-f"), ("tarsort", "-s")):
+        file = ROOT / "completions/bash" / name
+        assert complete(file, name, [name, str(table), option, ""]) == OFFERED
+        assert complete(file, name, [name, str(table), option, "js"]) == OFFERED[2:]
+    assert not (table.parent / "gotcha").exists()
+
+
+@pytest.mark.parametrize("what", ["damaged", "without pyarrow", "without tartools"])
+def test_bash_is_silent_if_columns_cannot_be_read(what: str, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if what == "damaged":
+        table.write_bytes(table.read_bytes()[:500])
+    elif what == "without pyarrow":
+        (table.parent / "pyarrow.py").write_text("raise ImportError\n")
+        monkeypatch.setenv("PYTHONPATH", str(table.parent))
+    else:
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert complete(ROOT / "completions/bash/tar2tsv", "tar2tsv", ["tar2tsv", str(table), "-f", ""]) == []
+
+
+@needs("zsh")
+def test_zsh_completes_columns(table: Path) -> None:
+    program = (
+        "_arguments() { :; }; compdef() { :; }; compadd() { shift; print -l -- $@; }; "
+        'source "$1"; words=(tar2tsv "$2" -f ""); _tartools_fields'
+    )
+    found = output_of("zsh", "-f", "-c", program, "zsh", ROOT / "completions/zsh/_tar2tsv", f"'{table}'")
+    assert found.split() == OFFERED
+
+
+@needs("fish")
+def test_fish_completes_columns(table: Path) -> None:
+    program = f"source '{ROOT}/completions/fish/tar2tsv.fish'; complete -C \"tar2tsv '{table}' -f \""
+    assert [line.split("\t")[0] for line in output_of("fish", "--no-config", "-c", program).splitlines()] == OFFERED
 
 
 COMPLETED = [  # words behind tartools, the last of them to be completed; what is offered

@@ -17,6 +17,7 @@ from tartools.tar import BLOCK
 if TYPE_CHECKING:
     from tartools.samples.columns import Columns
 
+FEW = 1000  # keys that are always listed
 NOWHERE = 1 << 62  # offset of a member that a sample lacks
 
 
@@ -43,7 +44,8 @@ class Places(NamedTuple):
 def count_listed(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
     """Return the counts of *batch* as `counting.count_batch` does; classes and pictures only if there are columns.
 
-    Raises: StorageError for columns that can't be true.
+    Of many keys, those of samples that have all fields are left out: they can only be asked for if there are samples
+    without any field too, and take much memory. Raises: StorageError for columns that can't be true.
     """
     found = Statistics(listed=listed)
     assert isinstance(batch, Listed)
@@ -64,10 +66,11 @@ def count_listed(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
 
 
 def places_of(columns: Columns, fields: Sequence[str], offsets: Any, sizes: Any) -> Places:
-    """Return the places of samples whose *fields* have *offsets*, negative where a sample lacks it, and *sizes*."""
+    """Return the places of samples whose *fields* have *offsets* and *sizes*: see `samples.columns.Columns`."""
     import numpy as np
 
     begins, ends = columns.spans()
+    known = (offsets >= -1).all(axis=1)
     offsets = np.where(offsets < 0, NOWHERE, offsets)
     order = np.argsort(offsets, axis=1, kind="stable")
     starts = np.take_along_axis(offsets, order, axis=1)
@@ -77,7 +80,7 @@ def places_of(columns: Columns, fields: Sequence[str], offsets: Any, sizes: Any)
     headers = starts - np.concatenate([begins[:, None], stops[:, :-1]], axis=1)
     sound = absent | ((headers >= BLOCK) & (headers % BLOCK == 0))
     last = stops[np.arange(len(stops)), np.maximum(count, 1) - 1] if len(fields) else begins
-    described = sound.all(axis=1) & (count > 0) & (last == ends)
+    described = known & sound.all(axis=1) & (count > 0) & (last == ends)
     return Places(fields, begins, ends, offsets, sizes, np.where(absent, -1, order), described)
 
 
@@ -109,12 +112,11 @@ def _count(columns: Columns, places: Places, low: int, kinds: FieldKinds, listed
     combinations = _combinations(places.order)
     names = ["/".join(places.fields[number] for number in order) for order, _ in combinations]
     found.combinations = bounded({name: len(rows) for name, (_, rows) in zip(names, combinations, strict=True)})
-    found.keys = bounded(
-        {
-            name: list(zip(rows[:listed].tolist(), columns.keys((rows[:listed] + low).tolist()), strict=True))
-            for name, (_, rows) in zip(names, combinations, strict=True)
-        }
-    )
+    found.keys = {}
+    for name, (order, rows) in zip(names, combinations, strict=True):
+        rows = rows[: 0 if listed > FEW and len(order) == len(places.fields) else listed]
+        found.keys[name] = list(zip(rows.tolist(), columns.keys((rows + low).tolist()), strict=True))
+    found.keys = bounded(found.keys)
     found.fields = {
         places.fields[number]: _field(columns, places, low, number, kinds)
         for number in dict.fromkeys(number for order, _ in combinations for number in order)

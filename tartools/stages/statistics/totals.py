@@ -194,9 +194,12 @@ class Statistics:
 
     def lacking(self, name: str) -> list[str] | None:
         """Return the keys of the first samples, up to *listed*, without the field *name*; None if not known."""
-        if self.keys is None:
+        if self.keys is None or self.combinations is None:
             return None
-        found = (keys for combination, keys in self.keys.items() if name not in combination.split("/"))
+        without = [each for each in self.keys if name not in each.split("/")]
+        if any(len(self.keys[each]) < min(self.combinations[each], self.listed) for each in without):
+            return None
+        found = (self.keys[each] for each in without)
         return [key for _, key in islice(merge(*found), self.listed)]
 
     def _fields_with(self, other: Statistics) -> dict[str, Field] | None:

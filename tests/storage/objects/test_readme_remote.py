@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of
+from tests.storage.objects import servers
 from tests.storage.objects.memory import Bucket
 from tests.storage.objects.servers import Proxy
 from tests.storage.objects.sites import GsSite, MemorySite, S3Site, Site, environment
@@ -102,6 +104,71 @@ def test_the_remote_pipelines_run_as_printed(world: World, shell: Run) -> None:
 
     shown = re.findall(r"^\d{6}$", done(SHOWING).decode(), re.MULTILINE)
     assert shown == [f"{n:06d}" for n in range(100)]
+
+
+def large_bucket(url: str) -> S3Site:
+    """Return the bucket `bucket` on the server at *url*, with five shards of 20 samples."""
+    s3 = S3Site(url, "bucket")
+    for number in range(5):
+        samples = range(20 * number, 20 * number + 20)
+        s3.put(
+            f"raw-{number}.tar",
+            make_tar([(f"{n:03d}.{field}", b"%d" % (n % 10)) for n in samples for field in ("cls", "txt")]),
+        )
+    return s3
+
+
+def keys(archive: bytes | None) -> list[str]:
+    """Return the keys of the samples of *archive*, which have two members each."""
+    return [name.partition(".")[0] for name, _ in members_of(archive or b"")][::2]
+
+
+CHOSEN = [f"{n:03d}" for n in range(100) if n % 10 < 8]
+
+
+def test_the_large_shuffle_runs_as_printed(duckdb_command: dict[str, str], shell: Run, tmp_path: Path) -> None:
+    """Its bucket is on a server of its own; run again, the last line does nothing."""
+    section = (
+        (ROOT / "README.md").read_text().partition("## A shuffle larger than one machine")[2].partition("\n## ")[0]
+    )
+    (block,) = re.findall(r"^```bash\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
+    with servers.process(tmp_path / "s3", "s3") as url:
+        s3 = large_bucket(url)
+        done = shell(f"set -euo pipefail\n{block}", env=environment("s3", url) | duckdb_command)
+        assert (done.status, done.stderr) == (0, "")
+        assert done.stdout == b"s3://bucket/epoch/part-000000.parquet\n"
+        found = keys(s3.get("train/part-000000.tar"))
+        assert sorted(found) == CHOSEN != found
+        last = block.splitlines()[-1].replace("tarjob", "tarjob -v")
+        again = shell(last, env=environment("s3", url))
+        assert again.stderr.startswith("tarjob: 1 item: 0 done, 1 there before, 0 failed, ")
+
+
+def test_the_large_shuffle_of_the_manual_runs_as_printed(
+    duckdb_command: dict[str, str], shell: Run, tmp_path: Path
+) -> None:
+    """The job of the Slurm array that has the only item copies it, so that nothing is left for the line without it."""
+    page = (ROOT / "man/man7/tartools.7").read_text()
+    section = page.partition(".SH A SHUFFLE LARGER THAN ONE MACHINE")[2].partition(".SH ")[0]
+    for escape, character in ((r"\-", "-"), (r"\(aq", "'"), (r"\e", "\\")):
+        section = section.replace(escape, character)
+    blocks = re.findall(r"^\.RS 4\n(.*?)\n\.RE$", section, re.MULTILINE | re.DOTALL)
+    index, choice, split, copy = blocks
+    tarsort, duckdb, polars = choice.splitlines()
+    here, on_ray, slurm = copy.split("\n", 2)
+    assert on_ray == here.replace("tarjob ", "tarjob --engine ray ")
+    with servers.process(tmp_path / "s3", "s3") as url:
+        s3 = large_bucket(url)
+        env = environment("s3", url) | duckdb_command | {"SLURM_ARRAY_TASK_ID": "1"}
+        quoted = f"{sys.executable} -c 'import polars; {polars}'"
+        for line in (index, tarsort, "cp epoch.parquet sorted.parquet", duckdb, quoted, split, slurm):
+            done = shell(f"set -euo pipefail\n{line}", env=env)
+            assert (done.status, done.stderr) == (0, ""), line
+        assert keys(s3.get("train/part-000000.tar")) == CHOSEN  # those of Polars, in their old order
+        again = shell(here.replace("tarjob", "tarjob -v"), env=env)
+        assert again.stderr.startswith("tarjob: 1 item: 0 done, 1 there before, 0 failed, ")
+        found = keys(shell("tarcat sorted.parquet", env=env).stdout)
+        assert sorted(found) == [f"{n:03d}" for n in range(100)] != found
 
 
 def test_the_credentials_that_are_named_are_those_that_count() -> None:

@@ -83,6 +83,26 @@ def test_only_what_is_needed_is_requested(scheme: str, inside: Inside) -> None:
 
 
 @each
+def test_columns_are_read_without_the_shard(scheme: str, inside: Inside) -> None:
+    """The table is on the server too; the facts are those of the shard."""
+    shard, table = inside.server.url(scheme, OBJECT), inside.server.url(scheme, "t.parquet")
+    assert inside.run("tarindex", "-f", "cls", shard, "-o", "t.parquet").status == 0
+    whole = inside.run("tarstat", shard).stdout.splitlines()
+    rows = inside.run("tar2tsv", "-f", "cls __size__ __shard__", shard)
+    inside.server.objects["t.parquet"] = Path("t.parquet").read_bytes()
+    inside.server.requests.clear()
+    found = inside.run("tarstat", table)
+    differing = [line.split()[0] for line, other in zip(found.stdout.splitlines(), whole, strict=True) if line != other]
+    assert (found.status, found.stderr, set(differing)) == (
+        0,
+        "",
+        {b"archives:", b"payloads:", b"headers:", b"padding:", b"other:"},
+    )
+    assert inside.run("tar2tsv", "-f", "cls __size__ __shard__", table) == rows
+    assert inside.server.asked(name=OBJECT) == [] and inside.server.asked(name="t.parquet") != []
+
+
+@each
 def test_another_object_under_the_name(scheme: str, inside: Inside) -> None:
     index(inside, scheme)
     url = inside.server.url(scheme, OBJECT)
