@@ -18,12 +18,13 @@ from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination, write_batches
 from tartools.stages.sorting.externalsort import pack_blocks
 from tartools.stages.sorting.index import TURN, records_of
-from tartools.stages.sorting.rows import UNKNOWN, ApartError, row_record, sorted_rows
+from tartools.stages.sorting.rows import UNKNOWN, ApartError, row_record, shuffled_rows, sorted_rows
 from tartools.tables import schema
 from tartools.tables.columns import plain
 from tartools.tables.inputs import Inputs
 
-MEMORY = 64 << 20  # bytes at most, to sort rows
+FEW = 1 << 13  # rows that are Python's objects at once
+MEMORY = 16 << 20  # bytes at most, to sort rows
 
 
 def has_values(inputs: Inputs, order: Order) -> bool:
@@ -42,10 +43,11 @@ def from_columns(inputs: Inputs, order: Order, account: Account) -> Iterator[byt
     pseudo = order.column.choices[0] in PSEUDO
     name = order.column.choices[0] if pseudo else order.column.name
     columns = [each for each in inputs.schema.names if not each.startswith("__")]
-    wanted = [schema.SHARD] if order.kind == "shuffle" else [schema.SHARD, schema.KEY, schema.BEGIN, schema.END, name]
+    wanted = [schema.SHARD, schema.KEY, schema.BEGIN, schema.END, name]
     kinds: dict[bytes, int] = {}
     row = 0
-    for rows in inputs.batches([*wanted, schema.MEMBERS] if order.by_key else wanted):
+    batches = inputs.batches([*wanted, schema.MEMBERS] if order.by_key else wanted)
+    for rows in (batch.slice(first, FEW) for batch in batches for first in range(0, len(batch), FEW)):
         keys: Iterable[bytes] = repeat(b"")
         if schema.KEY in rows.schema.names:
             keys = [(key or "").encode() for key in rows.column(schema.KEY).to_pylist()]
@@ -118,6 +120,9 @@ def sorted_rows_of(
 
     Holds: *memory* bytes. Raises: ApartError if members of one sample are in several rows.
     """
+    if order.kind == "shuffle":
+        account.samples_in += inputs.rows
+        return shuffled_rows(inputs.rows, order, indexing.reading.tmpdir)
     if has_values(inputs, order):
         return sorted_rows(from_columns(inputs, order, account), order, account, memory, indexing.reading.tmpdir)
     counts: list[int] = []  # samples of each task
@@ -146,12 +151,13 @@ def wrote_samples(
     """
     if not all(found.first == schema.MAGIC for found in looks(urls).values()):
         return False
-    inputs = listed(urls, account, Indexing(reading, 1))
+    indexing = Indexing(reading, 1)
+    inputs = listed(urls, account, indexing)
     if not has_values(inputs, order):
         return False
     counting = Account(account.say, account.quiet)
     try:
-        rows = sorted_rows(from_columns(inputs, order, counting), order, counting, min(memory, MEMORY), reading.tmpdir)
+        rows = sorted_rows_of(inputs, urls, order, counting, indexing, min(memory, MEMORY))
         batches = samples_at(inputs, rows, account, reading._replace(ranges=True, listed=False))
     except ApartError:
         return False

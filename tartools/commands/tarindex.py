@@ -14,7 +14,7 @@ a column needs them.
 --pictures adds five columns for each field of pictures, which are recognized by the last part of their field (jpg,
 png ...): FIELD.width, FIELD.height, FIELD.format (such as JPEG), FIELD.mode (such as RGB; these are Pillow's words) and
 FIELD.broken (why it can't be read, else null). Only the header of a picture is read; --decode decodes all of it, of an
-animation the first frame, and finds those that are cut or damaged too.
+animation the first frame, and finds those that are cut or damaged too; but not of one of more than 89,478,485 pixels.
 
 --hash adds FIELD.blake2b: the BLAKE2b digest of the payload, of 16 bytes (b2sum -l 128). --dhash adds FIELD.dhash, 64
 bits that are alike for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
@@ -166,8 +166,9 @@ def tarindex(
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
         where = places.Places(urls, output.url, output.force, tmpdir)
         writing.check_outputs(output.format, where)
+        versions = listing.shard_versions(urls)
         with closing(listing.blocks(urls, account, indexing)) as blocks:
-            writing.write(output.format, blocks, where, account)
+            writing.write(output.format, blocks, versions, where, account)
         return
     if not output.url:
         raise UsageError("-o TABLE is required")

@@ -112,8 +112,8 @@ def key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:
     The function raises SampleError if the key is not of the kind of *order*.
     """
     if order.kind == "shuffle":
-        shuffled = _shuffled(order.seed)
-        return lambda _key, position, _shard: directed(shuffled(position), order)
+        of = shuffled(order.seed)
+        return lambda _key, position, _shard: directed(of(position), order)
     if not order.by_key:
         return None
     if order.kind == "text" and not order.reverse:
@@ -216,7 +216,7 @@ ENCODINGS: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
-def _shuffled(seed: int) -> Callable[[int], bytes]:
+def shuffled(seed: int) -> Callable[[int], bytes]:
     """Return a function position -> sort key of the shuffle with this *seed*: a keyed hash."""
     from hashlib import blake2b
 

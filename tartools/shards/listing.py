@@ -13,7 +13,7 @@ from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
-from tartools.shards.reading import Reading, counted
+from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination
 from tartools.storage.url import Url
 from tartools.storage.versions import Look, look
@@ -70,6 +70,8 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
             parts.append(indexed(list(group), looked, shards, account, indexing))
     inputs = Inputs(parts, shards)
     check_seen(inputs, indexing.wanted)
+    pa = schema.arrow()
+    pa.set_memory_pool(pa.system_memory_pool())  # the default one keeps 30 MB more
     account.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
     return inputs
 
@@ -93,26 +95,26 @@ def looks(urls: Sequence[str]) -> dict[str, Look]:
         return {url: answer() for url, answer in answers.items()}
 
 
-def blocks(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
-    """Yield the rows of the shards *urls*, in order, in blocks (see `rows.blocks`), and count the samples as read.
-
-    Raises: UsageError for tables, stdin and commands.
-    """
+def shard_versions(urls: Sequence[str]) -> dict[str, str]:
+    """Return the versions of the shards *urls*. Raises: UsageError for tables, stdin and commands; StorageError."""
     check_stored(urls)
-    for url, found in looks(urls).items():
+    looked = looks(urls)
+    for url, found in looked.items():
         if found.first == schema.MAGIC:
             raise UsageError("this is a table, and an index is made of shards", url=url)
-    yield from _blocks(urls, account, indexing, account)
+    return {url: found.known(url) for url, found in looked.items()}
 
 
-def _blocks(
-    urls: Sequence[str], account: Account, indexing: Indexing, counting: Account | None = None
-) -> Generator[bytes, None, None]:
+def blocks(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
+    """Return the rows of the shards *urls*, in order, in blocks (see `rows.blocks`).
+
+    Whoever takes them counts the samples. Raises: SampleError, and what `gather` raises.
+    """
     wanted = indexing.wanted
     of = wanted.of if wanted is not None and wanted.any else None
 
     def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
-        yield from rows.blocks(batches if counting is None else counted(batches, counting), of)
+        yield from rows.blocks(batches, of)
 
     reading = indexing.reading._replace(plain=True, ranges=True)
     return gather(urls, account, reading, work, lambda _: None, most=min(indexing.most, WORKERS))
@@ -125,7 +127,7 @@ def indexed(
     versions = {url: looked[url].known(url) for url in urls}
     wanted = indexing.wanted
     spool = Spool(wanted.known if wanted is not None else (), versions, shards, indexing.reading.tmpdir)
-    with closing(_blocks(urls, account, indexing)) as found:
+    with closing(blocks(urls, account, indexing)) as found:
         for block in found:
             spool.add(block)
     for url, now in looks(urls).items():

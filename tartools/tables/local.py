@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from functools import partial
+from operator import eq
 from time import perf_counter
 
 from tartools import storage
@@ -17,10 +18,12 @@ from tartools.samples.sample import Batch
 from tartools.storage import versions
 from tartools.storage.streams import check_unchanged, size_of
 from tartools.tables.checking import Checker
+from tartools.tables.headers import sound
 from tartools.tables.places import Listing, Piece
 from tartools.tar import BLOCK, ContiguousGroups, split_path
 from tartools.tar.header import EXPECTED_SUMS, FAST, SIZES, regular_name
 
+GATHERED = 1 << 20  # bytes of small samples in a batch
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
 WALKED = 1 << 16  # bytes; of a larger sample that lies alone only the headers are read
 OPEN_FILES = 128  # at once; macOS allows 256
@@ -34,11 +37,12 @@ class LocalShards:
     Several threads may read. Holds: 128 open files.
     """
 
-    def __init__(self, listing: Listing, account: Account, checker: Checker, ranges: bool) -> None:
+    def __init__(self, listing: Listing, account: Account, checker: Checker, ranges: bool, listed: bool) -> None:
         self._listing = listing
         self._account = account
         self._checker = checker
         self._ranges = ranges
+        self._listed = listed
         self._open: dict[int, io.FileIO] = {}  # least recently used first
         self._opening = threading.Lock()
 
@@ -79,8 +83,37 @@ class LocalShards:
 
     def _gathered(self, rows: Piece) -> Iterator[Batch]:
         """Yield the samples of *rows*, which are small."""
-        if len(rows):
-            yield from self._checker.samples(rows, partial(Gathered, self, rows), joined=True)
+        low, bounds = 0, (rows.ends - rows.begins).cumsum()
+        while low < len(rows):
+            high = len(rows)
+            if not self._listed and rows.keys is not None:
+                before = int(bounds[low - 1]) if low else 0
+                high = max(low + 1, int(bounds.searchsorted(before + GATHERED, "right")))
+            part = rows.part(low, high)
+            low = high
+            if not self._listed and part.keys is not None and not any(map(eq, part.keys, part.keys[1:])):
+                batch = self._together(part, part.keys)
+                if batch is not None:
+                    yield batch
+                    continue
+            yield from self._checker.samples(part, partial(Gathered, self, part), joined=True)
+
+    def _together(self, rows: Piece, keys: list[bytes]) -> Batch | None:
+        """Return the samples of *rows* in one batch; None if that takes a closer look."""
+        import numpy as np
+
+        starts = np.concatenate(([0], (rows.ends - rows.begins).cumsum()))
+        room = bytearray(int(starts[-1]))
+        with memoryview(room) as view:
+            Gathered(self, rows, 0).fill(view)
+        if not sound(room, starts, keys):
+            return None
+        self._account.bytes_in += len(room)
+        self._account.unpacked += len(room)
+        numbers = rows.numbers.tolist()
+        urls = [self._listing.urls[number] for number in numbers]
+        found = ContiguousGroups(room, keys, starts.tolist(), None, [])
+        return Batch(found, urls[0] if len(set(numbers)) == 1 else urls)
 
     def file(self, rows: Piece, index: int) -> io.FileIO:
         """Return the shard of row *index* of *rows*; check its version when it is opened."""
@@ -151,6 +184,11 @@ class Gathered:
         self._done = 0  # bytes of that row that were read
         self._bounds = np.cumsum(rows.ends - rows.begins)
         self._cold = False  # the files are not in the page cache
+
+    def fill(self, view: memoryview) -> None:
+        """Read all into *view*."""
+        while count := self.readinto(view):
+            view = view[count:]
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if a file has changed."""

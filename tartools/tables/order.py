@@ -14,7 +14,7 @@ from tartools.tables.inputs import Inputs
 from tartools.tar import read_range
 
 SLOT, ROW = "\0slot", "\0row"  # columns of rows on their way: their place in the output, and in the input
-PART = 1 << 17  # rows of the output that are sorted together, or more
+PART = 1 << 16  # rows of the output that are sorted together, or more
 PARTS = 256  # at most
 CHUNK = 1 << 16  # positions taken at once
 Piece = tuple[int, int]  # begin and end of a record batch in the temporary file
@@ -27,7 +27,7 @@ def in_order(
 
     They have all columns, or *columns*, and then `ROW`: the position. All *positions* are read before this returns.
 
-    Holds: 4 bytes for each row of *inputs*, and 131,072 rows, or 1/256 of them if that is more; the rows are in a
+    Holds: 4 bytes for each row of *inputs*, and 65,536 rows, or 1/256 of them if that is more; the rows are in a
     temporary file in *tmpdir*.
     """
     slots, count = _slots(inputs.rows, positions)

@@ -81,7 +81,7 @@ class Shards:
         self._listing = listing
         read: Any = partial(tar.read_members, ranges=ranges, listed=listed, scratch=lambda: scratch_file(tmpdir))
         self._checker = Checker(listing, account, read)
-        self._local = LocalShards(listing, account, self._checker, ranges)
+        self._local = LocalShards(listing, account, self._checker, ranges, listed)
         self._remote: RemoteShards | None = None
 
     def close(self) -> None:

@@ -86,6 +86,9 @@ class Block:
             offsets, sizes = self._columns(field)
             offsets.extend([member[3] + shift for member in members[number::width]])
             sizes.extend([member[4] for member in members[number::width]])
+            origin = members[number][1]  # of the first sample, a part may be in the buffer before
+            if origin is not source and isinstance(origin, Chunk):
+                offsets[-len(keys)] = members[number][3] + origin.base
         self.keys += keys
         self.begins.extend([start + shift for start in starts[:-1]] if shift else starts[:-1])
         self.ends.extend([start + shift for start in starts[1:]] if shift else starts[1:])

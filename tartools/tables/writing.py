@@ -95,21 +95,23 @@ class TableWriter:
         self._count += last - first
         self.samples += last - first
         self.size += batch.size(first, last)
-        if self._count >= schema.ROW_GROUP:
-            self._write_held()
+        while self._count >= schema.ROW_GROUP:
+            self._write_held(schema.ROW_GROUP)
 
-    def _write_held(self) -> None:
+    def _write_held(self, count: int) -> None:
+        """Write a row group of the first *count* rows held."""
         pa = schema.arrow()
         for url, version in self._shards.since(len(self._names)):
             self._names.append((schema.relative(url, self._folder), version))
-        rows = pa.Table.from_batches(self._held, self._columns)
-        self._held, self._count = [], 0
-        self._parquet.write_table(unified.table_rows(rows, self._names), row_group_size=schema.ROW_GROUP)
+        held = pa.Table.from_batches(self._held, self._columns)
+        self._parquet.write_table(unified.table_rows(held.slice(0, count), self._names))
+        self._held = held.slice(count).to_batches()
+        self._count -= count
 
     def commit(self) -> None:
         """Write the rest of the table, and let it appear under its name. Raises: StorageError."""
         if self._held:
-            self._write_held()
+            self._write_held(self._count)
         self._parquet.close()
         self._output.commit()
 

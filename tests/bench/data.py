@@ -24,6 +24,7 @@ from typing import IO, NamedTuple
 from tests.archives import BLOCK, END, entry
 
 EDITION = 1  # one more whenever other bytes are made
+ROWS = 1 << 16  # of a row group
 RECORD = (
     20 * BLOCK
 )  # a multiple of this is what archives are as long as (POSIX.1-2017, pax, "ustar Interchange Format")
@@ -136,6 +137,32 @@ def crumbs(folder: Path, number: int) -> None:
     (folder / "first").write_text(f"{0:06d}.tar\n")
 
 
+def rows(folder: Path, number: int) -> None:
+    """Make a shard, `a.tar`, of 1,000 samples of one txt, and `t.parquet`: a table of *number* of them at random."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    samples = list(lines(min(number, 1000)))
+    with (folder / "a.tar").open("wb") as file:
+        write(file, samples)
+    about = (folder / "a.tar").stat()
+    ends = np.cumsum([len(sample) for sample in samples]).astype(np.uint64)
+    begins = np.concatenate(([0], ends[:-1])).astype(np.uint64)
+    keys = pa.array([sample[:9].decode() for sample in samples])
+    one = pa.array([0] * len(samples), pa.int32())
+    names = {"__shard__": "a.tar", "__version__": f"{about.st_size} {about.st_mtime_ns}"}
+    whole = pa.table(
+        {name: pa.DictionaryArray.from_arrays(one, [text]) for name, text in names.items()}
+        | {"__key__": keys, "__begin__": begins, "__end__": ends}
+    )
+    dice = np.random.default_rng(1)
+    with pq.ParquetWriter(folder / "t.parquet", whole.schema, compression="zstd") as table:
+        for first in range(0, number, ROWS):
+            table.write_table(whole.take(dice.integers(0, len(samples), min(ROWS, number - first))))
+
+
 # In command lines, $NAME is the path and $NAME_COUNT the number of samples, in each shard where there are several.
 SETS = {
     "A": DataSet("A.tar", 8_000, 3, plain(photos)),
@@ -146,6 +173,7 @@ SETS = {
     "GB": DataSet("B.tgz", 300_000, 2, packed_texts),
     "BZ": DataSet("B-bz2", 20_000, 2, four_texts),
     "TINY": DataSet("tiny", 10_000, 2, crumbs),
+    "ROWS": DataSet("rows", 10_000_000, 1, rows),
     "M1": DataSet("1m.tar", 1_000_000, 1, plain(lines)),
     "M5": DataSet("5m.tar", 5_000_000, 1, plain(lines)),
 }

@@ -276,6 +276,51 @@ def reading(name: str, rounds: int) -> Work:
     )
 
 
+def tables() -> list[Work]:
+    """A table is made of an archive, and read instead of it."""
+    rows = 'python -c "import sys, pyarrow.parquet as p; print(p.read_metadata(sys.argv[1]).num_rows)" "$OUT/x.parquet"'
+    group = "import sys, pyarrow.parquet as p; p.ParquetFile(sys.argv[1]).read_row_group(0)"
+    order = 'tarsort -S shuffle --seed 7 "$OUT/t.parquet" -o "$OUT/s.parquet"'
+    works = [
+        Work(
+            "index-B",
+            Line("tarindex", 'tarindex "$B" -o "$OUT/x.parquet"'),
+            (Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"'),),
+            (Goal(2, "tar tf"),),
+            f'test "$({rows})" = "$B_COUNT"',
+        ),
+        Work(
+            "open-rows",
+            Line("tarcat -c 1", 'tarcat -c 1 "$ROWS/t.parquet" >"$OUT/x.tar"'),
+            (Line("pyarrow", f"""python -c '{group}' "$ROWS/t.parquet\""""),),
+            (Goal(1.5, "pyarrow"), Goal(200, figure="memory")),
+            'test "$(tar -tf "$OUT/x.tar" | wc -l)" = 1',
+        ),
+    ]
+    for name, goals in (("A", (Goal(1.2, "tarcat of shards"),)), ("B", ())):
+        index, copy = f'tarindex "${name}" -o "$OUT/t.parquet"', f'tarcat "${name}" -o "$OUT/x.tar"'
+        works.append(
+            Work(
+                f"table-{name}",
+                Line("tarcat", 'tarcat "$OUT/t.parquet" -o "$OUT/x.tar"', before=index),
+                (Line("tarcat of shards", copy),),
+                goals,
+                f'cmp "$OUT/x.tar" "${name}"',
+            )
+        )
+        shuffle = f'tarsort -S shuffle --seed 7 "${name}"'
+        works.append(
+            Work(
+                f"shuffled-{name}",
+                Line("tarcat", 'tarcat "$OUT/s.parquet" -o "$OUT/x.tar"', before=f"{index} && {order}"),
+                (Line("tarsort, 3rd pass", f'{shuffle} -o "$OUT/x.tar"', less=f"({shuffle}; true) | head -c 1 | wc"),),
+                (Goal(1.3, "tarsort, 3rd pass"),),
+                f'cmp "$OUT/x.tar" <({shuffle})',
+            )
+        )
+    return works
+
+
 def scaling() -> list[Work]:
     """A million samples and five: the time of each should stay what it is."""
     works = []
@@ -290,4 +335,6 @@ def scaling() -> list[Work]:
     return works
 
 
-WORKS = {work.name: work for work in (*pipes(), *outputs(), *runs(), reading("A", 0), reading("B", 1), *scaling())}
+WORKS = {
+    work.name: work for work in (*pipes(), *outputs(), *runs(), *tables(), reading("A", 0), reading("B", 1), *scaling())
+}

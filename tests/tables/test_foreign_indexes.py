@@ -357,7 +357,14 @@ def test_files_that_exist(name: str, run: Run, tmp_path: Path) -> None:
 def test_damage_and_what_no_index_can_say(name: str, run: Run, tmp_path: Path) -> None:
     whole = make_tar(make_samples(20))
     twice = make_tar([("0.cls", b"1"), ("1.cls", b"1"), ("1.jpg", b""), ("1.cls", b"2")])
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for member, kind in (("a.jpg", tarfile.REGTYPE), ("d", tarfile.DIRTYPE), ("a.cls", tarfile.REGTYPE)):
+            info = tarfile.TarInfo(member)
+            info.type = kind
+            archive.addfile(info)
     for content, why in (
+        (file.getvalue(), "a.tar: sample 'a', with 'jpg', is not in one piece with its own headers"),
         (whole[:9000], "a.tar: at byte "),
         (whole[:1024] + b"x" + whole[1025:], "a.tar: at byte 1024: header checksum does not match"),
         (twice, "a.tar: the member '1.cls' is there twice in one sample, which an index can't say"),
@@ -377,7 +384,7 @@ def test_shards_that_cannot_be_read_in_parts(name: str, run: Run, tmp_path: Path
     assert (done.status, done.stdout) == (1, b"")
     assert done.stderr.startswith("tarindex: a.tar: is compressed, so no part of it can be read alone; tarcat a.tgz")
     assert files_in(tmp_path) == ["a.tar", "b.tar"]
-    for output in ("-", "pipe:cat"):
+    for output in ("-", "pipe:cat", "index.parquet"):
         done = run("tarindex", "--format", name, "-o", output, "b.tar")
         assert done.status == 2 and "has to be a directory or a prefix" in done.stderr
     for shards in (["-"], ["pipe:cat b.tar"]):
@@ -430,9 +437,29 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / ".nv-meta/.info.json").read_text())["shard_counts"] == {"x/a.tar": 1, "y/a.tar": 1}
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_tables_have_no_index(name: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    done = run("tarindex", "--format", name, "-o", ".", "t.parquet")
+    what = "Energon needs a name that ends in .tar" if name == "energon" else "this is a table, and an index is made of"
+    assert done.status == 2 and what in done.stderr
+    assert files_in(tmp_path) == ["a.tar", "t.parquet"]
+
+
+def test_no_temporary_files_are_left(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(9)))
+    (tmp_path / "b.tar").write_bytes(make_tar(make_samples(9)))
+    for shards, status in (["a.tar"], 0), (["a.tar", "b.tar"], 1):  # their keys are the same
+        line = ["tarindex", "--format", "energon", "--force", "--tmpdir", "t", *shards]
+        assert run(*line).status == status
+        assert [*(tmp_path / "t").iterdir()] == [*tmp_path.glob(".*.tmp")] == []
+
+
 def test_an_index_has_no_columns(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
-    for options in (["-f", "cls"], ["--pictures"], ["--hash", "cls"]):
+    for options in (["-f", "cls"], ["--pictures"], ["--hash", "cls"], ["--update", "t.parquet"]):
         done = run("tarindex", "--format", "dali", *options, "a.tar")
-        assert done.status == 2 and "an index, which has no columns of values" in done.stderr
+        assert done.status == 2 and "an index for another tool has no columns of values" in done.stderr
     assert files_in(tmp_path) == ["a.tar"]

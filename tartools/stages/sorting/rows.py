@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 
 from tartools.errors import SampleError
 from tartools.samples.account import Account
-from tartools.samples.sortkeys import Order, decoder
+from tartools.samples.sortkeys import Order, decoder, directed, shuffled
 from tartools.stages.sorting.externalsort import external_sort
 from tartools.stages.sorting.joining import choose_equal_values, join_equal_keys
 from tartools.stages.sorting.records import IMPLIED, LOCATION, LONE, POSITION, Entry, unpacked
+from tartools.storage.scratch import scratch_file
+from tartools.tar import read_range
 
 UNKNOWN = (1 << 32) - 1  # the fields of a sample, if the table does not say
+AT_ONCE = 1 << 16  # sort keys that are made or read at once
+TOGETHER = 1 << 20  # sort keys that are sorted at once
 
 
 class ApartError(SampleError):
@@ -42,6 +47,32 @@ def sorted_rows(
     entries = unpacked(external_sort(records, memory, tmpdir), decoder(order))
     for parts in arrange(entries, order, account):
         yield (parts[0] if len(parts) == 1 else _one_of(parts, order, account)).start
+
+
+def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
+    """Yield the numbers of *count* rows, shuffled by *order* as samples are.
+
+    Holds: some 40 MB; the sort keys are in an unnamed file in *tmpdir*.
+    """
+    import numpy as np
+
+    of = shuffled(order.seed)
+    with closing(scratch_file(tmpdir)) as file:
+        for first in range(0, count, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, count))
+            file.write(directed(b"".join(map(of, numbers)), order))
+        steps = -(-count // TOGETHER)
+        for step in range(steps):  # the keys of each step are 1/steps of all keys there can be
+            low, high = ((each << 64) // steps for each in (step, step + 1))
+            found = []
+            for first in range(0, count, AT_ONCE):
+                keys = np.frombuffer(read_range(file, 8 * first, 8 * min(first + AT_ONCE, count)), ">u8")
+                here = np.flatnonzero((keys >= low) & (keys <= high - 1))
+                found.append((keys[here].astype(np.uint64), here + first))
+            keys, rows = (np.concatenate(column) for column in zip(*found, strict=True))
+            rows = rows[np.argsort(keys, kind="stable")]
+            for first in range(0, len(rows), AT_ONCE):
+                yield from rows[first : first + AT_ONCE].tolist()
 
 
 def _one_of(parts: list[Entry], order: Order, account: Account) -> Entry:

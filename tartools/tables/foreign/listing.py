@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tartools.errors import SampleError, StorageError, printable, shown
@@ -55,19 +55,18 @@ class Shard(NamedTuple):
 
 
 def shards(
-    blocks: Iterable[bytes], urls: Sequence[str], account: Account, check: Callable[[str, Row], None]
+    blocks: Iterable[bytes], versions: Mapping[str, str], account: Account, check: Callable[[str, Row], None]
 ) -> Iterator[Shard]:
-    """Yield the shards *urls*, in order, with the samples that *blocks* (see `rows.blocks`) have of them.
+    """Yield the shards that have these *versions*, in order, with the samples that *blocks* (of rows) have of them.
 
     The rows of one have to be read before the next shard is asked for. *check* is called with the URL and each row, and
     raises SampleError for one that the index can't hold. Samples without a field are left out, and reported in
-    *account*; the others are counted there. Holds: one block.
-    Raises: SampleError, StorageError if a shard has changed since the first was asked for.
+    *account*, where all are counted. Holds: one block.
+    Raises: SampleError, StorageError if a shard has another version at its end.
     """
-    versions = {url: version_of(url) for url in urls}
     source = _Blocks(blocks)
-    for url in urls:
-        yield Shard(url, int(versions[url].split()[0]), _listed(source, url, versions[url], account, check))
+    for url, version in versions.items():
+        yield Shard(url, int(version.split()[0]), _listed(source, url, version, account, check))
 
 
 class _Blocks:
@@ -90,6 +89,7 @@ def _listed(
     lost, first = 0, b""
     for row in blocks.of(url):
         check(url, row)
+        account.samples_in += 1
         if row.parts:
             account.samples_out += 1
             yield row

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.storage.url import Url
+from tartools.tables import schema
 from tartools.tables.foreign import dali, energon, webshart, wids
 from tartools.tables.foreign.listing import Row, Shard, shards
 from tartools.tables.foreign.places import Places
@@ -35,7 +36,7 @@ def check_outputs(name: str, places: Places) -> None:
 
     Raises: UsageError, StorageError.
     """
-    if places.folder and Url(places.folder).scheme in ("-", "pipe"):
+    if Url(places.folder).scheme in ("-", "pipe") or places.folder.endswith(schema.SUFFIX):
         raise UsageError("has to be a directory or a prefix, for the files of an index", url=places.folder)
     for url in FORMATS[name].outputs(places):
         storage.check_output(url, places.force, places.urls)
@@ -43,10 +44,12 @@ def check_outputs(name: str, places: Places) -> None:
         storage.make_directory(places.folder)
 
 
-def write(name: str, blocks: Iterable[bytes], places: Places, account: Account) -> None:
+def write(name: str, blocks: Iterable[bytes], versions: Mapping[str, str], places: Places, account: Account) -> None:
     """Write the index *name* of the shards that *blocks* of rows are of; each file appears when it is complete.
+
+    *versions* are those that the shards had before they were read. All samples are counted in *account*.
 
     Order: that of the shards. Holds: one block. Raises: SampleError for what the index can't hold, StorageError.
     """
     chosen = FORMATS[name]
-    chosen.write(shards(blocks, places.urls, account, chosen.check), places)
+    chosen.write(shards(blocks, versions, account, chosen.check), places)

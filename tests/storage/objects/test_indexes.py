@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tests.conftest import Run, make_samples, make_tar
+from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.storage.objects.inside import OBJECT, Inside
 from tests.storage.objects.sites import Site
 
 FIRST, LAST = make_samples(40), make_samples(30, 40)
@@ -44,3 +49,45 @@ def test_digests_of_remote_payloads(site: Site, run: Run, tmp_path: Path) -> Non
     table = pq.read_table(tmp_path / "t.parquet")
     assert table.column("bin.blake2b").to_pylist() == [hashlib.blake2b(data, digest_size=16).digest(), None]
     assert table.column("cls").to_pylist() == [7, 8]
+
+
+@pytest.mark.parametrize("skip", [1, 2, 3])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", ["dali", "wids", "webshart", "energon"])
+def test_a_shard_that_is_replaced(
+    name: str,
+    scheme: str,
+    skip: int,
+    faulty: FaultServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    inside = Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+    url = faulty.url(scheme, OBJECT)
+    faulty.objects[OBJECT] = make_tar(FIRST)
+    faulty.faults = [fault := Fault(OBJECT, method="GET", skip=skip, replace=make_tar(LAST))]
+    line = ["tarindex", "--format", name, url]
+    done = inside.run(*line)
+    assert (done.status, done.stdout, fault.played) == (1, b"", 1)
+    assert done.stderr.startswith(f"tarindex: {url}: ") and done.stderr.count("\n") == 1
+    assert re.search("changed while it was read|was (replaced|deleted) while it was being read", done.stderr)
+    assert ([*faulty.objects], faulty.pending) == ([OBJECT], 0)
+    assert inside.run(*line).status == 0
+
+
+def test_pictures_of_remote_shards(site: Site, run: Run, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((90, 60)).save(file, "PNG")
+    members = [(f"{n}.png", file.getvalue()[: None if n else -30]) for n in range(3)]
+    site.put("a.tar", make_tar(members))
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    found = []
+    for shard in ("a.tar", site.url("a.tar")):
+        done = run("tarindex", "--decode", "--dhash", "png", shard, "-o", "t.parquet", "--force", env=site.env)
+        assert (done.status, done.stderr) == (0, "")
+        found.append(pq.read_table(tmp_path / "t.parquet").drop_columns(["__shard__", "__version__"]).to_pylist())
+    assert found[0] == found[1]
+    assert [row["png.broken"] is None for row in found[0]] == [False, True, True]
+    assert [row["png.dhash"] is None for row in found[0]] == [True, False, False]
+    assert [row["png.width"] for row in found[0]] == [90] * 3

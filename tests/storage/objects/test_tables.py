@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,8 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError
-from tests.conftest import has_end, make_tar
+from tartools.storage.objects import ranges
+from tests.conftest import has_end, make_tar, members_of
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, Inside
 
@@ -170,3 +172,112 @@ def test_one_request_for_the_first(scheme: str, inside: Inside) -> None:
         assert (done.status, done.stdout) == (0, b"07" * 300)
         asked = [request.headers.get("range") for request in inside.server.asked("GET", OBJECT)]
         assert asked == [f"bytes={7 * SIZE}-{8 * SIZE - 1}"] and len(inside.server.requests) == 1
+
+
+def faults(draw: random.Random, other: bytes) -> list[Fault]:
+    """Return what goes wrong with some of the requests for the shard."""
+    found = []
+    for _ in range(draw.randrange(1, 4)):
+        fault = Fault(OBJECT, method="GET", skip=draw.randrange(4), times=draw.choice([1, 2, None]))
+        kind = draw.choice(
+            ["cut", "reset", "replace", "delete", "no_range", "status", "dropped", "no_match", "chunked"]
+        )
+        if kind in ("cut", "reset"):
+            fault.cut, fault.reset = draw.randrange(3000), kind == "reset"
+        elif kind == "chunked":
+            fault.cut, fault.framing = draw.randrange(3000), "chunked"
+        elif kind == "replace":
+            fault.replace, fault.cut = other, draw.choice([None, 700])
+        elif kind == "no_match":
+            fault.replace, fault.no_match = other, True
+        elif kind == "status":
+            fault.status = draw.choice([403, 404, 416, 500, 503])
+        else:
+            setattr(fault, kind, True)
+        found.append(fault)
+    return found
+
+
+@each
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_goes_wrong(scheme: str, seed: int, inside: Inside) -> None:
+    """The bytes that were indexed, or a failure with shard, byte and row, and no end of archive."""
+    rows = index(inside, scheme)
+    draw = random.Random(seed)
+    changed = bytearray(WHOLE)
+    for n in range(COUNT):
+        changed[n * SIZE + 20] ^= 1  # of each header
+    statuses = set()
+    for run in range(25):
+        order = draw.sample(range(COUNT), COUNT) if run % 2 else [*range(COUNT)]
+        versions = run % 3 > 0
+        pq.write_table(rows.take(order) if versions else rows.take(order).drop_columns(["__version__"]), "s.parquet")
+        expected = b"".join(WHOLE[n * SIZE : (n + 1) * SIZE] for n in order)
+        other = draw.choice([OTHER, bytes(changed), WHOLE[:-700], WHOLE[: 5 * SIZE], b""])
+        inside.server.objects[OBJECT] = WHOLE
+        inside.server.faults = faults(draw, other)
+        done = inside.run("tarcat", "s.parquet")
+        inside.server.faults = []
+        statuses.add(done.status)
+        if done.status == 0 and (versions or done.stdout.startswith(expected)):
+            assert done.stdout.startswith(expected) and has_end(done.stdout)
+        elif done.status == 0:  # replaced before the first byte, which a table without versions can't tell
+            assert done.stdout.startswith(b"".join(OTHER[n * SIZE : (n + 1) * SIZE] for n in order))
+        else:
+            assert done.status == 1 and done.stderr.count("\n") == 1 and not has_end(done.stdout)
+            assert f"{OBJECT}: " in done.stderr and "of s.parquet; " in done.stderr
+            assert expected.startswith(done.stdout) or not versions
+    assert statuses == {0, 1}
+
+
+@each
+def test_rows_that_are_wrong(scheme: str, inside: Inside) -> None:
+    rows = index(inside, scheme).drop_columns(["__members__"])
+    for name, value, what in (
+        ("__begin__", 3 * SIZE + 7, "checksum|not a tar|tar archive"),
+        ("__begin__", 4 * SIZE, "cannot begin at"),
+        ("__end__", 5 * SIZE, "not one sample"),
+        ("__end__", len(WHOLE) + 512, "of a shard of"),
+        ("__end__", 1 << 62, "of a shard of"),
+        ("__key__", "04", "the key of the sample there is '03', not '04'"),
+        ("__shard__", inside.server.url(scheme, "none.tar"), "none.tar"),
+    ):
+        values = rows.column(name).to_pylist()
+        values[3] = value
+        made = rows.set_column(rows.schema.get_field_index(name), name, pa.array(values))
+        pq.write_table(made, "w.parquet")
+        done = inside.run("tarcat", "w.parquet")
+        assert done.status == 1 and not has_end(done.stdout), (name, value)
+        assert WHOLE[: 3 * SIZE].startswith(done.stdout)
+        assert re.search(rf"({what}).*\(row 3 of w.parquet; ", done.stderr), done.stderr
+
+
+@each
+@pytest.mark.parametrize("size", [300_000, 5_000_000, 17 << 20])
+def test_large_samples(scheme: str, size: int, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "RANGE", 8 << 20)
+    members = [m for n in range(3) for m in ((f"{n}.bin", bytes([n + 1]) * (size - n)), (f"{n}.cls", b"%d" % n))]
+    inside.server.objects[OBJECT] = make_tar(members)
+    rows = index(inside, scheme)
+    pq.write_table(rows.take([2, 0, 1]), "s.parquet")
+    expected = [m for n in (2, 0, 1) for m in members[2 * n : 2 * n + 2]]
+    inside.server.faults = [Fault(OBJECT, method="GET", cut=200_000)]
+    done = inside.run("tarcat", "s.parquet", "-o", "out.tar")
+    assert (done.status, done.stderr) == (0, "")
+    assert members_of(Path("out.tar").read_bytes()) == expected
+    if size == 17 << 20:  # read as a stream: replaced midway
+        inside.server.faults = [Fault(OBJECT, method="GET", skip=1, replace=make_tar(members[::-1]))]
+        done = inside.run("tarcat", "s.parquet", "-o", "bad.tar")
+        assert done.status == 1 and re.search(r"\(row [012] of s.parquet; ", done.stderr)
+        assert not Path("bad.tar").exists()
+
+
+@each
+def test_members_at_the_ends_of_buffers(scheme: str, inside: Inside) -> None:
+    """Where the members of a sample are, also if they were received one after the other."""
+    members = [(f"{n:02d}.{field}", b"%d %d" % (n, field) * 2000) for n in range(40) for field in range(9)]
+    data = inside.server.objects[OBJECT] = make_tar(members)
+    for row in index(inside, scheme).to_pylist():
+        for field, place in row["__members__"].items():
+            payload = data[place["offset"] : place["offset"] + place["size"]]
+            assert payload == dict(members)[f"{row['__key__']}.{field}"]

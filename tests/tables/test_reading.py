@@ -1,0 +1,226 @@
+"""Never a wrong byte: of damaged tables, wrong rows and changed shards come the right samples, or a failure that names
+the row, the shard and the byte. Archives and damage are drawn at random, by seed.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tartools
+from tartools.errors import TarToolsError
+from tests.conftest import Run, has_end, make_tar, members_of
+from tests.tables.test_tables import anything, as_before
+
+Sample = tuple[bytes, list[tuple[str, bytes]]]
+pytestmark = pytest.mark.filterwarnings("ignore:.*comes back after other samples")
+
+
+def outcome(url: str) -> tuple[list[Sample], str]:
+    """Return the samples that are read of *url*, and the failure after them, "" if there is none."""
+    found: list[Sample] = []
+    try:
+        found.extend((sample.raw_key, list(sample.items())) for sample in tartools.read(url))
+    except TarToolsError as error:
+        assert error.status == 1
+        return found, str(error)
+    return found, ""
+
+
+def tables(run: Run, folder: Path, seed: int) -> tuple[bytes, list[Sample]]:
+    """Make `a.tar`, `b.tar` and their table `t.parquet` in *folder*; return the table and its samples."""
+    for number, name in enumerate("ab"):
+        (folder / f"{name}.tar").write_bytes(anything(2 * seed + number, 30))
+    done = run("tarindex", "--force", "a.tar", "b.tar", "-o", "t.parquet")
+    assert done.status == 0, done
+    right, failure = outcome("t.parquet")
+    assert failure == "" and len(right) == 60
+    return (folder / "t.parquet").read_bytes(), right
+
+
+def flipped(data: bytes, draw: random.Random, count: int = 1) -> bytes:
+    """Return *data* with *count* of its bits flipped."""
+    made = bytearray(data)
+    for _ in range(count):
+        made[draw.randrange(len(made))] ^= 1 << draw.randrange(8)
+    return bytes(made)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tables_with_bytes_flipped(seed: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table, right = tables(run, tmp_path, seed)
+    draw = random.Random(seed)
+    failures = 0
+    for _ in range(150):
+        # the first bytes tell that it is a table; without them it is a damaged tar
+        Path("f.parquet").write_bytes(table[:4] + flipped(table[4:], draw, draw.choice([1, 1, 2, 5])))
+        found, failure = outcome("f.parquet")
+        assert found == right[: len(found)]
+        assert "f.parquet" in failure if failure else found == right
+        failures += bool(failure)
+    assert failures > 50
+
+
+def test_tables_that_are_cut(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table, _ = tables(run, tmp_path, 9)
+    for cut in range(4, len(table), 100):
+        Path("cut.parquet").write_bytes(table[:cut])
+        found, failure = outcome("cut.parquet")
+        assert found == [] and failure.startswith("cut.parquet: this table is damaged: ")
+
+
+def wrong_row(rows: pa.Table, draw: random.Random, size: int) -> tuple[pa.Table, int]:
+    """Return *rows* with one value that is wrong, and the number of its row."""
+    row = draw.randrange(len(rows))
+    name = draw.choice(["__begin__", "__end__", "__begin__", "__end__", "__key__", "__shard__"])
+    values = rows.column(name).to_pylist()
+    places = [value for place in ("__begin__", "__end__") for value in rows.column(place).to_pylist()]
+    kind: Any = pa.string()
+    if name in ("__begin__", "__end__"):
+        choices = [None, -1, -512, 0, values[row] + draw.randrange(1, 700), values[row] - 512, draw.choice(places)]
+        choices += [size, size + 512, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
+        wrong = draw.choice(choices)
+        kind = pa.uint64() if (wrong or 0) >= 1 << 63 else pa.int64()
+    elif name == "__key__":
+        wrong = draw.choice([values[row] + "x", "", draw.choice(values)])
+    else:
+        wrong = draw.choice([None, "", "a\0.tar", "c.tar", "-", "pipe:cat a.tar", "b.tar", "a.tar", "s3://me:you@b/a"])
+    if wrong == values[row]:
+        return rows, -1
+    values[row] = wrong
+    if name == "__begin__" and kind == pa.uint64():
+        values = [max(0, value) for value in values]
+    return rows.set_column(rows.schema.get_field_index(name), name, pa.array(values, kind)), row
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("columns", [["__members__", "__key__"], ["__members__"], ["__key__"], []])
+def test_rows_that_are_wrong(
+    columns: list[str], shuffled: bool, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `__members__`, a row may be of some of the members of a sample: then these come, as they are."""
+    monkeypatch.chdir(tmp_path)
+    _, right = tables(run, tmp_path, 20)
+    rows = pq.read_table("t.parquet").select(["__shard__", "__version__", "__begin__", "__end__", *columns])
+    if "__key__" not in columns:
+        rows = rows.append_column("__key__", pa.array([sample[0].decode() for sample in right]))
+    draw = random.Random(len(columns) + shuffled)
+    order = [*range(len(right))]
+    if shuffled:
+        draw.shuffle(order)
+    rows, right = rows.take(order), [right[n] for n in order]
+    size = Path("a.tar").stat().st_size
+    failures = 0
+    for _ in range(60):
+        made, row = wrong_row(rows, draw, size)
+        if "__key__" not in columns:
+            made = made.drop_columns(["__key__"])
+        pq.write_table(made, "w.parquet")
+        found, failure = outcome("w.parquet")
+        if row < 0 or (not failure and found == right):
+            assert (found, failure) == (right, "")
+            continue
+        if failure:
+            failures += 1
+            assert found == right[: len(found)] and len(found) <= row
+            assert re.search(rf"\brow {row}\b", failure) and "w.parquet" in failure, failure
+        else:
+            assert "__members__" not in columns
+            lacking = [n for n, sample in enumerate(found) if sample != right[n]]
+            assert lacking == [row] and len(found) == len(right)
+            if made.column("__shard__")[row].as_py() == rows.column("__shard__")[row].as_py():
+                assert set(found[row][1]) <= set(right[row][1])
+    assert failures > 25
+
+
+def test_rows_that_overlap(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sample several times side by side is no overlap; half of one is."""
+    monkeypatch.chdir(tmp_path)
+    _, right = tables(run, tmp_path, 30)
+    rows = pq.read_table("t.parquet")
+    draw = random.Random(4)
+    order = sorted(draw.choices(range(len(right)), k=400))
+    pq.write_table(rows.take(order), "o.parquet")
+    assert outcome("o.parquet") == ([right[n] for n in order], "")
+    ends = rows.column("__end__").to_pylist()
+    ends[4] = ends[5]
+    made = rows.set_column(rows.schema.get_field_index("__end__"), "__end__", pa.array(ends, pa.uint64()))
+    pq.write_table(made, "o.parquet")
+    found, failure = outcome("o.parquet")
+    assert found == right[: len(found)] and len(found) <= 4 and "row 4 of o.parquet" in failure
+
+
+def headers_of(shard: bytes) -> list[int]:
+    """Return the bytes of *shard* at which headers are. (What extended headers hold has no checksum in a tar.)"""
+    found, at = [], 0
+    while at < len(shard) and shard[at]:
+        found.append(at)
+        at += 512 + (int(shard[at + 124 : at + 135], 8) + 511) // 512 * 512
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shards_that_were_changed(seed: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of headers flipped, cuts, other shards under the name, of the same size too: all with the old time."""
+    monkeypatch.chdir(tmp_path)
+    _, right = tables(run, tmp_path, 40 + seed)
+    draw = random.Random(seed)
+    rows = pq.read_table("t.parquet")
+    order = random.Random(seed).sample(range(len(rows)), len(rows))
+    pq.write_table(rows.take(order), "s.parquet")
+    pq.write_table(rows.drop_columns(["__version__", "__members__"]), "less.parquet")
+    expected = {"t.parquet": right, "s.parquet": [right[n] for n in order], "less.parquet": right}
+    shard = tmp_path / "a.tar"
+    whole = shard.read_bytes()
+    other = make_tar([(f"z/{n}.cls", b"%d" % n) for n in range(40)])
+    versions = [whole[: draw.randrange(len(whole))] for _ in range(4)] + [b"", other]
+    versions += [(other * (len(whole) // len(other) + 1))[: len(whole)], bytes(len(whole))]
+    for at in draw.sample(headers_of(whole), 40):
+        versions.append(whole[:at] + flipped(whole[at : at + 512], draw) + whole[at + 512 :])
+    failures = 0
+    for version in versions:
+        as_before(shard, version)
+        for name, samples in expected.items():
+            found, failure = outcome(name)
+            assert found == samples[: len(found)]
+            assert re.match(rf"a\.tar: at byte \d+: .*\(row \d+ of {name}", failure) if failure else found == samples
+            failures += bool(failure)
+    assert failures > 2 * len(versions)
+
+
+def test_the_command_ends_badly(run: Run, tmp_path: Path) -> None:
+    """What comes before a wrong row is no archive that ends."""
+    shard = make_tar([(f"{n}.cls", b"%d" % n) for n in range(8)])
+    (tmp_path / "a.tar").write_bytes(shard)
+    assert run("tarindex", "a.tar", "-o", "t.parquet").status == 0
+    at = 5 * 1024
+    broken = flipped(shard[at : at + 90], random.Random(1))
+    as_before(tmp_path / "a.tar", shard[:at] + broken + shard[at + 90 :])
+    done = run("tarcat", "t.parquet")
+    assert done.status == 1 and not has_end(done.stdout)
+    assert done.stderr.startswith("tarcat: a.tar: at byte 5120: ") and "(row 5 of t.parquet; " in done.stderr
+    assert members_of(done.stdout + bytes(1024)) == [(f"{n}.cls", b"%d" % n) for n in range(5)]
+
+
+@pytest.mark.parametrize("size", [300_000, 1_500_000])
+def test_large_samples_in_any_order(size: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(size)
+    members = [m for n in range(7) for m in ((f"{n}.bin", draw.randbytes(size - n)), (f"{n}.cls", b"%d" % n))]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    assert run("tarindex", "a.tar", "-o", "t.parquet").status == 0
+    order = [3, 0, 6, 5, 1]
+    pq.write_table(pq.read_table("t.parquet").take(order), "s.parquet")
+    expected = [member for n in order for member in members[2 * n : 2 * n + 2]]
+    for line in (["tarcat"], ["tarpcat", "-p", "2"], ["tarcat", "-f", "cls bin"]):
+        done = run(*line, "s.parquet")
+        assert (done.status, members_of(done.stdout), done.stderr) == (0, expected, "")
+    assert [sample["cls"] for sample in tartools.read("s.parquet")] == [b"%d" % n for n in order]
