@@ -6,7 +6,7 @@ import io
 import os
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import eq
 from time import perf_counter
@@ -73,7 +73,8 @@ class LocalShards:
             index = int(rows.ends.searchsorted(size_of(file), "right"))
             raise self._listing.failure(rows, index, BEHIND)
         if len(rows) == 1 and self._ranges:
-            key = key_at(file, begin, end)
+            key = key_of(partial(os.pread, file.fileno(), BLOCK), begin, end)
+            check_unchanged(file)
             if key is not None and rows.keys in (None, [key]):
                 self._account.bytes_in += end - begin
                 self._account.unpacked += end - begin
@@ -86,19 +87,20 @@ class LocalShards:
         low, bounds = 0, (rows.ends - rows.begins).cumsum()
         while low < len(rows):
             high = len(rows)
-            if not self._listed and rows.keys is not None:
+            quick = not self._listed and (rows.keys is not None or len(rows) == 1)
+            if quick:
                 before = int(bounds[low - 1]) if low else 0
                 high = max(low + 1, int(bounds.searchsorted(before + GATHERED, "right")))
             part = rows.part(low, high)
             low = high
-            if not self._listed and part.keys is not None and not any(map(eq, part.keys, part.keys[1:])):
-                batch = self._together(part, part.keys)
+            if quick and not (part.keys and any(map(eq, part.keys, part.keys[1:]))):
+                batch = self._together(part)
                 if batch is not None:
                     yield batch
                     continue
             yield from self._checker.samples(part, partial(Gathered, self, part), joined=True)
 
-    def _together(self, rows: Piece, keys: list[bytes]) -> Batch | None:
+    def _together(self, rows: Piece) -> Batch | None:
         """Return the samples of *rows* in one batch; None if that takes a closer look."""
         import numpy as np
 
@@ -106,7 +108,13 @@ class LocalShards:
         room = bytearray(int(starts[-1]))
         with memoryview(room) as view:
             Gathered(self, rows, 0).fill(view)
-        if not sound(room, starts, keys):
+        keys = rows.keys
+        if len(rows) == 1:
+            key = key_of(lambda at: room[at : at + BLOCK], 0, len(room))
+            keys = [key] if key is not None and keys in (None, [key]) else None
+        elif keys is not None and not sound(room, starts, keys):
+            keys = None
+        if keys is None:
             return None
         self._account.bytes_in += len(room)
         self._account.unpacked += len(room)
@@ -239,14 +247,14 @@ class Gathered:
         return self._shards.failure(self._rows, index, BEHIND)
 
 
-def key_at(file: io.FileIO, begin: int, end: int) -> bytes | None:
-    """Return the key of the sample in bytes *begin* to *end* of *file*, if its headers, which are read, are sound.
+def key_of(block_at: Callable[[int], bytes | bytearray], begin: int, end: int) -> bytes | None:
+    """Return the key of the sample in bytes *begin* to *end* of which `block_at` has blocks, if its headers are sound.
 
     None if its members are not side by side there, or have other than plain headers: the reader says what is there.
     """
     found: tuple[bytes, bool] | None = None
     while begin < end:
-        block = os.pread(file.fileno(), BLOCK, begin)
+        block = block_at(begin)
         if len(block) < BLOCK:
             return None
         name, size_field, check, prefix = FAST.unpack_from(block)
@@ -255,12 +263,11 @@ def key_at(file: io.FileIO, begin: int, end: int) -> bytes | None:
             return None
         if not size and (prefix or b"/" in name):  # perhaps a directory of an old tar
             return None
-        key, field = split_path(regular_name(block))
+        key, field = split_path(regular_name(bytes(block)))
         if found is not None and (not field or found != (key, True)):
             return None
         found = key, bool(field)
         begin += BLOCK + ((size + 511) & -512)
-    check_unchanged(file)
     return found[0] if found and begin == end else None
 
 
