@@ -53,7 +53,19 @@ DISTRIBUTIONS |= {
 }
 STANDARD_LATER = {"compression"}  # in the standard library from Python 3.14
 NOT_IMPORTED = {"webdataset": "what users read the shards with: the first steps of tartools(7) end with it"}
-HEAVY = ("pyarrow", "webdataset", "numpy", "rich", "PIL", "pydantic", "simpleeval", "soundfile", "ray", *REMOTE)
+HEAVY = (
+    "pyarrow",
+    "webdataset",
+    "numpy",
+    "rich",
+    "PIL",
+    "pydantic",
+    "simpleeval",
+    "regex",
+    "soundfile",
+    "ray",
+    *REMOTE,
+)
 
 
 def module_name(path: Path) -> str:
@@ -327,6 +339,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
     runs = {
         "tarcat": ["a.tar", "-o", "1.tar"],
         "tarcreate": ["plan.tsv", "-o", "2.tar"],
+        "tarfilter": ["-S", "int(cls) > 0", "a.tar", "-o", "10.tar"],
         "tarfirst": ["-f", "cls", "a.tar"],
         "tarjob": ["-s", "a", "--", "tarcat", "{}.tar", "-o", "8.tar"],
         "tarindex": ["a.tar", "-o", "9.parquet"],

@@ -8,9 +8,11 @@ If all inputs are tables of tarindex (*.parquet), -k and -i look into the tables
 samples that are chosen: one request for each, if the shards are on a server.
 
 -S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
-has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. __key__, __shard__,
-__index__ and __size__ are available, and int, float, str, len, abs, min, max and round. A sample that lacks a field of
-the expression does not match; a value that the expression can't handle, such as int() of a word, is an error.
+has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. size('jpg') is the size
+of a payload in bytes, width('jpg') and height('jpg') are what the header of a picture says, and match('^n0[12]', key)
+is true if the regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available,
+and int, float, str, len, abs, min, max and round. A sample that lacks a field of the expression does not match; a value
+that the expression can't handle, such as int() of a word, is an error.
 
 Examples:
   Get the first file of an archive:
@@ -29,7 +31,7 @@ import io
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -39,8 +41,10 @@ from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
 from tartools.stages import select
-from tartools.stages.expression import Expression
 from tartools.storage.names.expand import expand
+
+if TYPE_CHECKING:
+    from tartools.stages.filtering.expression import Expression
 
 CONTROL = "[^\t-\r -~\xa0-\U0010ffff]"  # control characters but for tabs and ends of lines and pages
 
@@ -69,7 +73,9 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
     field = the_field(conditions)
     expression = None
     if conditions.expression is not None:
-        expression = Expression(conditions.expression, verbatim=conditions.verbatim)
+        from tartools.commands import _expression
+
+        expression = _expression.expression(conditions.expression, conditions.verbatim)
     urls = expand(*source.named)
     samples = numbered(urls, account, Reading(source.lax, source.skip_special), conditions)
     with closing_upstream(samples), storage.writing("-") as sink:
@@ -112,7 +118,7 @@ def the_field(conditions: Conditions) -> tuple[str, ...]:
 def first_match(
     samples: Iterator[tuple[int, Sample]],
     conditions: Conditions,
-    expression: Expression | None,
+    expression: "Expression | None",
     field: tuple[str, ...],
     lacking: dict[str, None],
 ) -> io.BufferedReader | None:
@@ -154,7 +160,7 @@ def check_text(file: io.BufferedReader) -> None:
     file.seek(0)
 
 
-def nothing(read: int, expression: Expression | None, field: Iterable[str], lacking: Iterable[str]) -> str:
+def nothing(read: int, expression: "Expression | None", field: Iterable[str], lacking: Iterable[str]) -> str:
     """Return what to say when none of the samples *read* matched, of which some had not *field* but those *lacking*."""
     text = f"none of {read} samples matches"
     if expression and expression.unseen:

@@ -13,6 +13,10 @@ class Columns(Protocol):
     first: int
     names: Sequence[str]
 
+    def __len__(self) -> int:
+        """How many rows there are."""
+        ...
+
     def values(self, name: str) -> Sequence[Any] | None:
         """Return a value for each row: str, int, float, bool, list or dict, or None if there is none.
 

@@ -25,6 +25,7 @@ from tartools.tables.spool import Spool
 from tartools.tables.unified import ShardNumbers
 from tartools.tables.writing import RowBatch, TableWriter
 
+PLACES = (schema.SHARD, schema.KEY, schema.BEGIN, schema.END)  # columns by which samples are read
 NOWHERE = "a table can't list these samples, because they are in no file or object: copy them to one first"
 
 
@@ -174,15 +175,15 @@ def samples_at(inputs: Inputs, positions: Iterable[int], account: Account, readi
 
     All *positions* are read before this returns. Raises: StorageError if a sample is not as its row says.
     """
-    columns = (schema.SHARD, schema.KEY, schema.BEGIN, schema.END)
-    found = order.in_order(inputs, positions, reading.tmpdir, columns)
-    return _samples(inputs, found, account, reading)
+    found = order.in_order(inputs, positions, reading.tmpdir, PLACES)
+    return samples_of(inputs, found, account, reading)
 
 
-def _samples(inputs: Inputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
+def samples_of(inputs: Inputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
+    """Yield the samples that the rows *found* of *inputs* list, each with its number in `order.ROW`, in their order."""
     from tartools.tables.reading import Shards
 
-    names = [part.url for part in inputs.parts if isinstance(part, TablePart)]
+    names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.url(0)]
     listing = Listing(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", folder="")
     shards = Shards(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
     with closing(shards):

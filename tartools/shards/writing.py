@@ -47,8 +47,12 @@ class Writer(Protocol):
         """Add number *first* to *last* - 1 of *batch*."""
         ...
 
+    def finish(self) -> None:
+        """Write the end; only `commit` may follow."""
+        ...
+
     def commit(self) -> None:
-        """Write the end, and let the output appear under its name."""
+        """Write the end, unless `finish` has, and let the output appear under its name."""
         ...
 
     def abort(self, *, flush: bool = True) -> None:
@@ -88,6 +92,7 @@ class ShardWriter:
         self._writer = tar.Writer(self._compressed or self._output.sink)
         self._last = Sample(b"")
         self._broken = False  # a write failed halfway
+        self._finished = False
         self.samples = 0
 
     @property
@@ -124,8 +129,8 @@ class ShardWriter:
                 f"two samples with the key {sample.key!r} side by side, which readers would take for one{help}"
             )
 
-    def commit(self) -> None:
-        """Write the end of the archive, and let the shard appear under its name.
+    def finish(self) -> None:
+        """Write the end of the archive; only `commit` may follow.
 
         Raises StorageError, also if an earlier `write` failed, since the archive is incomplete then.
         """
@@ -134,6 +139,12 @@ class ShardWriter:
         self._writer.end()
         if self._compressed:
             self._compressed.finish()
+        self._finished = True
+
+    def commit(self) -> None:
+        """Write the end of the archive, unless `finish` has, and let the shard appear under its name. Raises as it."""
+        if not self._finished:
+            self.finish()
         self._output.commit()
 
     def abort(self, *, flush: bool = True) -> None:
@@ -143,7 +154,7 @@ class ShardWriter:
         for a reader.
         """
         try:
-            if flush and self._output.streaming and not self._broken:
+            if flush and self._output.streaming and not self._broken and not self._finished:
                 self._writer.flush()
         finally:
             self._output.abort()

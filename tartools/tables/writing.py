@@ -70,6 +70,7 @@ class TableWriter:
         self._columns = columns
         self._held: list[Any] = []
         self._count = 0  # rows held
+        self._finished = False
         self.samples = 0
         self.size = 0  # bytes of the tar that the samples would be, without its end
         whole = unified.table_schema(columns)
@@ -108,11 +109,17 @@ class TableWriter:
         self._held = held.slice(count).to_batches()
         self._count -= count
 
-    def commit(self) -> None:
-        """Write the rest of the table, and let it appear under its name. Raises: StorageError."""
+    def finish(self) -> None:
+        """Write the rest of the table; only `commit` may follow. Raises: StorageError."""
         if self._held:
             self._write_held(self._count)
         self._parquet.close()
+        self._finished = True
+
+    def commit(self) -> None:
+        """Write the rest of the table, unless `finish` has, and let it appear under its name. Raises: StorageError."""
+        if not self._finished:
+            self.finish()
         self._output.commit()
 
     def abort(self, *, flush: bool = True) -> None:

@@ -50,6 +50,17 @@ def webdataset(path: str) -> tuple[int, int]:
     return samples, size
 
 
+def select(path: str) -> tuple[int, int]:
+    """Read with webdataset the samples of the classes below 100."""
+    import webdataset
+
+    samples = size = 0
+    for sample in webdataset.WebDataset(path, shardshuffle=False).select(lambda sample: int(sample["cls"]) < 100):
+        samples += 1
+        size += len(sample["cls"])
+    return samples, size
+
+
 def files(path: str) -> tuple[int, int]:
     """Open and read the small files that *path* lists: what there is to do for anybody who opens many shards."""
     number = size = 0
@@ -63,5 +74,5 @@ def files(path: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    reader = {"tartools": tartools, "tarfile": tarfile, "webdataset": webdataset, "files": files}[sys.argv[1]]
-    print(*reader(sys.argv[2]))  # noqa: T201
+    readers = {"tartools": tartools, "tarfile": tarfile, "webdataset": webdataset, "select": select, "files": files}
+    print(*readers[sys.argv[1]](sys.argv[2]))  # noqa: T201

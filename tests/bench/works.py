@@ -276,6 +276,20 @@ def reading(name: str, rounds: int) -> Work:
     )
 
 
+def filtering() -> Work:
+    """Choose a tenth of small samples by a value."""
+    peer = 'python -P "$READERS" select "$B"'
+    return Work(
+        "filter-B",
+        Line("tarfilter", 'tarfilter -S \'int(cls) < 100\' "$B" -o "$OUT/x.tar"'),
+        (Line("webdataset, select", peer, rounds=2),),
+        (Goal(0.3, "webdataset, select"),),
+        f'read -r count _ < <({peer}) && test "$(tar -tf "$OUT/x.tar" | wc -l)" = $((2 * count)) && '
+        """cmp <(tar -xOf "$OUT/x.tar" --wildcards '*.cls') <(tar2tsv --nokey --noheader -f cls "$OUT/x.tar" |"""
+        """ awk '$1 < 100' | tr -d '\\n')""",
+    )
+
+
 def tables() -> list[Work]:
     """A table is made of an archive, and read instead of it."""
     rows = 'python -c "import sys, pyarrow.parquet as p; print(p.read_metadata(sys.argv[1]).num_rows)" "$OUT/x.parquet"'
@@ -336,5 +350,6 @@ def scaling() -> list[Work]:
 
 
 WORKS = {
-    work.name: work for work in (*pipes(), *outputs(), *runs(), *tables(), reading("A", 0), reading("B", 1), *scaling())
+    work.name: work
+    for work in (*pipes(), *outputs(), *runs(), *tables(), filtering(), reading("A", 0), reading("B", 1), *scaling())
 }

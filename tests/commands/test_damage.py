@@ -57,6 +57,7 @@ CASES = {
     "tarpcat": Case((), 1),
     "tarshow": Case((), 1, ()),
     "tar2tsv": Case(("-f", "cls"), 1),
+    "tarfilter": Case(("--hash", "0:0.5", "--rest", "rest.tar"), 1),
     "tarfirst": Case(("-k", "nope"), 1, ()),
 }
 each = pytest.mark.parametrize("name", CASES)

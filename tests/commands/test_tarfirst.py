@@ -45,6 +45,9 @@ ARCHIVE = make_tar(
         (("-S", "cls in ('6', '180') and __key__.endswith('c')"), b"hello"),
         (("-S", "__index__ == 2"), b"hello"),
         (("-S", "txt == 'hello' or cls == '5'"), b"hello"),
+        (("-S", "has('jpg')"), b"\xff\xd8 a"),
+        (("-S", "match('^d/[bc]', key) and not has('meta.json')"), b"hello"),
+        (("-S", "size('txt') == 5"), b"hello"),
     ],
 )
 def test_the_first_that_matches(run: Run, options: tuple[object, ...], expected: bytes) -> None:
@@ -62,6 +65,7 @@ def test_the_first_that_matches(run: Run, options: tuple[object, ...], expected:
         (("-f", "CLS", "--verbatim"), "; those without CLS had: jpg cls meta.json png txt\n"),
         (("-S", "int(jpg) == 1"), "stdin: sample 'd/a', field 'jpg': not UTF-8"),
         (("-S", "float(txt) > 1"), "stdin: sample 'd/c': float(txt) > 1: could not convert"),
+        (("-S", "width('png') > 5"), "stdin: sample 'd/b': width('png') > 5: width('png'): "),
         (("-S", "9 ** 9 ** 9 ** 9 > 1"), "sample 'd/a': 9 ** 9 ** 9 ** 9 > 1: "),
         (("-S", "cls.__class__"), "sample 'd/a': cls.__class__: "),
         (("-S", "len([i for i in 'x' * 99999 for j in 'x' * 99999])"), "sample 'd/a'"),

@@ -1,0 +1,41 @@
+# Made by python -m tartools.commands._manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        set file (string replace -r -- '^~/' "$HOME/" $file)
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        set -l names
+        if head -c 4 "$file" 2>/dev/null | grep -q PAR1
+            set names (env tartools completion table "$file" 2>/dev/null |
+        sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p')
+        else
+            set names (tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u)
+        end
+        test -n "$names"; or continue  # no archive
+        printf '%s\n' $names
+        return
+    end
+end
+complete -c tarfilter -s S -l select -x -d 'Samples for which EXPR is true, such as \'int(cls) == 3\'.'
+complete -c tarfilter -l keys -r -F -d 'Samples whose keys are in FILE, one per line.'
+complete -c tarfilter -l fields-present -x -a '(__tartools_fields)' -d 'Samples that have all of these fields: \'jpg;png cls\'.'
+complete -c tarfilter -l sample -x -d 'A share of the samples, such as 0.1.'
+complete -c tarfilter -l seed -x -d 'Random seed. Default: 0.'
+complete -c tarfilter -l hash -x -d 'A share by key alone, the same in every run: 0:0.9.'
+complete -c tarfilter -l invert -d 'Choose the samples that do not meet the conditions.'
+complete -c tarfilter -l missing -x -a 'false' -d 'EXPR is false for samples that it fails on; otherwise they are an error.'
+complete -c tarfilter -l verbatim -d 'Match field names by exact case, and keep the final newline of values.'
+complete -c tarfilter -l rest -r -F -d 'Write the other samples to this file or URL.'
+complete -c tarfilter -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
+complete -c tarfilter -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
+complete -c tarfilter -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarfilter -l lax -d 'Accept shards without an end-of-archive block.'
+complete -c tarfilter -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
+complete -c tarfilter -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
+complete -c tarfilter -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tarfilter -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'
+complete -c tarfilter -l progress -d 'Show progress even if stderr is not a terminal.'
+complete -c tarfilter -s q -l quiet -d 'Show neither progress nor warnings.'
+complete -c tarfilter -s v -l verbose -d 'Print one line of totals on stderr at the end.'
+complete -c tarfilter -l version -d 'Show the version and exit.'
+complete -c tarfilter -s h -l help -d 'Show this help and exit.'

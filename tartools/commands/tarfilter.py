@@ -1,0 +1,165 @@
+"""Choose samples by their fields, their keys, or a share of them.
+
+Reads the samples of each SHARD and writes those that meet all conditions as one tar archive, in their order. --rest
+writes the others to another archive, in the same pass; otherwise they are left out. --invert swaps the two.
+
+-S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
+has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. size('jpg') is the size
+of a payload in bytes, width('jpg') and height('jpg') are what the header of a picture says, and match('^n0[12]', key)
+is true if the regular expression matches anywhere in the text; it may take one second. key, __shard__, __index__ and
+__size__ are available, and int, float, str, len, abs, min, max and round. A sample that the expression fails on is an
+error, because it lacks a field or int() gets a word; --missing false takes the expression as false for such samples.
+
+--hash LO:HI takes a share of the keys that depends on nothing but the key: a sample is on the same side in every run
+and in every version of a data set. The fraction of a key is the first 8 bytes (all there are) of its BLAKE2b digest of
+8 bytes, as a big-endian number, divided by 2 to the power of 64; samples with LO <= fraction < HI are taken. LO and HI
+are exact: 0.1, or 1/3. --sample takes a share by a BLAKE2b digest of 8 bytes with the digest of --seed as its key, so
+that another seed takes other samples.
+
+OUTPUT and --rest appear once both are complete. Either may end in .parquet: that is a table, which lists the samples
+and moves none (see TABLES in tartools(7)). If inputs are tables, a value of -S comes from the column that has its name
+(cls, json:width, jpg.width); what no column has is read from the shards. Names that are no fields of samples, such as
+score, have the type of the column.
+
+Examples:
+  Split a data set, for training and validation:
+    tarfilter --hash 0:0.9 all.tar -o train.tar --rest val.tar
+  Take pictures of one class that are large enough:
+    tarfilter -S "int(cls) == 180 and width('jpg') >= 256" 'train-*.tar' -o chosen.tar
+  Take the samples whose keys are in a list, and keep the others:
+    tarfilter --keys bad.txt all.tar -o bad.tar --rest good.tar
+  Take a thousandth of a data set, to try something:
+    tarfilter --sample 0.001 --seed 7 'train-*.tar' > few.tar
+  List the samples that have a picture and a caption, and move none:
+    tarfilter --fields-present 'jpg;png txt' train.parquet -o complete.parquet
+  Drop samples whose JSON has a low score, or none:
+    tarfilter -S "field('json:score') > 0.5" --missing false 'train-*.tar' -o good.tar
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tartools import cli, storage
+from tartools.cli import Option
+from tartools.errors import StorageError, UsageError
+from tartools.samples.account import Account
+from tartools.shards.reading import Reading
+from tartools.storage.names.expand import expand, read_list
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from tartools.stages.filtering.conditions import Filter
+
+
+def share(text: str) -> "Fraction":
+    """Return the share *text*. Raises: ValueError."""
+    from tartools.samples import shares
+
+    return shares.fraction(text)
+
+
+def span(text: str) -> range:
+    """Return the numbers of the keys in the range *text*. Raises: ValueError."""
+    from tartools.samples import shares
+
+    return shares.span(text)
+
+
+class Conditions(cli.Group):
+    """Which samples."""
+
+    expression: Annotated[
+        str | None,
+        Option("-S", "--select", metavar="EXPR", help="Samples for which EXPR is true, such as 'int(cls) == 3'."),
+    ] = None
+    keys: Annotated[
+        str | None, Option("--keys", metavar="FILE", help="Samples whose keys are in FILE, one per line.")
+    ] = None
+    present: Annotated[
+        list[str] | None,
+        Option("--fields-present", metavar="NAMES", help="Samples that have all of these fields: 'jpg;png cls'."),
+    ] = None
+    sample: Annotated[
+        "Fraction | None",
+        Option("--sample", metavar="SHARE", parser=share, help="A share of the samples, such as 0.1."),
+    ] = None
+    seed: cli.Seed = 0
+    hash: Annotated[
+        range | None,
+        Option("--hash", metavar="LO:HI", parser=span, help="A share by key alone, the same in every run: 0:0.9."),
+    ] = None
+    invert: Annotated[bool, Option("--invert", help="Choose the samples that do not meet the conditions.")] = False
+    missing: Annotated[
+        Literal["false"] | None,
+        Option("--missing", help="EXPR is false for samples that it fails on; otherwise they are an error."),
+    ] = None
+    verbatim: cli.Verbatim = False
+
+
+def the_filter(conditions: Conditions) -> "Filter":
+    """Return the filter that *conditions* ask for. Raises: UsageError; StorageError for a list that can't be read."""
+    given = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
+    if all(each is None for each in given):
+        raise UsageError("no condition: give -S, --keys, --fields-present, --sample or --hash")
+    from tartools.commands import _expression
+    from tartools.stages import select
+    from tartools.stages.filtering.conditions import Filter
+
+    numbers: list[tuple[Callable[[bytes], int], range]] = []
+    if conditions.hash is not None or conditions.sample is not None:
+        from tartools.samples import shares
+
+        if conditions.hash is not None:
+            numbers.append((shares.number_of, conditions.hash))
+        if conditions.sample is not None:
+            numbers.append((shares.number_with(conditions.seed), range(shares.bound(conditions.sample))))
+    expression = None
+    if conditions.expression is not None:
+        expression = _expression.expression(conditions.expression, conditions.verbatim)
+    elif conditions.missing:
+        raise UsageError("--missing says what -S is for a sample that it fails on, and there is no -S")
+    words = select.parse_words(conditions.present or ())
+    if conditions.present is not None and (not words or any(word.new for word in words)):
+        raise UsageError("--fields-present takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
+    keys = None
+    if conditions.keys == "-":
+        raise UsageError("--keys takes the name of a file: stdin is for shards")
+    if conditions.keys is not None:
+        lines = read_list(conditions.keys).split("\n")
+        keys = {line.removesuffix("\r").encode("utf-8", "surrogateescape") for line in lines} - {b""}
+        if not keys:
+            raise StorageError("the list of keys is empty", url=conditions.keys)
+    return Filter(
+        keys=keys,
+        numbers=numbers,
+        words=[word.choices for word in words],
+        expression=expression,
+        lenient=conditions.missing is not None,
+        invert=conditions.invert,
+    )
+
+
+Rest = Annotated[str | None, Option("--rest", metavar="URL", help="Write the other samples to this file or URL.")]
+
+
+@cli.command(__doc__)
+def tarfilter(
+    account: Account,
+    source: cli.Inputs,
+    conditions: Conditions,
+    output: cli.Output,
+    rest: Rest = None,
+    tmpdir: cli.TmpDir = None,
+) -> None:
+    """Run the command."""
+    from tartools.commands import _filter
+
+    wanted = the_filter(conditions)
+    urls = expand(*source.named)
+    storage.check_output(output.url, output.force, [*urls, *filter(None, [conditions.keys])])
+    if rest is not None:
+        _filter.check_rest(rest, output, [*urls, *filter(None, [conditions.keys])])
+    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir, forks=True)
+    _filter.write(urls, wanted, _filter.Outputs(output, rest), conditions.verbatim, account, reading)
+    wanted.warn(account)

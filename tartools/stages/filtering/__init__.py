@@ -1,0 +1,1 @@
+"""Choose samples: `conditions` has all conditions, `expression` those that are written in Python's syntax."""

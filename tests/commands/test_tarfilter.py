@@ -1,0 +1,310 @@
+"""tarfilter, through the installed command: what is chosen, and that nothing is lost, from shards and from tables."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+import re
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from tartools.samples import shares
+from tests.commands.conftest import Inside
+from tests.conftest import Run, make_samples, make_tar, members_of
+from tests.tables.test_tables import anything, good
+
+Members = list[tuple[str, bytes]]
+
+
+def picture(width: int, height: int) -> bytes:
+    """Return a PNG of this size."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
+def some(count: int, first: int = 0) -> Members:
+    """Return samples of several kinds: not all have a caption, and classes come back."""
+    members: Members = []
+    for number in range(first, first + count):
+        key = f"{'x/' * (number % 3)}{number:04d}"
+        members += [(f"{key}.cls", b"%d\n" % (number % 11)), (f"{key}.json", b'{"w": %d}' % (number % 13))]
+        if number % 4:
+            members.append((f"{key}.txt", b"w" * (number % 7)))
+        if number % 5 == 0:
+            members.append((f"{key}.png", picture(1 + number % 9, 5)))
+    return members
+
+
+def keys_in(content: bytes) -> list[str]:
+    """Return the keys of the samples in the archive *content*, in order."""
+    return list(dict.fromkeys(re.sub(r"\.[^/]*$", "", name) for name, _ in members_of(content)))
+
+
+def numbers_in(content: bytes) -> list[int]:
+    """Return the numbers of the samples in an archive of `some`."""
+    return [int(key[-4:]) for key in keys_in(content)]
+
+
+LINES = [
+    ["--hash", "0:0.3"],
+    ["--hash", "1/3:2/3"],
+    ["--hash", ":0.5"],
+    ["--sample", "0.2", "--seed", "3"],
+    ["--sample", "0"],
+    ["--sample", "1"],
+    ["--keys", "keys.txt"],
+    ["--keys", "keys.txt", "--invert"],
+    ["--fields-present", "txt"],
+    ["--fields-present", "png;txt cls"],
+    ["--fields-present", "TXT", "--invert"],
+    ["-S", "int(cls) == 3"],
+    ["-S", "cls == '3' or field('json:w') > 9"],
+    ["-S", "has('txt') and not has('png')"],
+    ["-S", "has('json:w') and has('cls')"],
+    ["-S", "size('json') > 8"],
+    ["-S", "size('txt') > 3", "--missing", "false"],
+    ["-S", "txt > 'ww'", "--missing", "false"],
+    ["-S", "width('png') > 4 and height('png') == 5", "--missing", "false"],
+    ["-S", "match('0[1-3]$', key)"],
+    ["-S", "__key__.startswith('x/x')"],
+    ["-S", "__index__ % 3 == 1"],
+    ["-S", "__size__ > 2048"],
+    ["-S", "match('a.tar', __shard__)"],
+    ["-S", "int(field('cls;txt')) > 5"],
+    ["-S", "len(field('js' + 'on')) > 8"],
+    ["-S", "int(cls) > 2", "--hash", "0:0.7", "--fields-present", "txt", "--sample", "0.8"],
+    ["-S", "int(cls) > 2", "--hash", "0:0.7", "--fields-present", "txt", "--invert"],
+    ["-S", "cls == '3'", "--verbatim", "--invert"],
+    ["-S", "txt == ''", "--missing", "false", "--invert"],
+]
+INPUTS = {
+    "shards": ["a.tar", "b.tar"],
+    "plain tables": ["a.parquet", "b.parquet"],
+    "tables with columns": ["ac.parquet", "bc.parquet"],
+    "both": ["a.tar", "bc.parquet"],
+    "both, the other way": ["ac.parquet", "b.tar"],
+}
+
+
+@pytest.fixture(scope="module")
+def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two shards, tables of these, and a list of keys."""
+    folder = tmp_path_factory.mktemp("data")
+    for name, members in (("a", some(70)), ("b", some(90, 70))):
+        (folder / f"{name}.tar").write_bytes(make_tar(members))
+        for line in (["-o", f"{name}.parquet"], ["-f", "cls txt json:w", "--pictures", "-o", f"{name}c.parquet"]):
+            subprocess.run(["tarindex", f"{name}.tar", *line], cwd=folder, check=True)
+    (folder / "keys.txt").write_text("0000\nx/0001\r\n\nx/x/0002\nx/0100\n")
+    return folder
+
+
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
+def test_the_same_from_shards_and_tables_and_nothing_is_lost(
+    line: list[str], data_set: Path, inside: Inside, tmp_path: Path
+) -> None:
+    for file in data_set.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    whole = members_of(inside("tarcat", "a.tar", "b.tar").stdout)
+    expected: tuple[bytes, bytes] | None = None
+    forms = [("tar", "tar"), ("parquet", "parquet"), ("tar", "tar"), ("parquet", "tar"), ("tar", "parquet")]
+    for inputs, (form, other) in (*zip(INPUTS, forms, strict=True), ("shards", ("parquet", "tar"))):
+        out, rest = f"o.{form}", f"r.{other}"
+        done = inside("tarfilter", "-v", *line, *INPUTS[inputs], "-o", out, "--rest", rest, "--force")
+        assert done.status == 0, done
+        assert re.fullmatch(r"tarfilter: 160 samples in, 160 out, .*\n", done.stderr), done
+        found = tuple(inside("tarcat", name).stdout for name in (out, rest))
+        expected = expected or (found[0], found[1])
+        assert found == expected, inputs
+        assert inside("tarfilter", *line, *INPUTS[inputs]).stdout == expected[0]
+    assert expected is not None
+    assert sorted(members_of(expected[0]) + members_of(expected[1])) == sorted(whole)
+    for part in expected:
+        mine = members_of(part)
+        assert [each for each in whole if each in mine] == mine
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("form", ["tar", "parquet"])
+def test_random_archives(seed: int, form: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(anything(seed))
+    good(run, "tarindex", "a.tar", "-o", "a.parquet")
+    whole = members_of((tmp_path / "a.tar").read_bytes())
+    line = random.Random(seed).choice([["--hash", "0:0.5"], ["--fields-present", "jpg"], ["-S", "has('cls')"]])
+    for source in ("a.tar", "a.parquet"):
+        good(run, "tarfilter", *line, source, "-o", f"o.{form}", "--rest", f"r.{form}", "--force")
+        out, rest = (members_of(good(run, "tarcat", f"{name}.{form}")) for name in "or")
+        assert sorted(out + rest) == sorted(whole)
+        assert out and rest
+        assert [each for each in whole if each in out] == out
+        done = run("tarfilter", "-v", *line, source, "-o", f"l.{form}")
+        keys = len(keys_in(good(run, "tarcat", f"l.{form}")))
+        assert re.match(rf"tarfilter: 60 samples in, {keys} out, {60 - keys} left out, ", done.stderr)
+        (tmp_path / f"l.{form}").unlink()
+
+
+KEYS = [f"{number:06d}" for number in range(40)] + ["train/n01440764/ü", "a"]
+HALF = ["000002", "000005", "000006", "000008", "000010", "000023", "000034", "000035", "000038", "train/n01440764/ü"]
+FIFTH = ["000005", "000010", "000011", "000012", "000013", "000019", "000025", "000036"]
+
+
+def test_recorded_sets_of_keys(run: Run) -> None:
+    """As any other machine and release of Python finds them; in any order of the samples."""
+    for keys in (KEYS, KEYS[::-1]):
+        archive = make_tar([(f"{key}.cls", b"1") for key in keys])
+        assert sorted(keys_in(good(run, "tarfilter", "--hash", "0.5:0.75", stdin=archive))) == sorted(HALF)
+        assert sorted(keys_in(good(run, "tarfilter", "--sample", "0.2", "--seed", "7", stdin=archive))) == sorted(FIFTH)
+
+
+def test_the_hash_is_as_the_manual_says() -> None:
+    for key in (b"", b"a", b"\xff", "ü".encode() * 99):
+        digest = hashlib.blake2b(key, digest_size=8).digest()
+        assert shares.number_of(key) == int.from_bytes(digest, "big")
+        secret = hashlib.blake2b(b"-5").digest()
+        seeded = hashlib.blake2b(key, digest_size=8, key=secret).digest()
+        assert shares.number_with(-5)(key) == int.from_bytes(seeded, "big")
+
+
+def test_shares_of_many_keys() -> None:
+    """Within 3 standard deviations of what chance makes; ranges that meet have each key once."""
+    count = 300_000
+    for number_of in (shares.number_of, shares.number_with(0), shares.number_with(1)):
+        numbers = [number_of(b"train/%07d" % number) for number in range(count)]
+        for text, share in (("0:0.9", 0.9), ("0.9:1", 0.1), ("0.25:0.26", 0.01), ("1/3:2/3", 1 / 3)):
+            span = shares.span(text)
+            found = sum(number in span for number in numbers)
+            assert abs(found - count * share) <= 3 * (count * share * (1 - share)) ** 0.5, text
+    parts = [shares.span(text) for text in ("0:1/3", "1/3:0.7", "0.7:1")]
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])] and parts[-1].stop == 1 << 64
+
+
+def test_columns_that_only_the_table_has(run: Run, tmp_path: Path) -> None:
+    """They keep their types; null is a missing value."""
+    (tmp_path / "a.tar").write_bytes(make_tar(some(30)))
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    table = pq.read_table(tmp_path / "t.parquet")
+    scores = [None if number == 7 else number / 30 for number in range(30)]
+    pq.write_table(table.append_column("score", pa.array(scores)), tmp_path / "s.parquet")
+    wanted = [number for number in range(30) if number != 7 and number / 30 > 0.5]
+    found = good(run, "tarfilter", "-S", "score > 0.5", "--missing", "false", "s.parquet")
+    assert numbers_in(found) == wanted
+    mixed = good(run, "tarfilter", "-S", "score > 0.5 and len(txt) >= 0", "--missing", "false", "s.parquet")
+    assert numbers_in(mixed) == [number for number in wanted if number % 4]
+    good(run, "tarfilter", "-S", "not has('score')", "s.parquet", "-o", "no.parquet")
+    assert pq.read_table(tmp_path / "no.parquet").column("score").to_pylist() == [None]
+    done = run("tarfilter", "-S", "score > 0.5", "s.parquet")
+    assert done.status == 1 and "sample 'x/0007' has no 'score'; its fields are: cls json txt" in done.stderr
+
+
+def test_what_columns_say_is_not_read(run: Run, tmp_path: Path) -> None:
+    """The shard is gone, and a table of it is still filtered."""
+    (tmp_path / "a.tar").write_bytes(make_tar(some(30)))
+    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "t.parquet")
+    (tmp_path / "a.tar").unlink()
+    for line in (["-S", "int(cls) == 3"], ["--fields-present", "txt"], ["-S", "size('txt') > 2 or not has('cls')"]):
+        line = [*line, "--missing", "false"] if line[0] == "-S" else line
+        good(run, "tarfilter", *line, "t.parquet", "-o", "o.parquet", "--force")
+        assert 0 < pq.read_table(tmp_path / "o.parquet").num_rows < 30
+
+
+ERRORS = [
+    ([], 2, "no condition: give -S"),
+    (["-S", "cls ="], 2, "not an expression"),
+    (["-S", "match('(', cls)"], 2, "not a regular expression: '('"),
+    (["--hash", "0.5"], 2, "write LO:HI"),
+    (["--hash", "0.9:0.1"], 2, "no key is in the range"),
+    (["--hash", "0:1.5"], 2, "not a number from 0 to 1: '1.5'"),
+    (["--hash", "0:1e-3"], 2, "not a number from 0 to 1"),
+    (["--sample", "2"], 2, "not a number from 0 to 1: '2'"),
+    (["--sample", "1/0"], 2, "not a number from 0 to 1: '1/0'"),
+    (["--sample", "0.5", "--missing", "false"], 2, "there is no -S"),
+    (["--fields-present", "x=jpg"], 2, "--fields-present takes names of fields"),
+    (["--fields-present", ""], 2, "--fields-present takes names of fields"),
+    (["--hash", "0:1", "--rest", "./o.tar"], 2, "./o.tar: -o and --rest are one file"),
+    (["--hash", "0:1", "--rest", "a.tar"], 1, "a.tar: "),
+    (["--hash", "0:1", "--rest", "r.parquet", "-z"], 2, "-z excludes"),
+    (["--keys", "nope.txt"], 1, "nope.txt: No such file"),
+    (["--keys", "-"], 2, "--keys takes the name of a file"),
+    (["--keys", "empty.txt"], 1, "empty.txt: the list of keys is empty"),
+    (["-S", "nope == '1'"], 1, "a.tar: sample '0000' has no 'nope'; its fields are: cls json png"),
+    (["-S", "size('txt') > 1"], 1, "a.tar: sample '0000' has no 'txt'"),
+    (["-S", "int(txt) > 1", "--fields-present", "txt"], 1, "a.tar: sample 'x/0001': int(txt) > 1: invalid literal"),
+    (["-S", "cls > 1"], 1, "a.tar: sample '0000': cls > 1: '>' not supported"),
+    (["-S", "png == 'x'"], 1, "a.tar: sample '0000', field 'png': not UTF-8"),
+    (["-S", "width('cls') > 1"], 1, "a.tar: sample '0000': width('cls') > 1: width('cls'): "),
+    (["-S", "match('(a|aa)+$', 'a' * 99 + 'b')", "--missing", "false"], 1, "takes over 1 s"),
+]
+
+
+@pytest.mark.parametrize(("line", "status", "message"), ERRORS, ids=str)
+def test_errors(line: list[str], status: int, message: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(some(10)))
+    (tmp_path / "empty.txt").write_text("\n")
+    rest = [] if "--rest" in line else ["--rest", "r.tar"]
+    done = run("tarfilter", *line, *rest, "a.tar", "-o", "o.tar")
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (status, b"", 1)
+    assert done.stderr.startswith("tarfilter: ") and message in done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["a.tar", "empty.txt"]
+
+
+def test_missing_false_takes_every_failure_of_values_as_false(run: Run) -> None:
+    archive = make_tar([("a.txt", b"1"), ("b.txt", b"no"), ("c.txt", b"\xff"), ("d.cls", b"1"), ("e.txt", b"2")])
+    line = ["tarfilter", "-S", "int(txt) > 0", "--missing", "false"]
+    assert keys_in(good(run, *line, stdin=archive)) == ["a", "e"]
+    assert keys_in(good(run, *line, "--invert", stdin=archive)) == ["b", "c", "d"]
+
+
+def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
+    archive = make_tar(make_samples(3))
+    done = run("tarfilter", "--fields-present", "jgp", stdin=archive)
+    assert (done.status, done.stderr) == (0, "tarfilter: no sample had jgp; the fields were: cls jpg\n")
+    done = run("tarfilter", "-S", "csl == '1' or has('txt')", "--missing", "false", stdin=archive)
+    assert (done.status, done.stderr) == (0, "tarfilter: no sample had csl; the fields were: cls jpg\n")
+    (tmp_path / "keys").write_text("000001\nz\ny\n")
+    done = run("tarfilter", "--keys", "keys", stdin=archive)
+    assert done.stderr == "tarfilter: no sample had 2 of the 3 keys; the first is 'y'\n"
+    assert (done.status, keys_in(done.stdout)) == (0, ["000001"])
+
+
+def test_whole_headers_pass_unchanged(run: Run) -> None:
+    archive = make_tar(make_samples(300))
+    assert good(run, "tarfilter", "--hash", "0:1", stdin=archive) == good(run, "tarcat", stdin=archive)
+
+
+@pytest.mark.parametrize("line", [["--hash", "0:0.5"], ["-S", "int(cls) > 4"]], ids=str)
+@pytest.mark.parametrize("forms", [("tar", "tar"), ("parquet", "tar"), ("tar", "parquet")], ids="-".join)
+def test_damage_leaves_neither_output(line: list[str], forms: tuple[str, str], run: Run, tmp_path: Path) -> None:
+    whole = make_tar(make_samples(8))
+    end = len(whole.rstrip(b"\0"))
+    for cut in (*range(1, end, 997), end + 500):
+        (tmp_path / "a.tar").write_bytes(whole[:cut])
+        done = run("tarfilter", *line, "a.tar", "-o", f"o.{forms[0]}", "--rest", f"r.{forms[1]}")
+        assert (done.status, done.stderr.count("\n")) == (1, 1), cut
+        assert os.listdir(tmp_path) == ["a.tar"], cut
+    for flip in (0, 100, 150, 512 + 512, 512 + 512 + 148):
+        (tmp_path / "a.tar").write_bytes(whole[:flip] + bytes([whole[flip] ^ 1]) + whole[flip + 1 :])
+        done = run("tarfilter", *line, "a.tar", "-o", f"o.{forms[0]}", "--rest", f"r.{forms[1]}")
+        assert (done.status, done.stderr.count("\n")) == (1, 1), flip
+        assert os.listdir(tmp_path) == ["a.tar"], flip
+
+
+def test_a_full_disk_for_one_output_leaves_neither(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(9)))
+    for names in (("o.tar", "/dev/full"), ("/dev/full", "r.tar")):
+        done = run("tarfilter", "--hash", "0:0.5", "a.tar", "-o", names[0], "--rest", names[1])
+        assert (done.status, done.stderr) == (1, "tarfilter: /dev/full: No space left on device\n")
+        assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_neighbours_with_one_key_are_a_failure(run: Run, tmp_path: Path) -> None:
+    """What stood between them goes elsewhere."""
+    members = [("a.txt", b"1"), ("b.cls", b"2"), ("a.cls", b"3")]
+    done = run("tarfilter", "-q", "-S", "match('a', key)", stdin=make_tar(members))
+    assert done.status == 1 and "two samples with the key 'a' side by side" in done.stderr
