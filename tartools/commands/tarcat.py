@@ -3,6 +3,9 @@
 Reads the samples of each SHARD in turn and writes them as one tar archive. Without an option that selects samples, the
 members of the output are byte for byte those of the input.
 
+An OUTPUT that ends in .parquet is a table, which lists the samples and moves none: see TABLES in tartools(7). Options
+that change samples (-f, -x, --rekey) do not go with it, nor do samples from stdin or pipe:.
+
 The options apply in this order, whatever their order on the command line: --shuffle to the list of shards,
 --interleave, --skip or --slice (both count samples read), -f and -x, --shuffle to the samples, -c (counts samples
 written), --rekey.
@@ -16,6 +19,8 @@ Examples:
     curl -s https://host/photos.tgz | tarcat -c 10 > small.tar
   Shuffle shards and samples, and cut the result into new shards:
     tarcat --shuffle 1000 --seed 7 'train-*.tar' | tarsplit -n 10000 -o shuffled
+  Shuffle a table in a buffer, and list the first 100,000 samples:
+    tarcat --shuffle 10000 -c 100000 train.parquet -o epoch.parquet
   Join shards that have keys in common, with new keys:
     tarcat --rekey '{shard}/{index:06d}' a.tar b.tar > unique.tar
 """

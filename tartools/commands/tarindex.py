@@ -22,6 +22,13 @@ pixels (Lanczos); then, row by row from the top left, a bit is 1 if a pixel is d
 first bit is the highest. It is null for pictures that are broken or have more than 89,478,485 pixels. The dhash of
 imagehash is the same.
 
+A SHARD may be a table too: the new table has the rows of all, in order, with all their columns, and names shards only.
+
+--update OLD takes over the rows of the table OLD for shards whose version has not changed. Shards that are new, have
+changed or are not complete in OLD are read; those that are not named are dropped. Without a SHARD, those of OLD are
+meant that still exist. Give the options that OLD was made with: a column that OLD lacks has all shards read, and one
+that only OLD has is null in shards read now.
+
 A shard that lies below the directory of the table is named relative to it, so that both can be moved together. Shards
 must not be compressed, since no part of a compressed shard can be read alone: tarcat a.tgz -o a.tar unpacks one.
 
@@ -59,6 +66,10 @@ Examples:
   Choose samples by SQL, and read them:
     duckdb -c "COPY (FROM 'train.parquet' WHERE cls = 7) TO 'sevens.parquet'"
     tarcat sevens.parquet > sevens.tar
+  Make the table anew after some shards have changed:
+    tarindex -f cls --update train.parquet 'train-*.tar' -o train.parquet --force
+  Join the tables of many machines:
+    tarindex 's3://bucket/tables/*.parquet' -o all.parquet
   Make an index for DALI of each shard, such as train-000.idx:
     tarindex --format dali 'train-*.tar'
   Make data/shardindex.json, for wids:

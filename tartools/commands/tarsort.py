@@ -15,6 +15,10 @@ With -u, one sample of those with equal values is kept; when sorting by key, one
 Samples without a value to sort by are an error, unless --missing says where they go. -r does not move them, and -u
 keeps all of them.
 
+An OUTPUT that ends in .parquet is a table, which lists the samples in order and moves none: see TABLES in tartools(7).
+Rows with one key stay apart in a table, so that is a failure; with -u one of rows with equal fields is kept. If all
+inputs are tables, and their columns have the values to sort by, samples are not read to sort them.
+
 Sorting uses -M bytes of memory, and the process up to 100 MB more. Larger inputs need about 100 bytes of disk per
 sample in --tmpdir, and a copy of all inputs that are not plain local files. Local inputs must not change while they
 are sorted.
@@ -24,6 +28,8 @@ Examples:
     tarsort train.tar > sorted.tar
   Shuffle all samples of 148 shards, and cut the result into new shards:
     tarsort -S shuffle --seed 7 'train-{000..147}.tar' | tarsplit -s 1e9 -o shuffled
+  Shuffle a table of a data set of any size, by which samples can be read:
+    tarsort -S shuffle train.parquet -o epoch.parquet
   Sort by class number:
     tarsort -s cls -S int photos.tgz -o by-class.tar
   Find the ten widest photos, by a value in JSON:

@@ -12,7 +12,7 @@ are not read at all. Names and values are escaped.
 Of tables nothing is read but their columns. The archives are then the samples alone. Classes come from columns that
 have the names of their fields (tarindex -f cls), pictures from those that tarindex --pictures made; without these
 columns they are not counted. What --classes names and has no column is read from the shards, and so is all with
---decode.
+--decode; and so are samples whose members the table does not tell (members without a field, and fields given twice).
 
 Up to 20 keys of broken pictures are listed, and of samples that lack a field that most samples have; --json lists up to
 1,000,000 of each.
@@ -112,7 +112,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Worker
     urls = expand(*source.named)
     named = (looks.classes or "").split()
     wanted = FieldKinds(classes_in(named), text.is_picture_field, partial(measured, decode=looks.decode))
-    columns = [] if looks.decode else columns_of_tables(urls, named, wanted, account)
+    columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, wanted, account)
     reading = Reading(source.lax, source.skip_special, ranges=True, forks=True, columns=columns)
     listed = LISTED if looks.json else statreport.LISTED
     most = parallel or min(cli.workers(0), WORKERS)
@@ -125,7 +125,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Worker
             else:
                 from tartools.stages.statistics.columns import count_listed
 
-                found.add(count_listed(batch, wanted, listed))
+                found.add(count_listed(batch, wanted, listed, fields))
             account.samples_in += len(batch)
             account.samples_out += len(batch)
         return found.as_dict()
@@ -153,21 +153,26 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Worker
         sink.write(written.encode())
 
 
-def columns_of_tables(urls: Sequence[str], named: Sequence[str], kinds: FieldKinds, account: Account) -> list[str]:
-    """Return the columns from which samples are counted, if all *urls* are tables that have them; else none.
+def columns_of_tables(
+    urls: Sequence[str], named: Sequence[str], kinds: FieldKinds, account: Account
+) -> tuple[list[str], int]:
+    """Return the columns from which samples are counted, if all *urls* are tables that have them, else none.
+
+    Also how many fields the tables have together.
 
     Of fields that are not *named*, classes and pictures for which there are no columns are left out, with a warning.
     """
     if not all(map(is_table, urls)):
-        return []
+        return [], 0
     from tartools.tables import schema, source
 
     found: dict[str, None] = {schema.KEY: None, schema.MEMBERS: None}
-    classes, pictures = set[str](), set[str]()  # those without columns
+    fields, classes, pictures = set[str](), set[str](), set[str]()  # the last two without columns
     for url in urls:
         with source.opened(url) as table:
             if table.fields is None or schema.KEY not in table.names:
-                return []
+                return [], 0
+            fields.update(table.fields)
             classes.update(name for name in filter(kinds.classes, table.fields) if name not in table.names)
             for name in filter(kinds.pictures, table.fields):
                 if not {f"{name}.{what}" for what in PICTURE}.issubset(table.names):
@@ -175,14 +180,14 @@ def columns_of_tables(urls: Sequence[str], named: Sequence[str], kinds: FieldKin
             found |= dict.fromkeys(filter(kinds.classes, table.fields))
             found |= {f"{name}.{what}": None for name in filter(kinds.pictures, table.fields) for what in PICTURE}
     if {name.lower() for name in named} & {name.lower() for name in classes}:
-        return []
+        return [], 0
     lost = [f"classes of {' '.join(sorted(classes))} (tarindex -f)"] if classes else []
     lost += [f"pictures of {' '.join(sorted(pictures))} (tarindex --pictures)"] if pictures else []
     if lost:
         what = printable(" and ".join(lost))
         account.warn(f"{shown(urls[0])}: not counted, because there are no columns for them: {what}")
     gone = classes | {f"{name}.{what}" for name in pictures for what in PICTURE}
-    return [name for name in found if name not in gone]
+    return [name for name in found if name not in gone], len(fields)
 
 
 def is_table(url: str) -> bool:

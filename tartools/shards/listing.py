@@ -65,7 +65,7 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
     parts: list[Part] = []
     for is_table, group in groupby(urls, lambda url: looked[url].first == schema.MAGIC):
         if is_table:
-            parts += [TablePart(url, shards) for url in group]
+            parts += [checked(TablePart(url, shards), indexing.wanted) for url in group]
         else:
             parts.append(indexed(list(group), looked, shards, account, indexing))
     inputs = Inputs(parts, shards)
@@ -136,12 +136,27 @@ def indexed(
     return spool
 
 
+def lacking(table: TablePart, wanted: Wanted | None) -> str | None:
+    """Return a column that is *wanted* and that *table* has not; None if it has all."""
+    if wanted is None:
+        return None
+    columns = [name for name, _ in wanted.known]
+    if wanted.pictures is not None:
+        columns += [f"{field}.width" for field in table.fields if wanted.pictures.known(field)]
+    return next((name for name in columns if name not in table.schema.names), None)
+
+
+def checked(table: TablePart, wanted: Wanted | None) -> TablePart:
+    """Return *table*. Raises: UsageError if it lacks a column that is *wanted*."""
+    if column := lacking(table, wanted):
+        raise UsageError(f"this table has no column {column!r}; name its shards, to look into samples", url=table.url)
+    return table
+
+
 def check_seen(inputs: Inputs, wanted: Wanted | None) -> None:
     """Raise SampleError if shards were read for *inputs*, and no sample at all has a field that is *wanted*."""
     if wanted is not None and any(isinstance(part, Spool) and part.rows for part in inputs.parts):
-        names = inputs.schema.names
-        members = inputs.schema.field(schema.MEMBERS).type if schema.MEMBERS in names else ()
-        wanted.check_seen([field.name for field in members])
+        wanted.check_seen(unified.fields_of(inputs.schema))
 
 
 def row_batches(inputs: Inputs) -> Iterator[RowBatch]:

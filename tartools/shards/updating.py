@@ -10,10 +10,9 @@ from typing import NamedTuple
 from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.shards.listing import Indexing, check_seen, check_stored, indexed, looks
+from tartools.shards.listing import Indexing, check_seen, check_stored, indexed, lacking, looks
 from tartools.storage.url import Url
 from tartools.tables import schema
-from tartools.tables.facts import Wanted
 from tartools.tables.inputs import Inputs, TablePart
 from tartools.tables.unified import ShardNumbers
 
@@ -49,7 +48,7 @@ def updated(urls: Sequence[str], old: str, account: Account, indexing: Indexing)
         raise UsageError("named twice, which --update does not allow", url=twice)
     looked = looks(urls)
     versions = {(same_name(url), version): number for number, (url, version) in enumerate(shards.since(0))}
-    fits = has_columns(table, indexing.wanted)
+    fits = not lacking(table, indexing.wanted)
     found: dict[str, Runs] = {}
     for url, name in zip(urls, names, strict=True):
         number = versions.get((name, looked[url].version)) if looked[url].version is not None else None
@@ -100,11 +99,6 @@ def whole_shards(table: TablePart) -> dict[int, Runs]:
                 broken.add(number)
         first += len(rows)
     return {number: runs for number, runs in found.items() if number not in broken}
-
-
-def has_columns(table: TablePart, wanted: Wanted | None) -> bool:
-    """Tell whether *table* has the columns that are *wanted*. Not which pictures it has: that shows in the samples."""
-    return wanted is None or {name for name, _ in wanted.known} <= set(table.schema.names)
 
 
 def empty_columns(update: Update) -> list[str]:

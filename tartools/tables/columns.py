@@ -75,7 +75,10 @@ class TableColumns:
         places = column.flatten()
         offsets, sizes = np.empty((2, len(self), len(places)), np.int64)
         for number, place in enumerate(places):
-            offset, size = (part.cast(pa.int64()) for part in place.flatten())
+            try:
+                offset, size = (part.cast(pa.int64()) for part in place.flatten())
+            except pa.ArrowException:
+                raise StorageError(f"{schema.MEMBERS}: not all offsets and sizes are numbers", url=self.url) from None
             known = offset.fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
             offsets[:, number] = np.where(np.asarray(place.is_valid()), known, ABSENT)
             sizes[:, number] = size.fill_null(0).to_numpy(zero_copy_only=False)
@@ -106,15 +109,13 @@ class TableColumns:
             numbers = self.piece.numbers.tolist()
             named = {number: shown(self._listing.urls[number]) for number in set(numbers)}
             return [named[number] for number in numbers]
+        pa = schema.arrow()
         try:
-            return keys(column) if name == schema.KEY else plain(column)
-        except UnicodeDecodeError:
-            raise StorageError(f"the column {name} is not UTF-8 text", url=self.url) from None
-
-
-def keys(column: Any) -> list[str]:
-    """Return the keys in *column*, of text or bytes."""
-    return [key if isinstance(key, str) else key.decode("utf-8", "surrogateescape") for key in column.to_pylist()]
+            if name == schema.KEY:
+                return [raw.decode("utf-8", "surrogateescape") for raw in schema.raw(column).to_pylist()]
+            return plain(column)
+        except (UnicodeDecodeError, pa.ArrowException):
+            raise StorageError(f"the column {name} is no text", url=self.url) from None
 
 
 def plain(column: Any) -> Sequence[Any]:
@@ -122,6 +123,8 @@ def plain(column: Any) -> Sequence[Any]:
 
     Bytes are written in hex. A single-precision number is the one with the fewest digits. Anything else (dates,
     decimals) is the text that Arrow makes of it.
+
+    Raises: UnicodeDecodeError for strings that are not UTF-8.
     """
     pa = schema.arrow()
     is_a = pa.types
@@ -130,16 +133,16 @@ def plain(column: Any) -> Sequence[Any]:
     kind = column.type
     if is_a.is_floating(kind) and not is_a.is_float64(kind):
         column = column.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
-    elif is_a.is_binary(kind) or is_a.is_large_binary(kind) or is_a.is_fixed_size_binary(kind):
-        return [None if value is None else value.hex() for value in column.to_pylist()]
-    elif is_a.is_temporal(kind) or is_a.is_decimal(kind):
+    elif is_a.is_timestamp(kind):
         column = column.cast(pa.string())
     values: list[Any] = column.to_pylist()
-    return list(map(_simple, values)) if is_a.is_nested(kind) else values
+    if is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_boolean(kind) or is_a.is_string(kind):
+        return values
+    return list(map(_simple, values))
 
 
 def _simple(value: Any) -> Any:
-    """Return *value*, from inside a list or struct, as something that JSON can hold."""
+    """Return *value* as something that JSON can hold."""
     if isinstance(value, dict):
         return {name: _simple(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):

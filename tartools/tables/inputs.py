@@ -41,6 +41,11 @@ class TablePart:
         """The columns, in our types."""
         return self._schema
 
+    @property
+    def fields(self) -> list[str]:
+        """The fields that samples have."""
+        return unified.fields_of(self._schema)
+
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, in unified record batches; only those of *columns* that there are, if given."""
         pa = schema.arrow()

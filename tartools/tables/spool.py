@@ -63,7 +63,7 @@ class Spool:
                 (schema.KEY, pa.string()),
                 (schema.BEGIN, pa.uint64()),
                 (schema.END, pa.uint64()),
-                (schema.MEMBERS, pa.struct([(field, unified.place_type()) for field in fields])),
+                *unified.members_column(fields),
                 *((name, kinds.arrow_type(kind)) for (name, _), kind in self._kinds.items()),
             ]
         )
@@ -83,7 +83,9 @@ class Spool:
             begin, stop = (np.frombuffer(column, np.int64) for column in (begins, ends))
             numbered = _numbered(begin, stop, *((index, end) if shard == before else (0, 0)))
             places = [_places(found.get(field), count) for field in fields]
-            members = whole.field(schema.MEMBERS).type
+            members = (
+                [pa.StructArray.from_arrays(places, fields=list(whole.field(schema.MEMBERS).type))] if fields else []
+            )
             made = pa.RecordBatch.from_arrays(
                 [
                     pa.array(np.full(count, self._numbers[shard], np.int32)),
@@ -91,9 +93,7 @@ class Spool:
                     pa.array([key.decode() for key in keys], pa.string()),
                     pa.array(begin.astype(np.uint64)),
                     pa.array(stop.astype(np.uint64)),
-                    pa.StructArray.from_arrays(places, fields=list(members))
-                    if fields
-                    else pa.array([{}] * count, members),
+                    *members,
                     *(kinds.column(facts.get(fact) or [None] * count, type_) for fact, type_ in types.items()),
                 ],
                 schema=whole,

@@ -63,11 +63,21 @@ def unified_schema(found: Any) -> Any:
         if field.name in types:
             fields.append((field.name, types[field.name]))
         elif field.name == schema.MEMBERS:
-            names = [each.name for each in field.type] if pa.types.is_struct(field.type) else []
-            fields.append((field.name, pa.struct([(name, place_type()) for name in names])))
+            fields += members_column([each.name for each in field.type] if pa.types.is_struct(field.type) else [])
         elif field.name != schema.VERSION:
             fields.append((field.name, plain_type(field.type)))
     return pa.schema(fields)
+
+
+def members_column(fields: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return name and type of the column of places of *fields*; nothing without one: Parquet has no empty structs."""
+    pa = schema.arrow()
+    return [(schema.MEMBERS, pa.struct([(field, place_type()) for field in fields]))] if fields else []
+
+
+def fields_of(found: Any) -> list[str]:
+    """Return the fields that samples have by the unified schema *found*."""
+    return [field.name for field in found.field(schema.MEMBERS).type] if schema.MEMBERS in found.names else []
 
 
 def plain_type(kind: Any) -> Any:
@@ -94,9 +104,7 @@ def joined_schema(schemas: Sequence[Any]) -> Any:
                 members.update(dict.fromkeys(each.name for each in field.type))
             else:
                 types[field.name] = joined_type(types.get(field.name, field.type), field.type)
-    places = pa.struct([(name, place_type()) for name in list(members)[: schema.MOST_FIELDS]])
-    if any(schema.MEMBERS in one.names for one in schemas):
-        types[schema.MEMBERS] = places
+    types.update(members_column(list(members)[: schema.MOST_FIELDS]))
     names = [name for name in order if name in types] + [name for name in types if name not in order]
     return pa.schema([(name, types[name]) for name in names])
 
@@ -155,8 +163,6 @@ class Unifier:
 def places(column: Any, wanted: Any) -> Any:
     """Return the struct *column* of places with the fields of the type *wanted*."""
     pa = schema.arrow()
-    if not len(wanted):
-        return pa.array([{}] * len(column), wanted)
     have = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
     nothing = pa.nulls(len(column), place_type())
     arrays = [converted(have[field.name], field.type) if field.name in have else nothing for field in wanted]

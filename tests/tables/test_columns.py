@@ -180,3 +180,27 @@ def test_many_rows_are_not_read_by_workers(table: Path, run: Run) -> None:
     pq.write_table(pa.table(columns | {"n": range(count), "noise": noise}), table.parent / "large.parquet")
     without_shards(table)
     assert rows(run, "--nokey", "--noheader", "-f", "n", "large.parquet") == [[str(n)] for n in range(count)]
+
+
+OTHERS = {
+    "number": pa.array([1, 2, 3]),
+    "text": pa.array(["x", "y", "z"]),
+    "lists": pa.array([[1], [], [2]]),
+    "null": pa.nulls(3),
+    "huge": pa.array([2**64 - 1, 2**63, 1], pa.uint64()),
+    "bytes": pa.array([b"\xff", b"", b"x"]),
+    "times": pa.array([datetime.timedelta(1), None, datetime.timedelta(2)]),
+    "not UTF-8": pa.array([b"\xff", b"\xfe", b"x"]).view(pa.string()),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_columns_of_no_use(kind: str, table: Path, run: Run) -> None:
+    """Whatever is in a column: a result, or one line that says what is wrong."""
+    found = pq.read_table(table)
+    for name in ("__key__", "__shard__", "__begin__", "__members__", "cls"):
+        place = found.schema.get_field_index(name)
+        pq.write_table(found.set_column(place, name, OTHERS[kind]), table.parent / "bad.parquet")
+        for line in (["tarstat", "-q"], ["tar2tsv", "--missing", "-", "-f", "__shard__ __size__ cls"]):
+            done = run(*line, "bad.parquet")
+            assert done.status in (0, 1) and done.stderr.count("\n") == done.status, (name, line, done)

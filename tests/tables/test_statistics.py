@@ -147,6 +147,16 @@ def test_rows_in_another_order_and_of_other_programs(run: Run, tmp_path: Path) -
         assert facts(run, "other.parquet") == found
 
 
+def test_tables_with_different_fields(run: Run, tmp_path: Path) -> None:
+    """Samples that have all fields of one lack those of the other: they are listed."""
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"a{n}.{field}", b"1") for n in range(9) for field in ("txt", "cls")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([(f"b{n}.txt", b"1") for n in range(3)]))
+    indexed(run, "-f", "cls", "a.tar")
+    assert run("tarindex", "b.tar", "-o", "u.parquet").status == 0
+    same(facts(run, "t.parquet", "u.parquet"), facts(run, "a.tar", "b.tar"))
+    same(facts(run, "u.parquet", "t.parquet"), facts(run, "b.tar", "a.tar"))
+
+
 def test_tables_among_shards(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1")]))
     (tmp_path / "b.tar").write_bytes(make_tar([("b.txt", b"2"), ("c.txt", b"3")]))

@@ -145,3 +145,42 @@ def test_rows_with_one_key(run: Run, tmp_path: Path) -> None:
     good(run, "tarsort", "-u", "first", "aa.parquet", "-o", "u.parquet")
     assert good(run, "tarcat", "u.parquet") == good(run, "tarcat", "a.tar")
     assert good(run, "tarsort", "-u", "first", "t.parquet") == good(run, "tarsort", "-u", "first", "a.tar", "b.tar")
+
+
+def test_columns_that_a_table_lacks(run: Run, tmp_path: Path) -> None:
+    """They can't come from nowhere: tarindex says so, and does not leave them out in silence."""
+    (tmp_path / "a.tar").write_bytes(make_tar([("x.png", b""), ("x.cls", b"1")]))
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    lacking = {"-f": "cls", "--hash": "png", "--dhash": "png", "--pictures": "", "--decode": ""}
+    columns = {"-f": "cls", "--hash": "png.blake2b", "--dhash": "png.dhash"}
+    for option, value in lacking.items():
+        done = run("tarindex", *filter(None, (option, value)), "t.parquet", "-o", "new.parquet")
+        name = columns.get(option, "png.width")
+        assert (done.status, done.stderr) == (
+            2,
+            f"tarindex: t.parquet: this table has no column {name!r}; name its shards, to look into samples\n",
+        )
+    assert not (tmp_path / "new.parquet").exists()
+    good(run, "tarindex", "-f", "cls", "--pictures", "a.tar", "-o", "u.parquet")
+    good(run, "tarindex", "-f", "cls", "--pictures", "u.parquet", "a.tar", "-o", "new.parquet")
+    rows = rows_of(tmp_path / "new.parquet")
+    assert rows.column("cls").to_pylist() == [1, 1] and rows.column("png.broken").to_pylist() == ["it is empty"] * 2
+
+
+def test_tables_of_tables(run: Run, tmp_path: Path) -> None:
+    """Columns of all, in types that hold the values of all; shards, never tables, by names that fit the new place."""
+    for name, value in (("a", b"1"), ("b", b"2.5"), ("c", b"word")):
+        (tmp_path / f"{name}.tar").write_bytes(make_tar([(f"{name}.cls", value), (f"{name}.{name}", b"")]))
+        (tmp_path / name).mkdir()
+        good(run, "tarindex", "-f", "cls", f"{name}.tar", "-o", f"{name}/t.parquet")
+    (tmp_path / "none.tar").write_bytes(make_tar([]))
+    good(run, "tarindex", "none.tar", "-o", "none.parquet")
+    for tables, kind, values in (("ab", "double", [1.0, 2.5]), ("abc", "string", ["1", "2.5", "word"])):
+        inputs = [f"{name}/t.parquet" for name in tables]
+        good(run, "tarindex", "none.parquet", *inputs, "-o", "all.parquet", "--force")
+        rows = rows_of(tmp_path / "all.parquet")
+        assert str(rows.schema.field("cls").type) == kind
+        assert rows.column("cls").to_pylist() == values
+        assert rows.column("__shard__").to_pylist() == [f"{name}.tar" for name in tables]
+        assert rows.column("__members__").to_pylist()[0]["b"] is None
+        assert good(run, "tarcat", "all.parquet") == good(run, "tarcat", *(f"{name}.tar" for name in tables))

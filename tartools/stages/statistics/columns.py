@@ -41,11 +41,13 @@ class Places(NamedTuple):
         return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
 
 
-def count_listed(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
+def count_listed(batch: Batch, kinds: FieldKinds, listed: int, fields: int) -> Statistics:
     """Return the counts of *batch* as `counting.count_batch` does; classes and pictures only if there are columns.
 
-    Of many keys, those of samples that have all fields are left out: they can only be asked for if there are samples
-    without any field too, and take much memory. Raises: StorageError for columns that can't be true.
+    There are so many *fields* in all. Of many keys, those of samples that have all of them are left out: they are asked
+    for only if there are samples without any field too, and take much memory.
+
+    Raises: StorageError for columns that can't be true.
     """
     found = Statistics(listed=listed)
     assert isinstance(batch, Listed)
@@ -58,7 +60,7 @@ def count_listed(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
     places = places_of(columns, *members)
     for low, high in _runs(places.described):
         if places.described[low]:
-            found.add(_count(columns, places.part(low, high), low, kinds, listed))
+            found.add(_count(columns, places.part(low, high), low, kinds, listed, fields))
         else:
             for part in batch.batches(low, high):
                 found.add(count_batch(part, kinds, listed))
@@ -96,7 +98,7 @@ def _runs(flags: Any) -> Iterator[tuple[int, int]]:
     yield from pairwise(cuts)
 
 
-def _count(columns: Columns, places: Places, low: int, kinds: FieldKinds, listed: int) -> Statistics:
+def _count(columns: Columns, places: Places, low: int, kinds: FieldKinds, listed: int, fields: int) -> Statistics:
     """Return the counts of *places*, which are rows of *columns* from number *low* on."""
     import numpy as np
 
@@ -114,7 +116,7 @@ def _count(columns: Columns, places: Places, low: int, kinds: FieldKinds, listed
     found.combinations = bounded({name: len(rows) for name, (_, rows) in zip(names, combinations, strict=True)})
     found.keys = {}
     for name, (order, rows) in zip(names, combinations, strict=True):
-        rows = rows[: 0 if listed > FEW and len(order) == len(places.fields) else listed]
+        rows = rows[: 0 if listed > FEW and len(order) == fields else listed]
         found.keys[name] = list(zip(rows.tolist(), columns.keys((rows + low).tolist()), strict=True))
     found.keys = bounded(found.keys)
     found.fields = {
@@ -182,7 +184,9 @@ def _pictures(columns: Columns, name: str, rows: Any) -> Pictures | None:
     pictures = list(zip(*described, strict=True))
     broken = [number for number, (*_, why) in enumerate(pictures) if why is not None]
     sound = [
-        (form, width, height) for form, width, height, why in pictures if why is None and None not in (width, height)
+        (str(form), width, height)
+        for form, width, height, why in pictures
+        if why is None and isinstance(width, int) and isinstance(height, int)
     ]
     sides = np.array([(width, height) for _, width, height in sound], np.int64).reshape(-1, 2)
     return Pictures(
@@ -193,7 +197,7 @@ def _pictures(columns: Columns, name: str, rows: Any) -> Pictures | None:
         distribution(sides[:, 0]),
         distribution(sides[:, 1]),
         len(broken),
-        pictures[broken[0]][3] if broken else None,
+        str(pictures[broken[0]][3]) if broken else None,
         columns.keys(rows[broken].tolist()),
     )
 
