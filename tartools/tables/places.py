@@ -9,7 +9,7 @@ from tartools.errors import StorageError, TarToolsError, shown
 from tartools.storage.url import Url
 from tartools.tables import schema
 
-ADVICE = "tarindex makes the table anew"
+ADVICE = "tarindex --update makes the table anew"
 MOST = (1 << 63) - 1  # bytes of a shard
 
 
