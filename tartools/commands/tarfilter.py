@@ -47,16 +47,14 @@ from tartools.shards.reading import Reading
 from tartools.storage.names.expand import expand, read_list
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from tartools.stages.filtering.conditions import Filter
 
 
-def share(text: str) -> "Fraction":
-    """Return the share *text*. Raises: ValueError."""
+def share(text: str) -> range:
+    """Return the numbers of the keys in the share *text*. Raises: ValueError."""
     from tartools.samples import shares
 
-    return shares.fraction(text)
+    return range(shares.bound(text))
 
 
 def span(text: str) -> range:
@@ -81,7 +79,7 @@ class Conditions(cli.Group):
         Option("--fields-present", metavar="NAMES", help="Samples that have all of these fields: 'jpg;png cls'."),
     ] = None
     sample: Annotated[
-        "Fraction | None",
+        range | None,
         Option("--sample", metavar="SHARE", parser=share, help="A share of the samples, such as 0.1."),
     ] = None
     seed: cli.Seed = 0
@@ -102,7 +100,6 @@ def the_filter(conditions: Conditions) -> "Filter":
     given = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
     if all(each is None for each in given):
         raise UsageError("no condition: give -S, --keys, --fields-present, --sample or --hash")
-    from tartools.commands import _expression
     from tartools.stages import select
     from tartools.stages.filtering.conditions import Filter
 
@@ -113,9 +110,11 @@ def the_filter(conditions: Conditions) -> "Filter":
         if conditions.hash is not None:
             numbers.append((shares.number_of, conditions.hash))
         if conditions.sample is not None:
-            numbers.append((shares.number_with(conditions.seed), range(shares.bound(conditions.sample))))
+            numbers.append((shares.number_with(conditions.seed), conditions.sample))
     expression = None
     if conditions.expression is not None:
+        from tartools.commands import _expression
+
         expression = _expression.expression(conditions.expression, conditions.verbatim)
     elif conditions.missing:
         raise UsageError("--missing says what -S is for a sample that it fails on, and there is no -S")

@@ -7,7 +7,6 @@ fraction from 0 to 1, and a range LO:HI of fractions has the keys with LO <= fra
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from hashlib import blake2b
 
 WHOLE = 1 << 64
@@ -28,26 +27,23 @@ def number_with(seed: int) -> Callable[[bytes], int]:
     return lambda key: int.from_bytes(blake2b(key, digest_size=8, key=secret).digest(), "big")
 
 
-def fraction(text: str) -> Fraction:
-    """Return *text*, a number from 0 to 1, exactly as it is written. Raises: ValueError.
+def bound(text: str) -> int:
+    """Return the lowest number whose fraction is *text* or more: a number from 0 to 1, such as 0.9 or 1/3.
 
-    >>> fraction("0.1"), fraction("1/3")
-    (Fraction(1, 10), Fraction(1, 3))
+    Raises: ValueError.
+
+    >>> bound("0.5") == bound("1/2") == WHOLE // 2
+    True
     """
-    try:
-        if set(text) - set("0123456789./") or len(text) > 40:
-            raise ValueError
-        found = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"not a number from 0 to 1: {text!r}") from None
-    if not 0 <= found <= 1:
+    over, slash, under = text.partition("/")
+    whole, _, part = over.partition(".")
+    digits, divisor = whole + part, under if slash else "1"
+    if not (digits + divisor).isascii() or not digits.isdigit() or not divisor.isdigit() or len(text) > 40:
         raise ValueError(f"not a number from 0 to 1: {text!r}")
-    return found
-
-
-def bound(share: Fraction) -> int:
-    """Return the lowest number whose fraction is *share* or more."""
-    return -(-share.numerator * WHOLE // share.denominator)
+    numerator, denominator = int(digits), int(divisor + "0" * len(part))  # exact, as no float is
+    if numerator > denominator or not denominator:
+        raise ValueError(f"not a number from 0 to 1: {text!r}")
+    return -(-numerator * WHOLE // denominator)
 
 
 def span(text: str) -> range:
@@ -59,7 +55,7 @@ def span(text: str) -> range:
     low, colon, high = text.partition(":")
     if not colon:
         raise ValueError(f"not a range: {text!r}; write LO:HI, two numbers from 0 to 1, such as 0:0.9")
-    found = range(bound(fraction(low or "0")), bound(fraction(high or "1")))
+    found = range(bound(low or "0"), bound(high or "1"))
     if not found:
         raise ValueError(f"no key is in the range {text!r}: write the lower number first")
     return found

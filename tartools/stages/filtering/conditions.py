@@ -7,14 +7,13 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from tartools.errors import SampleError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import INDEX, PSEUDO, as_text, field_list
-from tartools.stages.filtering.expression import AbsentError, Ask, Expression, SlowError, ValueFailedError
 
 if TYPE_CHECKING:
     from tartools.samples.columns import Columns
+    from tartools.stages.filtering.expression import Ask, Expression
 
 SIDES = ("width", "height")
 
@@ -124,20 +123,7 @@ class Filter:
         for choices in self._words:
             if not self._has_one(choices, read, known):
                 return False
-        if self._expression is None:
-            return True
-        try:
-            return self._expression.value(read, index, known)
-        except SlowError:  # whether it is depends on the machine
-            raise
-        except (AbsentError, ValueFailedError) as error:
-            if self._lenient:
-                return False
-            raise self._expression.failure(error) from error.__cause__
-        except SampleError:
-            if self._lenient:
-                return False
-            raise
+        return self._expression is None or self._expression.value(read, index, known, lenient=self._lenient)
 
     def _has_one(self, choices: tuple[str, ...], read: Callable[[], Sample], known: dict[Ask, Any]) -> bool:
         found = any(known["has", name] if ("has", name) in known else name in read() for name in choices)

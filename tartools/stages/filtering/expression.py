@@ -22,16 +22,8 @@ Ask = tuple[str, str]  # what an expression asks of a sample: one of ASKS, and t
 Described = Callable[[Member], tuple[Any, ...]]  # width and height of a picture, ..., and last what is wrong with it
 
 
-class AbsentError(Exception):
-    """The sample lacks a value that the expression uses: *name*."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-class ValueFailedError(Exception):
-    """The expression fails on the values of the sample."""
+class _AbsentError(Exception):
+    """The sample lacks a value that the expression uses, which has this name."""
 
 
 class SlowError(SampleError):
@@ -82,35 +74,47 @@ class Expression:
         Raises: SampleError, naming the sample, if the expression fails on its values.
         """
         try:
-            return self.value(lambda: sample, index)
-        except AbsentError:
+            return self._evaluated(lambda: sample, index, {})
+        except _AbsentError:
             return False
-        except ValueFailedError as error:
-            raise self.failure(error) from error.__cause__
 
-    def value(self, read: Callable[[], Sample], index: int, known: Mapping[Ask, Any] | None = None) -> bool:
+    def value(self, read: Callable[[], Sample], index: int, known: Mapping[Ask, Any], *, lenient: bool = False) -> bool:
         """Return whether the expression is true for the sample that *read* returns, number *index*.
 
-        *known* has answers: they are not looked for in the sample; None is an answer too, for what it lacks.
+        *known* has answers: they are not looked for in the sample; None is an answer too, for what it lacks. With
+        *lenient* it is false if it fails on a sample, but not if a regular expression takes too long: whether one does
+        depends on the machine.
 
-        Raises: AbsentError, ValueFailedError: see `failure`; SampleError for a field that is not what it should be;
-        SlowError if a regular expression takes too long; and what *read* raises.
+        Raises: SampleError, naming the sample; what *read* raises.
         """
-        self._read, self._index, self._known = read, index, known or {}
+        try:
+            return self._evaluated(read, index, known, lenient)
+        except _AbsentError as absent:
+            if lenient:
+                return False
+            sample = read()
+            raise SampleError(
+                f"sample {sample.key!r} has no {str(absent)!r}; its fields are: {field_list(sample.fields)}",
+                url=sample.shard,
+            ) from None
+        except SampleError as error:
+            if lenient and not isinstance(error, SlowError):
+                return False
+            raise
+
+    def _evaluated(
+        self, read: Callable[[], Sample], index: int, known: Mapping[Ask, Any], lenient: bool = False
+    ) -> bool:
+        self._read, self._index, self._known = read, index, known
         try:
             return bool(self._evaluator.eval(self._text, self._node))
-        except (TarToolsError, AbsentError):
+        except (TarToolsError, _AbsentError):
             raise
         except Exception as error:  # a user's expression can raise anything
-            raise ValueFailedError(f"{self._text}: {error}") from error
-
-    def failure(self, error: AbsentError | ValueFailedError) -> SampleError:
-        """Return *error*, of the last sample, as a failure that names the sample."""
-        sample = self._read()
-        why = f": {error}"
-        if isinstance(error, AbsentError):
-            why = f" has no {error.name!r}; its fields are: {field_list(sample.fields)}"
-        return SampleError(f"sample {sample.key!r}{why}", url=sample.shard)
+            if lenient:
+                return False
+            sample = read()
+            raise SampleError(f"sample {sample.key!r}: {self._text}: {error}", url=sample.shard) from error
 
     def lookup(self, name: str) -> tuple[Any] | None:
         """Return the value of the column *name* of the current sample, in a tuple; None if it has none."""
@@ -137,13 +141,13 @@ class Expression:
     def __getitem__(self, name: str) -> Any:  # how simpleeval looks up the names of an expression
         found = self.lookup("__key__" if name == "key" else name)
         if found is None:
-            raise AbsentError(name)
+            raise _AbsentError(name)
         return found[0]
 
     def _field(self, name: str) -> Any:
         found = self.lookup(name)
         if found is None:
-            raise AbsentError(name)
+            raise _AbsentError(name)
         return found[0]
 
     def _has(self, name: str) -> bool:
@@ -159,7 +163,7 @@ class Expression:
         member = self._read().member(name, verbatim=self._verbatim)
         self._note(name, member is not None)
         if member is None:
-            raise AbsentError(name)
+            raise _AbsentError(name)
         return member
 
     def _size(self, name: str) -> int:
@@ -167,7 +171,7 @@ class Expression:
             return self._member(name).size
         known = self._known["size", name]
         if known is None:
-            raise AbsentError(name)
+            raise _AbsentError(name)
         return int(known)
 
     def _width(self, name: str) -> int:
