@@ -327,6 +327,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
     runs = {
         "tarcat": ["a.tar", "-o", "1.tar"],
         "tarcreate": ["plan.tsv", "-o", "2.tar"],
+        "tardiff": ["a.tar", "a.tar"],
         "tarfirst": ["-f", "cls", "a.tar"],
         "tarjob": ["-s", "a", "--", "tarcat", "{}.tar", "-o", "8.tar"],
         "tarindex": ["a.tar", "-o", "9.parquet"],

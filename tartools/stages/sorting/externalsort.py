@@ -29,6 +29,33 @@ class SortedRun:
         self.largest = largest
 
 
+class Spool:
+    """Records that come back in the order in which they were added, any number of times.
+
+    Holds: up to *memory* bytes; the others are in an unnamed file in *tmpdir*. Raises: StorageError.
+    """
+
+    def __init__(self, memory: int, tmpdir: str | None) -> None:
+        self._memory = memory
+        self._tmpdir = tmpdir
+        self._held: list[bytes] = []
+        self._size = 0
+        self._runs: list[SortedRun] = []
+
+    def add(self, record: bytes) -> None:
+        """Add *record*."""
+        self._held.append(record)
+        self._size += len(record) + OVERHEAD
+        if self._size > self._memory:
+            self._runs.append(write_run(self._held, self._runs[0].file if self._runs else new_file(self._tmpdir)))
+            self._held, self._size = [], 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for run in self._runs:
+            yield from read_run(run)
+        yield from self._held
+
+
 def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> Iterator[bytes]:
     """Yield *records* sorted as bytes, once all have been read.
 
