@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
@@ -13,11 +13,12 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.gathering import gather, gather_results
 from tartools.shards.reading import Reading, read_batches
-from tartools.shards.writing import Destination, write_batches, write_samples
 from tartools.stages.comparing.digests import NUMBER, content_records, digest_of, key_record
-from tartools.stages.sorting.externalsort import pack_blocks
-from tartools.stages.sorting.index import TURN, records_of
+from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
 from tartools.tar.compression import PARQUET, head_of, is_table_name
+
+if TYPE_CHECKING:
+    from tartools.shards.writing import Destination
 
 SORTED = 1 << 14  # records that a worker sorts together
 TWICE = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
@@ -63,7 +64,13 @@ class Side(NamedTuple):
         expected, shards = account.expected, account.shards
         found = gather(self.urls, account, self.reading, work, self.counts.append, most=self.most)
         account.expected, account.shards = expected, shards  # those of both sides
-        return records_of(found)
+        return to_its_end(records_of(found), account)
+
+
+def to_its_end(records: Iterator[bytes], account: Account) -> Iterator[bytes]:
+    """Yield *records*. Raises the failure of an input that ended before it was read to its end."""
+    yield from records
+    account.check()
 
 
 def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:
@@ -79,6 +86,7 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -
 
     parts: list[int] = []
     gather_results(urls, account, reading, work, most, lambda part: parts.append(int(part)))
+    account.check()
     return sum(parts)
 
 
@@ -118,6 +126,8 @@ def write_wanted(side: Side, wanted: Iterator[bytes], before: int, output: Desti
     *before* is the number of samples in front of those that the counts of *side* are for. *account* gets the bytes.
     Raises: StorageError if there are other samples than those that were compared.
     """
+    from tartools.shards.writing import write_batches, write_samples
+
     begins = list(accumulate(side.counts, initial=before))
     places = ((place(record[:NUMBER], begins), record[NUMBER:]) for record in wanted)
     again = Account(lambda _: None)  # all has been said when they were compared

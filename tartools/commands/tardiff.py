@@ -66,7 +66,6 @@ from tartools.errors import UsageError, printable
 from tartools.samples.account import Account
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
-from tartools.shards.writing import Destination
 from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered, same_keys
 from tartools.stages.sorting.externalsort import Spool, external_sort
 from tartools.storage.names.expand import expand
@@ -161,10 +160,11 @@ def compared(a: _sides.Side, b: _sides.Side, account: Account, wanted: Wanted, m
     else:
         for change in found:
             keep(change, new, wanted)
-    account.check()
     samples = [sum(shared.counts) + sum(side.counts) for side in rests]
     if wanted.output is not None:
         side = b._replace(counts=rests[1].counts)
+        from tartools.shards.writing import Destination
+
         destination = Destination(wanted.output, wanted.force)
         _sides.write_wanted(side, sort(new), sum(shared.counts), destination, account)
     if not wanted.keys and wanted.output != "-":

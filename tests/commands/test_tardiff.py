@@ -321,6 +321,16 @@ def test_damage_is_trouble(side: str, run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "new.tar").exists()
 
 
+@pytest.mark.parametrize("arguments", [["a.tar"], ["--keys", "a.tar"], ["--digest"]])
+def test_a_command_that_fails_is_trouble(arguments: list[str], run: Run, tmp_path: Path) -> None:
+    """Even if all samples had come; nothing is printed."""
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(20)))
+    (tmp_path / "b.tar").write_bytes(make_tar(make_samples(21)))
+    done = run("tardiff", *arguments, "pipe:cat b.tar; exit 3")
+    assert (done.status, done.stdout) == (2, b"")
+    assert "status 3" in done.stderr
+
+
 def test_the_same_damage_on_both_sides_is_trouble(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(20))[:2000])
     (tmp_path / "b.tar").write_bytes((tmp_path / "a.tar").read_bytes())
