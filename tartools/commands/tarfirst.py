@@ -41,6 +41,7 @@ from tartools.shards.reading import Reading, check_shards, closing_upstream, rea
 from tartools.stages import select
 from tartools.stages.expression import Expression
 from tartools.storage.names.expand import expand
+from tartools.tar.compression import is_table_name
 
 CONTROL = "[^\t-\r -~\xa0-\U0010ffff]"  # control characters but for tabs and ends of lines and pages
 
@@ -90,10 +91,10 @@ def numbered(
 ) -> Iterator[tuple[int, Sample]]:
     """Yield the samples of *urls* that may meet the *conditions*, with their numbers, in order."""
     if conditions.key is not None or conditions.place is not None:
-        from tartools.tables import choosing
+        from tartools.tables import choosing, source
 
         check_shards(urls, account)
-        if all(map(choosing.is_table, urls)):
+        if all(is_table_name(url) and source.is_table(url) for url in urls):
             yield from choosing.chosen(urls, account, conditions.place, conditions.key)
             return
     samples = read_samples(urls, account, reading)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -56,6 +57,7 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands.
     """
     schema.check_installed()
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the others keep 30 MB more
     check_stored(urls)
     account.expected = storage.check_inputs(urls)
     account.shards = len(urls)
@@ -70,8 +72,6 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
             parts.append(indexed(list(group), looked, shards, account, indexing))
     inputs = Inputs(parts, shards)
     check_seen(inputs, indexing.wanted)
-    pa = schema.arrow()
-    pa.set_memory_pool(pa.system_memory_pool())  # the default one keeps 30 MB more
     account.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
     return inputs
 

@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from tartools import storage
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
-from tartools.storage import files
-from tartools.storage.url import Url
 from tartools.tables import schema, source
 from tartools.tables.places import Listing
 from tartools.tables.reading import COLUMNS, Shards
-
-
-def is_table(url: str) -> bool:
-    """Tell whether *url* is a table by its name; of a local file the first bytes have to agree."""
-    url = Url(url)
-    if not url.name.endswith(schema.SUFFIX) or not storage.is_repeatable(url) or url.read_command:
-        return False
-    if not url.is_local:
-        return True
-    with files.reading(url) as file:
-        return file.read(len(schema.MAGIC)) == schema.MAGIC
 
 
 def chosen(urls: Sequence[str], account: Account, place: int | None, key: str | None) -> Iterator[tuple[int, Sample]]:

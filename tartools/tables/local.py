@@ -45,6 +45,7 @@ class LocalShards:
         self._listed = listed
         self._open: dict[int, io.FileIO] = {}  # least recently used first
         self._opening = threading.Lock()
+        self.cold = False  # the files are not in the page cache
 
     def samples(self, rows: Piece) -> Iterator[Batch]:
         """Yield the samples of *rows*, in batches."""
@@ -105,9 +106,7 @@ class LocalShards:
         import numpy as np
 
         starts = np.concatenate(([0], (rows.ends - rows.begins).cumsum()))
-        room = bytearray(int(starts[-1]))
-        with memoryview(room) as view:
-            Gathered(self, rows, 0).fill(view)
+        room = Gathered(self, rows, 0).whole()
         keys = rows.keys
         if len(rows) == 1:
             key = key_of(lambda at: room[at : at + BLOCK], 0, len(room))
@@ -191,12 +190,24 @@ class Gathered:
         self._next = index
         self._done = 0  # bytes of that row that were read
         self._bounds = np.cumsum(rows.ends - rows.begins)
-        self._cold = False  # the files are not in the page cache
 
-    def fill(self, view: memoryview) -> None:
-        """Read all into *view*."""
-        while count := self.readinto(view):
-            view = view[count:]
+    def whole(self) -> bytes | bytearray:
+        """Return all the bytes."""
+        rows = self._rows
+        begins, sizes = rows.begins.tolist(), (rows.ends - rows.begins).tolist()
+        if len(set(rows.numbers.tolist())) <= OPEN_FILES // 2:
+            files = self._files(0, len(rows))
+            started = self._before(files, begins, sizes)
+            data = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
+            self._after(files, started)
+            if len(data) == sum(sizes):
+                return data
+        room = bytearray(sum(sizes))
+        with memoryview(room) as view:
+            at = 0
+            while count := self.readinto(view[at:]):
+                at += count
+        return room
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if a file has changed."""
@@ -222,18 +233,26 @@ class Gathered:
     def _read(self, low: int, high: int, begins: list[int], sizes: list[int], view: memoryview) -> int:
         """Read *sizes* bytes from *begins* on, of the shards of rows *low* to *high*, into *view*; return their sum."""
         files, at = self._files(low, high), 0
-        if self._cold and hasattr(os, "posix_fadvise"):
-            for file, begin, size in zip(files, begins, sizes, strict=True):
-                os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
-        started = perf_counter()
+        started = self._before(files, begins, sizes)
         for index, (file, begin, size) in enumerate(zip(files, begins, sizes, strict=True), low):
             if os.preadv(file.fileno(), [view[at : at + size]], begin) != size:
                 raise self._short(index, file)
             at += size
-        self._cold = self._cold or perf_counter() - started > COLD * len(files)
+        self._after(files, started)
+        return at
+
+    def _before(self, files: list[io.FileIO], begins: list[int], sizes: list[int]) -> float:
+        """Ask the kernel for what will be read, if the files are cold; return the time."""
+        if self._shards.cold and hasattr(os, "posix_fadvise"):
+            for file, begin, size in zip(files, begins, sizes, strict=True):
+                os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
+        return perf_counter()
+
+    def _after(self, files: list[io.FileIO], started: float) -> None:
+        """Note whether reads that *started* then had to wait. Raises: StorageError if a file has changed."""
+        self._shards.cold = self._shards.cold or perf_counter() - started > COLD * len(files)
         for file in set(files):
             check_unchanged(file)
-        return at
 
     def _files(self, low: int, high: int) -> list[io.FileIO]:
         """Return the open shard of each of the rows *low* to *high*."""

@@ -50,10 +50,12 @@ def _slots(rows: int, positions: Iterable[int]) -> tuple[Any, int]:
     """Return the place in the output of each of *rows*, -1 for those that are not in it; and how many are."""
     import numpy as np
 
-    slots = np.full(rows, -1, np.int32 if rows < 1 << 31 else np.int64)
+    slots = np.zeros(0, np.int32)
     count = 0
     remaining = iter(positions)
     while len(chunk := np.fromiter(islice(remaining, CHUNK), np.int64)):
+        if not count:  # not before all are sorted, which takes memory too
+            slots = np.full(rows, -1, np.int32 if rows < 1 << 31 else np.int64)
         slots[chunk] = np.arange(count, count + len(chunk))
         count += len(chunk)
     return slots, count

@@ -129,9 +129,15 @@ def listed(request: pytest.FixtureRequest) -> Site:
 
 
 @pytest.fixture
-def inside(
+def empty(
     faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> Inside:
-    """Return commands in this process, and a server that has the object `WHOLE`."""
-    faulty.objects[OBJECT] = WHOLE
+    """Return commands in this process, and a server that has nothing yet."""
     return Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+
+
+@pytest.fixture
+def inside(empty: Inside) -> Inside:
+    """Return commands in this process, and a server that has the object `WHOLE`."""
+    empty.server.objects[OBJECT] = WHOLE
+    return empty

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import Run, make_samples, make_tar
-from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.storage.objects.faults import SCHEMES, Fault
 from tests.storage.objects.inside import OBJECT, Inside
 from tests.storage.objects.sites import Site
 
@@ -58,22 +58,19 @@ def test_a_shard_that_is_replaced(
     name: str,
     scheme: str,
     skip: int,
-    faulty: FaultServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfdbinary: pytest.CaptureFixture[bytes],
+    empty: Inside,
 ) -> None:
-    inside = Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+    faulty = empty.server
     url = faulty.url(scheme, OBJECT)
     faulty.objects[OBJECT] = make_tar(FIRST)
     faulty.faults = [fault := Fault(OBJECT, method="GET", skip=skip, replace=make_tar(LAST))]
     line = ["tarindex", "--format", name, url]
-    done = inside.run(*line)
+    done = empty.run(*line)
     assert (done.status, done.stdout, fault.played) == (1, b"", 1)
     assert done.stderr.startswith(f"tarindex: {url}: ") and done.stderr.count("\n") == 1
     assert re.search("changed while it was read|was (replaced|deleted) while it was being read", done.stderr)
     assert ([*faulty.objects], faulty.pending) == ([OBJECT], 0)
-    assert inside.run(*line).status == 0
+    assert empty.run(*line).status == 0
 
 
 def test_pictures_of_remote_shards(site: Site, run: Run, tmp_path: Path) -> None:
