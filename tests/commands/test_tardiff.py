@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tarfile
@@ -319,6 +320,19 @@ def test_damage_is_trouble(side: str, run: Run, tmp_path: Path) -> None:
             assert done.stderr.startswith(f"tardiff: {message}")
             assert done.stderr.count("\n") == 1
     assert not (tmp_path / "new.tar").exists()
+
+
+def test_any_cut_is_trouble(run: Run, tmp_path: Path) -> None:
+    sound = archive([("a", [("txt", b"1" * 700), ("cls", b"2")]), ("b", [("txt", b"3")])])
+    (tmp_path / "a.tar").write_bytes(sound)
+    end = sound.rindex(b"3") + 512  # the payload of one byte fills a block; then comes the first zero block
+    for cut in (0, 1, 511, 512, 700, 1300, 1536, 1600, 2048, 2560, 3072, 3073, end, end + 511):
+        (tmp_path / "b.tar").write_bytes(sound[:cut])
+        done = run("tardiff", "a.tar", "b.tar")
+        assert (done.status, done.stdout) == (2, b"")
+        assert re.fullmatch(r"tardiff: b.tar: at byte \d+: [^\n]+\n", done.stderr)
+    (tmp_path / "b.tar").write_bytes(sound[: end + 512])
+    assert run("tardiff", "a.tar", "b.tar").status == 0
 
 
 @pytest.mark.parametrize("arguments", [["a.tar"], ["--keys", "a.tar"], ["--digest"]])
