@@ -25,10 +25,16 @@ PRINTING = ("dry_run", "report_of")  # what makes a command that writes files pr
 
 
 class Command:
-    """A command: its *name*, *summary* (one line), *manual* (all its text, which begins with that) and *parameters*."""
+    """A command: its *name*, *summary* (one line), *manual* (all its text, which begins with that) and *parameters*.
 
-    def __init__(self, function: Callable[..., None], manual: str, interspersed: bool = True) -> None:
+    *trouble* is its exit status after a failure or an omission.
+    """
+
+    def __init__(
+        self, function: Callable[..., int | None], manual: str, interspersed: bool = True, trouble: int = 1
+    ) -> None:
         self.interspersed = interspersed
+        self.trouble = trouble
         self.name = function.__name__
         self.manual = manual.strip("\n")
         self.summary = self.manual.partition("\n")[0]
@@ -64,20 +70,20 @@ class Command:
             status = self._run(values)
             return process.SIGNALLED + process.came[0] if process.came else status
         except TarToolsError as error:
-            return self._failed(str(error), error.status)
+            return self._failed(str(error), max(error.status, self.trouble))
         except BrokenPipeError:
             return process.SIGNALLED + signal.SIGPIPE
         except (KeyboardInterrupt, process.Interrupted) as error:
             return process.SIGNALLED + getattr(error, "number", signal.SIGINT)
         except MemoryError:
-            return self._failed("out of memory", 1)
+            return self._failed("out of memory", self.trouble)
         except RuntimeError as error:
             if str(error) != NO_THREAD:
                 raise
-            return self._failed(f"{NO_THREAD}: no more processes or memory are allowed (see ulimit -a)", 1)
+            return self._failed(f"{NO_THREAD}: no more processes or memory are allowed (see ulimit -a)", self.trouble)
         except OSError as error:
             place = f"{printable(str(error.filename))}: " if error.filename else ""
-            return self._failed(f"{place}{error.strerror or error}", 1)
+            return self._failed(f"{place}{error.strerror or error}", self.trouble)
 
     def _parse(self, arguments: Sequence[str]) -> dict[str, Any] | int:
         """Return the values of the options that are given; the exit status if there is nothing left to do."""
@@ -108,12 +114,12 @@ class Command:
         begin = progress.clock()
         shown = not common.quiet and (common.progress or progress.wanted(self._output(given)))
         with progress.progress(self.name, account, shown):
-            self._function(**arguments)
+            status = self._function(**arguments)
         account.check()
         account.settle()
         if common.verbose:
             progress.summary(self.name, account, progress.clock() - begin)
-        return 1 if account.omissions else 0
+        return self.trouble if account.omissions else status or 0
 
     def _output(self, given: dict[str, Any]) -> str:
         """Return the URL to which the data go, by the options that are *given*; "-" is stdout."""
@@ -136,9 +142,12 @@ def _values_of(group: Any, given: dict[str, Any]) -> Any:
     return group(**{name: given[name] for name in hints(group) if name in given})
 
 
-def command(manual: str | None, *, interspersed: bool = True) -> Callable[[Callable[..., None]], Command]:
+def command(
+    manual: str | None, *, interspersed: bool = True, trouble: int = 1
+) -> Callable[[Callable[..., int | None]], Command]:
     """Return a decorator that makes a function the command of its name, with *manual* as its help and man page.
 
-    Unless *interspersed*, what follows the first argument is an argument too, whatever it looks like.
+    Unless *interspersed*, what follows the first argument is an argument too, whatever it looks like. *trouble* is the
+    exit status after a failure or an omission. If all is well it is what the function returns; None is 0.
     """
-    return lambda function: Command(function, manual or "", interspersed)
+    return lambda function: Command(function, manual or "", interspersed, trouble)

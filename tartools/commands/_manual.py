@@ -38,11 +38,18 @@ COMPLETED = {
     "FIELD": FIELDS,
 }
 LISTINGS = {"is_table": IS_TABLE, "columns": COLUMNS, "listing": LISTING}
+ENDED = ("130, 141, 143", "Ended by SIGINT, by SIGPIPE (the reader of stdout has ended), by SIGTERM.")
 STATUSES = (
     ("0", "Success."),
     ("1", "A failure, or an input that was skipped and reported. One line on stderr says what and where."),
     ("2", "An error in the command line."),
-    ("130, 141, 143", "Ended by SIGINT, by SIGPIPE (the reader of stdout has ended), by SIGTERM."),
+    ENDED,
+)
+COMPARED = (
+    ("0", "The data sets are equal; with --digest: success."),
+    ("1", "They differ."),
+    ("2", "Trouble: a failure, an input that was skipped and reported, or an error in the command line."),
+    ENDED,
 )
 NOTES = {
     "tarcat": (
@@ -96,7 +103,7 @@ def man_page(command: Command) -> str:
         *(".SH OPTIONS", *_explained((_heading(option), option.help) for option in own)),
         *(".SH SHARED OPTIONS", "These mean the same in all commands that have them."),
         *_explained((_heading(option), option.help) for option in shared),
-        *(".SH EXIT STATUS", *_explained(STATUSES)),
+        *(".SH EXIT STATUS", *_explained(STATUSES if command.trouble == 1 else COMPARED)),
         *(".SH ENVIRONMENT", *_explained(_environment(named)), ".PP", r"See \fBtartools\fR(7) for more."),
         *(".SH EXAMPLES", *_examples(examples)),
         *notes,

@@ -16,8 +16,7 @@ from tartools.shards.gathering import gather
 from tartools.shards.listing import Indexing, TableDestination, listed, looks, rows_at, samples_at
 from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination, write_batches
-from tartools.stages.sorting.externalsort import pack_blocks
-from tartools.stages.sorting.index import TURN, records_of
+from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
 from tartools.stages.sorting.rows import UNKNOWN, ApartError, row_record, shuffled_rows, sorted_rows
 from tartools.tables import schema
 from tartools.tables.columns import plain

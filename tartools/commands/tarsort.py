@@ -52,7 +52,7 @@ from tartools.samples.values import NUMBERS, parse_column
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
-from tartools.stages.sorting import index, sort
+from tartools.stages.sorting import externalsort, index, sort
 from tartools.stages.sorting.samplefiles import Identities, SampleFiles
 from tartools.storage.names.expand import expand
 from tartools.tar.compression import is_table_name
@@ -134,7 +134,7 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
         return index.index_blocks(counted(batches, account), order, files, number, forked)
 
     blocks = gather(urls, account, reading, work, files.add_identities, most=most, plain=True)
-    records = index.records_of(to_its_end(blocks, account))
+    records = externalsort.records_of(to_its_end(blocks, account))
     batches = sort.sorted_batches(records, order, account, files, memory=wanted.memory, tmpdir=wanted.tmpdir)
     write_batches(batches, output.destination, account)
 

@@ -185,6 +185,13 @@ def outputs() -> list[Work]:
             (Goal(2, "tar tf"),),
             'grep -qx "samples: $B_COUNT" "$OUT/x.stat" && grep -qx "classes cls: 1000" "$OUT/x.stat"',
         ),
+        Work(
+            "diff-B",
+            Line("tardiff", 'tardiff "$B" "$B" >"$OUT/x.diff"'),
+            (Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"'),),
+            (Goal(2.5, "tar tf"),),
+            'grep -qx "equal: $B_COUNT" "$OUT/x.diff" && grep -qx "changed: 0" "$OUT/x.diff"',
+        ),
         *packing("A", 1),
         *packing("B", 2),
     ]

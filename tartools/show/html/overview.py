@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tartools.errors import printable
+from tartools.samples.combinations import by_combination
 from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, sound, text
-from tartools.stages.statistics.counting import FieldKinds, by_combination, count_fields
+from tartools.stages.statistics.counting import FieldKinds, count_fields
 from tartools.stages.statistics.totals import Counts, Distribution, Field, PictureSize, Statistics, joined
 from tartools.tar import Member
 

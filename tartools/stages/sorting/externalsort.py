@@ -1,7 +1,8 @@
 """External sorting: sort more records than fit into memory as sorted runs in scratch files, then merge the runs."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import accumulate
 from struct import pack, unpack, unpack_from
 
@@ -11,6 +12,7 @@ OVERHEAD = 64  # bytes of memory for a record beyond its own: the object, a slot
 FAN_IN = 64  # runs merged at once
 RECORDS = 1000  # in a block of a run
 NUMBER = 8  # bytes
+TURN = 40  # bits of the position of a sample; the bits above are the number of the slice of the input
 WRITE = 1 << 20  # bytes collected before they are written to a run
 BLOCK = 256 << 10  # bytes of records in a block, unless one record has more
 MERGING = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, if their records are large
@@ -27,6 +29,33 @@ class SortedRun:
         self.start = start
         self.end = end
         self.largest = largest
+
+
+class Spool:
+    """Records that come back in the order in which they were added, any number of times.
+
+    Holds: up to *memory* bytes; the others are in an unnamed file in *tmpdir*. Raises: StorageError.
+    """
+
+    def __init__(self, memory: int, tmpdir: str | None) -> None:
+        self._memory = memory
+        self._tmpdir = tmpdir
+        self._held: list[bytes] = []
+        self._size = 0
+        self._runs: list[SortedRun] = []
+
+    def add(self, record: bytes) -> None:
+        """Add *record*."""
+        self._held.append(record)
+        self._size += len(record) + OVERHEAD
+        if self._size > self._memory:
+            self._runs.append(write_run(self._held, self._runs[0].file if self._runs else new_file(self._tmpdir)))
+            self._held, self._size = [], 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for run in self._runs:
+            yield from read_run(run)
+        yield from self._held
 
 
 def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> Iterator[bytes]:
@@ -136,6 +165,13 @@ def unpack_block(block: bytes) -> Iterator[bytes]:
     """Return the records of *block*, which `pack_blocks` made."""
     (count,) = unpack_from("Q", block)
     return _split(block[NUMBER * (1 + count) :], unpack_from(f"{count}Q", block, NUMBER))
+
+
+def records_of(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
+    """Yield the records of *blocks*, then close it."""
+    with closing(blocks):
+        for block in blocks:
+            yield from unpack_block(block)
 
 
 def _split(joined: bytes, lengths: Iterable[int]) -> Iterator[bytes]:

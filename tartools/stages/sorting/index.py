@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
 from itertools import islice
 
 from tartools.errors import SampleError
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.sortkeys import Order, encoder, key_encoder
-from tartools.stages.sorting.externalsort import pack_blocks, unpack_block
+from tartools.stages.sorting.externalsort import TURN, pack_blocks
 from tartools.stages.sorting.joining import distinct_members, has_duplicates
 from tartools.stages.sorting.records import IMPLIED, LOCATION, LONE, POSITION, POSITIONED
 from tartools.stages.sorting.samplefiles import Identities, PartMember, SampleFiles
-
-TURN = 40  # bits of a position; the bits above are the number of the slice of the input
 
 
 def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, position: int = 0) -> Iterator[bytes]:
@@ -66,13 +63,6 @@ def index_blocks(
     if apart and files.copied > copied:
         raise SampleError("some samples are not in plain local files")
     return files.identities
-
-
-def records_of(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
-    """Yield the records of *blocks*, then close it."""
-    with closing(blocks):
-        for block in blocks:
-            yield from unpack_block(block)
 
 
 def record(sample: Sample, position: int, sort_key: bytes, order: Order, files: SampleFiles) -> bytes:

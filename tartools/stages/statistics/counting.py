@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import repeat
-from operator import add, itemgetter
+from operator import itemgetter
 from typing import NamedTuple
 
+from tartools.samples.combinations import Combination, by_combination, text
 from tartools.samples.sample import Batch
 from tartools.stages.statistics.totals import MOST, Distribution, Field, Pictures, PictureSize, Statistics, bounded
 from tartools.tar import BLOCK, Member, read_range
@@ -23,15 +23,6 @@ class FieldKinds(NamedTuple):
     classes: Callable[[str], bool]
     pictures: Callable[[str], bool]
     measure: Callable[[Member], PictureSize]
-
-
-class Combination(NamedTuple):
-    """Samples with the same *fields*: their *numbers* in the batch, their *keys*, and a column of members a field."""
-
-    fields: tuple[str, ...]
-    numbers: Sequence[int]
-    keys: Sequence[bytes]
-    columns: Sequence[Sequence[Member]]
 
 
 def count_batch(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
@@ -138,34 +129,3 @@ def payloads(members: Sequence[Member]) -> list[bytes]:
         held = read_range(source, start, end)
         return [held[data - start : data - start + size] for _, _, _, data, size, _ in members]
     return [read_range(source, data, data + size) for _, source, _, data, size, _ in members]
-
-
-def text(raw: bytes) -> str:
-    """Return *raw* as text; bytes that are not UTF-8 become surrogate escapes (PEP 383)."""
-    return raw.decode("utf-8", "surrogateescape")
-
-
-def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Sequence[int]) -> list[Combination]:
-    """Return samples by their combination of fields, in order of appearance; those of sample n begin at `firsts[n]`."""
-    each = len(members) // len(keys)
-    if list(firsts) == list(range(0, len(members), each)):  # usually all samples are alike: then no loop over them
-        columns = [members[number::each] for number in range(each)]
-        fields = tuple(column[0][0][len(keys[0]) :] for column in columns)
-        if all(
-            list(map(itemgetter(0), column)) == list(map(add, keys, repeat(behind)))
-            for behind, column in zip(fields, columns, strict=True)
-        ):
-            return [Combination(tuple([text(behind[1:]) for behind in fields]), range(len(keys)), keys, columns)]
-    groups: dict[tuple[bytes, ...], list[int]] = {}
-    for number, (key, first, last) in enumerate(zip(keys, firsts, [*firsts[1:], len(members)], strict=True)):
-        length = len(key)
-        groups.setdefault(tuple([member[0][length:] for member in members[first:last]]), []).append(number)
-    return [
-        Combination(
-            tuple([text(behind[1:]) for behind in fields]),
-            numbers,
-            [keys[number] for number in numbers],
-            [[members[firsts[number] + column] for number in numbers] for column in range(len(fields))],
-        )
-        for fields, numbers in groups.items()
-    ]

@@ -1,0 +1,177 @@
+"""The two sides of tardiff: shards and tables to sorted records of their samples, and to the samples that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tartools import storage
+from tartools.errors import StorageError, UsageError
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch, Sample
+from tartools.shards.gathering import gather, gather_results
+from tartools.shards.reading import Reading, read_batches
+from tartools.stages.comparing.digests import NUMBER, content_records, digest_of, key_record
+from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
+from tartools.tar.compression import PARQUET, head_of, is_table_name
+
+if TYPE_CHECKING:
+    from tartools.shards.writing import Destination
+
+SORTED = 1 << 14  # records that a worker sorts together
+TWICE = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
+
+Records = Callable[[Batch, int], Iterable[bytes]]  # of a batch whose first sample has this position
+
+
+class Side(NamedTuple):
+    """Shards and tables, *urls*, read as *reading* says by up to *most* workers; *counts* gets samples of each task."""
+
+    urls: Sequence[str]
+    reading: Reading
+    most: int
+    counts: list[int]
+
+    def contents(self, account: Account) -> Iterator[bytes]:
+        """Return a record of the content of each sample, in an order that is soon sorted. Counts the samples."""
+        return self._records(account, content_records)
+
+    def keys(self, account: Account) -> Iterator[bytes]:
+        """Return a record of the key alone of each sample. Counts the samples."""
+        unlisted = self._replace(reading=self.reading._replace(listed=False, ranges=True))
+        return unlisted._records(account, lambda batch, _: map(key_record, batch.keys))
+
+    def _records(self, account: Account, records: Records) -> Iterator[bytes]:
+        if not self.urls:
+            return iter(())
+
+        def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
+            samples = 0
+            held: list[bytes] = []
+            for batch in batches:
+                held += records(batch, (number + 1 << TURN) + samples)
+                samples += len(batch)
+                if len(held) >= SORTED:
+                    yield from pack_blocks(sorted(held))
+                    held = []
+            yield from pack_blocks(sorted(held))
+            account.samples_in += samples
+            account.samples_out += samples
+            return samples
+
+        expected, shards = account.expected, account.shards
+        found = gather(self.urls, account, self.reading, work, self.counts.append, most=self.most)
+        account.expected, account.shards = expected, shards  # those of both sides
+        return to_its_end(records_of(found), account)
+
+
+def to_its_end(records: Iterator[bytes], account: Account) -> Iterator[bytes]:
+    """Yield *records*. Raises the failure of an input that ended before it was read to its end."""
+    yield from records
+    account.check()
+
+
+def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -> int:
+    """Return the digest of the data set *urls*: see `digest_of`."""
+
+    def work(batches: Iterator[Batch]) -> str:
+        total = 0
+        for batch in batches:
+            total += digest_of(batch)
+            account.samples_in += len(batch)
+            account.samples_out += len(batch)
+        return str(total)
+
+    parts: list[int] = []
+    gather_results(urls, account, reading, work, most, lambda part: parts.append(int(part)))
+    account.check()
+    return sum(parts)
+
+
+def same_shards(a: Sequence[str], b: Sequence[str]) -> int:
+    """Return how many shards, from the first on, have the same bytes in *a* and *b*. Raises: StorageError."""
+    from tartools.storage.equal import same_bytes
+
+    for number, (first, second) in enumerate(zip(a, b, strict=False)):
+        if is_plain_table(first) or not same_bytes(first, second):
+            return number
+    return min(len(a), len(b))
+
+
+def is_plain_table(url: str) -> bool:
+    """Tell whether the local file *url* is a table: equal ones in two folders list different shards."""
+    if storage.plain_size(url) is None:
+        return False
+    with closing(storage.open_read(url)) as stream:
+        return stream.file is not None and head_of(stream.file).startswith(PARQUET)
+
+
+def check_repeatable(output: str, urls: Sequence[str]) -> None:
+    """Raise UsageError if the samples of *urls* can't be read again for *output*."""
+    if is_table_name(output):
+        from tartools.shards.listing import check_stored
+        from tartools.tables import schema
+
+        schema.check_installed()
+        check_stored(urls)
+    if not all(map(storage.is_repeatable, urls)):
+        raise UsageError(TWICE, url=next(url for url in urls if not storage.is_repeatable(url)))
+
+
+def write_wanted(side: Side, wanted: Iterator[bytes], before: int, output: Destination, account: Account) -> None:
+    """Write the *wanted* samples of *side*: sorted positions, each followed by the key.
+
+    *before* is the number of samples in front of those that the counts of *side* are for. *account* gets the bytes.
+    Raises: StorageError if there are other samples than those that were compared.
+    """
+    from tartools.shards.writing import write_batches, write_samples
+
+    begins = list(accumulate(side.counts, initial=before))
+    places = ((place(record[:NUMBER], begins), record[NUMBER:]) for record in wanted)
+    again = Account(lambda _: None)  # all has been said when they were compared
+    if is_table_name(output.url):
+        from tartools.shards.listing import Indexing, TableDestination, listed, rows_at
+
+        inputs = listed(side.urls, again, Indexing(side.reading, side.most))
+        again.samples_in = inputs.rows
+        if inputs.rows != begins[-1]:
+            raise other_samples(side.urls[0])
+        rows: Iterator[Any] = rows_at(inputs, (number for number, _ in places), side.reading.tmpdir)
+        write_batches(rows, TableDestination(output.url, output.force, inputs), again)
+    else:
+        write_samples(picked(read_batches(side.urls, again, side.reading), places, side.urls[-1]), output, again)
+    account.bytes_out += again.bytes_out
+
+
+def place(position: bytes, begins: Sequence[int]) -> int:
+    """Return the number of the sample at *position*, if those of each task begin at *begins*."""
+    number = int.from_bytes(position, "big")
+    return begins[(number >> TURN) - 1] + (number & ((1 << TURN) - 1))
+
+
+def picked(batches: Iterator[Batch], places: Iterator[tuple[int, bytes]], url: str) -> Iterator[Sample]:
+    """Yield the samples of *batches* at *places*, which are ascending numbers, each with its key.
+
+    Raises: StorageError, which names *url*, if there is another sample, or none.
+    """
+    first = 0
+    wanted = next(places, None)
+    for batch in batches:
+        while wanted is not None and wanted[0] < first + len(batch):
+            sample = batch[wanted[0] - first]
+            if sample.raw_key != wanted[1]:
+                raise other_samples(sample.shard)
+            yield sample
+            wanted = next(places, None)
+        first += len(batch)
+    if wanted is not None:
+        raise other_samples(url)
+
+
+def other_samples(url: str) -> StorageError:
+    """Return the failure of a data set that has other samples when it is read again."""
+    return StorageError(
+        "the samples changed after they were compared; start again when nothing writes to them", url=url
+    )

@@ -1,0 +1,250 @@
+"""Compare two data sets, sample by sample.
+
+tardiff A B compares the samples of A with those of B that have the same keys, and prints how many are equal, added
+(only in B), removed (only in A), changed (another payload, another set of fields) and reordered (after another sample
+in B than in A; only samples that both have count). Headers, the order of fields in a sample, compression, and how
+samples are spread over shards make no difference.
+
+A and B are one word each: a shard, a table, or a pattern in quotes that stands for several ('a-{000..147}.tar',
+'b-*.tar'). If a key occurs several times, the first sample with it in A is compared with the first in B, and so on; how
+many keys are repeated is printed too.
+
+On a terminal the summary is aligned, otherwise it has one fact per line. --keys lists keys in place of it:
+
+  + KEY         added
+  - KEY         removed
+  ~ KEY FIELDS  changed: a tab, then the fields; -txt is a field that only A has, +txt one that only B has
+  > KEY         reordered
+
+The first three come in the order of keys, then the reordered ones in the order of B. Control characters are escaped.
+
+-o OUTPUT writes the samples that are new in B or changed, as they are in B and in its order, to a shard; if OUTPUT ends
+in .parquet, to a table that lists them. B is read twice then. With -o - nothing else is printed.
+
+The exit status is that of diff(1): 0 if the data sets are equal, 1 if they differ, 2 after any trouble (a damaged
+shard, a link that carries no sample). --json prints an object with the keys a, b (samples), equal, added, removed,
+changed, fields (for each field how many changed samples differ in it), reordered (null with --unordered), repeated_a,
+repeated_b.
+
+tardiff --digest SHARD... prints the digest of a data set: 64 hexadecimal digits. Two data sets that have the same
+samples have the same digest, whatever their order, shards, compression and headers. Samples that occur twice count
+twice. It proves that what went in came out:
+
+  tarsort -S shuffle a.tar | tarsplit -n 1000 -o b
+  test $(tardiff --digest a.tar) = $(tardiff --digest 'b-*.tar')
+
+It is the sum of the digests of all samples as numbers of 256 bits, the highest byte first, modulo 2^256. A sample's is
+the BLAKE2b digest (32 bytes, no key, as b2sum -l 256) of: the length of its key, the key; then for each field, in the
+order of the bytes of their names, the length of its name, the name, the BLAKE2b digest (32 bytes) of its payload. A
+length is 8 bytes, the highest first. Fields of one name are in the order of their digests. The digest tells accidents,
+not forgeries.
+
+Leading shards that are the same, byte for byte, in A and B are read once, and only their keys are compared.
+
+Examples:
+  Is what was uploaded what is here?
+    tardiff 'train-{000..147}.tar' 's3://bucket/train-{000..147}.tar'
+  List what differs:
+    tardiff --keys old.tar new.tar
+  Write the samples that are new or changed, to process only these:
+    tardiff old.tar new.tar -o todo.tar
+  Compare as sets, after a shuffle:
+    tardiff --unordered train.tar 'shuffled-*.tar'
+  Print the digest of a data set:
+    tardiff --digest 'train-*.tar'
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from tartools import cli, storage
+from tartools.cli import Option
+from tartools.commands import _sides
+from tartools.errors import UsageError, printable
+from tartools.samples.account import Account
+from tartools.shards.gathering import WORKERS
+from tartools.shards.reading import Reading
+from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered, same_keys
+from tartools.stages.sorting.externalsort import Spool, external_sort
+from tartools.storage.names.expand import expand
+from tartools.storage.streams import Sink
+
+PAIRS = 4  # parts of the memory: two that sort, two that wait
+
+
+class Wanted(cli.Group):
+    """What to print, and what to write."""
+
+    digest: Annotated[bool, Option("--digest", help="Print the digest of one data set: any number of SHARDs.")] = False
+    keys: Annotated[bool, Option("--keys", help="List the keys of the samples that differ.")] = False
+    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
+    unordered: Annotated[bool, Option("--unordered", help="Compare without regard to the order of samples.")] = False
+    output: Annotated[
+        str | None,
+        Option("-o", "--output", metavar="OUTPUT", help="Write the samples that are new in B or changed to this file."),
+    ] = None
+    force: cli.Force = False
+
+
+class Means(cli.Group):
+    """How it is done."""
+
+    parallel: Annotated[
+        int,
+        Option(
+            *("-p", "--parallel"), metavar="N", minimum=0, default="one per core, up to 4", help="Number of workers."
+        ),
+    ] = 0
+    memory: cli.Memory = 256 << 20
+    tmpdir: cli.TmpDir = None
+
+
+@cli.command(__doc__, trouble=2)
+def tardiff(account: Account, source: cli.Inputs, wanted: Wanted, means: Means) -> int:
+    """Run the command."""
+    most = means.parallel or min(cli.workers(0), WORKERS)
+    reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
+    check_options(wanted, source)
+    if wanted.digest:
+        found = _sides.digest(expand(*source.named), account, reading, most)
+        with storage.writing("-") as sink:
+            sink.write(b"%064x\n" % (found % (1 << 256)))
+        return 0
+    a, b = (_sides.Side(expand([word]), reading, most, []) for word in source.inputs or ())
+    account.expected = storage.check_inputs([*a.urls, *b.urls])
+    account.shards = len(a.urls) + len(b.urls)
+    if wanted.output is not None:
+        storage.check_output(wanted.output, wanted.force, [*a.urls, *b.urls])
+        _sides.check_repeatable(wanted.output, b.urls)
+    counts = compared(a, b, account, wanted, means)
+    return int(counts.differ)
+
+
+def check_options(wanted: Wanted, source: cli.Inputs) -> None:
+    """Raise UsageError if options do not go together, or if there are not two sides."""
+    given = [
+        f"--{name}" for name in ("keys", "json", "unordered", "output") if getattr(wanted, name) not in (None, False)
+    ]
+    if wanted.digest:
+        if given:
+            raise UsageError(f"--digest reads one data set, and does not go with {given[0]} (see tardiff --help)")
+        return
+    if source.files_from or len(source.inputs or ()) != 2:
+        raise UsageError(
+            "two data sets are compared, each one word: tardiff A B; put patterns in quotes (see tardiff --help)"
+        )
+    if wanted.keys and wanted.json:
+        raise UsageError("--keys and --json exclude each other (see tardiff --help)")
+    if wanted.output == "-" and (wanted.keys or wanted.json):
+        raise UsageError(f"-o - and {given[0]} both write to stdout (see tardiff --help)")
+
+
+def compared(a: _sides.Side, b: _sides.Side, account: Account, wanted: Wanted, means: Means) -> Counts:
+    """Compare *a* and *b*, and print and write what is *wanted*."""
+    same = _sides.same_shards(a.urls, b.urls)
+    shared = a._replace(urls=a.urls[:same], counts=[])
+    rests = [side._replace(urls=side.urls[same:]) for side in (a, b)]
+    sort = partial(external_sort, memory=means.memory // PAIRS, tmpdir=means.tmpdir)
+    if account.expected is not None:
+        account.expected -= sum(storage.plain_size(url) or 0 for url in shared.urls)
+    counts = Counts()
+    new = Spool(means.memory // PAIRS, means.tmpdir)
+    found = differences(shared, rests, account, counts, sort, None if wanted.unordered else means)
+    if wanted.keys:
+        with storage.writing("-") as sink:
+            for change in found:
+                keep(change, new, wanted)
+                sink.write(line_of(change).encode())
+    else:
+        for change in found:
+            keep(change, new, wanted)
+    samples = [sum(shared.counts) + sum(side.counts) for side in rests]
+    if wanted.output is not None:
+        side = b._replace(counts=rests[1].counts)
+        from tartools.shards.writing import Destination
+
+        destination = Destination(wanted.output, wanted.force)
+        _sides.write_wanted(side, sort(new), sum(shared.counts), destination, account)
+    if not wanted.keys and wanted.output != "-":
+        with storage.writing("-") as sink:
+            print_summary(sink, facts_of(counts, samples, wanted.unordered), wanted.json)
+    return counts
+
+
+def differences(
+    shared: _sides.Side,
+    rests: Sequence[_sides.Side],
+    account: Account,
+    counts: Counts,
+    sort: Any,
+    means: Means | None,
+) -> Iterator[Change]:
+    """Yield what differs between both *rests*, which follow *shared* shards; without *means* the order does not count.
+
+    *sort* sorts any number of records.
+    """
+    if not any(side.urls for side in rests):
+        same_keys(sort(shared.keys(account)), counts, shared.counts)
+        return
+    pairs = Spool(means.memory // PAIRS, means.tmpdir) if means is not None else None
+
+    def left() -> Iterator[bytes]:
+        yield from shared.keys(account)
+        yield from rests[0].contents(account)
+
+    right = sort(rests[1].contents(account))
+    yield from changes(sort(left()), right, counts, (lambda _: None) if pairs is None else pairs.add)
+    if pairs is not None:
+        yield from reordered(pairs, sort, counts)
+
+
+def keep(change: Change, new: Spool, wanted: Wanted) -> None:
+    """Add the sample of *change* to *new* if it is to be written."""
+    if wanted.output is not None and change.kind in (ADDED, CHANGED):
+        new.add(change.position + change.key)
+
+
+def line_of(change: Change) -> str:
+    """Return the line for *change* in the list of keys."""
+    key = printable(change.key.decode("utf-8", "surrogateescape"))
+    fields = f"\t{printable(' '.join(change.fields))}" if change.fields else ""
+    return f"{change.kind} {key}{fields}\n"
+
+
+def facts_of(counts: Counts, samples: Sequence[int], unordered: bool) -> dict[str, Any]:
+    """Return what was counted, in the shape of --json; *samples* are those of A and of B."""
+    return {
+        "a": samples[0],
+        "b": samples[1],
+        "equal": counts.equal,
+        "added": counts.added,
+        "removed": counts.removed,
+        "changed": counts.changed,
+        "fields": dict(sorted(counts.fields.items())),
+        "reordered": None if unordered else counts.reordered,
+        "repeated_a": counts.repeated[0],
+        "repeated_b": counts.repeated[1],
+    }
+
+
+def print_summary(sink: Sink, facts: dict[str, Any], as_json: bool) -> None:
+    """Write *facts* to *sink*: as JSON, aligned on a terminal, otherwise a fact per line."""
+    if as_json:
+        import json
+
+        sink.write((json.dumps(facts, indent=2) + "\n").encode())
+        return
+    named: list[tuple[str, int]] = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            named += [(f"changed {printable(field)}", count) for field, count in value.items()]
+        elif value is not None and (value or not name.startswith("repeated")):
+            named.append((name.replace("_", " "), value))
+    if os.isatty(1):
+        wide, high = max(len(name) for name, _ in named), max(len(f"{value:,}") for _, value in named)
+        lines = [f"{name:{wide}}  {value:{high},}\n" for name, value in named]
+    else:
+        lines = [f"{name}: {value}\n" for name, value in named]
+    sink.write("".join(lines).encode())

@@ -1,0 +1,50 @@
+"""The samples of a batch by their combination of fields: usually all have the same, and no loop over them is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from operator import add, itemgetter
+from typing import NamedTuple
+
+from tartools.tar import Member
+
+
+class Combination(NamedTuple):
+    """Samples with the same *fields*: their *numbers* in the batch, their *keys*, and a column of members a field."""
+
+    fields: tuple[str, ...]
+    numbers: Sequence[int]
+    keys: Sequence[bytes]
+    columns: Sequence[Sequence[Member]]
+
+
+def text(raw: bytes) -> str:
+    """Return *raw* as text; bytes that are not UTF-8 become surrogate escapes (PEP 383)."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Sequence[int]) -> list[Combination]:
+    """Return samples by their combination of fields, in order of appearance; those of sample n begin at `firsts[n]`."""
+    each = len(members) // len(keys)
+    if list(firsts) == list(range(0, len(members), each)):  # usually all samples are alike: then no loop over them
+        columns = [members[number::each] for number in range(each)]
+        fields = tuple(column[0][0][len(keys[0]) :] for column in columns)
+        if all(
+            list(map(itemgetter(0), column)) == list(map(add, keys, repeat(behind)))
+            for behind, column in zip(fields, columns, strict=True)
+        ):
+            return [Combination(tuple([text(behind[1:]) for behind in fields]), range(len(keys)), keys, columns)]
+    groups: dict[tuple[bytes, ...], list[int]] = {}
+    for number, (key, first, last) in enumerate(zip(keys, firsts, [*firsts[1:], len(members)], strict=True)):
+        length = len(key)
+        groups.setdefault(tuple([member[0][length:] for member in members[first:last]]), []).append(number)
+    return [
+        Combination(
+            tuple([text(behind[1:]) for behind in fields]),
+            numbers,
+            [keys[number] for number in numbers],
+            [[members[firsts[number] + column] for number in numbers] for column in range(len(fields))],
+        )
+        for fields, numbers in groups.items()
+    ]
