@@ -75,9 +75,8 @@ from tartools.show import decoding, statreport, terminal, text
 from tartools.stages.statistics.counting import FieldKinds, count_batch
 from tartools.stages.statistics.totals import DIGITS, LISTED, Distribution, Field, PictureSize, Statistics
 from tartools.storage.names.expand import expand
-from tartools.storage.url import Url
 from tartools.tar import Member
-from tartools.tar.compression import PARQUET, head_of
+from tartools.tar.compression import PARQUET, head_of, is_table_name
 
 STEPS = 12  # of a histogram
 PICTURE = ("format", "width", "height", "broken")  # columns of a table for each field of pictures
@@ -193,12 +192,12 @@ def columns_of_tables(
 def is_table(url: str) -> bool:
     """Tell whether *url* is a table, by its first bytes; stdin and commands are not looked into.
 
-    Raises: StorageError.
+    On a server, where each look costs a request, only what has the name of a table can be one. Raises: StorageError.
     """
     if storage.plain_size(url) is not None:
         with closing(storage.open_read(url)) as stream:
             return stream.file is not None and head_of(stream.file).startswith(PARQUET)
-    if not Url(url).is_stored:
+    if not is_table_name(url):
         return False
     from tartools.tables import source
 
