@@ -53,9 +53,9 @@ def test_every_command(name: str, run: Run, tmp_path: Path) -> None:
     missing = os.fsdecode(b"no\xff\n.tar")
     if case.reads:
         assert both(run, tmp_path, name, *case.arguments, stdin=case.content) == good
-        assert both(run, tmp_path, name, *case.arguments, missing).status == 1
+        assert both(run, tmp_path, name, *case.arguments, missing).status == case.trouble
     if case.reads == "tar":
-        assert both(run, tmp_path, name, *case.arguments, "cut.tar").status == 1
+        assert both(run, tmp_path, name, *case.arguments, "cut.tar").status == case.trouble
 
 
 def test_what_commands_inherit(run: Run, tmp_path: Path) -> None:
