@@ -17,7 +17,7 @@ from tartools.shards.listing import Indexing, TableDestination, listed, looks, r
 from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination, write_batches
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
-from tartools.stages.sorting.rows import UNKNOWN, ApartError, row_record, shuffled_rows, sorted_rows
+from tartools.stages.sorting.rows import UNKNOWN, UntoldError, row_record, shuffled_rows, sorted_rows
 from tartools.tables import schema
 from tartools.tables.columns import plain
 from tartools.tables.inputs import Inputs
@@ -37,7 +37,10 @@ def has_values(inputs: Inputs, order: Order) -> bool:
 
 
 def from_columns(inputs: Inputs, order: Order, account: Account) -> Iterator[bytes]:
-    """Yield a record for each row of *inputs*, in order; count the samples as read."""
+    """Yield a record for each row of *inputs*, in order; count the samples as read.
+
+    Raises: UntoldError if a row has no key, and samples are sorted by key.
+    """
     encode_key, encode_value = key_encoder(order), value_encoder(order)
     pseudo = order.column.choices[0] in PSEUDO
     name = order.column.choices[0] if pseudo else order.column.name
@@ -49,6 +52,8 @@ def from_columns(inputs: Inputs, order: Order, account: Account) -> Iterator[byt
     for rows in (batch.slice(first, FEW) for batch in batches for first in range(0, len(batch), FEW)):
         keys: Iterable[bytes] = repeat(b"")
         if schema.KEY in rows.schema.names:
+            if order.by_key and rows.column(schema.KEY).null_count:
+                raise UntoldError(f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY} to sort by")
             keys = [(key or "").encode() for key in rows.column(schema.KEY).to_pylist()]
         shards = [inputs.shards.url(number) for number in rows.column(schema.SHARD).to_pylist()]
         fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN)
@@ -117,7 +122,7 @@ def sorted_rows_of(
 ) -> Iterator[int]:
     """Return the numbers of the rows of *inputs*, which are those of *urls*, sorted by *order*.
 
-    Holds: *memory* bytes. Raises: ApartError if members of one sample are in several rows.
+    Holds: *memory* bytes. Raises: UntoldError, see there.
     """
     if order.kind == "shuffle":
         account.samples_in += inputs.rows
@@ -146,7 +151,7 @@ def wrote_samples(
 ) -> bool:
     """Write the samples of *urls* to a shard, sorted by *order*, if they are tables whose columns say in which order.
 
-    Tell whether they are. Not so if samples have to be joined.
+    Tell whether they are. Not so if samples have to be joined, or a row has no key.
     """
     if not all(found.first == schema.MAGIC for found in looks(urls).values()):
         return False
@@ -158,7 +163,7 @@ def wrote_samples(
     try:
         rows = sorted_rows_of(inputs, urls, order, counting, indexing, min(memory, MEMORY))
         batches = samples_at(inputs, rows, account, reading._replace(ranges=True, listed=False))
-    except ApartError:
+    except UntoldError:
         return False
     account.add(counting.counts())
     write_batches(batches, destination, account)

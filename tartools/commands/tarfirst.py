@@ -42,7 +42,7 @@ from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
 from tartools.stages import select
 from tartools.storage.names.expand import expand
-from tartools.tar.compression import is_table_name
+from tartools.tar.compression import is_table, is_table_name
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Expression
@@ -97,10 +97,10 @@ def numbered(
 ) -> Iterator[tuple[int, Sample]]:
     """Yield the samples of *urls* that may meet the *conditions*, with their numbers, in order."""
     if conditions.key is not None or conditions.place is not None:
-        from tartools.tables import choosing, source
+        from tartools.tables import choosing
 
         check_shards(urls, account)
-        if all(is_table_name(url) and source.is_table(url) for url in urls):
+        if all(is_table_name(url) and is_table(url) for url in urls):
             yield from choosing.chosen(urls, account, conditions.place, conditions.key)
             return
     samples = read_samples(urls, account, reading)

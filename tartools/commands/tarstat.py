@@ -59,7 +59,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from typing import Annotated, Any
 
@@ -76,7 +75,7 @@ from tartools.stages.statistics.counting import FieldKinds, count_batch
 from tartools.stages.statistics.totals import DIGITS, LISTED, Distribution, Field, PictureSize, Statistics
 from tartools.storage.names.expand import expand
 from tartools.tar import Member
-from tartools.tar.compression import PARQUET, head_of, is_table_name
+from tartools.tar.compression import is_table
 
 STEPS = 12  # of a histogram
 PICTURE = ("format", "width", "height", "broken")  # columns of a table for each field of pictures
@@ -187,21 +186,6 @@ def columns_of_tables(
         account.warn(f"{shown(urls[0])}: not counted, because there are no columns for them: {what}")
     gone = classes | {f"{name}.{what}" for name in pictures for what in PICTURE}
     return [name for name in found if name not in gone], len(fields)
-
-
-def is_table(url: str) -> bool:
-    """Tell whether *url* is a table, by its first bytes; stdin and commands are not looked into.
-
-    On a server, where each look costs a request, only what has the name of a table can be one. Raises: StorageError.
-    """
-    if storage.plain_size(url) is not None:
-        with closing(storage.open_read(url)) as stream:
-            return stream.file is not None and head_of(stream.file).startswith(PARQUET)
-    if not is_table_name(url):
-        return False
-    from tartools.tables import source
-
-    return source.is_table(url)
 
 
 def classes_in(named: Sequence[str]) -> Callable[[str], bool]:

@@ -42,7 +42,7 @@ def updated(urls: Sequence[str], old: str, account: Account, indexing: Indexing)
     known = whole_shards(table)
     listed = {same_name(url): url for url, _ in shards.since(0)}
     if not urls:
-        urls = [url for url in listed.values() if not _is_gone(url)]
+        urls = [url for url in listed.values() if storage.exists(url)]
     names = [same_name(url) for url in urls]
     if twice := next((url for url, name in zip(urls, names, strict=True) if names.count(name) > 1), None):
         raise UsageError("named twice, which --update does not allow", url=twice)
@@ -71,10 +71,6 @@ def updated(urls: Sequence[str], old: str, account: Account, indexing: Indexing)
 def same_name(url: str) -> str:
     """Return a name of the shard *url* that does not depend on the directory in which it is said."""
     return os.path.abspath(url.removeprefix("file:")) if Url(url).is_local else str(url)
-
-
-def _is_gone(url: str) -> bool:
-    return not storage.exists(url)
 
 
 def whole_shards(table: TablePart) -> dict[int, Runs]:

@@ -96,7 +96,12 @@ class Listing:
         for place in column.flatten() if pa.types.is_struct(column.type) else ():
             if not pa.types.is_struct(place.type) or [field.name for field in place.type] != ["offset", "size"]:
                 continue
-            offsets, sizes = (each.to_numpy(zero_copy_only=False) for each in place.flatten())  # null is NaN
+            try:
+                numbers = [part.cast(pa.int64()) for part in place.flatten()]
+            except pa.ArrowException:
+                what = f"rows {found.first} to {found.first + len(found) - 1}: not all {schema.MEMBERS} are numbers"
+                raise StorageError(what, url=self.table) from None
+            offsets, sizes = (part.to_numpy(zero_copy_only=False) for part in numbers)  # null is NaN
             outside = (offsets <= found.begins) | (offsets + sizes > found.ends)
             for wrong in np.flatnonzero(outside)[:1].tolist():
                 _, begin, end = found.place(wrong)

@@ -13,11 +13,11 @@ from typing import Any
 
 from tartools.errors import StorageError
 from tartools.storage.url import Url
+from tartools.tar import compression
 
 SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
 BEGIN, END, MEMBERS = "__begin__", "__end__", "__members__"
-MAGIC = b"PAR1"
-SUFFIX = ".parquet"
+MAGIC, SUFFIX = compression.PARQUET, compression.TABLE
 ROW_GROUP = 1 << 16  # rows
 MOST_FIELDS = 1000  # in `__members__`
 

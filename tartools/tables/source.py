@@ -8,10 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from tartools import storage
 from tartools.errors import TarFormatError
-from tartools.storage.url import Url
-from tartools.storage.versions import look
 from tartools.tables import schema
 
 NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
@@ -74,17 +71,6 @@ class Source:
             found = self.parquet.read(columns=columns)
             found.validate(full=True)
             return found
-
-
-def is_table(url: str) -> bool:
-    """Tell whether *url* is a table, by its first bytes. Stdin and commands are not looked into: False.
-
-    Raises: StorageError if *url* is on a server and can't be read.
-    """
-    url = Url(url)
-    if url.read_command or (storage.plain_size(url) is None if url.is_local else not url.is_stored):
-        return False
-    return look(url).first == schema.MAGIC
 
 
 @contextmanager

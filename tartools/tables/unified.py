@@ -7,12 +7,14 @@ and columns of values. Shards are known by their URLs, not by names that are rel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from tartools.errors import StorageError
+from tartools.samples.values import as_text
 from tartools.tables import schema
+from tartools.tables.columns import plain
 from tartools.tables.places import Listing
 
 
@@ -153,11 +155,22 @@ class Unifier:
         for field in self._columns:
             if field.name in ours:
                 columns.append(pa.array(ours[field.name]).cast(field.type))
-            elif field.name == schema.MEMBERS:
-                columns.append(places(rows.column(field.name), field.type))
             else:
-                columns.append(converted(rows.column(field.name), field.type))
+                columns.append(self._taken_over(rows.column(field.name), field, first))
         return pa.RecordBatch.from_arrays(columns, schema=self._columns)
+
+    def _taken_over(self, column: Any, field: Any, first: int) -> Any:
+        pa = schema.arrow()
+        try:
+            if field.name == schema.KEY:
+                return schema.raw(column).cast(field.type)
+            return places(column, field.type) if field.name == schema.MEMBERS else converted(column, field.type)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise StorageError(
+                f"rows {first} to {first + len(column) - 1}: {field.name} has values that are no "
+                f"{'places' if field.name == schema.MEMBERS else field.type}: {str(error).splitlines()[0]}",
+                url=self._listing.table,
+            ) from None
 
 
 def places(column: Any, wanted: Any) -> Any:
@@ -170,26 +183,18 @@ def places(column: Any, wanted: Any) -> Any:
 
 
 def converted(column: Any, kind: Any) -> Any:
-    """Return the array *column* in the type *kind*. What is no text goes into a column of strings as JSON."""
+    """Return the array *column* in the type *kind*. What is no text becomes text as `samples.values.as_text` makes it.
+
+    Raises: ArrowException; UnicodeDecodeError.
+    """
     pa = schema.arrow()
     if column.type == kind:
         return column
     if pa.types.is_dictionary(column.type):
         return converted(column.dictionary_decode(), kind)
-    if pa.types.is_string(kind) and not _is_text(plain_type(column.type)):
-        return pa.array(
-            [
-                None if each is None else json.dumps(each, ensure_ascii=False, default=str)
-                for each in column.to_pylist()
-            ],
-            kind,
-        )
+    if pa.types.is_string(kind) and not pa.types.is_string(plain_type(column.type)):
+        return pa.array([None if value is None else as_text(value) for value in plain(column)], kind)
     return column.cast(kind, safe=not pa.types.is_floating(kind))
-
-
-def _is_text(kind: Any) -> bool:
-    pa = schema.arrow()
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def table_schema(rows: Any) -> Any:

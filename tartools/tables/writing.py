@@ -77,13 +77,17 @@ class TableWriter:
         values = [name for name in whole.names if not name.startswith("__")]
         self._output = storage.open_write(url, force)
         self._file = _File(self._output.sink)
-        self._parquet = pa.parquet.ParquetWriter(
-            pa.PythonFile(self._file, "w"),
-            whole,
-            compression="zstd",
-            write_statistics=[schema.SHARD, *values],
-            write_page_checksum=True,
-        )
+        try:
+            self._parquet = pa.parquet.ParquetWriter(
+                pa.PythonFile(self._file, "w"),
+                whole,
+                compression="zstd",
+                write_statistics=[schema.SHARD, *values],
+                write_page_checksum=True,
+            )
+        except BaseException:
+            self.abort()
+            raise
 
     @property
     def written(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 
+from tartools import storage
 from tartools.errors import ParquetError, StorageError, TarFormatError, TarToolsError, TruncatedError, UsageError
 from tartools.storage.streams import Sink, Stream
 from tartools.storage.url import Url
@@ -45,6 +46,19 @@ def is_table_name(url: str) -> bool:
     (True, False)
     """
     return TABLE in url.lower() and Url(url).scheme != "pipe" and Url(url).name.lower().endswith(TABLE)
+
+
+def is_table(url: str) -> bool:
+    """Tell whether *url* is a table, by its first bytes; stdin, commands and fifos are not looked into: False.
+
+    On a server, where a look costs a request, only what has the name of a table can be one. Raises: StorageError.
+    """
+    url = Url(url)
+    if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_far(url)):
+        return False
+    from tartools.storage.versions import look
+
+    return look(url).first == PARQUET
 
 
 def check_suffix(name: str) -> None:

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import Run, make_tar
@@ -184,3 +186,52 @@ def test_tables_of_tables(run: Run, tmp_path: Path) -> None:
         assert rows.column("__shard__").to_pylist() == [f"{name}.tar" for name in tables]
         assert rows.column("__members__").to_pylist()[0]["b"] is None
         assert good(run, "tarcat", "all.parquet") == good(run, "tarcat", *(f"{name}.tar" for name in tables))
+
+
+def place(offset: object, size: object) -> dict[str, dict[str, object]]:
+    return {"txt": {"offset": offset, "size": size}}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "what"),
+    [
+        ("__index__", [-1, 0], "__index__ has values that are no uint64"),
+        ("__index__", ["a", "b"], "__index__ has values that are no uint64"),
+        ("__key__", [b"\xff", b"b"], "__key__ has values that are no string"),
+        ("__members__", [{"txt": 1}] * 2, "__members__ has values that are no places"),
+        ("__members__", [place(512, "x")] * 2, "not all __members__ are numbers"),
+    ],
+)
+def test_values_that_cannot_be_taken_over(name: str, values: list[object], what: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1"), ("b.txt", b"2")]))
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    table = rows_of(tmp_path / "t.parquet")
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, pa.array(values)), tmp_path / "o.parquet")
+    for command in ("tarcat", "tarsort"):
+        done = run(command, "o.parquet", "-o", "new.parquet")
+        assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
+        assert done.stderr.startswith(f"{command}: o.parquet: rows 0 to 1: {what}")
+    assert not (tmp_path / "new.parquet").exists()
+
+
+def test_a_row_without_a_key(run: Run, tmp_path: Path) -> None:
+    """Its sample has one, so a shard is sorted by those of the samples; a table can't be."""
+    (tmp_path / "a.tar").write_bytes(make_tar([("b.txt", b"1"), ("c.txt", b"2"), ("a.txt", b"3")]))
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    table = rows_of(tmp_path / "t.parquet")
+    keys = pa.array(["b", None, "a"])
+    pq.write_table(table.set_column(table.schema.get_field_index("__key__"), "__key__", keys), tmp_path / "o.parquet")
+    assert good(run, "tarsort", "o.parquet") == good(run, "tarsort", "a.tar")
+    done = run("tarsort", "o.parquet", "-o", "new.parquet")
+    assert (done.status, done.stderr) == (1, "tarsort: one of rows 0 to 2 has no __key__ to sort by\n")
+
+
+def test_values_of_several_types_become_text(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1")]))
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    table = rows_of(tmp_path / "t.parquet")
+    values: list[object] = [7, b"\xff", True, ["x"], 0.5]
+    for number, value in enumerate(values):
+        pq.write_table(table.append_column("x", pa.array([value])), tmp_path / f"{number}.parquet")
+    good(run, "tarcat", *(f"{number}.parquet" for number in range(len(values))), "-o", "all.parquet")
+    assert rows_of(tmp_path / "all.parquet").column("x").to_pylist() == ["7", "ff", "true", '["x"]', "0.5"]

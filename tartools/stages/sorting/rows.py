@@ -19,8 +19,8 @@ AT_ONCE = 1 << 16  # sort keys that are made or read at once
 TOGETHER = 1 << 20  # sort keys that are sorted at once
 
 
-class ApartError(SampleError):
-    """Several rows have members of one sample, which would have to be joined."""
+class UntoldError(SampleError):
+    """Rows do not tell all: several have members of one sample, which would have to be joined, or one has no key."""
 
 
 def row_record(sort_key: bytes, row: int, key: bytes, fields: int, order: Order, *, lone: bool) -> bytes:
@@ -41,7 +41,7 @@ def sorted_rows(
     """Yield the rows of *records*, which `row_record` made, sorted by *order*. The sort is stable.
 
     Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
-    Raises: ApartError if rows have one key and different fields; what *records* raises.
+    Raises: UntoldError if rows have one key and different fields; what *records* raises.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
     entries = unpacked(external_sort(records, memory, tmpdir), decoder(order))
@@ -79,7 +79,7 @@ def _one_of(parts: list[Entry], order: Order, account: Account) -> Entry:
     """Return the one of the *parts* of a sample that *order* keeps: all have the same fields."""
     fields = {part.shard for part in parts}
     if order.unique is None or len(fields) > 1 or UNKNOWN in fields:
-        raise ApartError(
+        raise UntoldError(
             f"{len(parts)} rows have the key {parts[0].key.decode('utf-8', 'replace')!r}, and a table can't list their "
             "members as one sample: -u first or -u last keeps one of rows with equal fields; an OUTPUT that is a shard "
             "joins them"
