@@ -59,9 +59,9 @@ class Shards:
             if stream.file is not None and not stream.start:
                 yield Opened(stream.file, None)
                 return
-            with scratch_file(self.reading.tmpdir) as file:
-                wrong = copied(stream, file)
-                yield Opened(file, wrong)
+            file = scratch_file(self.reading.tmpdir)  # closed when no sample is in it any more
+            wrong = copied(stream, file)
+            yield Opened(file, wrong)
 
 
 def copied(stream: ShardStream, file: io.FileIO) -> Trouble | None:

@@ -83,6 +83,14 @@ shard may be small.
 Bytes are those of the tar stream, after decompression; of damaged compressed data, of the file. Stdin and commands are
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
 
+--fix writes the samples that can be saved to -o OUTPUT, with the bytes that they had and in their order: one shard, or
+one for each input if OUTPUT has a number. It goes on behind damage; brings the members of a sample together, where the
+last of them is; and leaves out samples with an error or a warning: cut, without a field that they should have, with a
+payload that is broken. Each of these is named on stderr, with the reason, and the exit status is 1; if nothing had to
+be left out, it is 0. --unique keeps the first of several samples with one key, and the first of several members of a
+field; the others are left out without a word. Samples beside damage are written if they have all fields that they
+should have. What --fix writes has no errors and warnings. Inputs are read twice.
+
 --json prints one object:
 
   shards, samples    how many
@@ -100,6 +108,10 @@ Examples:
     tarcheck -q train.tar > findings.txt || exit 1
   Check that each sample has a picture and a label, and decode all:
     tarcheck --expect 'jpg;png cls' --decode 'train-*.tar'
+  Save what can be saved of shards of which some were cut:
+    tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
+  Bring members together, and keep the first sample of each key:
+    tarcheck --fix --unique mess.tar -o good.tar
   List the keys of broken pictures, for a program:
     tarcheck --decode --json train.tar | jq -r '.findings[] | select(.code == "broken-picture").places[].key'
 """
@@ -112,7 +124,7 @@ from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.commands import _check
+from tartools.commands import _check, _fix
 from tartools.errors import UsageError, without_query
 from tartools.samples.account import Account
 from tartools.shards.gathering import WORKERS
@@ -120,6 +132,7 @@ from tartools.shards.reading import Reading
 from tartools.stages import select
 from tartools.stages.checking import fields, keys, outliers
 from tartools.stages.checking.codes import CODES, WEIGHTS
+from tartools.stages.checking.fixing import Fixing, Pending, actions_of
 from tartools.stages.checking.found import Summary
 from tartools.stages.checking.samples import Decode
 from tartools.stages.sorting.externalsort import external_sort
@@ -140,6 +153,24 @@ class Wanted(cli.Group):
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
 
 
+class Fixed(cli.Group):
+    """What to write."""
+
+    fix: Annotated[bool, Option("--fix", help="Write the samples that can be saved to OUTPUT.")] = False
+    output: Annotated[
+        str | None,
+        Option(
+            *("-o", "--output"),
+            metavar="OUTPUT",
+            help="File or URL for --fix; with %06d or {shard:06d}, one for each shard.",
+        ),
+    ] = None
+    unique: Annotated[
+        bool, Option("--unique", help="With --fix, keep the first of samples with one key, and of equal fields.")
+    ] = False
+    force: cli.Force = False
+
+
 class Means(cli.Group):
     """How it is done."""
 
@@ -154,21 +185,26 @@ class Means(cli.Group):
 
 
 @cli.command(__doc__)
-def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, means: Means) -> int:
+def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed, means: Means) -> int:
     """Run the command."""
     expect = expected(wanted)
+    if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
+        raise UsageError("--fix goes with -o OUTPUT, and so does --unique (see tarcheck --help)")
     urls = list(dict.fromkeys(expand(*source.named)))
     account.expected = storage.check_inputs(urls)
     summary = Summary()
     shards, tables = with_tables(urls, summary, means)
     account.shards = len(shards)
+    places = _fix.destinations(fixed.output, fixed.force, shards, [*urls, *shards]) if fixed.output else None
     reading = Reading(source.lax, source.skip_special, ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
     most = means.parallel or min(cli.workers(0), WORKERS)
     checking = _check.Checking(_check.Shards(shards, reading), account, decoder(wanted), most)
     checking.summary.add(summary)
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
-    for _ in compared(checking, sort):
-        pass
+    doings = actions_of(compared(checking, sort))
+    pending = Pending(sort(doings)) if places else None
+    for _ in doings:
+        pass  # without --fix, nobody else takes them
     account.check()
     summary = checking.summary
     words = expect if expect is not None else fields.expected_fields(summary.combinations)
@@ -178,6 +214,11 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, means: Means)
     account.samples_in = account.samples_out = summary.samples
     facts = facts_of(summary, [*shards, *tables], words)
     print_facts(facts, wanted)
+    if places and pending:
+        account.samples_in = account.samples_out = 0
+        fixing = Fixing(pending, words, fixed.unique, checking.decode)
+        _fix.Fix(checking.shards, fixing, places, account, checking.decode).run()
+        return 0
     return int(facts["errors"] + facts["warnings"] > 0)
 
 
