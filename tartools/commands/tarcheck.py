@@ -83,6 +83,9 @@ shard may be small.
 Bytes are those of the tar stream, after decompression; of damaged compressed data, of the file. Stdin and commands are
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
 
+--profile says what a reader does with each finding: webdataset, hf (datasets of Hugging Face), dali (the index for it),
+energon. Only what was seen when they ran is said, which is most for webdataset (1.0.2).
+
 --fix writes the samples that can be saved to -o OUTPUT, with the bytes that they had and in their order: one shard, or
 one for each input if OUTPUT has a number. It goes on behind damage; brings the members of a sample together, where the
 last of them is; and leaves out samples with an error or a warning: cut, without a field that they should have, with a
@@ -97,9 +100,11 @@ should have. What --fix writes has no errors and warnings. Inputs are read twice
   errors, warnings,
   notes              how many findings of each weight
   expected           the fields that each sample should have; a;b is either
+  profile            of --profile, or null
   findings           the heaviest first; of each: code, weight, count, means,
-                     todo, places: the first 1,000 (shard, byte, key, what);
-                     byte is null for rows of tables
+                     todo, reader (what that of --profile does, or null),
+                     places: the first 1,000 (shard, byte, key, what); byte
+                     is null for rows of tables
 
 Examples:
   Check shards before training:
@@ -108,6 +113,8 @@ Examples:
     tarcheck -q train.tar > findings.txt || exit 1
   Check that each sample has a picture and a label, and decode all:
     tarcheck --expect 'jpg;png cls' --decode 'train-*.tar'
+  Find out what webdataset would lose, and how:
+    tarcheck --profile webdataset 'train-*.tar' | grep webdataset:
   Save what can be saved of shards of which some were cut:
     tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
   Bring members together, and keep the first sample of each key:
@@ -120,7 +127,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -134,6 +141,7 @@ from tartools.stages.checking import fields, keys, outliers
 from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fixing, Pending, actions_of
 from tartools.stages.checking.found import Summary
+from tartools.stages.checking.readers import READERS
 from tartools.stages.checking.samples import Decode
 from tartools.stages.sorting.externalsort import external_sort
 from tartools.storage.names.expand import expand
@@ -150,6 +158,10 @@ class Wanted(cli.Group):
     decode: Annotated[
         bool, Option("--decode", help="Decode pictures, JSON, arrays, sounds and text, to find those that are broken.")
     ] = False
+    profile: Annotated[
+        Literal["webdataset", "hf", "dali", "energon"] | None,
+        Option("--profile", help="Say what this reader does with what was found, where that is known."),
+    ] = None
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
 
 
@@ -212,7 +224,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed,
     outliers.note_payloads(summary)
     outliers.note_shards(summary, checking.sizes)
     account.samples_in = account.samples_out = summary.samples
-    facts = facts_of(summary, [*shards, *tables], words)
+    facts = facts_of(summary, [*shards, *tables], words, wanted.profile)
     print_facts(facts, wanted)
     if places and pending:
         account.samples_in = account.samples_out = 0
@@ -280,7 +292,7 @@ def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
     yield from keys.compare(groups, checking.summary)
 
 
-def facts_of(summary: Summary, urls: Sequence[str], words: fields.Words) -> dict[str, Any]:
+def facts_of(summary: Summary, urls: Sequence[str], words: fields.Words, profile: str | None) -> dict[str, Any]:
     """Return what was found in the shape of --json."""
     findings = []
     order = list(CODES)
@@ -294,6 +306,7 @@ def facts_of(summary: Summary, urls: Sequence[str], words: fields.Words) -> dict
                 "count": found.count,
                 "means": about.means,
                 "todo": about.todo,
+                "reader": READERS.get(profile or "", {}).get(code),
                 "places": [
                     {
                         "shard": without_query(urls[place.shard]),
@@ -313,6 +326,7 @@ def facts_of(summary: Summary, urls: Sequence[str], words: fields.Words) -> dict
         "samples": summary.samples,
         **{f"{weight}s": count for weight, count in counts.items()},
         "expected": [";".join(word) for word in words],
+        "profile": profile,
         "findings": findings,
     }
 

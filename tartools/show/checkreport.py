@@ -27,7 +27,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         start = f"{found['weight']} {found['code']}"
         yield f"{start}: {found['count']}: {found['means']}"
         yield f"{start} todo: {found['todo']}"
-        if found.get("reader"):
+        if found["reader"]:
             yield f"{start} {facts['profile']}: {found['reader']}"
         for place in found["places"][:LISTED]:
             yield f"{start} in: {where(place)}"
@@ -68,7 +68,7 @@ def tables(facts: Facts, screen: Screen) -> str:
                 console.print(Text(f"  {where(place)}"))
             if found["count"] > len(places):
                 console.print(Text(f"  and {found['count'] - len(places):,} more; --json lists them", style="dim"))
-            if found.get("reader"):
+            if found["reader"]:
                 console.print(Text(f"  {facts['profile']}: {found['reader']}"))
             console.print(Text(f"  {found['todo']}", style="cyan"))
     return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())

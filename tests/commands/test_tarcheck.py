@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import tarfile
 import wave
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -23,6 +22,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from PIL import Image
 
 from tartools.stages.checking.codes import CODES, NOTE
+from tartools.stages.checking.readers import READERS
 from tests.archives import BLOCK, END, data, entry, header, long, pax, sealed
 from tests.conftest import Run, has_end, make_tar, members_of
 
@@ -240,13 +240,6 @@ def test_each_damage_has_one_code(name: str, check: Check, tmp_path: Path) -> No
         assert check(*options, stdin=shards[0])["findings"][0]["places"][0]["byte"] == finding["places"][0]["byte"]
 
 
-def inside(shard: bytes) -> bytes:
-    """Return what can be decompressed of *shard*."""
-    if shard[:2] == b"\x1f\x8b":
-        return zlib.decompressobj(-15).decompress(shard[10:])  # behind the header; the check is not looked at
-    return shard
-
-
 LOST = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].weight != NOTE and name != "many fields"}
 
 
@@ -264,13 +257,83 @@ def test_what_is_fixed_passes_and_has_every_whole_sample(name: str, run: Run, tm
     assert done.status == int(code not in saved), done
     assert bool(told) == (code not in saved)
     assert all(line.startswith("tarcheck: s") for line in told)
-    content = b"".join(map(inside, shards))
+    content = b"".join(shards)
     members = members_of(fixed)
     if name != "a field that is expected":  # of which none is whole
         for whole in SAMPLES:
             if whole in content:
                 assert set(members_of(whole + END)) <= set(members), whole[:8]
     assert len(members) == len({name for name, _ in members}) and " samples in" in account
+
+
+ENDS, LOSES, SPLITS, ALL = "ends with an error", "loses samples", "reads a sample as several", "reads all there is"
+WEBDATASET = {  # damage -> what webdataset is seen to do, and a word of what --profile says
+    "cut in a payload": (ENDS, "then stops with an error"),
+    "cut in a header": (ALL, "without one if a header is cut"),
+    "no end": (ALL, "reads what is there"),
+    "0 bytes": (ENDS, "stops with an error"),
+    "a page of HTML": (ENDS, "stops with an error"),
+    "a header of a first member": (LOSES, "without an error"),
+    "the first header": (ENDS, "an error if it is the first"),
+    "a size that is no number": (LOSES, "without an error"),
+    "garbage behind the end": (ALL, "does not read it"),
+    "cat a b": (LOSES, "without an error"),
+    "gzip, cut": (ENDS, "stops with an error"),
+    "gzip, garbage behind": (ALL, "does not read it"),
+    "no samples": (ALL, "goes on"),
+    "a symbolic link": (ALL, "leaves it out"),
+    "a fifo": (ALL, "leaves it out"),
+    "a part of another volume": (ALL, "leaves it out"),
+    "a sparse file": (ALL, "as it is"),
+    "members apart": (SPLITS, "several samples"),
+    "members in two shards": (SPLITS, "several samples"),
+    "a key twice": (SPLITS, "both"),
+    "a key in two shards": (SPLITS, "both"),
+    "a field twice": (ENDS, "stops with an error"),
+    "fields that differ in case": (ENDS, "small letters; stops"),
+    "a field that is missing": (ALL, "as it is"),
+    "a field too many": (ALL, "as it is"),
+    "an empty field": (ALL, "as it is"),
+    "a dot in a key": (ALL, "first dot"),
+    "capitals": (ALL, "small letters"),
+    "a path to above": (ALL, "as it is"),
+    "a newline in a key": (ALL, "as it is"),
+    "a name without a dot": (LOSES, "leaves it out"),
+    "a key of underscores": (LOSES, "leaves out"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", WEBDATASET)
+def test_webdataset_does_what_the_profile_says(name: str, check: Check, tmp_path: Path) -> None:
+    import webdataset
+
+    _, shards, options = DAMAGE[name]
+    names = written(tmp_path, shards)
+    found = check("--profile", "webdataset", *options, *names)
+    does, said = WEBDATASET[name]
+    assert said in found["findings"][0]["reader"]
+    urls = [str(tmp_path / name) for name in names]
+    try:
+        keys = [each["__key__"] for each in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False)]
+    except (ValueError, tarfile.ReadError):
+        assert does == ENDS
+        return
+    assert does == (SPLITS if len(set(keys)) < len(keys) else LOSES if len(keys) < found["samples"] else ALL)
+
+
+def test_every_claim_about_webdataset_is_tested() -> None:
+    alone = {"cut-compressed"}  # depends on the codec
+    assert {DAMAGE[name][0] for name in WEBDATASET} | alone == {*READERS["webdataset"]}
+    assert all({*found} <= {*CODES} for found in READERS.values())
+
+
+def test_other_readers(check: Check, run: Run, tmp_path: Path) -> None:
+    names = written(tmp_path, DAMAGE["cut in a payload"][1])
+    for reader in ("hf", "dali", "energon"):
+        assert "without an error" in check("--profile", reader, *names)["findings"][0]["reader"]
+        assert f"error cut-shard {reader}: " in run("tarcheck", "--profile", reader, *names).stdout.decode()
+    assert check(*names)["findings"][0]["reader"] is None
 
 
 def test_members_are_brought_together(run: Run, tmp_path: Path) -> None:
