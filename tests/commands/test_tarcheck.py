@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 from PIL import Image
 
+from tartools.commands.tarcheck import tarcheck
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.readers import READERS
 from tests.archives import BLOCK, END, data, entry, header, long, pax, sealed
@@ -334,6 +335,55 @@ def test_other_readers(check: Check, run: Run, tmp_path: Path) -> None:
         assert "without an error" in check("--profile", reader, *names)["findings"][0]["reader"]
         assert f"error cut-shard {reader}: " in run("tarcheck", "--profile", reader, *names).stdout.decode()
     assert check(*names)["findings"][0]["reader"] is None
+
+
+Main = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Main:
+    """Return a function that runs tarcheck --json in this process on an archive; it returns status and findings."""
+    monkeypatch.chdir(tmp_path)
+
+    def main(archive: bytes, *options: str) -> tuple[int, dict[str, Any]]:
+        Path("in.tar").write_bytes(archive)
+        status = tarcheck.main(["--json", *options, "in.tar"])
+        return status, json.loads(capfdbinary.readouterr().out)
+
+    return main
+
+
+TINY = make_tar([("a.cls", b"1"), ("b.cls", b"2")])
+NEEDED = 5 * BLOCK
+
+
+def test_a_cut_at_any_byte_is_found_and_fixed(main: Main) -> None:
+    zipped = gzip.compress(TINY, mtime=0)
+    cuts = sorted({at + by for at in range(0, NEEDED, BLOCK) for by in (-1, 0, 1, 100)} - {-1})
+    for archive in [*(TINY[:cut] for cut in cuts), *(zipped[:cut] for cut in range(0, len(zipped), 3))]:
+        status, found = main(archive)
+        assert (status, found["errors"]) == (1, 1), len(archive)
+        (place,) = found["findings"][0]["places"]
+        assert place["byte"] <= len(archive)
+        assert main(archive, "--expect", "cls", "--fix", "--force", "-o", "out.tar")[0] == 1
+        whole = [members_of(TINY)[n] for n in range(2) if archive.startswith(TINY[: (2 * n + 1) * BLOCK + 1])]
+        if archive[:2] != zipped[:2]:
+            assert members_of(Path("out.tar").read_bytes()) == whole
+        assert main(Path("out.tar").read_bytes())[0] == 0
+    for cut in (NEEDED, NEEDED + 1, NEEDED + BLOCK, 10239):
+        assert main(TINY[:cut])[0] == 0
+
+
+def test_a_change_of_any_byte_of_a_header_is_found(main: Main) -> None:
+    harmless = []
+    for at in range(2 * BLOCK, 3 * BLOCK, 2):
+        status, found = main(changed(at, bytes([TINY[at] ^ 0x11]), TINY))
+        if status:
+            assert [each["code"] for each in found["findings"]] == ["bad-header"], at
+            assert found["findings"][0]["places"][0]["byte"] == 2 * BLOCK
+        else:
+            harmless.append(at - 2 * BLOCK)
+    assert set(harmless) <= {154, 155}  # behind the digits of the checksum
 
 
 def test_members_are_brought_together(run: Run, tmp_path: Path) -> None:
