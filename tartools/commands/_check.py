@@ -81,7 +81,7 @@ def copied(stream: ShardStream, file: io.FileIO) -> Trouble | None:
 class Checking:
     """Looks at all samples of *shards*.
 
-    After `records`, *summary* has what was found, and *sizes* the bytes of the samples of each shard, with its number.
+    After `records`, *summary* has what was found. Holds: what was found in the shards that are being read.
     """
 
     def __init__(self, shards: Shards, account: Account, decode: Decode | None, most: int) -> None:
@@ -90,8 +90,8 @@ class Checking:
         self.decode = decode
         self.most = most
         self.summary = Summary()
-        self.sizes: list[tuple[int, int]] = []
-        self._parts: dict[int, Summary] = {}  # of the shards
+        self._sizes: dict[int, int] = {}
+        self._parts: dict[int, Summary] = {}  # of the shards that are being read
         self._odd = shards.walked
         self._here = True  # not in a worker
 
@@ -115,33 +115,48 @@ class Checking:
         for number in once:
             yield from records_of(self._alone(number))
         self.account.strict = False
+        self._fold(len(urls))
         for number in sorted(self._odd):
-            self._parts[number] = Summary()
-            yield from self._walked(number, self._parts[number])
-        self._finish()
+            part = Summary()
+            yield from self._walked(number, part)
+            self._add(number, part)
+        for number in range(len(urls)):
+            if number not in self._sizes:
+                self.summary.note("no-samples", Place(number, 0, ""))
 
-    def _finish(self) -> None:
-        for number in range(len(self.shards.urls)):
-            part = self._parts.pop(number, None) or Summary()
-            if not part.samples and not part.findings:
-                part.note("no-samples", Place(number, 0, ""))
-            self.sizes.append((number, part.bytes))
-            self.summary.add(part)
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """The bytes of the samples of each shard that has some, with its number."""
+        return sorted(self._sizes.items())
+
+    def _fold(self, upto: int) -> None:
+        """Add what was found in the shards before *upto*, which have been read; those that are not sound come later."""
+        for number in sorted(number for number in self._parts if number < upto):
+            part = self._parts.pop(number)
+            if number not in self._odd:
+                self._add(number, part)
+
+    def _add(self, number: int, part: Summary) -> None:
+        if part.samples or part.findings:
+            self._sizes[number] = part.bytes
+        self.summary.add(part)
 
     def _gathered(self, urls: Sequence[str], numbers: dict[str, int]) -> Generator[bytes, None, None]:
         def collect(result: tuple[dict[str, Any], list[int]]) -> None:
             parts, odd = result
-            for number, part in parts.items():
-                self._parts.setdefault(int(number), Summary()).add(Summary.from_dict(part))
             self._odd.update(odd)
+            for number, part in parts.items():
+                self._fold(int(number))
+                self._parts.setdefault(int(number), Summary()).add(Summary.from_dict(part))
 
         def work(
             batches: Iterator[Batch], _number: int, forked: bool
         ) -> Generator[bytes, None, tuple[dict[str, Any], list[int]]]:
             self._here = not forked
-            found: dict[int, Summary] = {}
+            found: dict[int, Summary] = {} if forked else self._parts
             yield from self._blocks(batches, numbers, found)
-            return {str(number): part.as_dict() for number, part in found.items()}, sorted(self._odd)
+            parts = {str(number): part.as_dict() for number, part in found.items()} if forked else {}
+            return parts, sorted(self._odd)
 
         yield from gather(urls, self.account, self.shards.reading, work, collect, most=self.most)
 
@@ -149,9 +164,8 @@ class Checking:
         """Yield the records of a shard that can be read only once."""
         url = self.shards.urls[number]
         stream = self.shards.stream(number, self.account)
-        found: dict[int, Summary] = {}
-        yield from self._blocks(shard_batches(url, self.account, self.shards.reading, stream), {url: number}, found)
-        self._parts |= found
+        batches = shard_batches(url, self.account, self.shards.reading, stream)
+        yield from self._blocks(batches, {url: number}, self._parts)
 
     def _blocks(
         self, batches: Iterator[Batch], numbers: dict[str, int], found: dict[int, Summary]
@@ -164,7 +178,11 @@ class Checking:
             if rows is None:
                 self._odd.add(number)  # it is read again
                 continue
-            held += look(rows, found.setdefault(number, Summary()), self.decode)
+            if number not in found:
+                if self._here:
+                    self._fold(number)
+                found[number] = Summary()
+            held += look(rows, found[number], self.decode)
             if len(held) >= SORTED:
                 held.sort()
                 yield from pack_blocks(held)

@@ -9,6 +9,7 @@ from tartools.samples.distribution import Distribution
 
 MOST = 1000  # different combinations of fields, and fields; more are not told apart
 LISTED = 1000  # places of a finding that are remembered
+USUAL = 50  # combinations of fields of which as many samples are remembered; of more, as many as of extremes
 EXTREMES = 20  # largest and smallest payloads of a field that are remembered
 DOUBTFUL = "\0"  # precedes the fields of a sample beside damage, which may lack some that it had
 
@@ -76,7 +77,8 @@ class Summary:
         if combination in self.combinations or len(self.combinations) < MOST:
             self.combinations[combination] = self.combinations.get(combination, 0) + count
             known = self.places.setdefault(combination, [])
-            known += list(places)[: LISTED - len(known)]
+            most = LISTED if len(self.combinations) <= USUAL else EXTREMES
+            known += list(places)[: max(0, most - len(known))]
         else:
             for place in places:
                 self.note("many-fields", place, count)
