@@ -3,7 +3,7 @@
 Reads all samples of each SHARD, and goes on behind damage where another header can be found. Prints findings: for each
 kind a code, how many there are, what it means, what to do, and the first places, with shard, byte and key; on a
 terminal as a table, otherwise one fact per line. If a SHARD is a table, its rows are compared with the shards that it
-lists, and these are checked.
+lists, and these are checked, whole.
 
 Findings are errors, warnings or notes. The exit status is 1 if there are errors or warnings. Notes are about what may
 well be meant, such as a field that few samples have; they leave it 0.
