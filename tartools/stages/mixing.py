@@ -114,7 +114,7 @@ def mixed(
 def weights(shares: Sequence[float | Fraction]) -> list[int]:
     """Return whole numbers in the proportions of *shares*. Raises: ValueError for one that is not above 0.
 
-    >>> weights([0.5, Fraction(1, 4), 3])
+    >>> weights([0.5, 0.25, 3])
     [2, 1, 12]
     """
     pairs = []
