@@ -62,11 +62,11 @@ def select(path: str) -> tuple[int, int]:
 
 
 def mix(path: str) -> tuple[int, int]:
-    """Read with webdataset's RandomMix the first two shards in the folder *path*, until one of them ends."""
+    """Read with webdataset's RandomMix the first two shards s-* in the folder *path*, until one of them ends."""
     import webdataset
     from webdataset.mix import RandomMix  # type: ignore[import-untyped]
 
-    sources = [webdataset.WebDataset(str(shard), shardshuffle=False) for shard in sorted(Path(path).iterdir())[:2]]
+    sources = [webdataset.WebDataset(str(shard), shardshuffle=False) for shard in sorted(Path(path).glob("s-*"))[:2]]
     samples = size = 0
     for sample in RandomMix(sources, [0.7, 0.3]):
         samples += 1
