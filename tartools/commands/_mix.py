@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tartools import cli, storage
 from tartools.errors import SampleError, StorageError, UsageError, printable, shown
-from tartools.samples.account import FIRST, Account, FirstKeys
+from tartools.samples.account import FIRST, Account
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.reading import Reading, one_by_one, shard_batches
 from tartools.stages.mixing import Mixture, Stop
@@ -193,7 +193,7 @@ class Mixing:
         self._wanted = wanted
         self._account = account
         self._mixture: Mixture[Any] = Mixture(sources, [one.share for one in given], wanted.stop, wanted.seed)
-        self._again: list[bytes] = []  # keys that came again
+        self._again: bytes | None = None  # a key that comes again
 
     def __iter__(self) -> Iterator[tuple[Any, int, int]]:
         """Yield samples or rows, each with the number of its source and the round; then say what was left out."""
@@ -205,7 +205,12 @@ class Mixing:
 
     def note(self, keys: Sequence[bytes]) -> None:
         """Look for a key that comes again among *keys*, which are the first that are written."""
-        FirstKeys(self._again.append).add(keys)
+        seen: set[bytes] = set()
+        for key in keys:
+            if key in seen:
+                self._again = key
+                return
+            seen.add(key)
 
     def _report(self) -> None:
         """Count and tell what the sources still have."""
@@ -242,8 +247,8 @@ class Mixing:
                 f"{self._sources[first].name} was begun {self._mixture.rounds[first] + 1} times{more}, so keys come "
                 "again; --rekey '{source}/{round}/{key}' makes them differ"
             )
-        elif self._again and not repeated:
-            key = self._again[0].decode("utf-8", "surrogateescape")
+        elif self._again is not None and not repeated:
+            key = self._again.decode("utf-8", "surrogateescape")
             self._account.warn(
                 f"the key {key!r} comes again among the first {FIRST:,} samples; "
                 "--rekey '{source}/{key}' makes keys of different sources differ"

@@ -23,7 +23,8 @@ from 0 on in the order of the command line, {round} how often it was begun befor
 number of the sample in OUTPUT; {key}, {shard} and fields that hold text, such as {cls}, are as for tarcat.
 
 An OUTPUT that ends in .parquet is a table, which lists the samples and moves none: see TABLES in tartools(7). --rekey
-does not go with it, nor do samples from stdin or pipe:. A sample that is repeated is listed again.
+does not go with it, nor do samples from stdin or pipe:. A sample that is repeated is listed again. A table may list
+samples with one key side by side; no shard can hold them so.
 
 Examples:
   Mix two data sets, seven samples of one to three of the other:
@@ -84,7 +85,8 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
     expected = storage.check_inputs(urls)
     if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
         account.expected = expected
-    account.shards = len(urls)
+    if wanted.stop != "longest":  # which reads some of them more than once
+        account.shards = len(urls)
     if wanted.total is not None:
         account.phase = Phase("", wanted.total, lambda: account.samples_out)
     reading = reading._replace(listed=False, columns=("__key__",), sources=len(given))

@@ -12,6 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tartools import cli
+from tartools.cli import drawing
+from tartools.commands.tarmix import Mixing, tarmix
+from tartools.samples.account import Account
 from tests.commands.conftest import Inside
 from tests.conftest import Run, make_samples, make_tar, members_of
 from tests.tables.test_tables import good
@@ -153,6 +157,8 @@ def test_keys(folder: Path, inside: Inside) -> None:
     done = inside("tarmix", "--stop", "all", "1", "a.tar", "1", "a.tar", "-o", "twice.tar")
     assert done.status == 1
     assert "two samples with the key 'a0000' side by side" in done.stderr
+    done = inside("tarmix", "--stop", "all", "1", "a.tar", "1", "a.tar", "-o", "twice.parquet")
+    assert (done.status, done.stderr[:38]) == (0, "tarmix: the key 'a0000' comes again am")
     done = inside("tarmix", "--stop", "all", "--rekey", "{source}/{key}", "1", "a.tar", "1", "a.tar")
     assert (done.status, done.stderr) == (0, "")
     assert sorted(keys_in(done.stdout)) == [f"{source}/a{n:04d}" for source in (0, 1) for n in range(70)]
@@ -163,6 +169,19 @@ def test_keys(folder: Path, inside: Inside) -> None:
     assert [int(key[2]) for key in keys] == list(range(len(keys)))
     assert [(key[1], key[4]) for key in keys if key[3] == "c"][:11] == [(str(n // 5), str(n % 5)) for n in range(11)]
     assert {(key[0], key[3]) for key in keys} == {("0", "a"), ("1", "c")}
+
+
+def test_progress_knows_no_number_of_shards_that_are_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for stop, said in (("longest", "100 samples, 143"), ("all", "75 samples, 2 of 2 shards, ")):
+        account = Account(lambda _: None)
+        tarmix._function(
+            account=account,
+            source=cli.Inputs(inputs=["7", "a.tar", "3", "c.tar"]),
+            output=cli.Output(url=f"{stop}.tar"),
+            wanted=Mixing(stop=stop),
+        )
+        assert drawing.counts(account, 1.0).startswith(said)
 
 
 def test_fifty_sources_with_few_open_files(run: Run, shell: Run, tmp_path: Path) -> None:
@@ -184,7 +203,7 @@ def test_fifty_sources_with_few_open_files(run: Run, shell: Run, tmp_path: Path)
     assert Counter(key[:2] for key in keys_in(content)[:300]) == Counter(
         {f"{number:02d}": pytest.approx(6, abs=2) for number in range(50)}
     )
-    limited = shell(f"ulimit -n 256; tarmix --stop all {' '.join(words)}")
+    limited = shell(f"ulimit -n 160; tarmix --stop all {' '.join(words)}")
     assert (limited.status, limited.stdout == content, limited.stderr) == (0, True, "")
 
 
