@@ -14,6 +14,7 @@ from tartools.shards.reading import Reading, one_by_one, shard_batches
 from tartools.stages.mixing import Mixture, Stop
 from tartools.storage.names.expand import expand
 from tartools.storage.url import Url
+from tartools.tar import compression
 from tartools.tar.compression import is_table_name
 
 if TYPE_CHECKING:
@@ -134,10 +135,10 @@ class Source:
     def rest(self, all_of_it: bool) -> int | None:
         """Return how many samples were not taken; None if that takes reading what may be large, unless *all_of_it*.
 
-        They are counted as read. Of what is on servers, in commands or in pipes only tables are counted.
+        They are counted as read. Only tables are counted in any case: of plain local shards only headers are read, but
+        all of compressed ones, and of what servers and commands send.
         """
-        counted = all(is_table_name(url) or (all_of_it and storage.plain_size(url) is not None) for url in self._urls)
-        if not counted:
+        if not all(is_table_name(url) or (all_of_it and is_plain(url)) for url in self._urls):
             return None
         left = self._waiting + sum(map(len, self._batches))
         self._account.samples_in += left
@@ -172,6 +173,17 @@ class Rows:
         left = len(self._rows) - self._taken
         self._account.samples_in += left
         return left
+
+
+def is_plain(url: Url) -> bool:
+    """Tell whether *url* is a local file that is not compressed."""
+    if storage.plain_size(url) is None:
+        return False
+    opened = storage.open_read(url)
+    try:
+        return opened.file is not None and not compression.is_compressed(compression.head_of(opened.file))
+    finally:
+        opened.close()
 
 
 def name_of(urls: Sequence[Url]) -> str:

@@ -15,7 +15,8 @@ no longer in shares. longest begins that source again, until every source has en
 least once. Sources that may be repeated are read again, so they can't be stdin or commands.
 
 What first and --total leave out is told on stderr, in counts. They are the samples of tables and, where first stops, of
-local shards, which are read to their ends for that. The rest of other shards is not read, and so not checked.
+local shards that are not compressed, whose headers are read to the end for that. The rest of other shards is not read,
+and so neither counted nor checked.
 
 Samples with one key may come from two sources, and with longest from two rounds. Where they would be side by side
 tarmix fails, as other commands do; otherwise it warns. --rekey gives new keys: {source} is the number of the source,
@@ -89,5 +90,5 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
         account.shards = len(urls)
     if wanted.total is not None:
         account.phase = Phase("", wanted.total, lambda: account.samples_out)
-    reading = reading._replace(listed=False, columns=("__key__",), sources=len(given))
+    reading = reading._replace(ranges=True, listed=False, columns=("__key__",), sources=len(given))
     _mix.write_samples(given, output, how, account, reading)

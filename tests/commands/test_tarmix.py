@@ -119,6 +119,15 @@ def test_what_total_leaves_out_is_told(folder: Path, inside: Inside) -> None:
     assert run("-q", "1", "a.tar") == ""
     done = inside("tarmix", "1", "c.tar", "1", "pipe:cat a.tar", "-o", "p.tar")
     assert done.stderr == "tarmix: c.tar ended after 5 samples; left out: what follows in pipe:cat … a.tar (not read)\n"
+    assert inside("tarcat", "a.tar", "b.tar", "-o", "z.tar.xz").status == 0
+    done = inside("tarmix", "1", "c.tar", "1", "b.tar", "z.tar.xz", "1", "a.tar", "b.parquet", "-o", "z.tar")
+    found = re.fullmatch(
+        r"tarmix: c.tar ended after 5 samples; left out: "
+        r"what follows in b.tar and 1 more \(not read\), (\d+) of a.tar and 1 more\n",
+        done.stderr,
+    )
+    assert found is not None
+    assert int(found[1]) == 170 - sum(key.startswith("a") for key in keys_in((folder / "z.tar").read_bytes()))
 
 
 def test_seeds(folder: Path, inside: Inside) -> None:
