@@ -254,7 +254,7 @@ class Mixing:
         rekey = self._wanted.rekey or ""
         if repeated and "{round" not in rekey and "{index" not in rekey:
             first = repeated[0]
-            more = f" (and {len(repeated) - 1} more sources)" if repeated[1:] else ""
+            more = ", others too" if repeated[1:] else ""
             self._account.warn(
                 f"{self._sources[first].name} was begun {self._mixture.rounds[first] + 1} times{more}, so keys come "
                 "again; --rekey '{source}/{round}/{key}' makes them differ"
