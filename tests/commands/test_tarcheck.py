@@ -458,7 +458,7 @@ def test_what_chance_damages_is_found_and_fixed(random: Random, run: Run, tmp_pa
                 at = random.choice([0, len(part) - 2 * BLOCK]) + random.randrange(BLOCK - 200)
                 parts[number - low] = changed(at, bytes([part[at] ^ 0x5A]), part)
                 broken.add(number)
-        extra = [samples[n] for n in random.sample(range(low, high), random.randrange(2)) if n not in broken]
+        extra = [samples[n] for n in random.sample(range(low, high - 1), random.randrange(2)) if n not in broken]
         shards.append(b"".join([*parts, *extra]) + random.choice([END, END + b"!!", b""]))
     names = written(tmp_path, shards)
     checked = run("tarcheck", "-p", str(random.randrange(1, 3)), *names)
