@@ -61,8 +61,10 @@ class Split:
         self._wanted = wanted
         self._urls = urls
         self._account = account
-        self._column = column(wanted.by or wanted.stratify)
-        self._names = PartNames(wanted.output, self._column.name if wanted.by and self._column else "part", wanted.gzip)
+        self._column = column(wanted.stratify if wanted.by is None else wanted.by)
+        self._names = PartNames(
+            wanted.output, self._column.name if wanted.by is not None and self._column else "part", wanted.gzip
+        )
         if self._names.single and (wanted.limits.samples(0) or wanted.limits.size or wanted.even or wanted.start):
             raise UsageError("OUTPUT has no number, so each part is one shard; write {shard:06d} in it for more")
         name = self._names.of("x").name(0)
@@ -281,17 +283,20 @@ class Split:
                 replace_set(self._names.of(part), span, None, old, account, bool(account.samples_in))
 
     def _report(self) -> None:
-        """Report how many samples and shards each part has."""
+        """Let the account say how many samples and shards each part has; report parts without samples."""
         parts = dict.fromkeys(part.name for part in self._wanted.parts or ()) or dict.fromkeys(self._series)
-        counts = {
-            part: (found.samples, found.shards) if (found := self._series.get(part)) else (0, 0) for part in parts
-        }
-        if len(parts) > LISTED:
-            total = [sum(each) for each in zip(*counts.values(), strict=True)]
-            name = self._column.name if self._column and self._wanted.by else "part"
-            counts = {f"{len(parts):,} values of {name}": (total[0], total[1])}
-        for part, (samples, shards) in counts.items():
-            self._account.warn(f"{part}: {several(samples, 'sample')} in {several(shards, 'shard')}")
+        counts = {part: (found.samples, found.shards) for part in parts if (found := self._series.get(part))}
+        for part in parts:
+            if part not in counts:
+                self._account.warn(f"{part}: no samples; no shards written")
+        if len(counts) > LISTED:
+            samples, shards = map(sum, zip(*counts.values(), strict=True))
+            what = f"values of {self._column.name}" if self._wanted.by and self._column else "parts"
+            counts = {f"{len(counts):,} {what}": (samples, shards)}
+        self._account.totals = [
+            f"{part}: {several(samples, 'sample')} in {several(shards, 'shard')}"
+            for part, (samples, shards) in counts.items()
+        ]
 
 
 def check_options(wanted: Wanted) -> None:

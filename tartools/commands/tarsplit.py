@@ -12,6 +12,7 @@ OUTPUT is a prefix or a pattern:
   dir/              dir/000000.tar ...
   train-%06d.tar    train-000000.tar ...; {shard:06d} means the same
   train.parquet     train-000000.parquet ...: tables that list the samples
+  {part}-%06d.tar   a set for each part, with --parts; for each value of cls, {cls} with --by cls
 
 New shards never mix with those of an earlier run: if any shard that OUTPUT can name exists, tarsplit writes nothing and
 fails. With --force the new shards replace the old set: once the last one is complete and its --post has succeeded,
@@ -25,10 +26,31 @@ A table lists samples that stay where they are; -n, -s and --shards count what t
 Web servers can't be listed. There, only the first shard and the inputs are checked before; with --force, old shards
 behind the last new one are named and stay. In an http: URL, write a pattern as %06d (with the 0) or {shard}.
 
---shards reads the inputs twice: stdin and pipe: are copied to --tmpdir first, which takes as much disk as they have
-bytes.
+--parts makes a set of shards for each part, whose name stands for {part} in OUTPUT. A hash of the key alone says in
+which part a sample is, so it is there in every run, order and sharding: the first part of --parts train:0.9,val:0.1 has
+the samples of tarfilter --hash 0:0.9. With --stratify FIELD, each part gets its share of the samples of each value of
+FIELD, exactly to one sample; again the sets depend on keys and values alone, but they change if samples are added.
+
+--by FIELD makes a set of shards for each value of FIELD, which stands for {FIELD} in OUTPUT; folders are made. There
+may be 1,000 values, because all their outputs are open at once; an object on a server takes up to 16 MB of memory
+meanwhile. A value that can't be a name in its folder is a failure that names the sample: one that is empty, has a slash
+or control characters, is .. or longer than 200 bytes, or differs from another one only in case or blanks.
+
+With parts, -n, -s, --shards, --start and --post are for each part. OUTPUT may be a name without a number, such as
+{part}.tar; then each part is one shard. The last shards of all parts appear when all samples have been read. --force
+removes old shards of the parts only; for values that the input does not have, they stay. -v says how many samples and
+shards each part has.
+
+--shards and --stratify read the inputs twice: stdin and pipe: are copied to --tmpdir first, which takes as much disk as
+they have bytes.
 
 Examples:
+  Split a data set 90/10, for training and validation:
+    tarsplit --parts train:0.9,val:0.1 -o '{part}-{shard:06d}.tar' all.tar
+  The same, with 90 percent of each class:
+    tarsplit --parts train:0.9,val:0.1 --stratify cls -o '{part}-{shard:06d}.tar' all.tar
+  Make shards for each class, in a folder of its own:
+    tarsplit --by cls -o 'classes/{cls}/{shard:06d}.tar' all.tar
   Make two shards of up to 1 GB from a folder:
     tar -cf - --sort=name -C raw train | tarsplit -s 1e9 -o imagenet_train --maxshards 2
   Add shards behind train-000099.tar, and replace what an interrupted run has left there:
