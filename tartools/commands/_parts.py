@@ -248,13 +248,9 @@ class Split:
         """Yield the part of each row of *inputs*."""
         from tartools.tables import schema
 
-        keyed = all(schema.KEY in part.schema.names for part in inputs.parts)
-        if isinstance(self._route, ByKey) and not self._reads and keyed:
+        if isinstance(self._route, ByKey) and not self._reads and has_keys(inputs):
             for rows in inputs.batches([schema.KEY]):
-                keys = schema.raw(rows.column(0)).to_pylist()
-                if None in keys:
-                    raise StorageError("a table has rows without a key, which --parts needs: tarindex makes it anew")
-                yield from self._route.of_keys(keys)
+                yield from self._route.of_keys(schema.raw(rows.column(0)).to_pylist())
             return
         quiet = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
         if self._wanted.stratify is not None:
@@ -297,6 +293,15 @@ class Split:
             f"{part}: {several(samples, 'sample')} in {several(shards, 'shard')}"
             for part, (samples, shards) in counts.items()
         ]
+
+
+def has_keys(inputs: Inputs) -> bool:
+    """Tell whether all *inputs* say the key of each sample."""
+    from tartools.tables import schema
+
+    if not all(schema.KEY in part.schema.names for part in inputs.parts):
+        return False
+    return not any(rows.column(0).null_count for rows in inputs.batches([schema.KEY]))
 
 
 def check_options(wanted: Wanted) -> None:

@@ -54,6 +54,8 @@ class Values:
             found = [self._value(sample, 0) for sample in batch]
         if None in found:
             sample = batch[found.index(None)]
+            if known is not None and batch.columns is not None:
+                raise SampleError(f"sample {sample.key!r} has no value in {self._column.name}", url=batch.columns.url)
             raise SampleError(
                 f"sample {sample.key!r} has no {self._column.name} (its fields: {field_list(sample.fields)}); "
                 f"tarfilter --fields-present {self._column.choices[0]} leaves out such samples",

@@ -8,6 +8,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -240,6 +242,27 @@ def test_a_sample_without_the_value_is_a_failure(run: Run, tmp_path: Path) -> No
             "tarsplit: stdin: sample 'b' has no cls (its fields: txt); tarfilter --fields-present cls leaves out such "
             "samples\n"
         )
+
+
+@pytest.mark.parametrize("form", ["tar", "parquet"])
+def test_tables_that_lack_keys_or_values(form: str, inside: Inside, tmp_path: Path) -> None:
+    """The shards have the keys; a value that a table lacks is a failure that names the sample."""
+    (tmp_path / "a.tar").write_bytes(make_tar(some(20)))
+    assert inside("tarindex", "-f", "cls", "a.tar", "-o", "t.parquet").status == 0
+    table = pq.read_table(tmp_path / "t.parquet")
+    pq.write_table(table.drop_columns(["__key__"]), tmp_path / "no.parquet")
+    for column in ("__key__", "cls"):
+        values = pa.array([None if row == 3 else value for row, value in enumerate(table.column(column).to_pylist())])
+        changed = table.set_column(table.schema.get_field_index(column), column, values)
+        pq.write_table(changed, tmp_path / f"{column}.parquet")
+    for name in ("no", "__key__"):
+        assert inside("tarsplit", *PARTS, f"{name}.parquet", "-o", f"o{name}-{{part}}.{form}").status == 0
+        assert parts_in(tmp_path, f"o{name}-*", inside) == expected(some(20), stratify=False)
+    for line in ([*PARTS, "--stratify", "cls", "-o", f"n-{{part}}.{form}"], ["--by", "cls", "-o", f"n-{{cls}}.{form}"]):
+        done = inside("tarsplit", *line, "cls.parquet")
+        assert (done.status, done.stdout) == (1, b"")
+        assert done.stderr == "tarsplit: cls.parquet: sample 'x/0001' has no value in cls\n"
+    assert not [*tmp_path.glob("n-*")]
 
 
 @pytest.mark.parametrize("output", ["{n}/{shard:06d}.tar", "{n}.parquet"])
