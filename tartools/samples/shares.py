@@ -91,6 +91,8 @@ def parts(text: str) -> tuple[Part, ...]:
 
     >>> parts("train:0.9,val:0.1")
     (Part(name='train', weight=9), Part(name='val', weight=1))
+    >>> [part.weight for part in parts("a:0.333,b:0.333,c:0.333")]
+    [333, 333, 334]
     """
     names, ratios = [], []
     for word in text.split(","):
