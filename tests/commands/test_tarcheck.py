@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import gc
 import gzip
 import io
 import json
@@ -315,9 +316,13 @@ def test_webdataset_does_what_the_profile_says(name: str, check: Check, tmp_path
     does, said = WEBDATASET[name]
     assert said in found["findings"][0]["reader"]
     urls = [str(tmp_path / name) for name in names]
+    keys = None
     try:
         keys = [each["__key__"] for each in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False)]
     except (ValueError, tarfile.ReadError):
+        pass
+    gc.collect()  # the files that it leaves open must not be found during another test
+    if keys is None:
         assert does == ENDS
         return
     assert does == (SPLITS if len(set(keys)) < len(keys) else LOSES if len(keys) < found["samples"] else ALL)
