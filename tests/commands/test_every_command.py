@@ -43,6 +43,7 @@ COMMANDS = {
     "tar2tsv": Case(("-f", "cls")),
     "tarfilter": Case(("--hash", "0:1"), writes_tar=True),
     "tarfirst": Case(("-f", "cls")),
+    "tarcheck": Case((), content=make_tar([("a.cls", b"1"), ("b.cls", b"2")]), reads=""),  # damage is what it prints
     "tarmix": Case(("1",), writes_tar=True),
     "tardiff": Case(("--digest",), trouble=2),
     "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n", reads="plan"),
