@@ -52,9 +52,8 @@ from tartools.errors import SampleError, StorageError, UsageError, shown
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.shards import numbering
-from tartools.shards.reading import Reading, check_shards, counted, one_by_one, read_batches, shard_batches
+from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.series import Limits, write_shards
-from tartools.shards.stream import ShardStream
 from tartools.shards.writing import Batches, Destination
 from tartools.storage.names.existing import between
 from tartools.storage.names.expand import expand
@@ -240,27 +239,10 @@ def even_counts(urls: Sequence[str], shards: int, reading: Reading, account: Acc
     Reads all inputs. Those that can be read only once are copied to the temporary directory of *reading*.
     Raises StorageError; SampleError if there are too few samples.
     """
+    from tartools.commands import _twice
     from tartools.shards.gathering import WORKERS, gather_results
-    from tartools.storage.copies import Copy
 
-    storage.check_inputs(urls)
-    copying = Account()
-    account.phase = Phase("copying", account=copying)
-
-    def count_copied(count: int) -> None:
-        copying.bytes_in += count
-
-    once = {at: url for at, url in enumerate(urls) if not storage.is_repeatable(url)}
-    copies = {at: Copy(url, reading.tmpdir, count_copied) for at, url in once.items()}
-
-    def shard(at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
-        copied = copies[at].open() if at in copies else None
-        return shard_batches(url, account, reading, ShardStream(url, account, reading.forks, copied))
-
-    def batches(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Batch]:
-        check_shards(urls, account)
-        return one_by_one(shard(at, url, account, reading) for at, url in enumerate(urls))
-
+    inputs = _twice.Twice(urls, reading, account)
     counts: list[int] = []
     most = min(cli.workers(0), WORKERS)
     silent = Account(lambda _: None)
@@ -269,12 +251,12 @@ def even_counts(urls: Sequence[str], shards: int, reading: Reading, account: Acc
     def count(found: Iterator[Batch]) -> int:
         return sum(map(len, counted(found, silent)))
 
-    if copies:  # other processes could not open these
-        counts.append(count(batches(urls, silent, reading)))
+    if inputs.copied:  # other processes could not open the copies
+        counts.append(count(inputs.batches(urls, silent, reading)))
     else:
         gather_results(urls, silent, reading, count, most, counts.append)
     account.phase = Phase("writing", sum(counts), lambda: account.samples_out)
-    return evenly(sum(counts), shards), batches
+    return evenly(sum(counts), shards), inputs.batches
 
 
 def evenly(count: int, shards: int) -> "Spread":

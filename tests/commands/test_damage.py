@@ -59,6 +59,7 @@ CASES = {
     "tar2tsv": Case(("-f", "cls"), 1),
     "tarfilter": Case(("--hash", "0:0.5", "--rest", "rest.tar"), 1),
     "tarfirst": Case(("-k", "nope"), 1, ()),
+    "tardedup": Case(("--rest", "rest.tar"), 1),
 }
 each = pytest.mark.parametrize("name", CASES)
 

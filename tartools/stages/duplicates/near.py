@@ -1,0 +1,194 @@
+"""Pictures that look alike, by difference hashes of 64 bits and mean colours: found by bands, not by all pairs.
+
+Two pictures are near if their hashes differ in *distance* bits at most, and the mean colours of their 16 parts, red,
+green and blue, by `COLOUR` at most and by `MEAN` on average. Pictures come in order of preference, and one is left out if it is near a kept one.
+
+A hash is cut into four bands of 16 bits. If two hashes differ in d bits, one of their bands differs in d // 4 at most:
+so pictures are grouped by each band, and one is only compared with those groups whose band is that near to its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any, NamedTuple
+
+COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
+COLOUR, MEAN = 8, 3  # of 255
+FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517
+BANDS, BITS = 4, 16
+LEAF = 512  # pictures that are compared with each other, all pairs
+PAIRS = 1 << 20  # compared at once
+
+
+class Pictures(NamedTuple):
+    """*hashes* (uint64) and *colours* (rows of 48 uint8) of pictures; without *colours* only hashes count."""
+
+    hashes: Any
+    colours: Any | None
+
+    def near(self, left: Any, right: Any, distance: int) -> Any:
+        """Return whether the pictures *left* are near those *right*: arrays of numbers that go together."""
+        import numpy as np
+
+        found = bits(self.hashes[left] ^ self.hashes[right]) <= distance
+        if self.colours is not None and found.any():
+            at = np.flatnonzero(found)
+            found[at] = self._alike(left[at], right[at])
+        return found
+
+    def _alike(self, left: Any, right: Any) -> Any:
+        import numpy as np
+
+        assert self.colours is not None
+        found = np.empty(len(left), bool)
+        for first in range(0, len(left), PAIRS >> 4):
+            some = slice(first, first + (PAIRS >> 4))
+            one, other = self.colours[left[some]], self.colours[right[some]]
+            apart = np.maximum(one, other) - np.minimum(one, other)
+            found[some] = (apart.max(axis=1) <= COLOUR) & (apart.sum(axis=1, dtype=np.int64) <= MEAN * COLOURS)
+        return found
+
+
+def bits(numbers: Any) -> Any:
+    """Return how many bits are set in each of *numbers*, uint64."""
+    import numpy as np
+
+    if hasattr(np, "bitwise_count"):
+        return np.bitwise_count(numbers)
+    eights = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # numpy 1
+    return eights[numbers[..., None].view(np.uint8)].sum(axis=-1, dtype=np.uint8)
+
+
+def first_near(pictures: Pictures, fixed: int, distance: int) -> Any:
+    """Return for each of *pictures*, which are in order of preference, the first kept one that it is near, or -1.
+
+    One with -1 is kept itself. The first *fixed* are kept in any case, and not compared with each other.
+
+    Holds: some 80 bytes per picture, and 100 MB. Time: grows with the pairs of kept pictures that have a band alike;
+    equal pictures count once.
+    """
+    import numpy as np
+
+    same = first_same(pictures)
+    numbers = np.arange(len(same))
+    found = np.full(len(same), -1)
+    found[fixed:] = np.where(same == numbers, -1, same)[fixed:]
+    distinct = numbers[same == numbers]
+    kept = distinct[distinct < fixed]
+    rest = distinct[distinct >= fixed]
+    killers = nearest(pictures, rest, kept, distance)
+    found[rest] = killers
+    thin(pictures, rest[killers < 0], distance, found)
+    again = fixed + np.flatnonzero(same[fixed:] != numbers[fixed:])
+    first = same[again]
+    found[again] = np.where(found[first] < 0, first, found[first])
+    return found
+
+
+def first_same(pictures: Pictures) -> Any:
+    """Return for each of *pictures* the first with the same hash and colours: in most cases itself.
+
+    A picture whose checksum another one has, too, may count as different from its equals: that costs time only.
+    """
+    import numpy as np
+
+    hashes, colours = pictures
+    check = np.zeros(len(hashes), np.uint64)
+    if colours is not None:
+        for number, column in enumerate(np.ascontiguousarray(colours).view(np.uint64).T):
+            check = (check ^ column) * np.uint64(0x9E3779B97F4A7C15 + 2 * number)
+    order = np.lexsort((check, hashes))  # stable: equal ones stay in order of preference
+    before, after = order[:-1], order[1:]
+    again = np.zeros(len(order), bool)
+    again[1:] = (hashes[before] == hashes[after]) & (check[before] == check[after])
+    if colours is not None:
+        at = np.flatnonzero(again)
+        for some in np.array_split(at, 1 + len(at) // (PAIRS >> 4)):
+            again[some] = (colours[order[some - 1]] == colours[order[some]]).all(axis=1)
+    groups = np.maximum.accumulate(np.where(again, 0, np.arange(len(order))))
+    found = np.empty(len(order), np.int64)
+    found[order] = order[groups]
+    return found
+
+
+def thin(pictures: Pictures, numbers: Any, distance: int, found: Any) -> Any:
+    """Return which of *numbers*, in order of preference, are kept; set in *found* what the others are near to."""
+    import numpy as np
+
+    if len(numbers) <= LEAF:
+        left, right = (side.ravel() for side in np.meshgrid(np.arange(len(numbers)), np.arange(len(numbers))))
+        later = np.flatnonzero(left < right)
+        left, right = left[later], right[later]
+        pairs = np.flatnonzero(pictures.near(numbers[left], numbers[right], distance))
+        order = pairs[np.lexsort((right[pairs], left[pairs]))]
+        for one, other in zip(numbers[left[order]].tolist(), numbers[right[order]].tolist(), strict=True):
+            if found[one] < 0 and found[other] < 0:
+                found[other] = one
+        return numbers[found[numbers] < 0]
+    half = len(numbers) // 2
+    kept = thin(pictures, numbers[:half], distance, found)
+    rest = numbers[half:]
+    found[rest] = nearest(pictures, rest, kept, distance)
+    return np.concatenate([kept, thin(pictures, rest[found[rest] < 0], distance, found)])
+
+
+def nearest(pictures: Pictures, numbers: Any, kept: Any, distance: int) -> Any:
+    """Return for each picture of *numbers* the first of *kept*, which ascend, that it is near; -1 if there is none."""
+    import numpy as np
+
+    found = np.full(len(numbers), len(pictures.hashes))
+    if len(numbers) and len(kept):
+        for some, candidates in candidate_pairs(pictures.hashes, numbers, kept, distance):
+            near = np.flatnonzero(pictures.near(numbers[some], candidates, distance))
+            np.minimum.at(found, some[near], candidates[near])
+    return np.where(found == len(pictures.hashes), -1, found)
+
+
+def candidate_pairs(hashes: Any, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs that may be near, up to a million at once: places in *numbers*, and of *kept*."""
+    import numpy as np
+
+    masks = [
+        sum(1 << bit for bit in chosen)
+        for count in range(distance // BANDS + 1)
+        for chosen in combinations(range(BITS), count)
+    ]
+    for band in range(BANDS):
+        theirs, mine = in_band(hashes[kept], band), in_band(hashes[numbers], band)
+        order = np.argsort(theirs, kind="stable")
+        begins = np.zeros((1 << BITS) + 1, np.int64)
+        np.cumsum(np.bincount(theirs, minlength=1 << BITS), out=begins[1:])
+        grouped = kept[order]
+        for mask in masks:
+            groups = mine ^ mask
+            counts = begins[groups + 1] - begins[groups]
+            places = np.flatnonzero(counts)
+            for some in chunks(counts[places]):
+                at = places[some]
+                lengths = counts[at]
+                steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+                yield np.repeat(at, lengths), grouped[np.repeat(begins[groups[at]], lengths) + steps]
+
+
+def in_band(hashes: Any, band: int) -> Any:
+    """Return 16 bits of each of *hashes*, every fourth one: neighbours in a picture are often alike."""
+    import numpy as np
+
+    found = np.zeros(len(hashes), np.int64)
+    for bit in range(BITS):
+        found |= ((hashes >> np.uint64(BANDS * bit + band)) & np.uint64(1)).astype(np.int64) << bit
+    return found
+
+
+def chunks(counts: Any) -> Iterator[slice]:
+    """Yield slices of *counts* whose sums are up to a million, or that are one count."""
+    import numpy as np
+
+    ends = np.cumsum(counts)
+    first = 0
+    while first < len(counts):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + PAIRS, "right")))
+        yield slice(first, last)
+        first = last
