@@ -6,7 +6,7 @@ these fields only, byte by byte ('jpg;png' is the first of these that a sample h
 copies that were resized or compressed again, also in another format.
 
 Pictures are near if their difference hashes (see --dhash in tarindex(1)) differ in at most --distance of 64 bits, and
-the means of red, green and blue in 4 by 4 parts of them by at most 8 of 255, and 3 on average. The hash alone would
+the means of red, green and blue in 4 by 4 parts of them by at most 12 of 255, and 3 on average. The hash alone would
 take blank pictures, skies and other soft gradients for copies of each other. --distance is 6 unless it is given: that
 finds copies of photographs; pictures with large parts of one colour may need more. Copies that are cropped, rotated,
 mirrored, or changed in brightness are not near. Pictures are compared as they are stored: EXIF does not rotate them.

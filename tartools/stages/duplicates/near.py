@@ -1,10 +1,12 @@
 """Pictures that look alike, by difference hashes of 64 bits and mean colours: found by bands, not by all pairs.
 
 Two pictures are near if their hashes differ in *distance* bits at most, and the mean colours of their 16 parts, red,
-green and blue, by `COLOUR` at most and by `MEAN` on average. Pictures come in order of preference, and one is left out if it is near a kept one.
+green and blue, by `COLOUR` at most and by `MEAN` on average. Pictures come in order of preference, and one is left out
+if it is near a kept one.
 
 A hash is cut into four bands of 16 bits. If two hashes differ in d bits, one of their bands differs in d // 4 at most:
-so pictures are grouped by each band, and one is only compared with those groups whose band is that near to its own.
+so pictures are grouped by each band, and one is only compared with those groups whose band is that near to its own. In
+a large group, such as that of blank pictures, only with those whose colours have about the same sum.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
-COLOUR, MEAN = 8, 3  # of 255
+COLOUR, MEAN = 12, 3  # of 255
 FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517
 BANDS, BITS = 4, 16
 LEAF = 512  # pictures that are compared with each other, all pairs
+LARGE = 256  # pictures; in a larger group not all are compared
+SUMS = 1 << 14  # more than the sum of the colours of a picture
 PAIRS = 1 << 20  # compared at once
 
 
@@ -27,11 +31,25 @@ class Pictures(NamedTuple):
     hashes: Any
     colours: Any | None
 
-    def near(self, left: Any, right: Any, distance: int) -> Any:
-        """Return whether the pictures *left* are near those *right*: arrays of numbers that go together."""
+    def sums(self, numbers: Any) -> Any:
+        """Return the sum of the colours of each picture of *numbers*; of near ones it is about the same."""
         import numpy as np
 
-        found = bits(self.hashes[left] ^ self.hashes[right]) <= distance
+        if self.colours is None:
+            return np.zeros(len(numbers), np.int64)
+        return self.colours[numbers].sum(axis=1, dtype=np.int64)
+
+    def near(self, left: Any, right: Any, distance: int, band: int = 0) -> Any:
+        """Return whether the pictures *left* are near those *right*: arrays of numbers that go together.
+
+        Of pictures that would meet in a band before *band*, too, this is false.
+        """
+        import numpy as np
+
+        apart = self.hashes[left] ^ self.hashes[right]
+        found = bits(apart) <= distance
+        for before in range(band if found.any() else 0):
+            found &= bits(apart & np.uint64(sum(1 << BANDS * bit + before for bit in range(BITS)))) > distance // BANDS
         if self.colours is not None and found.any():
             at = np.flatnonzero(found)
             found[at] = self._alike(left[at], right[at])
@@ -139,14 +157,14 @@ def nearest(pictures: Pictures, numbers: Any, kept: Any, distance: int) -> Any:
 
     found = np.full(len(numbers), len(pictures.hashes))
     if len(numbers) and len(kept):
-        for some, candidates in candidate_pairs(pictures.hashes, numbers, kept, distance):
-            near = np.flatnonzero(pictures.near(numbers[some], candidates, distance))
+        for band, some, candidates in candidate_pairs(pictures, numbers, kept, distance):
+            near = np.flatnonzero(pictures.near(numbers[some], candidates, distance, band))
             np.minimum.at(found, some[near], candidates[near])
     return np.where(found == len(pictures.hashes), -1, found)
 
 
-def candidate_pairs(hashes: Any, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs that may be near, up to a million at once: places in *numbers*, and of *kept*."""
+def candidate_pairs(pictures: Pictures, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[int, Any, Any]]:
+    """Yield pairs that may be near, up to a million at once: the band, places in *numbers*, and pictures of *kept*."""
     import numpy as np
 
     masks = [
@@ -154,21 +172,27 @@ def candidate_pairs(hashes: Any, numbers: Any, kept: Any, distance: int) -> Iter
         for count in range(distance // BANDS + 1)
         for chosen in combinations(range(BITS), count)
     ]
+    my_sums, sums = pictures.sums(numbers), pictures.sums(kept)
     for band in range(BANDS):
-        theirs, mine = in_band(hashes[kept], band), in_band(hashes[numbers], band)
-        order = np.argsort(theirs, kind="stable")
-        begins = np.zeros((1 << BITS) + 1, np.int64)
-        np.cumsum(np.bincount(theirs, minlength=1 << BITS), out=begins[1:])
+        mine, theirs = in_band(pictures.hashes[numbers], band), in_band(pictures.hashes[kept], band)
+        order = np.lexsort((sums, theirs))
+        keys = theirs[order] * SUMS + sums[order]
+        bounds = np.zeros((1 << BITS) + 1, np.int64)
+        np.cumsum(np.bincount(theirs, minlength=1 << BITS), out=bounds[1:])
         grouped = kept[order]
         for mask in masks:
             groups = mine ^ mask
-            counts = begins[groups + 1] - begins[groups]
-            places = np.flatnonzero(counts)
-            for some in chunks(counts[places]):
-                at = places[some]
-                lengths = counts[at]
+            places = np.flatnonzero(bounds[groups + 1] > bounds[groups])
+            groups = groups[places]
+            begins, ends = bounds[groups], bounds[groups + 1]
+            large = np.flatnonzero(ends - begins > LARGE)
+            for found, side, far in ((begins, "left", -MEAN * COLOURS), (ends, "right", MEAN * COLOURS)):
+                near = np.clip(my_sums[places[large]] + far, 0, SUMS - 1)
+                found[large] = np.searchsorted(keys, groups[large] * SUMS + near, side)
+            for some in chunks(ends - begins):
+                lengths = (ends - begins)[some]
                 steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-                yield np.repeat(at, lengths), grouped[np.repeat(begins[groups[at]], lengths) + steps]
+                yield band, np.repeat(places[some], lengths), grouped[np.repeat(begins[some], lengths) + steps]
 
 
 def in_band(hashes: Any, band: int) -> Any:
