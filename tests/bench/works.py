@@ -297,6 +297,29 @@ def filtering() -> Work:
     )
 
 
+def duplicates() -> list[Work]:
+    """Leave out equal samples, and find which of a million pictures look alike."""
+    near = 'python -P "$(dirname "$READERS")/near.py"'
+    count = "cut -f 2 <(tar2tsv --noheader --nokey -f 'txt' \"$B\" | sort -u) | wc -l"
+    return [
+        Work(
+            "dedup-B",
+            Line("tardedup --by txt", 'tardedup -q --by txt "$B" -o "$OUT/x.tar"'),
+            (Line("tarsort", 'tarsort "$B" -o "$OUT/x.tar"'), Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"')),
+            (),
+            f'test "$(tar -tf "$OUT/x.tar" | wc -l)" = $((2 * $({count})))',
+        ),
+        Work(
+            "near-1m",
+            Line("1 M pictures, bands", f"{near} bands 1000000"),
+            (Line("30 K pictures, all pairs", f"{near} pairs 30000", rounds=1),),
+            (Goal(60), Goal(500, figure="memory")),
+            f"{near} bands 10000 && {near} pairs 10000",
+            by_name=True,
+        ),
+    ]
+
+
 def tables() -> list[Work]:
     """A table is made of an archive, and read instead of it."""
     rows = 'python -c "import sys, pyarrow.parquet as p; print(p.read_metadata(sys.argv[1]).num_rows)" "$OUT/x.parquet"'
@@ -358,5 +381,15 @@ def scaling() -> list[Work]:
 
 WORKS = {
     work.name: work
-    for work in (*pipes(), *outputs(), *runs(), *tables(), filtering(), reading("A", 0), reading("B", 1), *scaling())
+    for work in (
+        *pipes(),
+        *outputs(),
+        *runs(),
+        *tables(),
+        *duplicates(),
+        filtering(),
+        reading("A", 0),
+        reading("B", 1),
+        *scaling(),
+    )
 }

@@ -186,9 +186,10 @@ def candidate_pairs(pictures: Pictures, numbers: Any, kept: Any, distance: int) 
             groups = groups[places]
             begins, ends = bounds[groups], bounds[groups + 1]
             large = np.flatnonzero(ends - begins > LARGE)
-            for found, side, far in ((begins, "left", -MEAN * COLOURS), (ends, "right", MEAN * COLOURS)):
-                near = np.clip(my_sums[places[large]] + far, 0, SUMS - 1)
-                found[large] = np.searchsorted(keys, groups[large] * SUMS + near, side)
+            sums_near = my_sums[places[large]]
+            least, most = np.maximum(sums_near - MEAN * COLOURS, 0), np.minimum(sums_near + MEAN * COLOURS, SUMS - 1)
+            begins[large] = np.searchsorted(keys, groups[large] * SUMS + least, "left")
+            ends[large] = np.searchsorted(keys, groups[large] * SUMS + most, "right")
             for some in chunks(ends - begins):
                 lengths = (ends - begins)[some]
                 steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
