@@ -204,9 +204,8 @@ def say(sides: "Sequence[Side]", pairs: Iterable[bytes], account: Account) -> No
 
     found = [pair_of(record).side for record in pairs]
     if found:
-        leaked = found.count(AGAINST)
-        behind = f", {leaked:,} of them like one of --against" if sides[1:] else ""
-        account.warn(f"{several(len(found), 'sample')} of {sides[-1].samples:,} are like another one{behind}")
+        leaked = f", {found.count(AGAINST):,} of them of samples of --against" if sides[1:] else ""
+        account.warn(f"{several(len(found), 'duplicate')} among {several(sides[-1].samples, 'sample')}{leaked}")
     for side in sides:
         if side.without:
             where = "of --against " if side.number == AGAINST else ""

@@ -79,7 +79,7 @@ def test_copies_of_photographs_are_found_and_nothing_else(run: Run, tmp_path: Pa
     (tmp_path / "b.tar").write_bytes(make_tar(members[3000:]))
     line = ["tardedup", "--near", "jpg;png;webp", "a.tar", "b.tar", "-o", "o.tar", "--report", "r.tsv", "-p", "2"]
     done = run(*line, "--rest", "rest.tar")
-    assert (done.status, done.stderr) == (0, "tardedup: 100 samples of 5,100 are like another one\n")
+    assert (done.status, done.stderr) == (0, "tardedup: 100 duplicates among 5,100 samples\n")
     assert pairs_in(tmp_path / "r.tsv") == {f"q/{number:04d}": f"p/{number:04d}" for number in chosen}
     assert members_of((tmp_path / "o.tar").read_bytes()) == members[:5000]
     assert members_of((tmp_path / "rest.tar").read_bytes()) == members[5000:]
@@ -245,7 +245,7 @@ def test_no_sample_of_the_validation_set_stays(run: Run, tmp_path: Path) -> None
         "-o",
         "o.tar",
     )
-    assert done.stderr == "tardedup: 2 samples of 6 are like another one, 2 of them like one of --against\n"
+    assert done.stderr == "tardedup: 2 duplicates among 6 samples, 2 of them of samples of --against\n"
     assert keys_in((tmp_path / "o.tar").read_bytes()) == ["t/0", "t/1", "t/3", "t/5"]
     assert pairs_in(tmp_path / "r.tsv") == {"t/2": "v/2", "t/4": "v/4"}
     good(run, "tarindex", "--hash", "jpg", "v.tar", "-o", "v.parquet")
@@ -311,7 +311,7 @@ def test_odd_pictures(run: Run, tmp_path: Path) -> None:
         done = run(
             "tardedup", "--near", "jpg", *inputs, "-o", "o.tar", "--report", "r.tsv", "--html", "p.html", "--force"
         )
-        assert done == (0, b"", "tardedup: 12 samples of 24 are like another one\n")
+        assert done == (0, b"", "tardedup: 12 duplicates among 24 samples\n")
         assert pairs_in(tmp_path / "r.tsv") == {f"again/{key}": key for key in found}
         page = (tmp_path / "p.html").read_text()
         assert page.count('<span class="face pair"><img') == page.count('"><img alt="kept.jpg') + 12 == 12
