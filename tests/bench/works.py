@@ -300,7 +300,7 @@ def filtering() -> Work:
 def duplicates() -> list[Work]:
     """Leave out equal samples, and find which of a million pictures look alike."""
     near = 'python -P "$(dirname "$READERS")/near.py"'
-    count = "cut -f 2 <(tar2tsv --noheader --nokey -f 'txt' \"$B\" | sort -u) | wc -l"
+    count = 'tar2tsv --noheader --nokey -f txt "$B" | LC_ALL=C sort -u | wc -l'
     return [
         Work(
             "dedup-B",

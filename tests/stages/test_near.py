@@ -54,7 +54,7 @@ def pictures(seed: int, count: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize(("distance", "fixed"), [(0, 0), (3, 0), (6, 0), (6, 300), (6, 600), (7, 1), (12, 0), (15, 0)])
 def test_as_one_by_one(distance: int, fixed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small limits, so that all ways of comparing are taken."""
-    for name, value in (("LEAF", 80), ("LARGE", 5), ("PAIRS", 1 << 11)):
+    for name, value in (("LEAF", 80), ("ROWS", 7), ("LARGE", 5), ("PAIRS", 1 << 11)):
         monkeypatch.setattr(near, name, value)
     hashes, colours = pictures(distance + fixed, 600)
     found = near.first_near(near.Pictures(hashes, colours), fixed, distance)

@@ -19,7 +19,8 @@ COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
 COLOUR, MEAN = 12, 3  # of 255
 FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517
 BANDS, BITS = 4, 16
-LEAF = 512  # pictures that are compared with each other, all pairs
+LEAF, ROWS = 2000, 128  # pictures that are compared with each other, all pairs; so many at once
+PARTS = 8  # of more pictures: each is compared with what is kept of those before
 LARGE = 256  # pictures; in a larger group not all are compared
 SUMS = 1 << 14  # more than the sum of the colours of a picture
 PAIRS = 1 << 20  # compared at once
@@ -50,16 +51,18 @@ class Pictures(NamedTuple):
         found = bits(apart) <= distance
         for before in range(band if found.any() else 0):
             found &= bits(apart & np.uint64(sum(1 << BANDS * bit + before for bit in range(BITS)))) > distance // BANDS
-        if self.colours is not None and found.any():
+        if found.any():
             at = np.flatnonzero(found)
-            found[at] = self._alike(left[at], right[at])
+            found[at] = self.alike(left[at], right[at])
         return found
 
-    def _alike(self, left: Any, right: Any) -> Any:
+    def alike(self, left: Any, right: Any) -> Any:
+        """Return whether the colours of the pictures *left* are near those of *right*."""
         import numpy as np
 
-        assert self.colours is not None
-        found = np.empty(len(left), bool)
+        found = np.ones(len(left), bool)
+        if self.colours is None:
+            return found
         for first in range(0, len(left), PAIRS >> 4):
             some = slice(first, first + (PAIRS >> 4))
             one, other = self.colours[left[some]], self.colours[right[some]]
@@ -135,20 +138,27 @@ def thin(pictures: Pictures, numbers: Any, distance: int, found: Any) -> Any:
     import numpy as np
 
     if len(numbers) <= LEAF:
-        left, right = (side.ravel() for side in np.meshgrid(np.arange(len(numbers)), np.arange(len(numbers))))
-        later = np.flatnonzero(left < right)
-        left, right = left[later], right[later]
-        pairs = np.flatnonzero(pictures.near(numbers[left], numbers[right], distance))
-        order = pairs[np.lexsort((right[pairs], left[pairs]))]
-        for one, other in zip(numbers[left[order]].tolist(), numbers[right[order]].tolist(), strict=True):
+        for one, other in all_pairs(pictures, numbers, distance):
             if found[one] < 0 and found[other] < 0:
                 found[other] = one
         return numbers[found[numbers] < 0]
-    half = len(numbers) // 2
-    kept = thin(pictures, numbers[:half], distance, found)
-    rest = numbers[half:]
-    found[rest] = nearest(pictures, rest, kept, distance)
-    return np.concatenate([kept, thin(pictures, rest[found[rest] < 0], distance, found)])
+    kept = numbers[:0]
+    for part in np.array_split(numbers, PARTS):
+        found[part] = nearest(pictures, part, kept, distance)
+        kept = np.concatenate([kept, thin(pictures, part[found[part] < 0], distance, found)])
+    return kept
+
+
+def all_pairs(pictures: Pictures, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of *numbers* that are near, in order."""
+    import numpy as np
+
+    hashes = pictures.hashes[numbers]
+    for first in range(0, len(numbers), ROWS):
+        near = bits(hashes[first : first + ROWS, None] ^ hashes[None, first:]) <= distance
+        left, right = (first + side for side in np.nonzero(np.triu(near, 1)))
+        alike = pictures.alike(numbers[left], numbers[right])
+        yield from zip(numbers[left[alike]].tolist(), numbers[right[alike]].tolist(), strict=True)
 
 
 def nearest(pictures: Pictures, numbers: Any, kept: Any, distance: int) -> Any:
