@@ -44,6 +44,7 @@ COMMANDS = {
     "tarfilter": Case(("--hash", "0:1"), writes_tar=True),
     "tarfirst": Case(("-f", "cls")),
     "tardedup": Case((), writes_tar=True),
+    "tarmix": Case(("1",), writes_tar=True),
     "tardiff": Case(("--digest",), trouble=2),
     "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n", reads="plan"),
     "tarindex": Case(("-o", "-"), reads=""),
