@@ -4,9 +4,10 @@ Two pictures are near if their hashes differ in *distance* bits at most, and the
 green and blue, by `COLOUR` at most and by `MEAN` on average. Pictures come in order of preference, and one is left out
 if it is near a kept one.
 
-A hash is cut into four bands of 16 bits. If two hashes differ in d bits, one of their bands differs in d // 4 at most:
-so pictures are grouped by each band, and one is only compared with those groups whose band is that near to its own. In
-a large group, such as that of blank pictures, only with those whose colours have about the same sum.
+A hash is cut into four bands of 16 bits. If two hashes differ in 6 bits, one of the first three bands differs in 1 bit
+at most, or the fourth is the same (see `radius`): so pictures are grouped by each band, and one is only compared with
+those groups whose band is that near to its own. In a large group, such as that of blank pictures, only with those whose
+colours have about the same sum.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Pictures(NamedTuple):
         apart = self.hashes[left] ^ self.hashes[right]
         found = bits(apart) <= distance
         for before in range(band if found.any() else 0):
-            found &= bits(apart & np.uint64(sum(1 << BANDS * bit + before for bit in range(BITS)))) > distance // BANDS
+            mask = np.uint64(sum(1 << BANDS * bit + before for bit in range(BITS)))
+            found &= bits(apart & mask) > radius(distance, before)
         if found.any():
             at = np.flatnonzero(found)
             found[at] = self.alike(left[at], right[at])
@@ -177,13 +179,10 @@ def candidate_pairs(pictures: Pictures, numbers: Any, kept: Any, distance: int) 
     """Yield pairs that may be near, up to a million at once: the band, places in *numbers*, and pictures of *kept*."""
     import numpy as np
 
-    masks = [
-        sum(1 << bit for bit in chosen)
-        for count in range(distance // BANDS + 1)
-        for chosen in combinations(range(BITS), count)
-    ]
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept)
     for band in range(BANDS):
+        counts = range(radius(distance, band) + 1)
+        masks = [sum(1 << bit for bit in chosen) for count in counts for chosen in combinations(range(BITS), count)]
         mine, theirs = in_band(pictures.hashes[numbers], band), in_band(pictures.hashes[kept], band)
         order = np.lexsort((sums, theirs))
         keys = theirs[order] * SUMS + sums[order]
@@ -204,6 +203,17 @@ def candidate_pairs(pictures: Pictures, numbers: Any, kept: Any, distance: int) 
                 lengths = (ends - begins)[some]
                 steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
                 yield band, np.repeat(places[some], lengths), grouped[np.repeat(begins[some], lengths) + steps]
+
+
+def radius(distance: int, band: int) -> int:
+    """Return in how many bits of *band* hashes at *distance* may differ, and be found there; -1 if none is looked for.
+
+    If all bands differed in more bits, the hashes would in more than *distance*.
+
+    >>> [radius(6, band) for band in range(4)], [radius(0, band) for band in range(4)]
+    ([1, 1, 1, 0], [0, -1, -1, -1])
+    """
+    return (distance + BANDS - band) // BANDS - 1
 
 
 def in_band(hashes: Any, band: int) -> Any:
