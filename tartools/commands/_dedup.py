@@ -169,7 +169,7 @@ class Side:
 
         account.phase = Phase("comparing")
         if self.inputs.copied:
-            blocks = work(self.inputs.batches(self.urls, account, self.reading), 0, False)
+            blocks = work(self.inputs.batches(account, self.reading), 0, False)
         else:
             blocks = gather(self.urls, account, self.reading, work, lambda _: None, most=self.most)
         for record in records_of(blocks):
@@ -211,7 +211,7 @@ class Side:
             with closing_upstream(batches):
                 yield from (sample.own() for sample in one_by_one(map(iter, batches)))
             return
-        batches = self.inputs.batches(self.urls, again, self.reading._replace(ranges=True))
+        batches = self.inputs.batches(again, self.reading._replace(ranges=True))
         first, wanted = 0, iter(positions)
         position = next(wanted)
         with closing_upstream(batches):

@@ -47,7 +47,7 @@ def write(
         return
     account.phase = Phase("writing", side.samples, lambda: account.settled)
     plainly = reading._replace(ranges=True, listed=False)
-    batches = counted(side.inputs.batches(side.urls, account, plainly), account)
+    batches = counted(side.inputs.batches(account, plainly), account)
     write_samples(checked(batches, side, account), Flags(pairs).of, outputs, account)
 
 
