@@ -11,6 +11,7 @@ complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2tsv -d
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarcat -d 'Concatenate shards.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarcheck -d 'Find what is wrong with a data set.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarcreate -d 'Make a tar from a plan, or from a folder.'
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tardedup -d 'Leave out samples that occur again, or pictures that look alike.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tardiff -d 'Compare two data sets, sample by sample.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarfilter -d 'Choose samples by their fields, their keys, or a share of them.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarfirst -d 'Write the first file that matches.'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,12 +40,16 @@ class Outputs(NamedTuple):
 def check_rest(rest: str, output: cli.Output, inputs: Sequence[str]) -> None:
     """Check the output *rest* before anything is read. Raises: UsageError if it is *output* too; as `check_output`."""
     storage.check_output(rest, output.force, inputs)
-    both = Url(rest), Url(output.url)
-    same = both[0] == both[1]
-    if all(url.is_local for url in both):
-        same = os.path.realpath(both[0].removeprefix("file:")) == os.path.realpath(both[1].removeprefix("file:"))
-    if same:
+    if same_file(rest, output.url):
         raise UsageError("-o and --rest are one file", url=rest)
+
+
+def same_file(one: str, other: str) -> bool:
+    """Tell whether both outputs are one file, or one object."""
+    both = Url(one), Url(other)
+    if all(url.is_local for url in both):
+        return os.path.realpath(both[0].removeprefix("file:")) == os.path.realpath(both[1].removeprefix("file:"))
+    return both[0] == both[1]
 
 
 def write(
@@ -62,7 +66,7 @@ def write(
         _write_rows(urls, wanted, columns, outputs, account, reading)
     else:
         plainly = reading._replace(ranges=not wanted.reads, listed=not wanted.by_key, columns=columns)
-        _write_samples(counted(read_batches(urls, account, plainly), account), wanted, outputs, account)
+        write_samples(counted(read_batches(urls, account, plainly), account), wanted.flags, outputs, account)
 
 
 def _columns_tell(urls: Sequence[str], columns: Sequence[str], wanted: Filter) -> bool:
@@ -80,12 +84,14 @@ def _columns_tell(urls: Sequence[str], columns: Sequence[str], wanted: Filter) -
     return True
 
 
-def _write_samples(batches: Iterable[Batch], wanted: Filter, outputs: Outputs, account: Account) -> None:
-    """Write the samples of *batches* to *outputs*; in one pass."""
+def write_samples(
+    batches: Iterable[Batch], flags: Callable[[Batch], Iterable[bool]], outputs: Outputs, account: Account
+) -> None:
+    """Write the samples of *batches* to *outputs*, as their *flags* say; in one pass."""
     with closing_upstream(batches), ExitStack() as stack:
         writers = _writers(outputs.destinations, stack)
         for batch in batches:
-            for first, last, flag in runs(wanted.flags(batch)):
+            for first, last, flag in runs(flags(batch)):
                 writer = writers[flag]
                 if writer is None:
                     account.left_out += last - first
@@ -123,12 +129,18 @@ def _write_rows(
     account: Account,
     reading: Reading,
 ) -> None:
-    """Write *outputs* from the rows of *urls*: tables list their samples, and shards get them by their places."""
+    """Write *outputs* from the rows of *urls*."""
+    from tartools.shards import listing
+
+    inputs = listing.listed(urls, account, listing.Indexing(reading._replace(forks=False), cli.workers(0)))
+    write_rows(inputs, _flags(urls, inputs, wanted, columns, account, reading), outputs, account, reading)
+
+
+def write_rows(inputs: Inputs, flags: Any, outputs: Outputs, account: Account, reading: Reading) -> None:
+    """Write *outputs* from the rows of *inputs*, as *flags* say, an array. Tables list samples; shards get them."""
     from tartools.shards import listing
     from tartools.tables.writing import RowBatch
 
-    inputs = listing.listed(urls, account, listing.Indexing(reading._replace(forks=False), cli.workers(0)))
-    flags = _flags(urls, inputs, wanted, columns, account, reading)
     account.samples_in += inputs.rows
     destinations = [
         listing.TableDestination(each.url, each.force, inputs) if is_table_name(each.url) else each

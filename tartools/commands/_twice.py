@@ -1,4 +1,4 @@
-"""How tarsplit reads its inputs twice: to count samples, and then to write them."""
+"""How inputs are read twice: to look at samples, and then to write them."""
 
 from __future__ import annotations
 
@@ -40,15 +40,20 @@ class Twice:
         once = {at: url for at, url in enumerate(urls) if not storage.is_repeatable(url)}
         self._copies = {at: Copy(url, reading.tmpdir, count_copied) for at, url in once.items()}
 
-    def batches(self, account: Account) -> Iterator[Batch]:
-        """Return all samples, in batches. Whoever takes them counts them."""
-        check_shards(self._urls, account)
-        return one_by_one(self._shard(at, url, account) for at, url in enumerate(self._urls))
+    @property
+    def copied(self) -> bool:
+        """Whether there are copies, which other processes can't open."""
+        return bool(self._copies)
 
-    def _shard(self, at: int, url: str, account: Account) -> Iterator[Batch]:
+    def batches(self, account: Account, reading: Reading | None = None) -> Iterator[Batch]:
+        """Return all samples, in batches; as *reading* says, if it is given. Whoever takes them counts them."""
+        check_shards(self._urls, account)
+        reading = reading or self._reading
+        return one_by_one(self._shard(at, url, account, reading) for at, url in enumerate(self._urls))
+
+    def _shard(self, at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
         copied = self._copies[at].open() if at in self._copies else None
-        stream = ShardStream(url, account, self._reading.forks, copied)
-        return shard_batches(url, account, self._reading, stream)
+        return shard_batches(url, account, reading, ShardStream(url, account, reading.forks, copied))
 
     def gathered(
         self, work: Work[Result], collect: Callable[[Result], object], *, remote: bool = False
@@ -60,7 +65,7 @@ class Twice:
         def counting(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Result]:
             return work(counted(batches, silent), number, forked)
 
-        if self._copies:  # other processes could not open these
+        if self.copied:
             collect((yield from counting(self.batches(silent), 0, False)))
             return
         most = min(cli.workers(0), WORKERS)

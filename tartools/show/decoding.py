@@ -84,27 +84,50 @@ def facts(member: Member, decode: bool) -> tuple[int | None, int | None, str | N
     return header.width, header.height, header.form, header.mode, broken
 
 
+class Likeness(NamedTuple):
+    """What a picture looks like: its difference *hash* of 64 bits, *colours* (48 bytes), and its number of *pixels*."""
+
+    hash: int
+    colours: bytes
+    pixels: int
+
+
 def difference_hash(member: Member) -> int | None:
-    """Return the difference hash, 64 bits, of the picture *member*; None if it is broken or has too many pixels.
+    """Return the difference hash of the picture *member*: see `likeness`.
 
-    Pillow converts the picture to grey ("L") and resizes it to 9 by 8 pixels (Lanczos). Row by row, from the top left,
-    a bit is 1 if a pixel is darker than its right neighbour; the first bit is the highest.
-
-    Holds: the decoded picture. Raises: TarToolsError if the payload can't be read.
+    None if it is broken or has too many pixels. Raises: TarToolsError if the payload can't be read.
     """
-    from PIL import Image
-
     try:
-        with _opened(member) as opened:
-            if math.prod(opened.size) > MOST:
-                return None
-            grey = opened.convert("L").resize((9, 8), Image.Resampling.LANCZOS).tobytes()
+        return likeness(member, colours=False).hash
     except TarToolsError:
         raise
     except Exception:  # each format has its own
         return None
+
+
+def likeness(member: Member, colours: bool = True) -> Likeness:
+    """Return what the picture *member* looks like, as it is stored: it is not rotated as EXIF says.
+
+    Pillow converts the picture to grey ("L") and resizes it to 9 by 8 pixels (Lanczos). Row by row, from the top left,
+    a bit of the hash is 1 if a pixel is darker than its right neighbour; the first bit is the highest. *colours* are
+    the means of red, green and blue in 4 by 4 parts of the picture, row by row; transparent parts are grey then, and
+    values of more than 8 bits are scaled. Of an animation it is the first frame.
+
+    Holds: the decoded picture, three times. Raises: any exception that Pillow raises for a picture that is damaged or
+    cut; TooLargeError for one of more than 89,478,485 pixels.
+    """
+    from PIL import Image
+
+    with _opened(member) as opened:
+        pixels = math.prod(opened.size)
+        if pixels > MOST:
+            raise too_large(pixels)
+        grey = opened.convert("L").resize((9, 8), Image.Resampling.LANCZOS).tobytes()
+        means = b""
+        if colours:
+            means = on_grey(in_colour(opened)).resize((4, 4), Image.Resampling.BOX).tobytes()
     bits = (grey[9 * row + x] < grey[9 * row + x + 1] for row in range(8) for x in range(8))
-    return sum(bit << 63 - number for number, bit in enumerate(bits))
+    return Likeness(sum(bit << 63 - number for number, bit in enumerate(bits)), means, pixels)
 
 
 def decoded(member: Member, width: int, height: int) -> Image:
@@ -122,14 +145,21 @@ def decoded(member: Member, width: int, height: int) -> Image:
     with _opened(member) as opened:
         pixels = math.prod(opened.size)
         if not reduced(opened, max(width, height)):
-            raise TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MOST} pixels")
+            raise too_large(pixels)
         opened.load()
         turn(opened)
         picture = in_colour(opened) if opened.mode in NO_AVERAGE or "transparency" in opened.info else opened
         picture.thumbnail((width, height), Image.Resampling.BICUBIC)
         picture = in_colour(picture)  # the rest of the conversion, now of few pixels
-    if picture.mode == "RGB":
-        return picture
+    return on_grey(picture)
+
+
+def on_grey(picture: Image) -> Image:
+    """Return *picture*, RGB, grey or RGBA, as RGB, with grey in place of what is transparent."""
+    from PIL import Image
+
+    if picture.mode != "RGBA":
+        return picture if picture.mode == "RGB" else picture.convert("RGB")
     ground = Image.new("RGB", picture.size, GREY)
     ground.paste(picture, mask=picture.getchannel("A"))
     return ground
@@ -137,6 +167,11 @@ def decoded(member: Member, width: int, height: int) -> Image:
 
 class TooLargeError(Exception):
     """A picture that has too many pixels to be shown; it may be sound."""
+
+
+def too_large(pixels: int) -> TooLargeError:
+    """Return the failure of a picture of so many *pixels*."""
+    return TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MOST} pixels")
 
 
 @contextmanager

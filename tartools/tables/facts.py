@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tartools.errors import SampleError, UsageError
+from tartools.samples.digests import payload_digests
 from tartools.samples.sample import Batch, Sample, field_name
 from tartools.samples.values import Column, blanks, field_list, lookup, parse_column
 from tartools.tables import schema
@@ -18,7 +19,7 @@ from tartools.tar import ContiguousGroups, Member, read_range
 NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 OWN = (schema.SHARD, schema.VERSION, schema.INDEX, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
 NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
-PIECE = 1 << 20  # bytes of a payload that are held
+DIGEST = 16  # bytes
 PICTURE = (("width", "int"), ("height", "int"), ("format", "string"), ("mode", "string"), ("broken", "string"))
 
 Described = tuple[int | None, int | None, str | None, str | None, str | None]  # a picture, as PICTURE has it
@@ -72,7 +73,7 @@ class Wanted(NamedTuple):
             found[column.name, ""] = value and value_of(value[0])
         for field in self.hashed:
             member = sample.member(field)
-            found[f"{field}.blake2b", "digest"] = member and digest(member)
+            found[f"{field}.blake2b", "digest"] = member and payload_digests([member], DIGEST)[0]
         for field in self.likened:
             member = sample.member(field)
             if self.likeness is not None:
@@ -143,16 +144,6 @@ def in_memory(batch: Batch) -> Batch:
     ]
     starts = [begin - start for begin in groups.starts]
     return Batch(ContiguousGroups(held, groups.keys, starts, members, groups.firsts), batch.shard)
-
-
-def digest(member: Member) -> bytes:
-    """Return the BLAKE2b digest, of 16 bytes, of the payload of *member*. Holds: 1 MiB of it."""
-    from hashlib import blake2b
-
-    found = blake2b(digest_size=16)
-    for start in range(member.data, member.data + member.size, PIECE):
-        found.update(read_range(member.source, start, min(start + PIECE, member.data + member.size)))
-    return found.digest()
 
 
 def value_of(text: object) -> object:

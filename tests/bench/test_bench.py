@@ -176,7 +176,7 @@ def test_what_works_ask_for_is_there() -> None:
         names = [line.name for line in work.lines]
         assert len(set(names)) == len(names), work.name
         assert {goal.beside for goal in work.goals} <= {"", *names[1:]}, work.name
-        assert work.sets, work.name
+        assert work.sets or work.name == "near-1m", work.name  # which draws hashes at random
 
 
 def test_a_work_that_is_not_there_is_a_usage_error(bench: Bench) -> None:

@@ -304,6 +304,29 @@ def filtering() -> Work:
     )
 
 
+def duplicates() -> list[Work]:
+    """Leave out equal samples, and find which of a million pictures look alike."""
+    near = 'python -P "$(dirname "$READERS")/near.py"'
+    count = 'tar2tsv --noheader --nokey -f txt "$B" | LC_ALL=C sort -u | wc -l'
+    return [
+        Work(
+            "dedup-B",
+            Line("tardedup --by txt", 'tardedup -q --by txt "$B" -o "$OUT/x.tar"'),
+            (Line("tarsort", 'tarsort "$B" -o "$OUT/x.tar"'), Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"')),
+            (),
+            f'test "$(tar -tf "$OUT/x.tar" | wc -l)" = $((2 * $({count})))',
+        ),
+        Work(
+            "near-1m",
+            Line("1 M pictures, bands", f"{near} bands 1000000"),
+            (Line("30 K pictures, all pairs", f"{near} pairs 30000", rounds=1),),
+            (Goal(60), Goal(500, figure="memory")),
+            f"{near} bands 10000 && {near} pairs 10000",
+            by_name=True,
+        ),
+    ]
+
+
 def mixing() -> Work:
     """Mix two shards, each a third of B, until one ends; webdataset only reads them."""
     shards = 'tarsplit --shards 3 "$B" -o "$OUT/s" >/dev/null'
@@ -386,6 +409,7 @@ WORKS = {
         *outputs(),
         *runs(),
         *tables(),
+        *duplicates(),
         filtering(),
         mixing(),
         reading("A", 0),

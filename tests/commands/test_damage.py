@@ -60,6 +60,7 @@ CASES = {
     "tarfilter": Case(("--hash", "0:0.5", "--rest", "rest.tar"), 1),
     "tarmix": Case(("--stop", "all", "1"), 7),
     "tarfirst": Case(("-k", "nope"), 1, ()),
+    "tardedup": Case(("--rest", "rest.tar"), 1),
 }
 each = pytest.mark.parametrize("name", CASES)
 

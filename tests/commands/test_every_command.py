@@ -44,6 +44,7 @@ COMMANDS = {
     "tarfilter": Case(("--hash", "0:1"), writes_tar=True),
     "tarfirst": Case(("-f", "cls")),
     "tarcheck": Case((), content=make_tar([("a.cls", b"1"), ("b.cls", b"2")]), reads=""),  # damage is what it prints
+    "tardedup": Case((), writes_tar=True),
     "tarmix": Case(("1",), writes_tar=True),
     "tardiff": Case(("--digest",), trouble=2),
     "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n", reads="plan"),
@@ -417,7 +418,7 @@ def test_links_are_reported_and_the_rest_is_complete(name: str, main: Main) -> N
 def test_the_shared_ways_to_name_inputs(name: str, main: Main) -> None:
     """Braces, wildcards and lists mean the same everywhere."""
     for letter in "ab":
-        Path(f"{letter}.tar").write_bytes(make_tar([(f"{letter}.cls", b"1")]))
+        Path(f"{letter}.tar").write_bytes(make_tar([(f"{letter}.cls", letter.encode())]))
     Path("list").write_text("{a,b}.tar\n")
     runs = []
     for inputs in (["a.tar", "b.tar"], ["{a,b}.tar"], ["?.tar"], ["-T", "list"], ["file:a.tar", "pipe:cat b.tar"]):

@@ -61,12 +61,19 @@ class Chosen(NamedTuple):
 
 
 def write(
-    samples: Iterator[Sample], sink: Sink, title: str, choice: Choice, side: int, workers: int, account: Account
+    samples: Iterator[Sample],
+    sink: Sink,
+    title: str,
+    choice: Choice,
+    side: int,
+    workers: int,
+    account: Account,
+    faces: int = 1,
 ) -> tuple[Chosen, Overview]:
     """Write the page of *samples* with this *title*; return what is on it, and how all samples are.
 
     Counts are those of all samples, or of the first ones, if these were chosen; their pictures are all decoded.
-    Pictures have up to *side* pixels. *workers* threads decode them.
+    Pictures have up to *side* pixels; *faces* of a sample are side by side. *workers* threads decode them.
 
     Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; those that are drawn,
     owned. Raises: TarToolsError.
@@ -86,7 +93,7 @@ def write(
             account.phase = Phase("reading")
             samples = reservoir.draw(checked(samples, found, workers), choice.drawn, choice.seed, account)
         work = ordered.mapped(
-            audible(samples), lambda item: make_tile(*item, side), workers, lambda: None, window=AHEAD
+            audible(samples), lambda item: make_tile(*item, side, faces), workers, lambda: None, window=AHEAD
         )
         tiles: list[Tile] = []
         with closing(work):

@@ -61,8 +61,10 @@ def embedded(payload: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(payload).decode()}"
 
 
-def make_tile(sample: Sample, audible: bool, side: int) -> Tile:
+def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> Tile:
     """Return the tile of *sample*, with pictures of up to *side* pixels; its sounds are embedded if *audible*.
+
+    The first *faces* members that have one are drawn side by side, the others below.
 
     Holds: the tile, and one decoded picture. Raises: StorageError if the file of the sample has become shorter.
     """
@@ -72,16 +74,17 @@ def make_tile(sample: Sample, audible: bool, side: int) -> Tile:
     marks += [f"{mark(f.name)}={f.found.value}" for f in fields if f.found.value]
     broken = [Broken(printable(sample.key), f.name, f.broken, f.sound) for f in fields if f.broken]
     marks += [f"{IS}={BROKEN}"] if broken else []
-    shown = next((f for f in fields if f.face), None)
-    face = shown.face if shown else f'<span class="kind">{safe(" ".join(f.name for f in fields))}</span>'
+    shown = [f for f in fields if f.face][:faces]
+    face = "".join(f.face for f in shown) or f'<span class="kind">{safe(" ".join(f.name for f in fields))}</span>'
+    beside = "face pair" if faces > 1 else "face"
     key = f'<span class="folder">{safe(folder + slash)}</span>{safe(base)}'
     parts = [
         f'<li class="tile" data-values="{safe_lines(marks)}">',
-        f'<button type="button" class="open" aria-haspopup="dialog"><span class="face">{face}</span>',
+        f'<button type="button" class="open" aria-haspopup="dialog"><span class="{beside}">{face}</span>',
         f'<span class="key">{key}</span></button>',
         *(f.player for f in fields),
         '<dl class="fields">',
-        *(row(f, drawn=f is not shown) for f in fields),
+        *(row(f, drawn=f not in shown) for f in fields),
         "</dl></li>",
     ]
     return Tile(printable(sample.key), "".join(parts), broken)

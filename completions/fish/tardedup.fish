@@ -1,0 +1,42 @@
+# Made by python -m tartools.commands._manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        set file (string replace -r -- '^~/' "$HOME/" $file)
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        set -l names
+        if head -c 4 "$file" 2>/dev/null | grep -q PAR1
+            set names (env tartools completion table "$file" 2>/dev/null |
+        sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p')
+        else
+            set names (tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u)
+        end
+        test -n "$names"; or continue  # no archive
+        printf '%s\n' $names
+        return
+    end
+end
+complete -c tardedup -l by -x -a '(__tartools_fields)' -d 'Samples with equal payloads of these fields: \'jpg txt\'.'
+complete -c tardedup -l near -x -a '(__tartools_fields)' -d 'Samples whose pictures in this field look alike.'
+complete -c tardedup -l distance -x -d 'How many bits of 64 may differ, up to 15. Default: 6.'
+complete -c tardedup -l keep -x -a 'first largest' -d 'Which sample is kept of those alike. Default: first.'
+complete -c tardedup -l against -r -F -d 'Leave out samples that are like one in this shard or table, too.'
+complete -c tardedup -l missing -x -a 'keep' -d 'Keep samples that can\'t be compared; otherwise they are an error.'
+complete -c tardedup -l rest -r -F -d 'Write the samples left out to this.'
+complete -c tardedup -l report -r -F -d 'List what is like what, as TSV.'
+complete -c tardedup -l html -r -F -d 'Write a page of pairs for a browser: one file.'
+complete -c tardedup -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 0.'
+complete -c tardedup -s M -l memory -x -d 'Memory for data that waits, such as 64M or 1e9. Default: 256M.'
+complete -c tardedup -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
+complete -c tardedup -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
+complete -c tardedup -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tardedup -l lax -d 'Accept shards without an end-of-archive block.'
+complete -c tardedup -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
+complete -c tardedup -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
+complete -c tardedup -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tardedup -s z -l gzip -d 'Compress with gzip; OUTPUT may not end in another compression\'s suffix.'
+complete -c tardedup -l progress -d 'Show progress even if stderr is not a terminal.'
+complete -c tardedup -s q -l quiet -d 'Show neither progress nor warnings.'
+complete -c tardedup -s v -l verbose -d 'Print one line of totals on stderr at the end.'
+complete -c tardedup -l version -d 'Show the version and exit.'
+complete -c tardedup -s h -l help -d 'Show this help and exit.'

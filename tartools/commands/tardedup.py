@@ -1,0 +1,212 @@
+r"""Leave out samples that occur again, or pictures that look alike.
+
+Reads the samples of each SHARD and writes those that are like none before them, in their order. Without --by and
+--near, samples are alike if all their fields are: names and payloads, whatever the keys. --by compares the payloads of
+these fields only, byte by byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it finds
+copies that were resized or compressed again, also in another format.
+
+Pictures are near if their difference hashes (see --dhash in tarindex(1)) differ in at most --distance of 64 bits, and
+the means of red, green and blue in 4 by 4 parts of them by at most 12 of 255, and 3 on average. The hash alone would
+take blank pictures, skies and other soft gradients for copies of each other. --distance is 6 unless it is given: that
+finds copies of photographs; pictures with large parts of one colour may need more. Copies that are cropped, rotated,
+mirrored, or changed in brightness are not near. Pictures are compared as they are stored: EXIF does not rotate them.
+Of an animation it is the first frame.
+
+Of samples that are alike the first is kept, or with --keep largest the one with the most pixels (with --by and without
+either: the one that takes most bytes in the archive; of equally large ones, the first). Near is not the same as equal:
+A may be near B, and B near C, but not A near C. So samples are taken in the order of preference, and one is left out if
+it is near one that is kept. Each sample that is left out has one that is kept and that it is near.
+
+--against names other shards or tables: samples that are like one of these are left out too, whatever --keep says. These
+are not written. So no picture of the validation set is in the training set:
+
+  tardedup --near jpg --against val.tar 'train-*.tar' -o train.tar
+
+A sample that lacks a field to compare, or whose picture does not decode, is an error; --missing keep keeps it and says
+how many there are.
+
+--report writes a line for each sample that is left out: its key and shard, those of the kept one, and the distance (0
+unless pictures are near). The columns are key, shard, kept_key, kept_shard, distance, escaped as tar2tsv does. --html
+writes a page of pairs, side by side: the 200 with the largest distance. OUTPUT appears after these.
+
+Inputs are read twice, first to compare, then to write; stdin is copied to --tmpdir. If inputs are tables that have the
+columns FIELD.blake2b (for --by) or FIELD.dhash (for --near), and FIELD.width and FIELD.height for --keep largest, only
+pictures that may be near another are read to compare them. OUTPUT and --rest may end in .parquet: that is a table,
+which lists the samples and moves none (see TABLES in tartools(7)). Digests need -M bytes of memory, and 70 bytes per
+sample in --tmpdir beyond that; --near holds some 250 bytes for each picture.
+
+Examples:
+  Leave out samples that occur again, whatever their keys:
+    tardedup 'train-*.tar' -o unique.tar
+  Leave out pictures that occur again, byte by byte:
+    tardedup --by jpg 'train-*.tar' -o unique.tar
+  Leave out pictures that look alike, keep the largest of each, and look at the pairs:
+    tardedup --near jpg --keep largest --html pairs.html 'train-*.tar' -o unique.tar
+  List which pictures look alike, and write nothing else:
+    tardedup --near jpg --report pairs.tsv 'train-*.tar' -o /dev/null
+  Leave out training pictures that are in the validation set, and keep them apart:
+    tardedup --near jpg --against val.tar 'train-*.tar' -o clean.tar --rest leaked.tar
+  Look at pictures once, and list those that are kept by several distances:
+    tarindex --dhash jpg 'train-*.tar' -o train.parquet
+    tardedup --near jpg --distance 3 train.parquet -o strict.parquet
+    tardedup --near jpg --distance 10 train.parquet -o loose.parquet
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tartools import cli, storage
+from tartools.cli import Option
+from tartools.errors import UsageError, several
+from tartools.samples.account import Account
+from tartools.storage.names.expand import expand
+
+if TYPE_CHECKING:
+    from tartools.commands._dedup import Comparison, Side
+
+FARTHEST = 15  # bits of a distance; more would be more than a picture with each other
+
+
+def bits(text: str) -> int:
+    """Return the distance *text*. Raises: ValueError."""
+    if not text.isascii() or not text.isdecimal() or int(text) > FARTHEST:
+        raise ValueError(f"not a number of bits from 0 to {FARTHEST}: {text!r}")
+    return int(text)
+
+
+class Alike(cli.Group):
+    """Which samples are alike, and which of them is kept."""
+
+    by: Annotated[
+        str | None, Option("--by", metavar="NAMES", help="Samples with equal payloads of these fields: 'jpg txt'.")
+    ] = None
+    near: Annotated[
+        str | None, Option("--near", metavar="FIELD", help="Samples whose pictures in this field look alike.")
+    ] = None
+    distance: Annotated[
+        int | None,
+        Option(
+            "--distance", metavar="BITS", parser=bits, default="6", help="How many bits of 64 may differ, up to 15."
+        ),
+    ] = None
+    keep: Annotated[Literal["first", "largest"], Option("--keep", help="Which sample is kept of those alike.")] = (
+        "first"
+    )
+    against: Annotated[
+        list[str] | None,
+        Option("--against", metavar="URL", help="Leave out samples that are like one in this shard or table, too."),
+    ] = None
+    missing: Annotated[
+        Literal["keep"] | None,
+        Option("--missing", help="Keep samples that can't be compared; otherwise they are an error."),
+    ] = None
+
+
+class Outputs(cli.Group):
+    """What is written besides the kept samples."""
+
+    rest: Annotated[str | None, Option("--rest", metavar="URL", help="Write the samples left out to this.")] = None
+    report: Annotated[str | None, Option("--report", metavar="FILE", help="List what is like what, as TSV.")] = None
+    page: Annotated[
+        str | None, Option("--html", metavar="FILE", help="Write a page of pairs for a browser: one file.")
+    ] = None
+
+
+class Means(cli.Group):
+    """How it is done."""
+
+    parallel: cli.Parallel = 0
+    memory: cli.Memory = 256 << 20
+    tmpdir: cli.TmpDir = None
+
+
+@cli.command(__doc__)
+def tardedup(
+    account: Account, source: cli.Inputs, alike: Alike, output: cli.Output, others: Outputs, means: Means
+) -> None:
+    """Run the command."""
+    comparison = the_comparison(alike)
+    urls = expand(*source.named)
+    against = expand(alike.against, [], "\n") if alike.against is not None else []
+    if "-" in against and "-" in urls:
+        raise UsageError("stdin can be read only once: it is --against and input too")
+    check_outputs([*urls, *against], output, others)
+    from tartools.commands import _dedup, _duplicates, _pairs
+    from tartools.shards.reading import Reading
+    from tartools.stages.duplicates.pairs import AGAINST, INPUT
+    from tartools.stages.sorting.externalsort import Spool, external_sort
+
+    reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
+    most = cli.workers(means.parallel)
+    sides = [_dedup.Side(INPUT, urls, reading, account, most)]
+    if against:
+        sides.insert(0, _dedup.Side(AGAINST, against, reading, account, most))
+    part = means.memory // 4
+    if others.report is not None:
+        for side in sides:
+            side.names = Spool(part // 2, means.tmpdir)
+    if _pairs.writes_table(output, others.rest):
+        _dedup.check_listable(urls)
+    sort = partial(external_sort, memory=part, tmpdir=means.tmpdir)
+    pairs = Spool(part, means.tmpdir)
+    for record in _duplicates.find(sides, comparison, account, sort):
+        pairs.add(record)
+    if others.report is not None:
+        _pairs.write_report(pairs, sides, others.report, output.force, sort)
+    if others.page is not None:
+        _pairs.write_page(pairs, sides, comparison, others.page, output.force)
+    _pairs.write(sides[-1], pairs, output, others.rest, account, reading)
+    say(sides, pairs, account)
+
+
+def the_comparison(alike: Alike) -> "Comparison":
+    """Return what is to be compared. Raises: UsageError."""
+    from tartools.commands._dedup import Comparison
+    from tartools.stages import select
+
+    if alike.by is not None and alike.near is not None:
+        raise UsageError("--by and --near exclude each other: pictures that are equal are near, too")
+    if alike.near is None and alike.distance is not None:
+        raise UsageError("--distance is that of pictures, and there is no --near")
+    if alike.missing and alike.by is None and alike.near is None:
+        raise UsageError("--missing is for samples without what --by or --near names")
+    words = select.parse_words([alike.by or alike.near or ""])
+    if any(word.new for word in words) or (not words and (alike.by, alike.near) != (None, None)):
+        raise UsageError("--by takes names of fields, in quotes: 'jpg txt', or 'jpg;png' for either; --near takes one")
+    choices = [word.choices for word in words]
+    if alike.near is not None and len(choices) > 1:
+        raise UsageError("--near takes one field; 'jpg;png' is the first of these that a sample has")
+    near = choices[0] if alike.near is not None else None
+    distance = 6 if alike.distance is None else alike.distance
+    return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing is not None)
+
+
+def check_outputs(inputs: Sequence[str], output: cli.Output, others: Outputs) -> None:
+    """Check all outputs before anything is read. Raises: UsageError, StorageError."""
+    from tartools.commands._filter import same_file
+
+    given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
+    seen: dict[str, str] = {}
+    for option, url in given.items():
+        if url is None:
+            continue
+        storage.check_output(url, output.force, inputs)
+        for other, taken in seen.items():
+            if same_file(taken, url) and url != "/dev/null":
+                raise UsageError(f"{other} and {option} are one file", url=url)
+        seen[option] = url
+
+
+def say(sides: "Sequence[Side]", pairs: Iterable[bytes], account: Account) -> None:
+    """Say how many samples were left out, and how many could not be compared."""
+    from tartools.stages.duplicates.pairs import AGAINST, pair_of
+
+    found = [pair_of(record).side for record in pairs]
+    if found:
+        leaked = f", {found.count(AGAINST):,} of them of samples of --against" if sides[1:] else ""
+        account.warn(f"{several(len(found), 'duplicate')} among {several(sides[-1].samples, 'sample')}{leaked}")
+    for side in sides:
+        if side.without:
+            where = "of --against " if side.number == AGAINST else ""
+            account.warn(f"{several(side.without, 'sample')} {where}could not be compared, and stayed")

@@ -1,0 +1,239 @@
+"""Pictures that look alike, by difference hashes of 64 bits and mean colours: found by bands, not by all pairs.
+
+Two pictures are near if their hashes differ in *distance* bits at most, and the mean colours of their 16 parts, red,
+green and blue, by `COLOUR` at most and by `MEAN` on average. Pictures come in order of preference, and one is left out
+if it is near a kept one.
+
+A hash is cut into four bands of 16 bits. If two hashes differ in 6 bits, one of the first three bands differs in 1 bit
+at most, or the fourth is the same (see `radius`): so pictures are grouped by each band, and one is only compared with
+those groups whose band is that near to its own. In a large group, such as that of blank pictures, only with those whose
+colours have about the same sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any, NamedTuple
+
+COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
+COLOUR, MEAN = 12, 3  # of 255
+FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517
+BANDS, BITS = 4, 16
+LEAF, ROWS = 2000, 128  # pictures that are compared with each other, all pairs; so many at once
+PARTS = 8  # of more pictures: each is compared with what is kept of those before
+LARGE = 256  # pictures; in a larger group not all are compared
+SUMS = 1 << 14  # more than the sum of the colours of a picture
+PAIRS = 1 << 20  # compared at once
+
+
+class Pictures(NamedTuple):
+    """*hashes* (uint64) and *colours* (rows of 48 uint8) of pictures; without *colours* only hashes count."""
+
+    hashes: Any
+    colours: Any | None
+
+    def sums(self, numbers: Any) -> Any:
+        """Return the sum of the colours of each picture of *numbers*; of near ones it is about the same."""
+        import numpy as np
+
+        if self.colours is None:
+            return np.zeros(len(numbers), np.int64)
+        return self.colours[numbers].sum(axis=1, dtype=np.int64)
+
+    def near(self, left: Any, right: Any, distance: int, band: int = 0) -> Any:
+        """Return whether the pictures *left* are near those *right*: arrays of numbers that go together.
+
+        Of pictures that would meet in a band before *band*, too, this is false.
+        """
+        import numpy as np
+
+        apart = self.hashes[left] ^ self.hashes[right]
+        found = bits(apart) <= distance
+        for before in range(band if found.any() else 0):
+            mask = np.uint64(sum(1 << BANDS * bit + before for bit in range(BITS)))
+            found &= bits(apart & mask) > radius(distance, before)
+        if found.any():
+            at = np.flatnonzero(found)
+            found[at] = self.alike(left[at], right[at])
+        return found
+
+    def alike(self, left: Any, right: Any) -> Any:
+        """Return whether the colours of the pictures *left* are near those of *right*."""
+        import numpy as np
+
+        found = np.ones(len(left), bool)
+        if self.colours is None:
+            return found
+        for first in range(0, len(left), PAIRS >> 4):
+            some = slice(first, first + (PAIRS >> 4))
+            one, other = self.colours[left[some]], self.colours[right[some]]
+            apart = np.maximum(one, other) - np.minimum(one, other)
+            found[some] = (apart.max(axis=1) <= COLOUR) & (apart.sum(axis=1, dtype=np.int64) <= MEAN * COLOURS)
+        return found
+
+
+def bits(numbers: Any) -> Any:
+    """Return how many bits are set in each of *numbers*, uint64."""
+    import numpy as np
+
+    if hasattr(np, "bitwise_count"):
+        return np.bitwise_count(numbers)
+    eights = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # numpy 1
+    return eights[numbers[..., None].view(np.uint8)].sum(axis=-1, dtype=np.uint8)
+
+
+def first_near(pictures: Pictures, fixed: int, distance: int) -> Any:
+    """Return for each of *pictures*, which are in order of preference, the first kept one that it is near, or -1.
+
+    One with -1 is kept itself. The first *fixed* are kept in any case, and not compared with each other.
+
+    Holds: some 80 bytes per picture, and 100 MB. Time: grows with the pairs of kept pictures that have a band alike;
+    equal pictures count once.
+    """
+    import numpy as np
+
+    same = first_same(pictures)
+    numbers = np.arange(len(same))
+    found = np.full(len(same), -1)
+    found[fixed:] = np.where(same == numbers, -1, same)[fixed:]
+    distinct = numbers[same == numbers]
+    kept = distinct[distinct < fixed]
+    rest = distinct[distinct >= fixed]
+    killers = nearest(pictures, rest, kept, distance)
+    found[rest] = killers
+    thin(pictures, rest[killers < 0], distance, found)
+    again = fixed + np.flatnonzero(same[fixed:] != numbers[fixed:])
+    first = same[again]
+    found[again] = np.where(found[first] < 0, first, found[first])
+    return found
+
+
+def first_same(pictures: Pictures) -> Any:
+    """Return for each of *pictures* the first with the same hash and colours: in most cases itself.
+
+    A picture whose checksum another one has, too, may count as different from its equals: that costs time only.
+    """
+    import numpy as np
+
+    hashes, colours = pictures
+    check = np.zeros(len(hashes), np.uint64)
+    if colours is not None:
+        for number, column in enumerate(np.ascontiguousarray(colours).view(np.uint64).T):
+            check = (check ^ column) * np.uint64(0x9E3779B97F4A7C15 + 2 * number)
+    order = np.lexsort((check, hashes))  # stable: equal ones stay in order of preference
+    before, after = order[:-1], order[1:]
+    again = np.zeros(len(order), bool)
+    again[1:] = (hashes[before] == hashes[after]) & (check[before] == check[after])
+    if colours is not None:
+        at = np.flatnonzero(again)
+        for some in np.array_split(at, 1 + len(at) // (PAIRS >> 4)):
+            again[some] = (colours[order[some - 1]] == colours[order[some]]).all(axis=1)
+    groups = np.maximum.accumulate(np.where(again, 0, np.arange(len(order))))
+    found = np.empty(len(order), np.int64)
+    found[order] = order[groups]
+    return found
+
+
+def thin(pictures: Pictures, numbers: Any, distance: int, found: Any) -> Any:
+    """Return which of *numbers*, in order of preference, are kept; set in *found* what the others are near to."""
+    import numpy as np
+
+    if len(numbers) <= LEAF:
+        for one, other in all_pairs(pictures, numbers, distance):
+            if found[one] < 0 and found[other] < 0:
+                found[other] = one
+        return numbers[found[numbers] < 0]
+    kept = numbers[:0]
+    for part in np.array_split(numbers, PARTS):
+        found[part] = nearest(pictures, part, kept, distance)
+        kept = np.concatenate([kept, thin(pictures, part[found[part] < 0], distance, found)])
+    return kept
+
+
+def all_pairs(pictures: Pictures, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of *numbers* that are near, in order."""
+    import numpy as np
+
+    hashes = pictures.hashes[numbers]
+    for first in range(0, len(numbers), ROWS):
+        near = bits(hashes[first : first + ROWS, None] ^ hashes[None, first:]) <= distance
+        left, right = (first + side for side in np.nonzero(np.triu(near, 1)))
+        alike = pictures.alike(numbers[left], numbers[right])
+        yield from zip(numbers[left[alike]].tolist(), numbers[right[alike]].tolist(), strict=True)
+
+
+def nearest(pictures: Pictures, numbers: Any, kept: Any, distance: int) -> Any:
+    """Return for each picture of *numbers* the first of *kept*, which ascend, that it is near; -1 if there is none."""
+    import numpy as np
+
+    found = np.full(len(numbers), len(pictures.hashes))
+    if len(numbers) and len(kept):
+        for band, some, candidates in candidate_pairs(pictures, numbers, kept, distance):
+            near = np.flatnonzero(pictures.near(numbers[some], candidates, distance, band))
+            np.minimum.at(found, some[near], candidates[near])
+    return np.where(found == len(pictures.hashes), -1, found)
+
+
+def candidate_pairs(pictures: Pictures, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[int, Any, Any]]:
+    """Yield pairs that may be near, up to a million at once: the band, places in *numbers*, and pictures of *kept*."""
+    import numpy as np
+
+    my_sums, sums = pictures.sums(numbers), pictures.sums(kept)
+    for band in range(BANDS):
+        counts = range(radius(distance, band) + 1)
+        masks = [sum(1 << bit for bit in chosen) for count in counts for chosen in combinations(range(BITS), count)]
+        mine, theirs = in_band(pictures.hashes[numbers], band), in_band(pictures.hashes[kept], band)
+        order = np.lexsort((sums, theirs))
+        keys = theirs[order] * SUMS + sums[order]
+        bounds = np.zeros((1 << BITS) + 1, np.int64)
+        np.cumsum(np.bincount(theirs, minlength=1 << BITS), out=bounds[1:])
+        grouped = kept[order]
+        for mask in masks:
+            groups = mine ^ mask
+            places = np.flatnonzero(bounds[groups + 1] > bounds[groups])
+            groups = groups[places]
+            begins, ends = bounds[groups], bounds[groups + 1]
+            large = np.flatnonzero(ends - begins > LARGE)
+            sums_near = my_sums[places[large]]
+            least, most = np.maximum(sums_near - MEAN * COLOURS, 0), np.minimum(sums_near + MEAN * COLOURS, SUMS - 1)
+            begins[large] = np.searchsorted(keys, groups[large] * SUMS + least, "left")
+            ends[large] = np.searchsorted(keys, groups[large] * SUMS + most, "right")
+            for some in chunks(ends - begins):
+                lengths = (ends - begins)[some]
+                steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+                yield band, np.repeat(places[some], lengths), grouped[np.repeat(begins[some], lengths) + steps]
+
+
+def radius(distance: int, band: int) -> int:
+    """Return in how many bits of *band* hashes at *distance* may differ, and be found there; -1 if none is looked for.
+
+    If all bands differed in more bits, the hashes would in more than *distance*.
+
+    >>> [radius(6, band) for band in range(4)], [radius(0, band) for band in range(4)]
+    ([1, 1, 1, 0], [0, -1, -1, -1])
+    """
+    return (distance + BANDS - band) // BANDS - 1
+
+
+def in_band(hashes: Any, band: int) -> Any:
+    """Return 16 bits of each of *hashes*, every fourth one: neighbours in a picture are often alike."""
+    import numpy as np
+
+    found = np.zeros(len(hashes), np.int64)
+    for bit in range(BITS):
+        found |= ((hashes >> np.uint64(BANDS * bit + band)) & np.uint64(1)).astype(np.int64) << bit
+    return found
+
+
+def chunks(counts: Any) -> Iterator[slice]:
+    """Yield slices of *counts* whose sums are up to a million, or that are one count."""
+    import numpy as np
+
+    ends = np.cumsum(counts)
+    first = 0
+    while first < len(counts):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + PAIRS, "right")))
+        yield slice(first, last)
+        first = last

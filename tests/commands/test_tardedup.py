@@ -1,0 +1,406 @@
+"""tardedup, through the installed command: what is left out, and why, from shards and from tables."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import re
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image, ImageDraw
+
+from tests.commands.conftest import Inside
+from tests.conftest import Run, make_tar, members_of
+from tests.tables.test_tables import anything, good
+
+Members = list[tuple[str, bytes]]
+
+
+def keys_in(content: bytes) -> list[str]:
+    """Return the keys of the samples in the archive *content*, in order."""
+    return list(dict.fromkeys(re.sub(r"\.[^/]*$", "", name) for name, _ in members_of(content)))
+
+
+def photograph(seed: int, width: int = 80, height: int = 60) -> Image.Image:
+    """Return a picture like no other: soft colours, and shapes."""
+    draw = np.random.default_rng(seed)
+    colours = draw.integers(0, 256, (int(draw.integers(3, 7)), int(draw.integers(3, 7)), 3), dtype=np.uint8)
+    picture = Image.fromarray(colours).resize((width, height), Image.Resampling.BICUBIC)
+    pencil = ImageDraw.Draw(picture)
+    for _ in range(int(draw.integers(1, 6))):
+        left, top = int(draw.integers(0, width)), int(draw.integers(0, height))
+        box = (left, top, left + int(draw.integers(4, width)), top + int(draw.integers(4, height)))
+        colour = (int(draw.integers(256)), int(draw.integers(256)), int(draw.integers(256)))
+        (pencil.ellipse if draw.random() < 0.5 else pencil.rectangle)(box, fill=colour)
+    return picture
+
+
+def stored(picture: Image.Image, form: str = "JPEG", **options: object) -> bytes:
+    """Return *picture* as a file."""
+    file = io.BytesIO()
+    picture.save(file, form, **options)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def copied(picture: Image.Image, seed: int) -> tuple[str, bytes]:
+    """Return field and payload of a copy of *picture*: of another size, and compressed again."""
+    draw = random.Random(seed)
+    scale = draw.choice([0.6, 0.8, 1, 1.5, 3])
+    again = picture.resize((round(picture.width * scale), round(picture.height * scale)), Image.Resampling.BICUBIC)
+    form, field = draw.choice([("JPEG", "jpg"), ("JPEG", "jpg"), ("WEBP", "webp"), ("PNG", "png")])
+    return field, stored(again, form, quality=draw.randrange(50, 95))
+
+
+def pairs_in(report: Path) -> dict[str, str]:
+    """Return which key was kept for each one that was left out."""
+    head, *rows = [line.split("\t") for line in report.read_text().splitlines()]
+    assert head == ["key", "shard", "kept_key", "kept_shard", "distance"]
+    assert len({row[0] for row in rows}) == len(rows)
+    return {row[0]: row[2] for row in rows}
+
+
+def test_copies_of_photographs_are_found_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    """All 100 of 100 among 5,000; with table and without, at any -p."""
+    members: Members = [(f"p/{number:04d}.jpg", stored(photograph(number), quality=90)) for number in range(5000)]
+    chosen = sorted(random.Random(1).sample(range(5000), 100))
+    for number in chosen:
+        field, payload = copied(Image.open(io.BytesIO(members[number][1])), number)
+        members.append((f"q/{number:04d}.{field}", payload))
+    (tmp_path / "a.tar").write_bytes(make_tar(members[:3000]))
+    (tmp_path / "b.tar").write_bytes(make_tar(members[3000:]))
+    line = ["tardedup", "--near", "jpg;png;webp", "a.tar", "b.tar", "-o", "o.tar", "--report", "r.tsv", "-p", "2"]
+    done = run(*line, "--rest", "rest.tar")
+    assert (done.status, done.stderr) == (0, "tardedup: 100 duplicates among 5,100 samples\n")
+    assert pairs_in(tmp_path / "r.tsv") == {f"q/{number:04d}": f"p/{number:04d}" for number in chosen}
+    assert members_of((tmp_path / "o.tar").read_bytes()) == members[:5000]
+    assert members_of((tmp_path / "rest.tar").read_bytes()) == members[5000:]
+
+
+@pytest.fixture(scope="module")
+def data_set(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Members]:
+    """Return a folder with two shards of pictures and copies of these, tables of them, and a set for validation."""
+    folder = tmp_path_factory.mktemp("data")
+    members: Members = []
+    for number in range(40):
+        key = f"{'x/' * (number % 2)}{number:03d}"
+        scale = 1 + number // 25 / 2
+        picture = photograph(number % 25, round(80 * scale), round(60 * scale))
+        if number % 9 == 4:
+            picture = Image.new("RGB", picture.size, (number % 2 * 255, 40, 90))
+        members += [(f"{key}.jpg", stored(picture, quality=80)), (f"{key}.cls", b"%d" % (number % 6))]
+    for name, part in (
+        ("a", members[:50]),
+        ("b", members[50:]),
+        ("v", [(f"v/{n}", data) for n, data in members[6:12]]),
+    ):
+        (folder / f"{name}.tar").write_bytes(make_tar(part))
+        for line in (
+            ["--dhash", "jpg", "--hash", "jpg cls", "--pictures", "-o", f"{name}.parquet"],
+            ["-o", f"{name}0.parquet"],
+        ):
+            subprocess.run(["tarindex", f"{name}.tar", *line], cwd=folder, check=True)
+    return folder, members
+
+
+LINES = [
+    ["--near", "jpg"],
+    ["--near", "jpg", "--distance", "0"],
+    ["--near", "jpg", "--keep", "largest"],
+    ["--by", "jpg"],
+    ["--by", "cls"],
+    ["--by", "cls jpg", "--against", "v0.parquet"],
+    ["--by", "cls", "--keep", "largest", "-M", "1000"],
+    ["--near", "jpg", "--against", "v.tar"],
+    ["--by", "cls", "--against", "v.parquet", "--keep", "largest"],
+    [],
+]
+
+
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
+def test_the_same_from_shards_tables_and_stdin(
+    line: list[str], data_set: tuple[Path, Members], inside: Inside, tmp_path: Path
+) -> None:
+    for file in data_set[0].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    pictures = data_set[1]
+    whole = make_tar(pictures)
+    expected: tuple[object, ...] | None = None
+    for inputs, form in (
+        (["a.tar", "b.tar"], "tar"),
+        (["a.parquet", "b.parquet"], "tar"),
+        (["a.parquet", "b.parquet"], "parquet"),
+        (["a0.parquet", "b.tar"], "parquet"),
+        (["-"], "tar"),
+    ):
+        out = [f"o.{form}", "--rest", f"r.{form}", "--report", "r.tsv", "--force"]
+        done = inside("tardedup", "-v", *line, *inputs, "-o", *out, stdin=whole if inputs == ["-"] else b"")
+        assert done.status == 0, done
+        assert re.search(r"tardedup: 40 samples in, 40 out, .*\n$", done.stderr), done
+        found = [members_of(inside("tarcat", name).stdout) for name in (f"o.{form}", f"r.{form}")]
+        pairs = pairs_in(tmp_path / "r.tsv")
+        expected = expected or (*found, pairs)
+        assert (*found, pairs) == expected, (inputs, form)
+        kept, rest = ([re.sub(r"\..*", "", name) for name, _ in part[::2]] for part in found)
+        assert sorted(pairs) == sorted(rest)
+        assert {key for key in pairs.values() if not key.startswith("v/")} <= set(kept)
+        if inputs[0] == "a.tar":
+            done = inside("tardedup", "-v", *line, *inputs, "-o", "l.tar")
+            assert re.search(rf": 40 samples in, {len(kept)} out, {len(rest)} left out, ", done.stderr) or not rest
+            assert members_of((tmp_path / "l.tar").read_bytes()) == found[0]
+    assert expected is not None
+    assert sorted(expected[0] + expected[1]) == sorted(pictures)  # type: ignore[operator]
+    assert expected[1]
+
+
+def test_which_one_is_kept(run: Run, tmp_path: Path) -> None:
+    small, large, other = photograph(1), photograph(1).resize((640, 480)), photograph(2)
+    members: Members = [
+        ("a.jpg", stored(small)),
+        ("b.jpg", stored(large)),
+        ("c.jpg", stored(other)),
+        ("d.jpg", stored(large)),
+        ("e.jpg", stored(small)),
+    ]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    for line, kept in (
+        (["--near", "jpg"], "ac"),
+        (["--near", "jpg", "--keep", "largest"], "bc"),
+        (["--by", "jpg"], "abc"),
+        ([], "abc"),
+    ):
+        assert "".join(keys_in(run("tardedup", *line, "a.tar").stdout)) == kept, line
+    (tmp_path / "t.tar").write_bytes(
+        make_tar([("a.c", b"1"), ("a.x", b""), ("b.c", b"1"), ("c.c", b"2"), ("d.c", b"1"), ("d.x", b"1" * 600)])
+    )
+    assert keys_in(run("tardedup", "--by", "c", "t.tar").stdout) == ["a", "c"]
+    assert keys_in(run("tardedup", "--by", "c", "--keep", "largest", "t.tar").stdout) == ["c", "d"]
+    assert keys_in(run("tardedup", "t.tar").stdout) == ["a", "b", "c", "d"]
+
+
+def test_near_is_not_passed_on(run: Run, tmp_path: Path) -> None:
+    """A is near B, B is near C, A is not near C: then C stays, unless B is what is preferred."""
+    shades = [Image.new("L", (32, 32), value) for value in (100, 103, 106)]
+    members = [(f"{key}.png", stored(shade, "PNG")) for key, shade in zip("abc", shades, strict=True)]
+    for order, kept in (("abc", "ac"), ("bac", "b"), ("cab", "ca")):
+        archive = make_tar([member for key in order for member in members if member[0][0] == key])
+        assert "".join(keys_in(run("tardedup", "--near", "png", stdin=archive).stdout)) == kept
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_archives(seed: int, run: Run, tmp_path: Path) -> None:
+    """Equal samples are those with equal fields; nothing is lost, with any memory, and however the shards are cut."""
+    draw = random.Random(seed)
+    whole = members_of(anything(seed, 40))
+    grouped: dict[str, Members] = {}
+    for name, data in whole:
+        folder, slash, base = name.rpartition("/")
+        key = folder + slash + base.partition(".")[0]
+        grouped.setdefault(key, []).append((base.partition(".")[2], data))
+    samples = list(grouped.items())
+    samples += [(f"again/{number}", fields[::-1]) for number, (_, fields) in enumerate(draw.choices(samples, k=25))]
+    draw.shuffle(samples)
+    members = [[(f"{key}.{field}" if field else key, data) for field, data in fields] for key, fields in samples]
+    seen: set[object] = set()
+    flags = []
+    for _, fields in samples:
+        flags.append(tuple(sorted(fields)) not in seen)
+        seen.add(tuple(sorted(fields)))
+    cut = draw.randrange(len(samples))
+    for name, part in (("a", members[:cut]), ("b", members[cut:])):
+        (tmp_path / f"{name}.tar").write_bytes(make_tar(list(chain.from_iterable(part)), tarfile.PAX_FORMAT))
+    good(run, "tarindex", "a.tar", "b.tar", "-o", "t.parquet")
+    for line in (["a.tar", "b.tar", "-p", "3"], ["t.parquet", "-M", "2000"], ["b.tar", "t.parquet"][1:]):
+        done = run("tardedup", "-q", *line, "-o", "o.tar", "--rest", "r.tar", "--force")
+        assert (done.status, done.stderr) == (0, "")
+        for name, wanted in (("o.tar", True), ("r.tar", False)):
+            expected = [m for sample, flag in zip(members, flags, strict=True) if flag == wanted for m in sample]
+            assert members_of((tmp_path / name).read_bytes()) == expected
+
+
+def test_no_sample_of_the_validation_set_stays(run: Run, tmp_path: Path) -> None:
+    """It is not written, also if it is the smaller one; a table of it answers when its shards are gone."""
+    train = [(f"t/{number}.jpg", stored(photograph(number, 128, 96))) for number in range(6)]
+    (tmp_path / "t.tar").write_bytes(make_tar(train))
+    (tmp_path / "v.tar").write_bytes(make_tar([(f"v/{n}.jpg", stored(photograph(n), quality=60)) for n in (4, 2, 9)]))
+    done = run(
+        "tardedup",
+        "--near",
+        "jpg",
+        "--keep",
+        "largest",
+        "--against",
+        "v.tar",
+        "t.tar",
+        "--report",
+        "r.tsv",
+        "-o",
+        "o.tar",
+    )
+    assert done.stderr == "tardedup: 2 duplicates among 6 samples, 2 of them of samples of --against\n"
+    assert keys_in((tmp_path / "o.tar").read_bytes()) == ["t/0", "t/1", "t/3", "t/5"]
+    assert pairs_in(tmp_path / "r.tsv") == {"t/2": "v/2", "t/4": "v/4"}
+    good(run, "tarindex", "--hash", "jpg", "v.tar", "-o", "v.parquet")
+    (tmp_path / "v.tar").unlink()
+    assert good(run, "tardedup", "--by", "jpg", "--against", "v.parquet", "t.tar") == (tmp_path / "t.tar").read_bytes()
+    done = run("tardedup", "--near", "jpg", "--against", "v.parquet", "t.tar")
+    assert done.status == 1 and re.fullmatch(r"tardedup: v\.tar: .*No such file.*\n", done.stderr), done
+
+
+@pytest.mark.parametrize("line", [["--near", "jpg"], ["--by", "jpg"]], ids=" ".join)
+def test_several_workers(line: list[str], run: Run, tmp_path: Path) -> None:
+    """Shards large enough to be shared out: the same at any -p, also if a worker finds a broken picture."""
+    padding = bytes(6 << 20)
+    members: Members = []
+    for number in range(12):
+        members += [(f"{number:02d}.jpg", stored(photograph(number % 8))), (f"{number:02d}.bin", padding)]
+    broken = [("x.jpg", stored(photograph(9))[:-200]), *members[:2]]
+    for name, part in (("a", members), ("b", broken)):
+        (tmp_path / f"{name}.tar").write_bytes(make_tar(part))
+    found = []
+    for workers in "13":
+        run("tardedup", *line, "-p", workers, "a.tar", "-o", "o.tar", "--rest", "r.tar", "--report", "r.tsv", "--force")
+        out, rest = (keys_in((tmp_path / name).read_bytes()) for name in ("o.tar", "r.tar"))
+        assert (out, rest) == ([f"{n:02d}" for n in range(8)], ["08", "09", "10", "11"])
+        found.append((tmp_path / "r.tsv").read_bytes())
+        failed = run("tardedup", "--near", "jpg", "-p", workers, "a.tar", "b.tar", "-o", "no.tar")
+        assert failed.status == 1 and failed.stderr.startswith("tardedup: b.tar: sample 'x': the picture 'jpg' can't")
+    assert found[0] == found[1]
+    assert not (tmp_path / "no.tar").exists()
+
+
+def odd_pictures() -> dict[str, bytes]:
+    """Return pictures of unusual kinds, each like no other."""
+    first = photograph(50).convert("RGB")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    see_through = photograph(53).convert("RGBA")
+    see_through.putalpha(Image.linear_gradient("L").resize(see_through.size))
+    deep = Image.fromarray(np.asarray(photograph(54).convert("L")).astype(np.uint16) * 200)
+    return {
+        "cmyk": stored(photograph(51).convert("CMYK"), "JPEG"),
+        "deep": stored(deep, "PNG"),
+        "palette": stored(see_through.quantize(64), "PNG", transparency=3),
+        "exif": stored(first, "JPEG", exif=turned),
+        "animated": stored(photograph(55), "GIF", save_all=True, append_images=[photograph(56)]),
+        "grey": stored(photograph(57).convert("L"), "TIFF"),
+        "bits": stored(photograph(58).convert("1"), "PNG"),
+        "alpha": stored(see_through.transpose(Image.Transpose.ROTATE_180), "WEBP"),
+        "one pixel": stored(Image.new("RGB", (1, 1), "red"), "PNG"),
+        "thin": stored(photograph(59).resize((3, 400)), "PNG"),
+        "white": stored(Image.new("RGB", (50, 50), "white"), "JPEG"),
+        "black": stored(Image.new("RGB", (50, 50), "black"), "JPEG"),
+    }
+
+
+def test_odd_pictures(run: Run, tmp_path: Path) -> None:
+    """Each is equal to itself under another key, and near no other; so it is for a table."""
+    found = odd_pictures()
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{key}.jpg", data) for key, data in found.items()]))
+    (tmp_path / "b.tar").write_bytes(make_tar([(f"again/{key}.jpg", data) for key, data in found.items()]))
+    good(run, "tarindex", "--dhash", "jpg", "a.tar", "b.tar", "-o", "t.parquet")
+    for inputs in (["a.tar", "b.tar"], ["t.parquet"]):
+        done = run(
+            "tardedup", "--near", "jpg", *inputs, "-o", "o.tar", "--report", "r.tsv", "--html", "p.html", "--force"
+        )
+        assert done == (0, b"", "tardedup: 12 duplicates among 24 samples\n")
+        assert pairs_in(tmp_path / "r.tsv") == {f"again/{key}": key for key in found}
+        page = (tmp_path / "p.html").read_text()
+        assert page.count('<span class="face pair"><img') == page.count('"><img alt="kept.jpg') + 12 == 12
+        assert page.count('src="data:image/webp') == 24
+        assert "again/white = white, distance 0" in re.sub("<[^>]*>", "", page)
+
+
+ERRORS = [
+    (["--by", "jpg", "--near", "jpg"], 2, "--by and --near exclude each other"),
+    (["--distance", "3"], 2, "there is no --near"),
+    (["--near", "jpg", "--distance", "16"], 2, "not a number of bits from 0 to 15: '16'"),
+    (["--near", "jpg png"], 2, "--near takes one field"),
+    (["--near", ""], 2, "--near takes one"),
+    (["--by", "x=jpg"], 2, "--by takes names of fields"),
+    (["--missing", "keep"], 2, "--missing is for samples"),
+    (["--by", "jpg", "--report", "-"], 2, "-o and --report are one file"),
+    (["--rest", "r.tar", "--html", "./r.tar"], 2, "--rest and --html are one file"),
+    (["--rest", "a.tar"], 1, "a.tar: "),
+    (["--against", "a.tar", "--rest", "a.tar"], 1, "a.tar: "),
+    (["--against", "no.tar"], 1, "no.tar: No such file"),
+    (["--rest", "r.parquet", "-z"], 2, "-z excludes an OUTPUT that ends in .parquet"),
+    (["--by", "txt"], 1, "a.tar: sample 'a' has no 'txt' to compare; its fields are: jpg; --missing keep"),
+    (["--by", "txt,jpg"], 1, "(blanks separate fields: 'txt jpg')"),
+    (["--near", "jpg"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared: image file is truncated"),
+    (["--near", "jpg", "--against", "a.tar", "e.tar"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared"),
+]
+
+
+@pytest.mark.parametrize(("line", "status", "message"), ERRORS, ids=str)
+def test_errors(line: list[str], status: int, message: str, run: Run, tmp_path: Path) -> None:
+    broken = stored(photograph(2))[:-300]
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", stored(photograph(1))), ("b.jpg", broken)]))
+    (tmp_path / "e.tar").write_bytes(make_tar([]))
+    before = sorted(os.listdir(tmp_path))
+    done = run("tardedup", *line, *([] if "e.tar" in line else ["a.tar"]))
+    assert (done.status, done.stdout) == (status, b"")
+    assert re.fullmatch(r"tardedup: [^\n]+\n", done.stderr) and message in done.stderr, done
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_what_cannot_be_compared_may_stay(run: Run, tmp_path: Path) -> None:
+    picture, broken = stored(photograph(1)), stored(photograph(2))[:-300]
+    members = [
+        ("a.jpg", picture),
+        ("b.jpg", broken),
+        ("c.cls", b"1"),
+        ("d.jpg", broken),
+        ("e.cls", b"1"),
+        ("f.jpg", picture),
+    ]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    good(run, "tarindex", "--dhash", "jpg", "--hash", "jpg", "a.tar", "-o", "t.parquet")
+    for source in ("a.tar", "t.parquet"):
+        done = run("tardedup", "--near", "jpg", "--missing", "keep", source)
+        assert done.stderr.endswith("tardedup: 4 samples could not be compared, and stayed\n") and done.status == 0
+        assert keys_in(done.stdout) == ["a", "b", "c", "d", "e"]
+        done = run("tardedup", "--by", "jpg", "--missing", "keep", "--against", source, source)
+        assert done.stderr.endswith(
+            "tardedup: 2 samples of --against could not be compared, and stayed\n"
+            "tardedup: 2 samples could not be compared, and stayed\n"
+        )
+        assert keys_in(done.stdout) == ["c", "e"]
+        done = run("tardedup", "--near", "jpg", source)
+        assert done.status == 1 and "a.tar: sample 'b': the picture 'jpg' can't be compared" in done.stderr
+
+
+@pytest.mark.parametrize("change", ["printf x >>a.tar", "touch -d 2001-01-01 a.tar", "cp b.tar a.tar"])
+def test_inputs_that_change_between_the_reads(change: str, run: Run, tmp_path: Path) -> None:
+    for name, count in (("a", 4), ("b", 3)):
+        (tmp_path / f"{name}.tar").write_bytes(make_tar([(f"{n}.cls", b"1") for n in range(count)]))
+    done = run("tardedup", "a.tar", "--report", f"pipe:cat >r.tsv; {change}", "-o", "o.tar")
+    assert done.status == 1
+    assert re.fullmatch(r"tardedup: a\.tar: .*\n", done.stderr), done
+    assert not (tmp_path / "o.tar").exists()
+
+
+def test_columns_of_other_programs(run: Run, tmp_path: Path) -> None:
+    """A column of no use is one line of an error."""
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", stored(photograph(1))), ("b.jpg", stored(photograph(2)))]))
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    table = pq.read_table(tmp_path / "t.parquet")
+    columns: Sequence[tuple[str, object, str]] = [
+        ("jpg.dhash", pa.array([-1, 5]), "are hashes of 64 bits"),
+        ("jpg.dhash", pa.array(["x", "y"]), "are hashes of 64 bits"),
+        ("jpg.dhash", pa.array([None, 5], pa.uint64()), "has no value in jpg.dhash"),
+        ("jpg.blake2b", pa.array([b"short", b"x"]), "are digests of 16 bytes"),
+    ]
+    for name, column, message in columns:
+        pq.write_table(table.append_column(name, column), tmp_path / "odd.parquet")
+        option = ["--near", "jpg"] if "dhash" in name else ["--by", "jpg"]
+        done = run("tardedup", *option, "odd.parquet")
+        assert done.status == 1 and re.fullmatch(rf"tardedup: odd\.parquet: .*{message}.*\n", done.stderr), done
