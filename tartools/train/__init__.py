@@ -1,0 +1,28 @@
+"""PyTorch: datasets, samplers and loaders over shards and the tables of them. Extra: `tartools[train]`.
+
+    loader = tartools.train.loader("train.parquet", batch_size=64, fields=("jpg;png", "cls"), decode="pil")
+
+`fields` has what a sample is for a person who trains: chosen fields, decoded, transformed. Begin reading at
+`table.TableDataset`. The names below are loaded when they are first used: torch takes 1.5 s to import.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+_MODULES = {
+    "TableDataset": "table",
+    "chosen": "fields",
+}
+
+__all__ = [*_MODULES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'tartools.train' has no attribute {name!r}")
+    return getattr(import_module(f"tartools.train.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__} - {"annotations", "import_module"})

@@ -1,0 +1,134 @@
+"""What a sample is for a person who trains: its fields as a dict or a tuple, decoded and transformed.
+
+Decoders are those of webdataset. What would unpickle is refused, because whoever wrote the shards could run code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tartools.errors import SampleError, TarToolsError
+from tartools.samples.sample import Sample
+
+UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
+KEY, URL = "__key__", "__url__"
+
+Fields = str | Sequence[str] | None
+Decode = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
+Transform = Callable[..., Any] | Sequence[Callable[..., Any] | None] | None
+
+
+def chosen(
+    sample: Sample | Mapping[str, Any], fields: Fields = None, decode: Decode = None, transform: Any = None
+) -> Any:
+    """Return *sample* as `Chooser` does; one that is made once takes less time for many samples."""
+    return Chooser(fields, decode, transform)(sample)
+
+
+class Chooser:
+    """Makes of a sample what training takes. It is called with a `Sample`, or with a dict as `as_dict` makes it.
+
+        Chooser(("jpg;png", "cls"), "pil", (augment, None))
+
+    *fields*: None for a dict of all fields with `__key__` and `__url__`; names for a tuple of these, in this order.
+    `jpg;png` is the first of the two that the sample has. Text is split at white space.
+
+    *decode*: None for bytes; else a decoder of webdataset or several: a name such as "pil", "rgb", "torchrgb8", or a
+    function of `.field` and bytes that returns None for what it does not decode. Text, numbers, JSON and arrays are
+    decoded too; `()` decodes only these. Only chosen fields are decoded. Fields that would be unpickled (pyd, pickle,
+    pkl, pth, pt, arrays of objects) are refused, unless a function decodes them: `handle_extension("pyd", loads)`.
+
+    *transform*: a function of the dict or tuple; or, with fields, one for each field, None to leave it as it is.
+
+    Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these.
+    """
+
+    def __init__(self, fields: Fields = None, decode: Decode = None, transform: Any = None) -> None:
+        names = fields.split() if isinstance(fields, str) else fields
+        self.fields = None if names is None else [name.split(";") for name in names]
+        self.transform = transform
+        if transform is not None and not callable(transform):
+            self.transform = list(transform)
+            if self.fields is None or len(self.fields) != len(self.transform):
+                raise ValueError("transforms in a list are one for each of the fields")
+        self.decoder = None if decode is None else _decoder(decode)
+
+    def __call__(self, sample: Sample | Mapping[str, Any]) -> Any:
+        """Return what training takes of *sample*."""
+        found: Any = as_dict(sample) if isinstance(sample, Sample) else sample
+        if self.fields is not None:
+            values = [self._value(found, names) for names in self.fields]
+            return self._transformed(found, tuple(values))
+        if self.decoder is not None:
+            found = {name: self._decoded(found, name, value) for name, value in found.items()}
+        return self._transformed(found, found)
+
+    def _value(self, sample: Mapping[str, Any], names: list[str]) -> Any:
+        """Return the value of the first of *names* that *sample* has."""
+        for name in names:
+            found = name if name in sample else name.lower()
+            if found in sample:
+                return self._decoded(sample, found, sample[found])
+        raise _failure(sample, f"has no field {' or '.join(map(repr, names))}")
+
+    def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
+        if self.decoder is None or name[:2] == "__" or not isinstance(value, bytes):
+            return value
+        try:
+            return self.decoder.decode1(name, value)
+        except Exception as error:
+            text = error.message if isinstance(error, TarToolsError) else f"{type(error).__name__}: {error}"
+            raise _failure(sample, f"field {name!r}: {text}") from error
+
+    def _transformed(self, sample: Mapping[str, Any], value: Any) -> Any:
+        if self.transform is None:
+            return value
+        try:
+            if not isinstance(self.transform, list):
+                return self.transform(value)
+            pairs = zip(self.transform, value, strict=True)
+            return tuple(part if function is None else function(part) for function, part in pairs)
+        except Exception as error:
+            error.add_note(str(_failure(sample, "the transform failed")))
+            raise
+
+
+def as_dict(sample: Sample) -> dict[str, Any]:
+    """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
+
+    Raises: SampleError if two fields differ only in case.
+    """
+    found: dict[str, Any] = {KEY: sample.key, URL: sample.shard}
+    for field, payload in sample.items():
+        name = field.lower()
+        if name in found:
+            raise _failure(found, f"has two fields {name!r}")
+        found[name] = payload
+    return found
+
+
+def _failure(sample: Mapping[str, Any], what: str) -> SampleError:
+    return SampleError(f"sample {sample.get(KEY)!r}: {what}", url=str(sample.get(URL) or ""))
+
+
+def _decoder(decode: Any) -> Any:
+    """Return webdataset's decoder with the handlers *decode*, and nothing in it that unpickles."""
+    from webdataset.autodecode import Decoder, ImageHandler
+
+    several = [decode] if isinstance(decode, str) or callable(decode) else list(decode)
+    handlers = [ImageHandler(one) if isinstance(one, str) else one for one in several]
+    return Decoder(handlers, post=[plain])
+
+
+def plain(key: str, data: bytes) -> Any:
+    """Decode *data* as webdataset's basic handlers do: text, numbers, JSON, arrays. Raises: SampleError for pickles."""
+    from webdataset.autodecode import basichandlers
+
+    if re.sub(r".*[.]", "", key).lower() in UNPICKLED:
+        raise SampleError(
+            "this would be unpickled, and could run any code; read it with a function of your own, as "
+            'decode=[handle_extension("pyd", pickle.loads)]'
+        )
+    return basichandlers(key, data)
