@@ -297,6 +297,22 @@ def filtering() -> Work:
     )
 
 
+def joining() -> Work:
+    """Add a caption to each of many small samples."""
+    return Work(
+        "join-B",
+        Line(
+            "tarjoin",
+            'tarjoin "$B" "$OUT/b.tsv" -o "$OUT/x.tar"',
+            before='tar2tsv -f caption=__key__ "$B" >"$OUT/b.tsv"',
+        ),
+        (Line("tarcat", 'tarcat "$B" -o "$OUT/x.tar"'),),
+        (Goal(2, "tarcat"),),
+        'cmp <(tar2tsv -f caption "$OUT/x.tar") "$OUT/b.tsv" && '
+        """test "$(tar -tf "$OUT/x.tar" | grep -vc '[.]caption$')" = $((2 * B_COUNT))""",
+    )
+
+
 def tables() -> list[Work]:
     """A table is made of an archive, and read instead of it."""
     rows = 'python -c "import sys, pyarrow.parquet as p; print(p.read_metadata(sys.argv[1]).num_rows)" "$OUT/x.parquet"'
@@ -358,5 +374,15 @@ def scaling() -> list[Work]:
 
 WORKS = {
     work.name: work
-    for work in (*pipes(), *outputs(), *runs(), *tables(), filtering(), reading("A", 0), reading("B", 1), *scaling())
+    for work in (
+        *pipes(),
+        *outputs(),
+        *runs(),
+        *tables(),
+        filtering(),
+        joining(),
+        reading("A", 0),
+        reading("B", 1),
+        *scaling(),
+    )
 }

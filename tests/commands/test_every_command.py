@@ -44,6 +44,7 @@ COMMANDS = {
     "tarfilter": Case(("--hash", "0:1"), writes_tar=True),
     "tarfirst": Case(("-f", "cls")),
     "tardiff": Case(("--digest",), trouble=2),
+    "tarjoin": Case(("--left", "--with", str(Path(__file__).with_name("header.tsv"))), writes_tar=True),
     "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n", reads="plan"),
     "tarindex": Case(("-o", "-"), reads=""),
     "tarjob": Case(("-s", "1", "--", "head", "-c{}"), reads=""),
