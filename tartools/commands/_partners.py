@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools import storage, tar
-from tartools.errors import SampleError, UsageError, several
+from tartools.errors import SampleError, TarFormatError, UsageError, several
 from tartools.samples.account import Account, Phase
 from tartools.samples.payloads import ChosenColumns, PackedFields, RowFormat
 from tartools.samples.sample import Batch, join_path
@@ -24,7 +24,7 @@ from tartools.stages.sorting.samplefiles import SampleFiles, reopened
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 from tartools.tar import Member
-from tartools.tar.compression import is_table
+from tartools.tar.compression import is_table, split_suffix
 
 if TYPE_CHECKING:
     from tartools.tables.source import Source
@@ -143,11 +143,23 @@ def read(second: Second, account: Account, reading: Reading, memory: int) -> Fou
     return Found(partners, source)
 
 
-def form_of(url: str) -> str:
-    """Return the format of *url*, by its name, or its first bytes for Parquet: tsv, csv, jsonl, parquet or tar."""
+def check_shards(urls: Sequence[str]) -> None:
+    """Raise UsageError if one of *urls*, of A, is a file of rows by its name."""
+    for url in urls:
+        if form := form_by_name(url):
+            raise UsageError(f"A is shards or tables of samples, and this is {form} by its name: tarjoin A B", url=url)
+
+
+def form_by_name(url: str) -> str | None:
+    """Return the format of the rows in *url*, by its name: tsv, csv or jsonl; None if it is another name."""
     name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
     name = next((name.removesuffix(suffix) for suffix in PACKED if name.endswith(suffix)), name)
-    return FORMS.get(name.rpartition(".")[2]) or ("parquet" if is_table(url) else "tar")
+    return FORMS.get(name.rpartition(".")[2])
+
+
+def form_of(url: str) -> str:
+    """Return the format of *url*, by its name, or its first bytes for Parquet: tsv, csv, jsonl, parquet or tar."""
+    return form_by_name(url) or ("parquet" if is_table(url) else "tar")
 
 
 def source_of(
@@ -249,12 +261,25 @@ class Shards:
         """Yield the keys of adjacent samples, and where these are."""
         account = self._account
         with closing_upstream(found := read_batches(self._urls, account, self._reading)):
-            for batch in found:
+            for batch in self._explained(found):
                 if self._keys_alone:
                     yield batch.keys, [b""] * len(batch)
                 else:
                     yield batch.keys, self._places(batch)
         account.check()
+
+    def _explained(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield *batches*; if B begins with no shard, by its name neither, the failure says how to read it as rows."""
+        read = False
+        try:
+            for batch in batches:
+                read = True
+                yield batch
+        except TarFormatError as error:
+            if read or split_suffix(error.url)[1]:
+                raise
+            help = f"{error.message} (--format tsv, csv or jsonl reads B as rows)"
+            raise TarFormatError(help, url=error.url, offset=error.offset) from error
 
     def _places(self, batch: Batch) -> list[bytes]:
         """Return where the samples of *batch* are: in plain files, or copied to a temporary one."""
@@ -276,7 +301,8 @@ class Shards:
         members, names = sample.members, sample.fields
         if names not in self._fields:
             if len(set(names)) < len(names):
-                raise SampleError(f"sample {sample.key!r} has a field twice: {field_list(names)}", url=sample.shard)
+                what = f"sample {sample.key!r} has a field twice; its fields are: {field_list(names)}"
+                raise SampleError(what, url=sample.shard)
             try:
                 chosen = self._chosen.of({name: number for number, name in enumerate(names)})
             except SampleError as error:

@@ -115,6 +115,7 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Ou
     storage.check_inputs([*a, *b])
     from tartools.commands import _partners
 
+    _partners.check_shards(a)
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
     choice = _partners.Choice(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tartools.errors import SampleError
 from tartools.formats import tsv
-from tartools.samples.payloads import RowFormat, check_words, key_column, packed_row
+from tartools.samples.payloads import RowFormat, check_keys, check_words, key_column, packed_row
 
 CHUNK = 1 << 20  # bytes of a TSV that are split together
 ROWS = 1000  # of a CSV or of JSON lines that are packed together
@@ -43,8 +43,10 @@ def batches(file: io.BufferedReader, form: str, name: str, rows: RowFormat) -> I
     single = rows.packed.single = rows.alone and len(places) == 1
     for lines, cells in found:
         keys = [row[key_at] for row in cells]
-        if b"" in keys:
-            raise SampleError(f"line {lines[keys.index(b'')]}: the key is empty", url=name)
+        try:
+            check_keys(keys)
+        except SampleError as error:
+            raise SampleError(f"line {lines[error.offset or 0]}: {error.message}", url=name) from None
         if single:
             at = places[0]
             yield keys, [row[at] for row in cells]

@@ -97,7 +97,7 @@ class ChosenColumns:
         fields = [self.fold(field) for _, field in found]
         for _, field in found:
             if fields.count(self.fold(field)) > 1:
-                raise SampleError(f"two columns are for the field {field!r} (-f 'new=old' renames one)")
+                raise SampleError(f"there are two for the field {field!r} (-f 'new=old' renames one)")
         return found
 
     def lost(self, columns: Iterable[str]) -> list[str]:
@@ -109,8 +109,8 @@ class ChosenColumns:
 def field_of(name: str, value: object) -> tuple[str, bytes]:
     """Return the name of the field, and the payload, for *value* of the column *name*.
 
-    Text is UTF-8, bytes are themselves, a number is its digits. A list of numbers is a NumPy array, and other lists and
-    objects are JSON: the name gets a last part `npy` or `json`, unless it has it.
+    Text is UTF-8, bytes are themselves, a number is its digits. A list of numbers is a NumPy array, other lists (an
+    empty one too) and objects are JSON: the name gets a last part `npy` or `json`, unless it has it.
 
     Raises: UnicodeEncodeError for text with a lone surrogate.
 
@@ -119,7 +119,7 @@ def field_of(name: str, value: object) -> tuple[str, bytes]:
     """
     if isinstance(value, bytes):
         return name, value
-    if isinstance(value, (list, tuple)) or hasattr(value, "dtype"):
+    if hasattr(value, "dtype") or (isinstance(value, (list, tuple)) and value):
         payload = npy(value)
         if payload is not None:
             return with_suffix(name, "npy"), payload
@@ -182,6 +182,14 @@ def check_words(columns: Sequence[str], rows: RowFormat, url: str) -> None:
         raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(columns)}", url=url)
 
 
+def check_keys(keys: Sequence[bytes]) -> None:
+    """Raise SampleError if one of *keys* is empty, or has a NUL; its *offset* is the number of that key."""
+    if b"" in keys or b"\0" in b"".join(keys):
+        number = next(number for number, key in enumerate(keys) if not key or b"\0" in key)
+        what = "has a NUL, which no name in an archive can have" if keys[number] else "is empty"
+        raise SampleError(f"the key {what}", offset=number)
+
+
 def packed_row(key: object, fields: Iterator[tuple[str, object]], packed: PackedFields) -> tuple[bytes, bytes]:
     """Return the key and the packed *fields*, (name, value), of a row. None is no field. Raises: SampleError."""
     if key is None:
@@ -196,8 +204,7 @@ def packed_row(key: object, fields: Iterator[tuple[str, object]], packed: Packed
                 found.append((packed.number(field), payload))
     except UnicodeEncodeError:
         raise SampleError(f"{name!r}: a lone surrogate can't be written as UTF-8") from None
-    if not raw:
-        raise SampleError("the key is empty")
+    check_keys([raw])
     if len({number for number, _ in found}) < len(found):
         raise SampleError(f"two columns are for one field (sample {raw.decode('utf-8', 'replace')!r})")
     return raw, packed.pack(found)

@@ -26,6 +26,9 @@ def batches(table: Source, rows: RowFormat) -> Iterator[tuple[Sequence[bytes], S
     key = table.names[key_column(table.names, rows.key, url)]
     columns = {name: place for place, name in enumerate(table.names) if name != key}
     check_words(list(columns), rows, url)
+    if len(set(table.names)) < len(table.names):
+        twice = next(name for name in table.names if table.names.count(name) > 1)
+        raise SampleError(f"two columns are called {twice!r}", url=url)
     try:
         taken = [(table.names[place], field) for place, field in rows.chosen.of(columns)]
     except SampleError as error:

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.archives import GNU, entry
+from tests.archives import GNU, entry, header
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_tar, members_of
 from tests.tables.test_tables import anything, good
@@ -296,7 +296,9 @@ BAD = {
     "null as key": ("b.jsonl", b'{"key": null, "txt": 1}\n', "b.jsonl: line 1: the key is null"),
     "a lone surrogate": ("b.jsonl", b'{"key": "a", "txt": "\\ud800"}\n', "b.jsonl: line 1: 'txt': a lone surrogate"),
     "paths": ("b.tsv", b"key\t@jpg\na\tb.jpg\n", "b.tsv: line 1: the column @jpg has paths of files to read"),
-    "twice": ("b.tsv", b"key\ttxt\tTXT\na\tb\tc\n", "b.tsv: line 1: two columns are for the field"),
+    "NUL": ("b.tsv", b"key\ttxt\na\tb\nc\0d\te\n", "b.tsv: line 3: the key has a NUL"),
+    "another name": ("b.txt", b"key\ttxt\na\tb\n", "b.txt: at byte 12: the input ends inside a header: 500 bytes are"),
+    "twice": ("b.tsv", b"key\ttxt\tTXT\na\tb\tc\n", "b.tsv: line 1: there are two for the field"),
     "no field": ("b.tsv", b"key\ta/b\na\tb\n", "b.tsv: line 1: key 'key' with field 'a/b' would not read back"),
     "cut Parquet": ("b.parquet", b"PAR1" + bytes(90), "b.parquet: this table is damaged: "),
     "cut gzip": ("b.tsv.gz", gzip.compress(b"key\ttxt\na\tb\n" * 99)[:-9], "b.tsv.gz: at byte "),
@@ -315,6 +317,45 @@ def test_damage_of_rows(case: str, inside: Inside, tmp_path: Path) -> None:
         assert done.stderr.count("\n") == 1
         assert not has_end(done.stdout)
         assert not (tmp_path / "o.tar").exists()
+
+
+def test_columns_of_parquet_that_cannot_be(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", b"1")]))
+    good_keys = pa.array(["a"])
+    tables = {
+        "two columns are called 'v'": pa.table([good_keys, good_keys, good_keys], ["key", "v", "v"]),
+        "row 1: the key is null": pa.table({"key": pa.nulls(1), "v": [1]}),
+        "column 'v': a list of numbers has a null in it": pa.table({"key": good_keys, "v": [[1, None]]}),
+        "no column '__key__' or 'key'": pa.table({"v": [1]}),
+        "row 1: two columns are for one field": pa.table({"key": good_keys, "v": [[1]], "v.npy": [[2]]}),
+    }
+    for message, found in tables.items():
+        pq.write_table(found, tmp_path / "b.parquet")
+        done = run("tarjoin", "a.tar", "b.parquet", "-o", "o.tar")
+        assert done.status == 1
+        assert done.stderr.startswith(f"tarjoin: b.parquet: {message}"), done.stderr
+        assert not (tmp_path / "o.tar").exists()
+    pq.write_table(pa.table({"key": ["a"], "v": pa.array([[]], pa.list_(pa.string()))}), tmp_path / "b.parquet")
+    assert members_of(good(run, "tarjoin", "a.tar", "b.parquet"))[1] == ("a.v.json", b"[]")
+    for fields, said in (("txt TXT", "there are two for the field 'txt'"), ("txt txt", "'a' has a field twice")):
+        (tmp_path / "b.tar").write_bytes(make_tar([(f"a.{field}", b"1") for field in fields.split()]))
+        done = run("tarjoin", "--prefer", "a", "a.tar", "b.tar", "-o", "o.tar")
+        assert done.status == 1
+        assert said in done.stderr
+    (tmp_path / "b.jsonl").write_text('{"key": "a", "v": [1], "V.npy": "x"}\n')
+    assert "B has a field twice for sample 'a': v.npy V.npy" in run("tarjoin", "a.tar", "b.jsonl").stderr
+
+
+def test_links_in_b_are_reported(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", b"1")]))
+    links = header(b"b.txt", kind=b"2") + header(b"c.txt", kind=b"2")
+    (tmp_path / "b.tar").write_bytes(entry(b"a.txt", b"2") + links + bytes(1024))
+    done = run("tarjoin", "a.tar", "b.tar", "-o", "o.tar")
+    assert done.status == 1
+    assert "b.tar: b.txt: a symbolic link carries no sample data" in done.stderr
+    assert "1 more members carry no sample data" in done.stderr
+    assert members_of((tmp_path / "o.tar").read_bytes()) == [("a.jpg", b"1"), ("a.txt", b"2")]
+    assert run("tarjoin", "--skip-special", "a.tar", "b.tar")[0::2] == (0, "")
 
 
 @pytest.mark.parametrize("memory", ["1G", "1"])
@@ -403,6 +444,7 @@ USAGE = {
     "--anti --left a.tar b.tsv": "--anti adds nothing, so --left does not go with it",
     "--anti -f txt a.tar b.tsv": "--anti adds nothing, so -f does not go with it",
     "a.tar b.tsv -o o.parquet": "a table only lists samples that are in shards, unchanged",
+    "b.tsv a.tar": "A is shards or tables of samples, and this is tsv by its name",
     "- -": "stdin can be read only once",
     "--key id a.tar a.tar": "--key names a column",
     "a.tar {a.tar,b.tsv}": "B is shards and tables of samples, or files of rows",

@@ -120,6 +120,10 @@ def added(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
     """Return *sample* with the members *new*, behind its own; a field that replaces another is in its place."""
     if not new:
         return sample
+    fields = [how.fold(split_path(member.path)[1]) for member in new]
+    if len(set(fields)) < len(fields):
+        every = b" ".join(split_path(member.path)[1] for member in new).decode("utf-8", "replace")
+        raise SampleError(f"B has a field twice for sample {sample.key!r}: {every}")
     members: list[Member] = list(sample.members)
     names = [how.fold(split_path(member.path)[1]) for member in members]
     for member in new:
