@@ -346,6 +346,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarjob": ["-s", "a", "--", "tarcat", "{}.tar", "-o", "8.tar"],
         "tarindex": ["a.tar", "-o", "9.parquet"],
         "tarls": ["a.tar"],
+        "tarmix": ["0.7", "a.tar", "0.3", "a.tar", "--rekey", "{source}/{key}", "-o", "11.tar"],
         "tarpcat": ["-p", "2", "a.tar", "-o", "3.tar"],
         "tarproc": ["-c", "true", "a.tar", "-o", "4.tar"],
         "tarshow": ["-q", "a.tar"],

@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise, starmap
 from typing import Any, NamedTuple
 
 from tartools import storage
@@ -57,24 +57,37 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
 
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands.
     """
+    return listed_apart([urls], account, indexing)[0]
+
+
+def listed_apart(sources: Sequence[Sequence[str]], account: Account, indexing: Indexing) -> tuple[Inputs, list[range]]:
+    """Return the rows of the samples of all *sources*, one after the other, and the numbers of the rows of each.
+
+    *sources* are URLs. As `listed`.
+    """
+    urls = [url for each in sources for url in each]
     schema.check_installed()
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the others keep 30 MB more
     check_stored(urls)
-    account.expected = storage.check_inputs(urls)
+    account.expected = expected = storage.check_inputs(urls)
     account.shards = len(urls)
     account.phase = Phase("reading")
     looked = looks(urls)
     shards = ShardNumbers()
     parts: list[Part] = []
-    for is_table, group in groupby(urls, lambda url: looked[url].first == schema.MAGIC):
-        if is_table:
-            parts += [checked(TablePart(url, shards), indexing.wanted) for url in group]
-        else:
-            parts.append(indexed(list(group), looked, shards, account, indexing))
+    ends = [0]
+    for each in sources:
+        for is_table, group in groupby(each, lambda url: looked[url].first == schema.MAGIC):
+            if is_table:
+                parts += [checked(TablePart(url, shards), indexing.wanted) for url in group]
+            else:
+                parts.append(indexed(list(group), looked, shards, account, indexing))
+        ends.append(sum(part.rows for part in parts))
+    account.expected, account.shards = expected, len(urls)  # of all sources
     inputs = Inputs(parts, shards)
     check_seen(inputs, indexing.wanted)
     account.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
-    return inputs
+    return inputs, list(starmap(range, pairwise(ends)))
 
 
 def check_stored(urls: Sequence[str]) -> None:

@@ -124,7 +124,7 @@ class ShardWriter:
         last = self._last
         if sample.raw_key == last.raw_key and self.samples and sample.grouped and last.grouped:
             where = " and ".join(dict.fromkeys(shown(s.shard) for s in (last, sample) if s.shard))
-            help = f" (from {where}); tarcat --rekey gives new keys, tarsort joins them" if where else ""
+            help = f" (from {where}); --rekey of tarcat and tarmix gives new keys, tarsort joins them" if where else ""
             raise SampleError(
                 f"two samples with the key {sample.key!r} side by side, which readers would take for one{help}"
             )

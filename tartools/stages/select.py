@@ -133,27 +133,42 @@ def _chosen(
 def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -> Iterator[Sample]:
     """Yield *samples* with new keys: *template* with {index}, {key}, {shard} and text fields ({cls}) filled in.
 
-    Names of fields compare without case unless *verbatim*.
-
-    Raises: SampleError for a key that would not read back (empty, or with a dot in its base name), a field that is
-    missing or no text, and a key with fields in it that is absolute or has a part `..`; UsageError for a bad template.
+    Names of fields compare without case unless *verbatim*. Raises: see `keyer`.
     """
-    made, fields = _parsed_template(template)
+    make = keyer(template, verbatim=verbatim)
     for index, sample in enumerate(samples):
+        yield make(sample, index=index)
+
+
+def keyer(template: str, others: Sequence[str] = (), *, verbatim: bool = False) -> Callable[..., Sample]:
+    """Return a function that returns a sample with the key that *template* says; see `rekey`.
+
+    It is called with the sample, and by name with `index` and *others*, further numbers that the template may use.
+
+    Raises: UsageError for a bad template. The function raises SampleError for a key that would not read back (empty, or
+    with a dot in its base name), a field that is missing or no text, and a key with fields in it that is absolute or
+    has a part `..`.
+    """
+    numbers = ("index", *others)
+    made, fields = _parsed_template(template, numbers)
+
+    def renamed(sample: Sample, **values: object) -> Sample:
         shard = split_suffix(base_name(sample.shard))[0]
-        values = {name: _text_field(sample, field, verbatim) for name, field in fields.items()}
+        values.update((name, _text_field(sample, field, verbatim)) for name, field in fields.items())
         try:
-            text = made.format(index=index, key=sample.key, shard=shard, **values)
+            text = made.format(key=sample.key, shard=shard, **values)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-            raise _bad_template(template) from error
+            raise _bad_template(template, numbers) from error
         try:
             key = (checked_key(text) if fields else text).encode("utf-8", "surrogateescape")
         except SampleError as error:
             raise SampleError(f"sample {sample.key!r}: {error.message}", url=sample.shard) from None
-        yield with_key(sample, key)
+        return with_key(sample, key)
+
+    return renamed
 
 
-def _parsed_template(template: str) -> tuple[str, dict[str, str]]:
+def _parsed_template(template: str, numbers: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Return *template* with names that `str.format` takes in place of those of fields, and the fields by these names.
 
     Raises: UsageError.
@@ -167,19 +182,20 @@ def _parsed_template(template: str) -> tuple[str, dict[str, str]]:
             made += literal.replace("{", "{{").replace("}", "}}")
             if name is None:
                 continue
-            if name.partition(".")[0].partition("[")[0] not in ("index", "key", "shard"):
+            if name.partition(".")[0].partition("[")[0] not in (*numbers, "key", "shard"):
                 if not name or name.isdigit():
-                    raise _bad_template(template)
+                    raise _bad_template(template, numbers)
                 fields[f"field{len(fields)}"] = name
                 name = f"field{len(fields) - 1}"
             made += f"{{{name}{'!' if conversion else ''}{conversion or ''}{':' if spec else ''}{spec}}}"
     except ValueError as error:
-        raise _bad_template(template) from error
+        raise _bad_template(template, numbers) from error
     return made, fields
 
 
-def _bad_template(template: str) -> UsageError:
-    return UsageError(f"not a template for keys: {template!r}; it may use {{index}}, {{key}}, {{shard}}, {{FIELD}}")
+def _bad_template(template: str, numbers: Sequence[str]) -> UsageError:
+    names = ", ".join(f"{{{name}}}" for name in (*numbers, "key", "shard", "FIELD"))
+    return UsageError(f"not a template for keys: {template!r}; it may use {names}")
 
 
 def _text_field(sample: Sample, field: str, verbatim: bool) -> str:

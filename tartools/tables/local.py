@@ -34,10 +34,13 @@ COLD = 20e-6  # seconds to read a sample from disk; from the page cache it takes
 class LocalShards:
     """The local shards of *listing*. With *ranges*, samples are ranges of them where that saves reading payloads.
 
-    Several threads may read. Holds: 128 open files.
+    Several threads may read. Holds: 128 open files, less where it is one of several *sources*.
     """
 
-    def __init__(self, listing: Listing, account: Account, checker: Checker, ranges: bool, listed: bool) -> None:
+    def __init__(
+        self, listing: Listing, account: Account, checker: Checker, ranges: bool, listed: bool, sources: int = 1
+    ) -> None:
+        self._kept = max(OPEN_FILES // sources, 2)
         self._listing = listing
         self._account = account
         self._checker = checker
@@ -137,7 +140,7 @@ class LocalShards:
                     what = "this file was changed since the table was made"
                     raise self._listing.failure(rows, index, what)
             self._open[number] = file
-            if len(self._open) > OPEN_FILES:
+            if len(self._open) > self._kept:
                 check_unchanged(self._open.pop(next(iter(self._open))))
         return file
 

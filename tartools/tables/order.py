@@ -23,45 +23,70 @@ Piece = tuple[int, int]  # begin and end of a record batch in the temporary file
 def in_order(
     inputs: Inputs, positions: Iterable[int], tmpdir: str | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[Any]:
-    """Yield the rows of *inputs* at *positions*, each of them at most once, in that order, in record batches.
+    """Yield the rows of *inputs* at *positions*, in that order, in record batches.
 
     They have all columns, or *columns*, and then `ROW`: the position. All *positions* are read before this returns.
 
-    Holds: 4 bytes for each row of *inputs*, and 65,536 rows, or 1/256 of them if that is more; the rows are in a
-    temporary file in *tmpdir*.
+    Holds: 4 bytes for each row of *inputs*, 16 for each position that comes again, and 65,536 rows, or 1/256 of them if
+    that is more; the rows are in a temporary file in *tmpdir*.
     """
-    slots, count = _slots(inputs.rows, positions)
-    return _in_slots(inputs, slots, count, tmpdir, columns) if count else iter(())
+    slots = Slots(inputs.rows, positions)
+    return _in_slots(inputs, slots, tmpdir, columns) if slots.count else iter(())
 
 
-def _in_slots(
-    inputs: Inputs, slots: Any, count: int, tmpdir: str | None, columns: Sequence[str] | None
-) -> Iterator[Any]:
-    """Yield the *count* rows of *inputs* that have *slots* in the output, in that order, in record batches."""
-    size = max(PART, -(-count // PARTS))
+def _in_slots(inputs: Inputs, slots: Slots, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
+    """Yield the rows of *inputs* that have *slots* in the output, in that order, in record batches."""
+    size = max(PART, -(-slots.count // PARTS))
     with closing(scratch_file(tmpdir)) as file:
-        pieces: list[list[Piece]] = [[] for _ in range(0, count, size)]
+        pieces: list[list[Piece]] = [[] for _ in range(0, slots.count, size)]
         layout = _spread(inputs.batches(columns), slots, size, file, pieces)
         for part in pieces:
             yield from _sorted(part, layout, file)
 
 
-def _slots(rows: int, positions: Iterable[int]) -> tuple[Any, int]:
-    """Return the place in the output of each of *rows*, -1 for those that are not in it; and how many are."""
-    import numpy as np
+class Slots:
+    """The places in the output of *rows*, which are to come at *positions*. *count* is how many places there are."""
 
-    slots = np.zeros(0, np.int32)
-    count = 0
-    remaining = iter(positions)
-    while len(chunk := np.fromiter(islice(remaining, CHUNK), np.int64)):
-        if not count:  # not before all are sorted, which takes memory too
-            slots = np.full(rows, -1, np.int32 if rows < 1 << 31 else np.int64)
-        slots[chunk] = np.arange(count, count + len(chunk))
-        count += len(chunk)
-    return slots, count
+    def __init__(self, rows: int, positions: Iterable[int]) -> None:
+        import numpy as np
+
+        self.count = 0
+        self._slots = np.zeros(0, np.int32)  # the last place of each row, -1 for none
+        again: list[Any] = []  # rows that have other places too, and these
+        remaining = iter(positions)
+        while len(chunk := np.fromiter(islice(remaining, CHUNK), np.int64)):
+            if not self.count:  # not before all are sorted, which takes memory too
+                self._slots = np.full(rows, -1, np.int32 if rows < 1 << 31 else np.int64)
+            numbers = np.arange(self.count, self.count + len(chunk))
+            before = self._slots[chunk]
+            self._slots[chunk] = numbers
+            last = self._slots[chunk] == numbers
+            both = last & (before >= 0)
+            if both.any() or not last.all():
+                again += [np.stack((chunk[both], before[both])), np.stack((chunk[~last], numbers[~last]))]
+            self.count += len(chunk)
+        rest = np.concatenate(again, axis=1) if again else np.zeros((2, 0), np.int64)
+        self._again = rest[:, np.argsort(rest[0], kind="stable")]
+
+    def of(self, first: int, last: int) -> Iterator[tuple[Any, Any]]:
+        """Yield the places of rows *first* to *last* (exclusive), ascending, up to 65,536 at a time.
+
+        They come as arrays: the number of the row among these, and its place.
+        """
+        import numpy as np
+
+        slots = self._slots[first:last]
+        rows = np.flatnonzero(slots >= 0)
+        low, high = np.searchsorted(self._again[0], [first, last])
+        slots = np.concatenate((slots[rows], self._again[1, low:high]))
+        rows = np.concatenate((rows, self._again[0, low:high] - first))
+        order = np.argsort(slots, kind="stable")
+        for begin in range(0, len(order), CHUNK):
+            part = order[begin : begin + CHUNK]
+            yield rows[part], slots[part].astype(np.int64)
 
 
-def _spread(batches: Iterator[Any], slots: Any, size: int, file: io.FileIO, pieces: list[list[Piece]]) -> Any:
+def _spread(batches: Iterator[Any], slots: Slots, size: int, file: io.FileIO, pieces: list[list[Piece]]) -> Any:
     """Write the rows of *batches* that have *slots* to *file*, in *pieces* for parts of *size*; return their schema."""
     import numpy as np
 
@@ -69,23 +94,19 @@ def _spread(batches: Iterator[Any], slots: Any, size: int, file: io.FileIO, piec
     layout = None
     first = end = 0
     for rows in batches:
-        slot = slots[first : first + len(rows)]
         begin, first = first, first + len(rows)
-        order = np.argsort(slot, kind="stable")[np.count_nonzero(slot < 0) :]
-        if not len(order):
-            continue
-        slot = slot[order].astype(np.int64)
-        taken = rows.take(pa.array(order))
-        layout = rows.schema.append(pa.field(ROW, pa.int64())).append(pa.field(SLOT, pa.int64()))
-        moved = pa.RecordBatch.from_arrays([*taken.columns, pa.array(begin + order), pa.array(slot)], schema=layout)
-        parts = slot // size
-        for part in range(int(parts[0]), int(parts[-1]) + 1):
-            low, high = np.searchsorted(parts, [part, part + 1])
-            if low < high:
-                data = moved.slice(low, high - low).serialize()
-                file.write(data)
-                pieces[part].append((end, end + data.size))
-                end += data.size
+        for order, slot in slots.of(begin, first):
+            taken = rows.take(pa.array(order))
+            layout = rows.schema.append(pa.field(ROW, pa.int64())).append(pa.field(SLOT, pa.int64()))
+            moved = pa.RecordBatch.from_arrays([*taken.columns, pa.array(begin + order), pa.array(slot)], schema=layout)
+            parts = slot // size
+            for part in range(int(parts[0]), int(parts[-1]) + 1):
+                low, high = np.searchsorted(parts, [part, part + 1])
+                if low < high:
+                    data = moved.slice(low, high - low).serialize()
+                    file.write(data)
+                    pieces[part].append((end, end + data.size))
+                    end += data.size
     return layout
 
 

@@ -38,17 +38,18 @@ def table_batches(
     listed: bool = True,
     tmpdir: str | None = None,
     columns: Sequence[str] = (),
+    sources: int = 1,
 ) -> Iterator[Batch]:
     """Yield the samples that the table *url*, opened as *file*, lists: in batches, in the order of its rows.
 
-    *ranges*, *listed*, *tmpdir* and *columns* are those of `shards.reading.Reading`.
+    *ranges*, *listed*, *tmpdir*, *columns* and *sources* are those of `shards.reading.Reading`.
 
     Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard is another one than the table says; TarFormatError for what is no table.
     """
     with source.opened(url, file) as table:
         listing = Listing(url)
-        with closing(Shards(listing, account, ranges=ranges, listed=listed, tmpdir=tmpdir)) as shards:
+        with closing(Shards(listing, account, ranges=ranges, listed=listed, tmpdir=tmpdir, sources=sources)) as shards:
             first = 0
             for rows in table.batches([*COLUMNS, *columns]):
                 if columns:
@@ -67,7 +68,7 @@ def _samples(shards: Shards, rows: TableColumns, low: int, high: int) -> Iterato
 
 
 class Shards:
-    """The shards of *listing*, and the samples in them. *ranges*, *listed* and *tmpdir* are as in `table_batches`."""
+    """The shards of *listing*, and the samples in them. The others are as in `table_batches`."""
 
     def __init__(
         self,
@@ -77,11 +78,13 @@ class Shards:
         ranges: bool = False,
         listed: bool = True,
         tmpdir: str | None = None,
+        sources: int = 1,
     ) -> None:
         self._listing = listing
+        self._sources = sources
         read: Any = partial(tar.read_members, ranges=ranges, listed=listed, scratch=lambda: scratch_file(tmpdir))
         self._checker = Checker(listing, account, read)
-        self._local = LocalShards(listing, account, self._checker, ranges, listed)
+        self._local = LocalShards(listing, account, self._checker, ranges, listed, sources)
         self._remote: RemoteShards | None = None
 
     def close(self) -> None:
@@ -103,7 +106,7 @@ class Shards:
         if self._remote is None:
             from tartools.tables.remote import RemoteShards
 
-            self._remote = RemoteShards(self._listing, self._checker)
+            self._remote = RemoteShards(self._listing, self._checker, self._sources)
         return self._remote
 
     def check(self) -> None:

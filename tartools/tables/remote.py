@@ -28,13 +28,14 @@ Asked = tuple[Piece, list[Span], list[Callable[[], bytes]]]
 class RemoteShards:
     """The shards of *listing* that are on servers. Several threads may read.
 
-    Holds: up to 256 MiB of samples for each `samples` that is under way.
+    Holds: up to 256 MiB of samples for each `samples` that is under way, less where it is one of several *sources*.
     """
 
-    def __init__(self, listing: Listing, checker: Checker) -> None:
+    def __init__(self, listing: Listing, checker: Checker, sources: int = 1) -> None:
+        self._window = WINDOW // sources
         self._listing = listing
         self._checker = checker
-        self._requests = Requests(requests_at_once())
+        self._requests = Requests(max(requests_at_once() // sources, 1))
         self._locks: dict[int, threading.Lock] = {}  # of shards whose versions are being asked for
 
     def close(self) -> None:
@@ -52,7 +53,7 @@ class RemoteShards:
         low = 0
         while low < len(rows):
             before = int(bounds[low - 1]) if low else 0
-            high = max(low + 1, int(bounds.searchsorted(before + WINDOW, "right")))
+            high = max(low + 1, int(bounds.searchsorted(before + self._window, "right")))
             high = min([high, *(row for row in large if row >= low)])
             if high > low:
                 waiting.append(self._ask(rows.part(low, high)))

@@ -61,6 +61,19 @@ def select(path: str) -> tuple[int, int]:
     return samples, size
 
 
+def mix(path: str) -> tuple[int, int]:
+    """Read with webdataset's RandomMix the first two shards s-* in the folder *path*, until one of them ends."""
+    import webdataset
+    from webdataset.mix import RandomMix  # type: ignore[import-untyped]
+
+    sources = [webdataset.WebDataset(str(shard), shardshuffle=False) for shard in sorted(Path(path).glob("s-*"))[:2]]
+    samples = size = 0
+    for sample in RandomMix(sources, [0.7, 0.3]):
+        samples += 1
+        size += len(sample["cls"])
+    return samples, size
+
+
 def files(path: str) -> tuple[int, int]:
     """Open and read the small files that *path* lists: what there is to do for anybody who opens many shards."""
     number = size = 0
@@ -74,5 +87,6 @@ def files(path: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    readers = {"tartools": tartools, "tarfile": tarfile, "webdataset": webdataset, "select": select, "files": files}
+    every = (tartools, tarfile, webdataset, select, mix, files)
+    readers = {each.__name__: each for each in every}
     print(*readers[sys.argv[1]](sys.argv[2]))  # noqa: T201

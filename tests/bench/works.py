@@ -313,6 +313,22 @@ def joining() -> Work:
     )
 
 
+def mixing() -> Work:
+    """Mix two shards, each a third of B, until one ends; webdataset only reads them."""
+    shards = 'tarsplit --shards 3 "$B" -o "$OUT/s" >/dev/null'
+    pair = '0.7 "$OUT/s-000000.tar" 0.3 "$OUT/s-000001.tar"'
+    first = 'tar -tf "$OUT/s-000000.tar"'
+    found = 'tar -tf "$OUT/x.tar"'
+    return Work(
+        "mix-B",
+        Line("tarmix", f'tarmix -q {pair} -o "$OUT/x.tar"', before=shards),
+        (Line("webdataset, RandomMix", 'python -P "$READERS" mix "$OUT"', before=shards, rounds=2),),
+        (Goal(0.3, "webdataset, RandomMix"),),
+        f"cmp <({first}) <({found} | grep -Fxf <({first})) && "
+        f"awk '{{ off = $1 * 7 - $2 * 10; exit off * off > 200 * 200 }}' <<< \"$({found} | wc -l) $({first} | wc -l)\"",
+    )
+
+
 def tables() -> list[Work]:
     """A table is made of an archive, and read instead of it."""
     rows = 'python -c "import sys, pyarrow.parquet as p; print(p.read_metadata(sys.argv[1]).num_rows)" "$OUT/x.parquet"'
@@ -381,6 +397,7 @@ WORKS = {
         *tables(),
         filtering(),
         joining(),
+        mixing(),
         reading("A", 0),
         reading("B", 1),
         *scaling(),

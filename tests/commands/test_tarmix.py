@@ -1,0 +1,353 @@
+"""tarmix, through the installed command: shares, ends of sources, keys, tables, and that nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tartools import cli
+from tartools.cli import drawing
+from tartools.commands.tarmix import Mixing, tarmix
+from tartools.samples.account import Account
+from tests.commands.conftest import Inside
+from tests.conftest import Run, make_samples, make_tar, members_of
+from tests.tables.test_tables import good
+
+SIZES = {"a": 70, "b": 100, "c": 5}
+
+
+def some(letter: str, count: int, size: int = 0) -> bytes:
+    """Return an archive of *count* samples, whose keys begin with *letter*."""
+    return make_tar([(f"{letter}{n:04d}.txt", b"%d" % n + bytes(size)) for n in range(count)])
+
+
+def keys_in(content: bytes) -> list[str]:
+    return [name.removesuffix(".txt") for name, _ in members_of(content)]
+
+
+def order_of(content: bytes) -> str:
+    """Return the letters of the samples in *content*; check that each source is in order, begun anew at its end."""
+    keys = keys_in(content)
+    for letter, count in SIZES.items():
+        numbers = [int(key[1:]) for key in keys if key[0] == letter]
+        assert numbers == [n % count for n in range(len(numbers))]
+    return "".join(key[0] for key in keys)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, inside: Inside) -> Path:
+    """Return a folder with shards and tables of three data sets, and one without samples."""
+    for letter, count in SIZES.items():
+        (tmp_path / f"{letter}.tar").write_bytes(some(letter, count))
+        assert inside("tarindex", f"{letter}.tar", "-o", f"{letter}.parquet").status == 0
+    (tmp_path / "empty.tar").write_bytes(make_tar([]))
+    return tmp_path
+
+
+RECORDED = "abaabbaaaabaaabaaaababaaaaaabbabaaaaaabbaaabbbaaabaaabaaaaaaaabbaaaababbaaaaabbabaaaaaababbaaaabbaaa"
+MIXTURES = [  # options and shares, what comes of each source, what is said
+    (["0.7", "a", "0.3", "b"], {"a": 70, "b": 30}, "{a} ended after 70 samples; left out: 70 of {b}"),
+    (["--stop", "all", "7", "a", "3e0", "b"], {"a": 70, "b": 100}, ""),
+    (["--stop", "all", "1", "a", "1", "b", ".5", "c"], {"a": 70, "b": 100, "c": 5}, ""),
+    (
+        ["--stop", "longest", "0.7", "a", "0.3", "c"],
+        {"a": 70, "c": 30},
+        "{c} was begun 6 times, so keys come again; --rekey '{{source}}/{{round}}/{{key}}' makes them differ",
+    ),
+    (["--stop", "longest", "1", "a"], {"a": 70}, ""),
+    (["--total", "20", "--stop", "all", "1", "a", "3", "b"], {"a": 5, "b": 15}, None),
+    (["--total", "0", "1", "a", "3", "b"], {}, None),
+    (
+        ["--total", "999", "0.7", "a", "0.3", "b"],
+        {"a": 70, "b": 30},
+        "{a} ended after 70 samples, so 100 samples are written, not 999; left out: 70 of {b}",
+    ),
+    (
+        ["--total", "999", "--stop", "all", "1", "a", "1", "c"],
+        {"a": 70, "c": 5},
+        "{a} ended after 70 samples, so 75 samples are written, not 999",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "counts", "said"), MIXTURES, ids=str)
+def test_mixtures_are_the_same_from_shards_and_tables(
+    line: list[str], counts: dict[str, int], said: str | None, folder: Path, inside: Inside
+) -> None:
+    expected = None
+    for suffix in ("tar", "parquet"):
+        names = {letter: f"{letter}.{suffix}" for letter in SIZES}
+        words = [names.get(word, word) for word in line]
+        for output in ("o.tar", "o.parquet"):
+            done = inside("tarmix", "-v", *words, "-o", output, "--force")
+            assert done.status == 0, done
+            *messages, account = done.stderr.splitlines()
+            if said is not None:
+                assert messages == ([f"tarmix: {said.format(**names)}"] if said else [])
+            found = re.match(r"tarmix: (\d+) samples in, (\d+) out(?:, (\d+) left out)?, ", account)
+            assert found is not None
+            came, went, left = (int(number or 0) for number in found.groups())
+            assert (came, went) == (went + left, sum(counts.values()))
+            content = inside("tarcat", output).stdout
+            expected = expected or content
+            assert content == expected
+    assert expected is not None
+    letters = order_of(expected)
+    found_counts = Counter(letters)
+    assert sum(found_counts.values()) == sum(counts.values())
+    assert all(abs(found_counts[letter] - count) <= 2 for letter, count in counts.items())
+    if line == MIXTURES[0][0]:
+        assert letters == RECORDED  # as on any machine, with any release of Python
+
+
+def test_what_total_leaves_out_is_told(folder: Path, inside: Inside) -> None:
+    def run(*line: str) -> str:
+        done = inside("tarmix", "--total", "10", *line, "-o", "o.tar", "--force")
+        assert done.status == 0
+        return done.stderr
+
+    start = "tarmix: 10 samples are written, as --total says; left out: "
+    assert run("1", "a.parquet", "1", "b.parquet") == f"{start}65 of a.parquet, 95 of b.parquet\n"
+    assert run("1", "a.tar", "1", "b.parquet") == f"{start}what follows in a.tar (not read), 95 of b.parquet\n"
+    assert run("-q", "1", "a.tar") == ""
+    done = inside("tarmix", "1", "c.tar", "1", "pipe:cat a.tar", "-o", "p.tar")
+    assert done.stderr == "tarmix: c.tar ended after 5 samples; left out: what follows in pipe:cat … a.tar (not read)\n"
+    assert inside("tarcat", "a.tar", "b.tar", "-o", "z.tar.xz").status == 0
+    done = inside("tarmix", "1", "c.tar", "1", "b.tar", "z.tar.xz", "1", "a.tar", "b.parquet", "-o", "z.tar")
+    found = re.fullmatch(
+        r"tarmix: c.tar ended after 5 samples; left out: "
+        r"what follows in b.tar and 1 more \(not read\), (\d+) of a.tar and 1 more\n",
+        done.stderr,
+    )
+    assert found is not None
+    assert int(found[1]) == 170 - sum(key.startswith("a") for key in keys_in((folder / "z.tar").read_bytes()))
+
+
+def test_seeds(folder: Path, inside: Inside) -> None:
+    line = ["tarmix", "-q", "1", "a.tar", "1", "b.tar"]
+    runs = [inside(*line, "--seed", str(seed)).stdout for seed in (0, 0, 1, -5, 1 << 40)]
+    assert runs[0] == runs[1] == inside(*line).stdout
+    assert len({order_of(content) for content in runs}) == 4
+
+
+def test_words_lists_and_sources_of_several_shards(folder: Path, inside: Inside) -> None:
+    """A list has words: shares too. Numbers are shares, unless they are written otherwise."""
+    plain = inside("tarmix", "-q", "--stop", "all", "2", "a.tar", "b.parquet", "1", "c.tar").stdout
+    assert len(keys_in(plain)) == 175
+    assert keys_in(plain)[-1] == "b0099"
+    (folder / "mix").write_text("2\n{a.tar,b.parquet}\n\n1\nc.tar\n")
+    (folder / "rest").write_text("b.parquet\0001\0c.tar")
+    (folder / "1").write_bytes(some("a", 70))
+    (folder / "b-1.tar").symlink_to("b.tar")
+    for words in (["-T", "mix"], ["-0", "-T", "rest", "2", "a.tar"], ["2.0", "./1", "b-?.tar", "1", "c.tar"]):
+        done = inside("tarmix", "-q", "--stop", "all", *words)
+        assert (done.status, done.stdout == plain) == (0, True), words
+    piped = inside("tarmix", "-q", "--stop", "all", "2", "a.tar", "b.tar", "1", "-", stdin=some("c", 5))
+    assert piped.stdout == plain
+
+
+def test_keys(folder: Path, inside: Inside) -> None:
+    """Sources may have keys in common, and rounds have all of them."""
+    (folder / "d.tar").write_bytes(some("a", 70)[35 * 1024 :])
+    for output in ("o.tar", "o.parquet"):
+        done = inside("tarmix", "--stop", "all", "1", "a.tar", "1", "d.tar", "-o", output)
+        assert (done.status, done.stderr) == (
+            0,
+            "tarmix: the key 'a0035' comes again among the first 10,000 samples; --rekey '{source}/{key}' makes keys "
+            "of different sources differ\n",
+        )
+    done = inside("tarmix", "--stop", "all", "1", "a.tar", "1", "a.tar", "-o", "twice.tar")
+    assert done.status == 1
+    assert "two samples with the key 'a0000' side by side" in done.stderr
+    done = inside("tarmix", "--stop", "all", "1", "a.tar", "1", "a.tar", "-o", "twice.parquet")
+    assert (done.status, done.stderr[:38]) == (0, "tarmix: the key 'a0000' comes again am")
+    done = inside("tarmix", "--stop", "all", "--rekey", "{source}/{key}", "1", "a.tar", "1", "a.tar")
+    assert (done.status, done.stderr) == (0, "")
+    assert sorted(keys_in(done.stdout)) == [f"{source}/a{n:04d}" for source in (0, 1) for n in range(70)]
+    template = "{source}-{round}-{index:03d}-{shard}-{txt}"
+    done = inside("tarmix", "--stop", "longest", "--rekey", template, "7", "a.tar", "3", "c.tar")
+    assert (done.status, done.stderr) == (0, "")
+    keys = [key.split("-") for key in keys_in(done.stdout)]
+    assert [int(key[2]) for key in keys] == list(range(len(keys)))
+    assert [(key[1], key[4]) for key in keys if key[3] == "c"][:11] == [(str(n // 5), str(n % 5)) for n in range(11)]
+    assert {(key[0], key[3]) for key in keys} == {("0", "a"), ("1", "c")}
+
+
+def test_progress_knows_no_number_of_shards_that_are_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for stop, said in (("longest", "100 samples, 143"), ("all", "75 samples, 2 of 2 shards, ")):
+        account = Account(lambda _: None)
+        tarmix._function(
+            account=account,
+            source=cli.Inputs(inputs=["7", "a.tar", "3", "c.tar"]),
+            output=cli.Output(url=f"{stop}.tar"),
+            wanted=Mixing(stop=stop),
+        )
+        assert drawing.counts(account, 1.0).startswith(said)
+
+
+def test_fifty_sources_with_few_open_files(run: Run, shell: Run, tmp_path: Path) -> None:
+    """Every second one is a table of six shards."""
+    words: list[str] = []
+    indexed: list[str] = []
+    for number in range(50):
+        names = [f"{number:02d}-{part}.tar" for part in range(6)]
+        for part, name in enumerate(names):
+            (tmp_path / name).write_bytes(some(f"{number:02d}{part}", 2))
+        words += ["1", f"{number:02d}.parquet" if number % 2 else f"{number:02d}-?.tar"]
+        indexed += names * (number % 2)
+    good(run, "tarindex", *indexed, "-o", "all.parquet")
+    table = pq.read_table(tmp_path / "all.parquet")
+    for place, number in enumerate(range(1, 50, 2)):
+        pq.write_table(table.slice(12 * place, 12), tmp_path / f"{number:02d}.parquet")
+    content = good(run, "tarmix", "--stop", "all", *words)
+    assert len(set(keys_in(content))) == len(keys_in(content)) == 600
+    assert Counter(key[:2] for key in keys_in(content)[:300]) == Counter(
+        {f"{number:02d}": pytest.approx(6, abs=2) for number in range(50)}
+    )
+    limited = shell(f"ulimit -n 160; tarmix --stop all {' '.join(words)}")
+    assert (limited.status, limited.stdout == content, limited.stderr) == (0, True, "")
+
+
+ERRORS = [
+    ([], 2, "no source: name shares and shards"),
+    (["a.tar", "1", "c.tar"], 2, "the first word is a share, and 'a.tar' is no number"),
+    (["0.7", "0.3", "a.tar"], 2, "no shard follows the share 0.7"),
+    (["0.7", "a.tar", "0.3"], 2, "no shard follows the share 0.3"),
+    (["0", "a.tar", "1", "b.tar"], 2, "0 is no share"),
+    (["0e5", "a.tar"], 2, "0e5 is no share"),
+    (["nan", "a.tar"], 2, "nan is no share"),
+    (["1", "a.tar", "+Infinity", "b.tar"], 2, "+Infinity is no share"),
+    (["1e99", "a.tar"], 2, "1e99 is no share"),
+    (["1", "a.tar", "1e-10", "b.tar"], 2, "less than one of 1,000,000,000"),
+    (["1", "a.tar", "--", "-1", "b.tar"], 2, "-1 is no share"),
+    (["1", "-", "1", "-"], 2, "stdin can be read only once"),
+    (["1", "a.tar", "1", "no-*.tar"], 1, "no-*.tar: no file matches"),
+    (["1", "a.tar", "1", "no.tar"], 1, "no.tar: No such file"),
+    (["1", "a.tar", "-T", "none"], 1, "none: the list of files is empty"),
+    (["--rekey", "{source", "1", "a.tar"], 2, "it may use {index}, {source}, {round}, {key}, {shard}, {FIELD}"),
+    (["--rekey", "{key}", "1", "a.tar", "-o", "x.parquet"], 2, "--rekey excludes an OUTPUT that ends in .parquet"),
+    (["-z", "1", "a.tar", "-o", "x.parquet"], 2, "-z excludes an OUTPUT that ends in .parquet"),
+    (["1", "-", "-o", "x.parquet"], 2, "stdin: a table can't list these samples"),
+    (["--stop", "longest", "1", "a.tar", "1", "empty.tar"], 1, "empty.tar: this source has no samples"),
+    (["--stop", "longest", "1", "empty.tar", "-o", "x.parquet"], 1, "empty.tar: this source has no samples"),
+    (["--stop", "longest", "1", "a.tar", "1", "pipe:cat c.tar"], 1, "has ended before the longest source"),
+    (["1", "a.tar", "-o", "a.tar"], 1, "a.tar: this output is also the input"),
+    (["1", "a.tar", "1", "c.tar", "-o", "b.tar"], 1, "b.tar: already exists"),
+]
+
+
+@pytest.mark.parametrize(("line", "status", "message"), ERRORS, ids=str)
+def test_errors(line: list[str], status: int, message: str, folder: Path, inside: Inside) -> None:
+    (folder / "none").write_text("\n")
+    before = sorted(os.listdir(folder))
+    done = inside("tarmix", *line, *([] if "-o" in line else ["-o", "x.tar"]))
+    assert (done.status, done.stderr.count("\n")) == (status, 1), done
+    assert done.stderr.startswith("tarmix: ") and message in done.stderr
+    assert sorted(os.listdir(folder)) == before
+
+
+@pytest.mark.parametrize("stop", ["first", "all", "longest"])
+@pytest.mark.parametrize("output", ["o.tar", "o.parquet"])
+def test_damage_in_any_source_is_a_failure_that_names_it(
+    stop: str, output: str, inside: Inside, tmp_path: Path
+) -> None:
+    whole = make_tar(make_samples(8))
+    end = len(whole.rstrip(b"\0"))
+    damaged = [whole[:cut] for cut in (*range(1, end, 1499), end + 500)]
+    damaged += [whole[:flip] + bytes([whole[flip] ^ 1]) + whole[flip + 1 :] for flip in (100, 1024 + 148, 1024)]
+    for content in damaged:
+        for number, name in enumerate(("0.tar", "1.tar")):
+            (tmp_path / name).write_bytes(content)
+            (tmp_path / f"{1 - number}.tar").write_bytes(some("x", 6))
+            done = inside("tarmix", "--stop", stop, "0.5", "./0.tar", "0.5", "1.tar", "-o", output)
+            assert (done.status, done.stderr.count("\n")) == (1, 1), done
+            assert re.match(rf"tarmix: (\./)?{name}: at byte \d+: ", done.stderr), done
+            assert sorted(os.listdir(tmp_path)) == ["0.tar", "1.tar"]
+
+
+def test_a_stale_table_is_a_failure(folder: Path, inside: Inside) -> None:
+    (folder / "a.tar").write_bytes(some("z", 70))
+    done = inside("tarmix", "1", "a.parquet", "1", "b.tar", "-o", "o.tar")
+    assert done.status == 1
+    assert "a.tar: at byte 0: this file was changed since the table was made" in done.stderr
+    assert not (folder / "o.tar").exists()
+
+
+def test_a_table_lists_repeated_samples_again(folder: Path, inside: Inside) -> None:
+    """Many times, also where all of them come from one batch of rows."""
+    (folder / "long.tar").write_bytes(some("a", 500))
+    (folder / "one.tar").write_bytes(some("c", 1))
+    for output in ("o.tar", "o.parquet"):
+        line = ["--stop", "longest", "9", "long.tar", "91", "one.tar", "one.tar"]
+        done = inside("tarmix", "-q", *line, *(["--rekey", "{index}"] if output == "o.tar" else []), "-o", output)
+        assert done.status == 0, done
+    table = pq.read_table(folder / "o.parquet")
+    rekeyed = members_of((folder / "o.tar").read_bytes())
+    assert len(table) == len(rekeyed) == pytest.approx(500 / 0.09, abs=20)
+    shards = table.column("__shard__").to_pylist()
+    places = dict(
+        zip(("long.tar", "one.tar"), ((folder / n).read_bytes() for n in ("long.tar", "one.tar")), strict=True)
+    )
+    begins = table.column("__begin__").to_pylist()
+    payloads = [places[shard][begin + 512 :][:6].rstrip(b"\0") for shard, begin in zip(shards, begins, strict=True)]
+    assert payloads == [payload for _, payload in rekeyed]
+
+
+@given(
+    sources=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12), st.booleans()), min_size=1, max_size=5),
+    stop=st.sampled_from(["first", "all", "longest"]),
+    total=st.one_of(st.none(), st.integers(0, 30)),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_conservation(
+    sources: list[tuple[int, int, bool]],
+    stop: str,
+    total: int | None,
+    seed: int,
+    inside: Inside,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """in = out + left out; what is written of a source is its samples, in order; tables and shards say the same."""
+    folder = tmp_path_factory.mktemp("mix")
+    words: list[str] = []
+    for number, (share, count, table) in enumerate(sources):
+        name = str(folder / f"{number}.tar")
+        Path(name).write_bytes(some(str(number), count))
+        if table:
+            assert inside("tarindex", name, "-o", f"{name}.parquet").status == 0
+        words += [str(share), f"{name}.parquet" if table else name]
+    options = ["-v", "--stop", stop, "--seed", str(seed), *([] if total is None else ["--total", str(total)])]
+    done = inside("tarmix", *options, "--rekey", "{source}-{round}-{key}", *words)
+    listed = inside("tarmix", *options, *words, "-o", str(folder / "o.parquet"))
+    if done.status:
+        assert (stop, listed.status) == ("longest", 1)
+        assert 0 in [count for _, count, _ in sources]
+        return
+    found = re.match(r"(?:.*\n)?tarmix: (\d+) samples in, (\d+) out(?:, (\d+) left out)?, ", done.stderr)
+    assert found is not None
+    came, went, left = (int(number or 0) for number in found.groups())
+    keys = [key.split("-") for key in keys_in(done.stdout)]
+    assert (came, went) == (went + left, len(keys))
+    for number, (_, count, _) in enumerate(sources):
+        mine = [(int(key[1]), int(key[2][1:])) for key in keys if int(key[0]) == number]
+        assert mine == [divmod(n, count) for n in range(len(mine))]
+        if stop != "longest":
+            assert len(mine) <= count
+        if stop == "all" and total is None:
+            assert len(mine) == count
+        if stop == "longest" and total is None:
+            assert len(mine) >= count
+    if total is None:
+        whole = sum(count for _, count, _ in sources)
+        assert came == whole if stop != "longest" else left == 0
+    if not listed.status:  # else an empty source was not reached
+        assert pq.read_table(folder / "o.parquet").column("__key__").to_pylist() == [key[2] for key in keys]

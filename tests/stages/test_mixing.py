@@ -1,0 +1,82 @@
+"""Mixing, from Python: shares in every stretch, chances at every place, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+
+from tartools.errors import SampleError
+from tartools.stages import mixing
+from tartools.stages.mixing import Mixture, mixed
+
+COUNT = 100_000
+SHARES = [[0.7, 0.3], [1, 1], [999, 1], [1, 1, 1], [0.6, 0.3, 0.1], [1] * 50]
+
+
+@pytest.mark.parametrize("shares", SHARES, ids=lambda shares: f"{shares[:3]}")
+def test_shares_hold_in_every_stretch(shares: list[float]) -> None:
+    """Counts ahead of the shares, at their most and least: any stretch is off by no more than their difference."""
+    parts = [share / sum(shares) for share in shares]
+    ahead, most, least = ([0.0] * len(shares) for _ in range(3))
+    last = [0] * len(shares)  # place behind which `ahead` is known
+    found = itertools.islice(mixed([itertools.repeat(n) for n in range(len(shares))], shares, seed=3), COUNT)
+    for place, source in enumerate(found, 1):
+        ahead[source] -= (place - 1 - last[source]) * parts[source]
+        least[source] = min(least[source], ahead[source] - parts[source])
+        ahead[source] += 1 - parts[source]
+        most[source] = max(most[source], ahead[source])
+        last[source] = place
+    assert max(high - low for high, low in zip(most, least, strict=True)) < 8
+
+
+@pytest.mark.parametrize("step", [1, 2, 8, 13, 89])
+def test_who_takes_every_nth_sample_gets_the_shares(step: int) -> None:
+    found = itertools.islice(mixed([itertools.repeat(0), itertools.repeat(1)], [0.7, 0.3], seed=1), COUNT)
+    mine = list(found)[::step]
+    count = sum(mine)
+    assert abs(count - 0.3 * len(mine)) < 3 * (len(mine) * 0.3 * 0.7) ** 0.5 + 1
+    longest = max(len(list(group)) for _, group in itertools.groupby(mine))
+    assert longest < 40  # by chance: 0.7 to the power of 40 is less than one in a million
+
+
+@pytest.mark.parametrize("place", [0, 1, 5, 8, 40])
+def test_the_chance_of_a_source_is_its_share_at_every_place(place: int) -> None:
+    counts = Counter(
+        next(itertools.islice(mixed([itertools.repeat(n) for n in range(3)], [5, 3, 2], seed=seed), place, None))
+        for seed in range(4000)
+    )
+    for source, share in enumerate((0.5, 0.3, 0.2)):
+        assert abs(counts[source] - 4000 * share) < 3.5 * (4000 * share * (1 - share)) ** 0.5
+
+
+def test_ends() -> None:
+    sources = [[("a", n) for n in range(7)], [("b", n) for n in range(3)]]
+    assert Counter(item[0] for item in mixed(sources, [1, 1], stop="all")) == {"a": 7, "b": 3}
+    mixture = Mixture(sources, [1, 1], "longest")
+    for item, number, again in mixture:
+        assert item == ("ab"[number], (mixture.taken[number] - 1) % (7, 3)[number])
+        assert again == (mixture.taken[number] - 1) // (7, 3)[number] == mixture.rounds[number]
+    assert (mixture.taken[0], mixture.ended) == (7, [1, 0])
+    assert list(mixed([[]], [1])) == list(mixed([], [])) == list(mixed([[], []], [1, 2], stop="all")) == []
+
+
+def test_shares_are_exact() -> None:
+    third = [Fraction(1, 3), Fraction(2, 3)]
+    sources = [itertools.repeat(0), itertools.repeat(1)]
+    assert list(itertools.islice(mixed(sources, third), 500)) == list(itertools.islice(mixed(sources, [1, 2]), 500))
+    assert mixing.upper_bounds([1] * 3)[-1] == mixing.WHOLE
+
+
+def test_what_is_refused() -> None:
+    for share in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="a share is a number above 0"):
+            next(mixed([[1], [2]], [1, share]))
+    with pytest.raises(ValueError, match="1 sources, and 2 shares"):
+        next(mixed([[1]], [1, 2]))
+    with pytest.raises(SampleError, match="source 1 has no samples"):
+        list(mixed([[1] * 9, []], [1, 1], stop="longest"))
+    with pytest.raises(SampleError, match="source 0 is an iterator that has ended"):
+        list(mixed([iter([1]), [2] * 99], [1, 1], stop="longest"))
