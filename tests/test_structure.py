@@ -341,7 +341,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarcreate": ["plan.tsv", "-o", "2.tar"],
         "tarfilter": ["-S", "int(cls) > 0", "a.tar", "-o", "10.tar"],
         "tardiff": ["a.tar", "a.tar"],
-        "tarjoin": ["-q", "a.tar", "plan.tsv", "-o", "11.tar"],
+        "tarjoin": ["-q", "a.tar", "plan.tsv", "-o", "12.tar"],
         "tarfirst": ["-f", "cls", "a.tar"],
         "tarjob": ["-s", "a", "--", "tarcat", "{}.tar", "-o", "8.tar"],
         "tarindex": ["a.tar", "-o", "9.parquet"],
