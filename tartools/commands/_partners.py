@@ -170,7 +170,7 @@ def source_of(
     """Return B, which *urls* have, as *form* says. Raises: UsageError if they are shards and rows."""
     forms = [form or form_of(url) for url in urls]
     both = zip(forms, urls, strict=True)
-    kinds = ["tar" if form == "parquet" and lists_samples(url, wanted) else form for form, url in both]
+    kinds = ["tar" if name == "parquet" and not form and lists_samples(url, wanted) else name for name, url in both]
     if all(kind == "tar" for kind in kinds):
         if wanted.key is not None:
             raise UsageError("--key names a column, and these are samples, which have their keys", url=urls[0])

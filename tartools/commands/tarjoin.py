@@ -12,10 +12,10 @@ B is shards or tables of samples, or files of rows, by their names (compressed o
   .tsv .csv       a header, and a row for each sample. Cells of TSV have the escapes of tar2tsv. A cell is a field; an
                   empty cell is an empty field.
   .jsonl .ndjson  an object on each line. null is no field.
-  .parquet        rows, unless it has the columns of a table of samples. null is no field. If -f names a column of a
-                  table of samples that is no field, or with --key, its columns are taken as rows.
+  .parquet        rows, unless it has the columns of a table of samples. null is no field. The columns of a table of
+                  samples are taken as rows with --key, with --format, and if -f names one that is no field.
 
---format says it for other names, and for stdin and commands. The key is in the column __key__, or key, or that of
+--format says it for other names, and for stdin and commands (otherwise they are shards). The key is in the column __key__, or key, or that of
 --key, as text: the number 7 is the key 7, not 0007. Every other column becomes the field of its name, but not those
 whose names begin with __. Text is UTF-8, bytes are themselves, and numbers and dates have the text that tar2tsv writes.
 A list of numbers is a NumPy array, and the field is called NAME.npy; other lists, and objects, are JSON, and the field
@@ -26,8 +26,9 @@ have a partner are passed on. If a sample would have two fields of one name, tha
 whose is taken. Without --verbatim, names that differ only in case are one name. A key that comes twice in B is an
 error; samples of A with one key all get the fields.
 
-B is held in memory, as far as -M allows; of shards only where their samples are. A larger B is read twice, side by side
-with A, if it is sorted by key, a file or an object, and A is sorted too; otherwise it is sorted to a temporary file.
+B is held in memory, as far as -M allows; of shards only where their samples are, and what is not in plain local files
+is copied to a temporary file. Rows that are too many are read twice, side by side with A, if they are sorted by key, in
+a file or an object, and A is sorted too; otherwise they are sorted to a temporary file.
 
 With --anti or -f '' samples are passed on unchanged; then OUTPUT may end in .parquet, which lists them.
 

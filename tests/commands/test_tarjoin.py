@@ -282,6 +282,8 @@ def test_columns_of_a_table_of_samples(run: Run, tmp_path: Path) -> None:
     done = good(run, "tarjoin", "-f", "score", "a.parquet", "scored.parquet")
     assert members_of(done) == [("k.jpg", b"1"), ("k.score", b"0.5"), ("l.jpg", b"2"), ("l.score", b"2.0")]
     assert "'jpg' in A and in B" in run("tarjoin", "a.tar", "scored.parquet").stderr
+    rows = (tmp_path / "scored.parquet").read_bytes()
+    assert good(run, "tarjoin", "--format", "parquet", "a.tar", "-", stdin=rows) == done
 
 
 BAD = {
