@@ -1,5 +1,25 @@
 # Made by python -m tartools.commands._manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        set file (string replace -r -- '^~/' "$HOME/" $file)
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        set -l names
+        if head -c 4 "$file" 2>/dev/null | grep -q PAR1
+            set names (env tartools completion table "$file" 2>/dev/null |
+        sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p')
+        else
+            set names (tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u)
+        end
+        test -n "$names"; or continue  # no archive
+        printf '%s\n' $names
+        return
+    end
+end
 complete -c tarsplit -s o -l output -r -F -d 'Prefix or pattern of the shards\' names. Required.'
+complete -c tarsplit -l parts -x -d 'Split by hash of the key, such as train:0.9,val:0.1.'
+complete -c tarsplit -l stratify -x -a '(__tartools_fields)' -d 'Give each of --parts its share of each value of this field.'
+complete -c tarsplit -l by -x -a '(__tartools_fields)' -d 'Make a part of the samples of each value of this field.'
 complete -c tarsplit -s n -l samples -x -d 'Put at most N samples in a shard. At least 1.'
 complete -c tarsplit -s s -l size -x -d 'Make shards of at most this size, such as 500M or 1e9. Default: 1e9, without -n.'
 complete -c tarsplit -l shards -x -d 'Make K shards of equal numbers of samples, give or take one. At least 1.'

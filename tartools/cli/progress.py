@@ -124,6 +124,8 @@ def summary(name: str, account: Account, seconds: float) -> None:
 
         say(name, drawing.all_jobs(account.jobs, seconds) if account.listed is None else drawing.listed(account))
         return
+    for line in account.totals:
+        say(name, line)
     if account.directories:
         say(name, f"{account.directories} directory entries are no samples")
     parts = [f"{account.samples_in} samples in, {account.samples_out} out"]

@@ -12,6 +12,7 @@ OUTPUT is a prefix or a pattern:
   dir/              dir/000000.tar ...
   train-%06d.tar    train-000000.tar ...; {shard:06d} means the same
   train.parquet     train-000000.parquet ...: tables that list the samples
+  {part}-%06d.tar   a set for each part, with --parts; for each value of cls, {cls} with --by cls
 
 New shards never mix with those of an earlier run: if any shard that OUTPUT can name exists, tarsplit writes nothing and
 fails. With --force the new shards replace the old set: once the last one is complete and its --post has succeeded,
@@ -25,10 +26,31 @@ A table lists samples that stay where they are; -n, -s and --shards count what t
 Web servers can't be listed. There, only the first shard and the inputs are checked before; with --force, old shards
 behind the last new one are named and stay. In an http: URL, write a pattern as %06d (with the 0) or {shard}.
 
---shards reads the inputs twice: stdin and pipe: are copied to --tmpdir first, which takes as much disk as they have
-bytes.
+--parts makes a set of shards for each part, whose name stands for {part} in OUTPUT. A hash of the key alone says in
+which part a sample is, so it is there in every run, order and sharding: the first part of --parts train:0.9,val:0.1 has
+the samples of tarfilter --hash 0:0.9. With --stratify FIELD, each part gets its share of the samples of each value of
+FIELD, exactly to one sample; again the sets depend on keys and values alone, but they change if samples are added.
+
+--by FIELD makes a set of shards for each value of FIELD, which stands for {FIELD} in OUTPUT; folders are made. There
+may be 1,000 values, because all their outputs are open at once; an object on a server takes up to 16 MB of memory
+meanwhile. A value that can't be a name in its folder is a failure that names the sample: one that is empty, has a slash
+or control characters, is .. or longer than 200 bytes, or differs from another one only in case or blanks.
+
+With parts, -n, -s, --shards, --start and --post are for each part. OUTPUT may be a name without a number, such as
+{part}.tar; then each part is one shard. The last shards of all parts appear when all samples have been read. --force
+removes old shards of the parts only; for values that the input does not have, they stay. -v says how many samples and
+shards each part has.
+
+--shards and --stratify read the inputs twice: stdin and pipe: are copied to --tmpdir first, which takes as much disk as
+they have bytes.
 
 Examples:
+  Split a data set 90/10, for training and validation:
+    tarsplit --parts train:0.9,val:0.1 -o '{part}-{shard:06d}.tar' all.tar
+  The same, with 90 percent of each class:
+    tarsplit --parts train:0.9,val:0.1 --stratify cls -o '{part}-{shard:06d}.tar' all.tar
+  Make shards for each class, in a folder of its own:
+    tarsplit --by cls -o 'classes/{cls}/{shard:06d}.tar' all.tar
   Make two shards of up to 1 GB from a folder:
     tar -cf - --sort=name -C raw train | tarsplit -s 1e9 -o imagenet_train --maxshards 2
   Add shards behind train-000099.tar, and replace what an interrupted run has left there:
@@ -44,27 +66,24 @@ Examples:
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import SampleError, StorageError, UsageError, shown
-from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Batch
+from tartools.errors import UsageError
+from tartools.samples.account import Account
 from tartools.shards import numbering
-from tartools.shards.reading import Reading, check_shards, counted, one_by_one, read_batches, shard_batches
+from tartools.shards.reading import Reading, read_batches
 from tartools.shards.series import Limits, write_shards
-from tartools.shards.stream import ShardStream
 from tartools.shards.writing import Batches, Destination
-from tartools.storage.names.existing import between
 from tartools.storage.names.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
 
-DEFAULT_SIZE = 10**9  # bytes
-LOOKED_UP = 1000  # shards of an earlier run, where they can't be listed
+if TYPE_CHECKING:
+    from tartools.commands._twice import Spread
 
-ReadBatches = Callable[[Sequence[str], Account, Reading], Iterator[Batch]]
+DEFAULT_SIZE = 10**9  # bytes
 
 Samples = Annotated[
     int | None, Option("-n", "--samples", metavar="N", minimum=1, help="Put at most N samples in a shard.")
@@ -97,11 +116,35 @@ Post = Annotated[
 Remove = Annotated[bool, Option("--remove", help="Remove each shard after its --post has succeeded.")]
 
 
+def shares(text: str) -> tuple[Any, ...]:
+    """Return the parts in *text*, with their weights. Raises: ValueError."""
+    from tartools.samples import shares
+
+    return shares.parts(text)
+
+
+class Partition(cli.Group):
+    """A set of shards for each part."""
+
+    parts: Annotated[
+        tuple[Any, ...] | None,
+        Option("--parts", metavar="PARTS", parser=shares, help="Split by hash of the key, such as train:0.9,val:0.1."),
+    ] = None
+    stratify: Annotated[
+        str | None,
+        Option("--stratify", metavar="FIELD", help="Give each of --parts its share of each value of this field."),
+    ] = None
+    by: Annotated[
+        str | None, Option("--by", metavar="FIELD", help="Make a part of the samples of each value of this field.")
+    ] = None
+
+
 @cli.command(__doc__)
 def tarsplit(
     account: Account,
     source: cli.Inputs,
     output: Pattern,
+    partition: Partition,
     samples: Samples = None,
     size: Size = None,
     even: Even = None,
@@ -120,33 +163,30 @@ def tarsplit(
         raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
     if even and (samples or size):
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
+    reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, tmpdir=tmpdir, forks=True)
+    limits = Limits(lambda _: samples, size, most)
+    if partition.parts or partition.stratify is not None or partition.by is not None:
+        from tartools.commands import _parts
+
+        wanted = _parts.Wanted(
+            partition.parts, partition.stratify, partition.by, output, limits, DEFAULT_SIZE, even, start, force, gzip
+        )
+        split = _parts.Split(wanted, expand(*source.named), reading, account)
+        finished(split.shards(), post, remove)
+        split.settle()
+        return
     names = numbering.parse_numbering(output, gzip)
     compression.codec_for(names.name(0), gzip)
     urls = expand(*source.named)
     first = start or 0
-    old = existing_shards(names)
-    check_outputs(names, first, old, urls, force)
-    reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, tmpdir=tmpdir, forks=True)
-    spread = None
-    if compression.is_table_name(names.name(0)):
-        batches, made, count = table_rows(urls, force, account, reading)
-        spread = evenly(count, even) if even else None
-    else:
-        made = partial(Destination, force=force, gzip=gzip)
-        read: ReadBatches = read_batches
-        if even:
-            spread, read = even_counts(urls, even, reading, account)
-        batches = read(urls, account, reading)
-    limits = Limits(lambda _: samples, size or (None if samples else DEFAULT_SIZE), most)
+    old = numbering.existing_shards(names)
+    numbering.check_outputs(names, first, old, urls, force)
+    batches, made, spread = inputs_of(urls, names.name(0), even, force, gzip, reading, account)
     if spread is not None:
         limits = Limits(spread.samples, None, most)
-    shards = write_shards(batches, lambda k: made(names.name(first + k)), limits, account)
-    following = first
-    with storage.writing("-") as printed:
-        for url in shards:
-            finish(url, post, remove)
-            printed.write(os.fsencode(url) + b"\n")
-            following += 1
+    elif not (samples or size):
+        limits = Limits(size=DEFAULT_SIZE, shards=most)
+    written = finished(write_shards(batches, lambda k: made(names.name(first + k)), limits, account), post, remove)
     if spread is not None:
         spread.check(account.samples_in, most)
     if most == 0:
@@ -154,8 +194,33 @@ def tarsplit(
     if not account.samples_in:
         account.warn("no samples in the input; no shards written")
     if force:
+        from tartools.commands._replacing import replace_set
+
         until = None if start is None or most is None else start + most
-        replace_set(names, range(first, following), until, old, account)
+        replace_set(names, range(first, first + written), until, old, account)
+
+
+def inputs_of(
+    urls: Sequence[str], name: str, even: int | None, force: bool, gzip: bool, reading: Reading, account: Account
+) -> tuple[Iterator[Batches], Callable[[str], Destination], "Spread | None"]:
+    """Return the samples of *urls*, what makes an output such as *name*, and how samples are spread over *even* shards.
+
+    For an output that is a table, rows that list the samples stand for them.
+    """
+    if compression.is_table_name(name):
+        batches, made, count = table_rows(urls, force, account, reading)
+        if not even:
+            return batches, made, None
+        from tartools.commands._twice import evenly
+
+        return batches, made, evenly(count, even)
+    made = partial(Destination, force=force, gzip=gzip)
+    if not even:
+        return read_batches(urls, account, reading), made, None
+    from tartools.commands._twice import even_counts
+
+    spread, samples = even_counts(urls, even, reading, account)
+    return samples, made, spread
 
 
 def table_rows(
@@ -168,139 +233,18 @@ def table_rows(
     return listing.row_batches(inputs), lambda url: listing.TableDestination(url, force, inputs), inputs.rows
 
 
-def replace_set(
-    names: numbering.Numbering, written: range, until: int | None, old: dict[int, str], account: Account
-) -> None:
-    """Remove the shards in *old* that would mix with those *written*; report each in *account*.
+def finished(shards: Iterator[str], post: str | None, remove: bool) -> int:
+    """Run the command *post* for each of *shards* once it is complete, *remove* it, and print its name.
 
-    They have numbers from the first that was written up to *until*, exclusive (None: all). If nothing was written, they
-    stay. Those that can't be removed are omissions; so are those that stay because nothing was written.
+    Returns how many there were. Raises: StorageError, and what *shards* raises.
     """
-    rest = {number: name for number, name in old.items() if number >= written.start and number not in written}
-    if written and not Url(names.prefix).is_local and not Url(names.prefix).is_listed:
-        rest = unlisted(names, written.stop, account)
-    for number in sorted(rest):
-        if until is not None and number >= until:
-            break
-        try:
-            if not written:
-                raise StorageError("nothing was written to replace it")
-            storage.remove(rest[number])
-        except StorageError as error:
-            account.omit(f"{shown(rest[number])}: is of an earlier run, and stays: {error.message}")
-        else:
-            account.warn(f"{shown(rest[number])}: removed, because this run did not write it")
-
-
-def unlisted(names: numbering.Numbering, number: int, account: Account) -> dict[int, str]:
-    """Return the shards that exist from *number* on, up to the first that does not: where there are no listings."""
-    found: dict[int, str] = {}
-    if Url(names.prefix).scheme == "pipe":
-        return found
-    try:
-        while len(found) < LOOKED_UP and storage.exists(name := names.name(number)):
-            found[number] = name
-            number += 1
-    except StorageError as error:
-        account.warn(f"shards of an earlier run may be left: {error}")
-    return found
-
-
-def existing_shards(names: numbering.Numbering) -> dict[int, str]:
-    """Return the shards that *names* can stand for and that exist, by number."""
-    found = between(names.prefix, names.suffix)
-    return {number: name for name in found if (number := names.number(name)) is not None}
-
-
-def check_outputs(
-    names: numbering.Numbering, start: int, old: dict[int, str], urls: Sequence[str], force: bool
-) -> None:
-    """Raise StorageError if a shard in *old* exists and may not be replaced, or if an input could be overwritten.
-
-    Not every store can be listed, so the first shard and the inputs are checked by name.
-    """
-    inputs = [url for url in urls if names.number(url) is not None]
-    for name in (*old.values(), *inputs, names.name(start)):
-        storage.check_output(name, force, urls)
-
-
-def finish(url: str, post: str | None, remove: bool) -> None:
-    """Run the command *post* for the complete shard *url*, then *remove* it. Raises StorageError."""
-    if post:
-        storage.run(post, url)
-    if remove:
-        storage.remove(url)
-
-
-def even_counts(urls: Sequence[str], shards: int, reading: Reading, account: Account) -> tuple["Spread", ReadBatches]:
-    """Return how many samples each of *shards* shards gets, and a function that reads the inputs again.
-
-    Shows its progress in *account*.
-
-    Reads all inputs. Those that can be read only once are copied to the temporary directory of *reading*.
-    Raises StorageError; SampleError if there are too few samples.
-    """
-    from tartools.shards.gathering import WORKERS, gather_results
-    from tartools.storage.copies import Copy
-
-    storage.check_inputs(urls)
-    copying = Account()
-    account.phase = Phase("copying", account=copying)
-
-    def count_copied(count: int) -> None:
-        copying.bytes_in += count
-
-    once = {at: url for at, url in enumerate(urls) if not storage.is_repeatable(url)}
-    copies = {at: Copy(url, reading.tmpdir, count_copied) for at, url in once.items()}
-
-    def shard(at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
-        copied = copies[at].open() if at in copies else None
-        return shard_batches(url, account, reading, ShardStream(url, account, reading.forks, copied))
-
-    def batches(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Batch]:
-        check_shards(urls, account)
-        return one_by_one(shard(at, url, account, reading) for at, url in enumerate(urls))
-
-    counts: list[int] = []
-    most = min(cli.workers(0), WORKERS)
-    silent = Account(lambda _: None)
-    account.phase = Phase("counting", account=silent)
-
-    def count(found: Iterator[Batch]) -> int:
-        return sum(map(len, counted(found, silent)))
-
-    if copies:  # other processes could not open these
-        counts.append(count(batches(urls, silent, reading)))
-    else:
-        gather_results(urls, silent, reading, count, most, counts.append)
-    account.phase = Phase("writing", sum(counts), lambda: account.samples_out)
-    return evenly(sum(counts), shards), batches
-
-
-def evenly(count: int, shards: int) -> "Spread":
-    """Return *count* samples spread over *shards* shards. Raises SampleError if they are too few."""
-    if count < shards:
-        raise SampleError(f"{count} samples are too few for {shards} shards")
-    return Spread(count, shards)
-
-
-class Spread:
-    """*total* samples spread over *shards* shards, whose numbers of samples differ by at most one."""
-
-    def __init__(self, total: int, shards: int) -> None:
-        self.total = total
-        self.shards = shards
-
-    def samples(self, k: int) -> int:
-        """Return how many samples shard *k*, from 0 on, gets. Raises SampleError if there are no more shards."""
-        if k >= self.shards:
-            self._fail("more")
-        return self.total // self.shards + (k < self.total % self.shards)
-
-    def check(self, count: int, most: int | None) -> None:
-        """Raise SampleError if only *count* samples were read for up to *most* shards, and that is too few."""
-        if count < self.total and (most is None or most >= self.shards):
-            self._fail("fewer")
-
-    def _fail(self, what: str) -> NoReturn:
-        raise SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {what}")
+    count = 0
+    with storage.writing("-") as printed:
+        for url in shards:
+            if post:
+                storage.run(post, url)
+            if remove:
+                storage.remove(url)
+            printed.write(os.fsencode(url) + b"\n")
+            count += 1
+    return count

@@ -83,6 +83,7 @@ class Account:
         self.left_out = 0
         self.joined = 0
         self.dropped = 0
+        self.totals: Sequence[str] = ()  # of parts of the output, a line for each
         self.written: int | None = None  # samples in the output, where that differs from samples_out
         self.bytes_in = 0  # read of shards, as they are stored
         self.unpacked = 0  # the same bytes, decompressed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -60,3 +60,9 @@ class Listed(Batch):
         """Add samples number *first* to *last* (exclusive) to *writer*."""
         for sample in islice(self, first, last):
             sample.write_to(writer)
+
+
+def keys_of(batch: Batch) -> Sequence[bytes]:
+    """Return the keys of *batch*; of samples that a table lists, those in the table, if it has them."""
+    known = None if batch.columns is None else batch.columns.values("__key__")
+    return batch.keys if known is None else [key.encode("utf-8", "surrogateescape") for key in known]

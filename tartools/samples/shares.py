@@ -6,10 +6,14 @@ fraction from 0 to 1, and a range LO:HI of fractions has the keys with LO <= fra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from itertools import accumulate
+from math import gcd, lcm
+from typing import NamedTuple
 
 WHOLE = 1 << 64
+ROUNDING = 1000  # shares may differ from 1 in sum by one of these parts of it
 
 
 def number_of(key: bytes) -> int:
@@ -27,13 +31,13 @@ def number_with(seed: int) -> Callable[[bytes], int]:
     return lambda key: int.from_bytes(blake2b(key, digest_size=8, key=secret).digest(), "big")
 
 
-def bound(text: str) -> int:
-    """Return the lowest number whose fraction is *text* or more: a number from 0 to 1, such as 0.9 or 1/3.
+def ratio(text: str) -> tuple[int, int]:
+    """Return the number from 0 to 1 that *text* is, such as 0.9 or 1/3, as a numerator and a denominator.
 
     Raises: ValueError.
 
-    >>> bound("0.5") == bound("1/2") == WHOLE // 2
-    True
+    >>> ratio("0.25"), ratio("1/3")
+    ((25, 100), (1, 3))
     """
     over, slash, under = text.partition("/")
     whole, _, part = over.partition(".")
@@ -43,6 +47,18 @@ def bound(text: str) -> int:
     numerator, denominator = int(digits), int(divisor + "0" * len(part))  # exact, as no float is
     if numerator > denominator or not denominator:
         raise ValueError(f"not a number from 0 to 1: {text!r}")
+    return numerator, denominator
+
+
+def bound(text: str) -> int:
+    """Return the lowest number whose fraction is *text* or more: a number from 0 to 1, such as 0.9 or 1/3.
+
+    Raises: ValueError.
+
+    >>> bound("0.5") == bound("1/2") == WHOLE // 2
+    True
+    """
+    numerator, denominator = ratio(text)
     return -(-numerator * WHOLE // denominator)
 
 
@@ -59,3 +75,68 @@ def span(text: str) -> range:
     if not found:
         raise ValueError(f"no key is in the range {text!r}: write the lower number first")
     return found
+
+
+class Part(NamedTuple):
+    """A part of a data set: its *name*, and its *weight*, which is its share of the sum of all weights."""
+
+    name: str
+    weight: int
+
+
+def parts(text: str) -> tuple[Part, ...]:
+    """Return the parts in *text*, such as `train:0.9,val:0.1`. Raises: ValueError.
+
+    The last one takes what the others leave, because digits of shares such as 0.333 end somewhere.
+
+    >>> parts("train:0.9,val:0.1")
+    (Part(name='train', weight=9), Part(name='val', weight=1))
+    >>> [part.weight for part in parts("a:0.333,b:0.333,c:0.333")]
+    [333, 333, 334]
+    """
+    names, ratios = [], []
+    for word in text.split(","):
+        name, colon, share = word.strip().rpartition(":")
+        if not colon or not name:
+            raise ValueError(
+                f"not a part and its share: {word!r}; write NAME:SHARE,NAME:SHARE, as in train:0.9,val:0.1"
+            )
+        names.append(name)
+        ratios.append(ratio(share))
+        if not ratios[-1][0]:
+            raise ValueError(f"the part {name!r} has the share 0; leave it out")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"two parts have the name {twice!r}")
+    whole = lcm(*(denominator for _, denominator in ratios))
+    weights = [numerator * whole // denominator for numerator, denominator in ratios]
+    last = whole - sum(weights[:-1])
+    if abs(sum(weights) - whole) * ROUNDING > whole or last <= 0:
+        raise ValueError(f"the shares sum to {sum(weights) / whole:.6g}, not to 1")
+    divisor = gcd(*weights[:-1], last)
+    return tuple(Part(name, weight // divisor) for name, weight in zip(names, [*weights[:-1], last], strict=True))
+
+
+def ends(found: Sequence[Part]) -> list[int]:
+    """Return for each part of *found* the number behind those of its keys: the first part has the lowest numbers.
+
+    >>> ends(parts("train:0.9,val:0.1")) == [bound("0.9"), WHOLE]
+    True
+    """
+    whole = sum(part.weight for part in found)
+    return [-(-weight * WHOLE // whole) for weight in accumulate(part.weight for part in found)]
+
+
+def apportioned(count: int, found: Sequence[Part]) -> list[int]:
+    """Return how many of *count* samples each part of *found* gets: its share, rounded down or up.
+
+    Those with the largest remainders are rounded up, of equal ones the first.
+
+    >>> apportioned(5, parts("a:0.5,b:0.25,c:0.25")), apportioned(1, parts("a:0.1,b:0.9"))
+    ([3, 1, 1], [0, 1])
+    """
+    whole = sum(part.weight for part in found)
+    counts = [count * part.weight // whole for part in found]
+    by_rest = sorted(range(len(found)), key=lambda number: -(count * found[number].weight % whole))
+    for number in by_rest[: count - sum(counts)]:
+        counts[number] += 1
+    return counts

@@ -1,8 +1,11 @@
-"""Names of numbered shards: from a prefix or pattern to names, and from a name to its number."""
+"""Names of numbered shards: from a prefix or pattern to names, from a name to its number; and which of them exist."""
 
 import re
+from collections.abc import Sequence
 
+from tartools import storage
 from tartools.errors import UsageError
+from tartools.storage.names.existing import between
 from tartools.storage.url import Url
 from tartools.tar.compression import TABLE, check_suffix, is_table_name, split_suffix
 
@@ -46,10 +49,7 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
     ('train-000007.tar.zst', 'a-007.tar')
     """
     text, query = Url(text).name, Url(text).query
-    encoded = text.startswith(("http://", "https://"))  # there %20 is a blank
-    found = []
-    if "%" in text or "{" in text:
-        found = [*re.finditer(_ZEROS if encoded else _PERCENT, text), *re.finditer(_BRACES, text)]
+    found = _numbers(text)
     if len(found) > 1:
         raise UsageError(f"a pattern has one number, not {len(found)}: {text}")
     if found:
@@ -65,3 +65,36 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
     base, suffix = (text[: -len(TABLE)], TABLE) if is_table_name(text) else split_suffix(text)
     suffix = suffix or (".tgz" if gzip else ".tar")
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix + query)
+
+
+def _numbers(text: str) -> list[re.Match[str]]:
+    """Return where numbers stand in the pattern *text*, which has no query."""
+    encoded = text.startswith(("http://", "https://"))  # there %20 is a blank
+    if "%" in text or "{" in text:
+        return [*re.finditer(_ZEROS if encoded else _PERCENT, text), *re.finditer(_BRACES, text)]
+    return []
+
+
+def has_number(text: str) -> bool:
+    """Tell whether *text* is a pattern with a number, as `parse_numbering` takes it; not a prefix.
+
+    >>> has_number("a-%06d.tar"), has_number("a.tar")
+    (True, False)
+    """
+    return bool(_numbers(Url(text).name))
+
+
+def existing_shards(names: Numbering) -> dict[int, str]:
+    """Return the shards that *names* can stand for and that exist, by number."""
+    found = between(names.prefix, names.suffix)
+    return {number: name for name in found if (number := names.number(name)) is not None}
+
+
+def check_outputs(names: Numbering, start: int, old: dict[int, str], urls: Sequence[str], force: bool) -> None:
+    """Raise StorageError if a shard in *old* exists and may not be replaced, or if an input could be overwritten.
+
+    Not every store can be listed, so the first shard and the inputs are checked by name.
+    """
+    inputs = [url for url in urls if names.number(url) is not None]
+    for name in (*old.values(), *inputs, names.name(start)):
+        storage.check_output(name, force, urls)

@@ -32,7 +32,7 @@ def write_shards(
     Order: input order. Holds one batch.
     Raises what *batches* raises, StorageError and SampleError. Shards that were yielded stay, the current one does not.
     """
-    series = _Series(destination, limits, account)
+    series = Series(destination, limits, account)
     with closing_upstream(batches):
         try:
             for batch in batches if not series.done else ():
@@ -42,30 +42,33 @@ def write_shards(
             if series.writer is not None:
                 yield series.complete(series.writer)
         finally:
-            if series.writer is not None:
-                series.writer.abort()
+            series.abort()
 
 
-class _Series:
+class Series:
     """Numbered shards, written one after the other; *writer* writes the current one."""
 
     def __init__(self, destination: Callable[[int], Destination], limits: Limits, account: Account) -> None:
+        self.samples = 0  # in complete shards
         self._destination = destination
         self._limits = limits
         self._account = account
-        self._complete = 0  # shards
+        self.shards = 0  # complete ones
         self.writer: Writer | None = None
 
     @property
     def done(self) -> bool:
         """Return whether all shards that are wanted are complete."""
-        return self._complete == self._limits.shards
+        return self.shards == self._limits.shards
 
-    def write(self, batch: Batches) -> Iterator[str]:
-        """Write the samples of *batch*, up to the end of the last shard; yield the URL of each shard that is full."""
-        first = 0
-        while first < len(batch) and not self.done:
-            share = self._fitting(batch, first)
+    def write(self, batch: Batches, first: int = 0, last: int | None = None) -> Iterator[str]:
+        """Write samples *first* to *last* (exclusive; None: to the end) of *batch*, up to the end of the last shard.
+
+        Yields the URL of each shard that is full.
+        """
+        end = len(batch) if last is None else last
+        while first < end and not self.done:
+            share = min(self._fitting(batch, first), end - first)
             if self.writer is not None and not share:
                 yield self.complete(self.writer)
                 if self.done:  # the sample that did not fit has been read
@@ -74,7 +77,7 @@ class _Series:
                 continue
             writer = self._write(batch, first, first + share)
             first += share
-            if writer.samples == self._limits.samples(self._complete):
+            if writer.samples == self._limits.samples(self.shards):
                 yield self.complete(writer)
 
     def complete(self, writer: Writer) -> str:
@@ -82,15 +85,31 @@ class _Series:
         self._account.check()
         writer.commit()
         self._account.bytes_out += writer.written
+        self.samples += writer.samples
         self.writer = None
-        self._complete += 1
+        self.shards += 1
         return writer.url
+
+    def flush(self) -> None:
+        """Write what the current shard holds in memory."""
+        if self.writer is not None:
+            self.writer.flush()
+
+    def finish(self) -> None:
+        """Write the end of the current shard; only `complete` may follow."""
+        if self.writer is not None:
+            self.writer.finish()
+
+    def abort(self) -> None:
+        """Drop the current shard."""
+        if self.writer is not None:
+            self.writer.abort()
 
     def _write(self, batch: Batches, first: int, last: int) -> Writer:
         """Write the samples *first* to *last* - 1 of *batch* to the current shard, or to a new one."""
         if self.writer is None:
             with deferred_signals():
-                self.writer = self._destination(self._complete).writer()
+                self.writer = self._destination(self.shards).writer()
         self._account.samples_in += last - first
         self.writer.write_batch(batch, first, last)
         self._account.samples_out += last - first
@@ -106,7 +125,7 @@ class _Series:
         if limits.size:
             room = tar.room_in(limits.size) - (writer.size if writer else 0)
             fitting = min(fitting, max(batch.fitting(first, room), 0 if writer else 1))
-        count = limits.samples(self._complete)
+        count = limits.samples(self.shards)
         if count is not None:
             fitting = min(fitting, count - (writer.samples if writer else 0))
         return fitting

@@ -47,6 +47,10 @@ class Writer(Protocol):
         """Add number *first* to *last* - 1 of *batch*."""
         ...
 
+    def flush(self) -> None:
+        """Write what was added and is held in memory."""
+        ...
+
     def finish(self) -> None:
         """Write the end; only `commit` may follow."""
         ...
@@ -128,6 +132,15 @@ class ShardWriter:
             raise SampleError(
                 f"two samples with the key {sample.key!r} side by side, which readers would take for one{help}"
             )
+
+    def flush(self) -> None:
+        """Write what was added. Of the last sample only the name is held: not the buffer that it was read into."""
+        self._broken = True
+        self._writer.flush()
+        self._broken = False
+        last = self._last
+        longest = max((member.path for member in last.members), key=len, default=last.raw_key)
+        self._last = Sample(last.raw_key, (tar.Member(longest, b"", 0, 0, 0),), last.shard)
 
     def finish(self) -> None:
         """Write the end of the archive; only `commit` may follow.

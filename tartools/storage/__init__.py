@@ -25,6 +25,7 @@ from tartools.storage.checks import (
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
+from tartools.storage.local import remove_empty
 from tartools.storage.schemes import loaded
 from tartools.storage.streams import FileSink, Input, Output, Sink, stream_file
 from tartools.storage.url import Url
@@ -45,6 +46,7 @@ __all__ = [
     "open_write",
     "plain_size",
     "remove",
+    "remove_empty",
     "run",
     "share_memory",
     "writing",
@@ -133,10 +135,12 @@ def content(url: str) -> bytes:
         return file.read()
 
 
-def make_directory(url: str) -> None:
-    """Make the local directory *url*, unless it exists; on servers there are none. Raises: StorageError."""
-    if Url(url).is_local:
-        local.make_directory(url)
+def make_directory(url: str) -> list[str]:
+    """Make the local directory *url*, and those above it, unless it exists; on servers there are none.
+
+    Returns the paths of those that it made. Raises: StorageError.
+    """
+    return local.make_directory(url) if Url(url).is_local else []
 
 
 def remove(url: str) -> None:

@@ -202,12 +202,25 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
     return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
 
 
-def make_directory(url: str) -> None:
-    """Make the directory *url*, and those above it, unless it exists. Raises: StorageError."""
+def make_directory(url: str) -> list[str]:
+    """Make the directory *url*, and those above it, unless it exists; return those made. Raises: StorageError."""
+    path, made = path_of(url), []
+    above = path
+    while above and not os.path.isdir(above):
+        made.append(above)
+        above = os.path.dirname(above)
     try:
-        os.makedirs(path_of(url), exist_ok=True)
+        os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
+    return made[::-1]
+
+
+def remove_empty(directories: Sequence[str]) -> None:
+    """Remove those of *directories* that are empty, the last one first."""
+    for path in reversed(directories):
+        with suppress(OSError):
+            os.rmdir(path)
 
 
 def open_terminal() -> int:

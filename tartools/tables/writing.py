@@ -113,10 +113,14 @@ class TableWriter:
         self._held = held.slice(count).to_batches()
         self._count -= count
 
+    def flush(self) -> None:
+        """Write the rows held, as a row group that is smaller than others. Raises: StorageError."""
+        if self._count:
+            self._write_held(self._count)
+
     def finish(self) -> None:
         """Write the rest of the table; only `commit` may follow. Raises: StorageError."""
-        if self._held:
-            self._write_held(self._count)
+        self.flush()
         self._parquet.close()
         self._finished = True
 

@@ -38,6 +38,9 @@ def test_the_tutorial_runs_as_printed(pictures: Path, shell: Run, duckdb_command
     assert b"60" in done.stdout
     assert (pictures / "sheet.html").stat().st_size > 60 * 500
     assert sorted(path.name for path in pictures.glob("train-*")) == [f"train-{n:06d}.tar" for n in range(3)]
+    split = {part: members_of((pictures / part / "000000.tar").read_bytes()) for part in ("train", "val")}
+    labels = [payload for _, payload in split["val"] if payload in (b"0-red", b"1-blue")]
+    assert len(split["train"]) == 108 and sorted(labels) == [b"0-red"] * 3 + [b"1-blue"] * 3
     parts = [members_of((pictures / f"part-{n:06d}.tar").read_bytes()) for n in range(3)]
     assert [len(part) for part in parts] == [20, 20, 20]
     assert {payload for part in parts for name, payload in part if name.endswith(".cls")} == {b"1-blue"}
@@ -83,11 +86,9 @@ def test_the_tasks_of_the_readme_are_done_by_their_lines(first_screen: str, shel
             assert (done.status, done.stderr) == (0, ""), line
     classes = shell("tar2tsv --nokey --noheader -f cls circles.tar | sort -u").stdout
     assert classes == b"circle\n"
-    train, test = (
-        shell(f"tar2tsv --noheader {shards}").stdout.split() for shards in ("part-00000[0-8].tar", "part-000009.tar")
-    )
-    assert (len(train), len(test), len({*train, *test})) == (270, 30, 300)
-    assert sorted(shell("tar2tsv --noheader shuffled-*.tar").stdout.split()) == sorted([*train, *test])
+    train, val = (shell(f"tar2tsv --noheader {part}-*.tar").stdout.split() for part in ("train", "val"))
+    assert (len(train), len(val), len({*train, *val})) == (270, 30, 300)
+    assert sorted(shell("tar2tsv --noheader part-*.tar").stdout.split()) == sorted(train)
     (tmp_path / "small-000003.tar").unlink()  # as after an interruption
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("small-*.tar")}
     done = shell(f"{tasks['scale out'].replace('tarjob ', 'tarjob -v ')}")

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tartools.samples.account import Account
+from tartools.samples.listed import keys_of
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import INDEX, PSEUDO, as_text, field_list
 
 if TYPE_CHECKING:
     from tartools.samples.columns import Columns
     from tartools.stages.filtering.expression import Ask, Expression
+
+Flag = TypeVar("Flag")
 
 SIDES = ("width", "height")
 
@@ -154,12 +157,6 @@ def _same(sample: Sample) -> Sample:
     return sample
 
 
-def keys_of(batch: Batch) -> Sequence[bytes]:
-    """Return the keys of *batch*; of samples that a table lists, those in the table, if it has them."""
-    known = None if batch.columns is None else batch.columns.values("__key__")
-    return batch.keys if known is None else [key.encode("utf-8", "surrogateescape") for key in known]
-
-
 def answers_of(columns: Columns, ask: Ask) -> Sequence[Any] | None:
     """Return what *columns* say to *ask*, for each row, None where the sample lacks it; None if they do not say.
 
@@ -207,7 +204,7 @@ def _alone(columns: Columns, name: str) -> tuple[Any, Any] | None:
     return offsets[:, at], sizes[:, at]
 
 
-def runs(flags: Iterable[bool]) -> Iterator[tuple[int, int, bool]]:
+def runs(flags: Iterable[Flag]) -> Iterator[tuple[int, int, Flag]]:
     """Yield begin, end (exclusive) and value of each run of equal *flags*.
 
     >>> list(runs([True, True, False]))
