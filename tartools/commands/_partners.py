@@ -116,7 +116,7 @@ class Chooser:
 
     def flags(self, batch: Batch) -> list[bool]:
         """Return whether each sample of *batch* is chosen."""
-        from tartools.stages.filtering.conditions import keys_of
+        from tartools.samples.listed import keys_of
 
         return self.of_keys(keys_of(batch))
 
