@@ -335,11 +335,13 @@ def test_a_trivial_run_imports_nothing_heavy(arguments: list[str], tmp_path: Pat
 def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> None:
     """All of them, one after the other, in one process; what they want to write goes to files."""
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
+    (tmp_path / "sound.tar").write_bytes(make_tar([("a.cls", b"1")]))
     (tmp_path / "plan.tsv").write_text("__key__\tcls\na\t1\n")
     runs = {
         "tarcat": ["a.tar", "-o", "1.tar"],
         "tarcreate": ["plan.tsv", "-o", "2.tar"],
         "tarfilter": ["-S", "int(cls) > 0", "a.tar", "-o", "10.tar"],
+        "tarcheck": ["sound.tar"],
         "tardiff": ["a.tar", "a.tar"],
         "tarjoin": ["-q", "a.tar", "plan.tsv", "-o", "12.tar"],
         "tarfirst": ["-f", "cls", "a.tar"],

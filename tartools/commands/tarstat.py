@@ -66,13 +66,14 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, printable, shown
 from tartools.samples.account import Account
+from tartools.samples.distribution import DIGITS, Distribution
 from tartools.samples.sample import Batch
 from tartools.samples.values import blanks, field_list
 from tartools.shards.gathering import WORKERS, gather_results
 from tartools.shards.reading import Reading
 from tartools.show import decoding, statreport, terminal, text
 from tartools.stages.statistics.counting import FieldKinds, count_batch
-from tartools.stages.statistics.totals import DIGITS, LISTED, Distribution, Field, PictureSize, Statistics
+from tartools.stages.statistics.totals import LISTED, Field, PictureSize, Statistics
 from tartools.storage.names.expand import expand
 from tartools.tar import Member
 from tartools.tar.compression import is_table

@@ -99,6 +99,8 @@ class Account:
         self.failure: TarToolsError | None = None  # of an input that was not read to its end
         self.phase = Phase()
         self.listed: int | None = None  # files and objects that a listing had; bytes_in is their size
+        self.after_end = False  # of an archive, in the shard that is being read
+        self.strict = False  # whatever is not samples and an end is damage
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
 
     @property
@@ -137,6 +139,10 @@ class Account:
             )
         if len(self.torn) < FIRST:
             self.torn.setdefault(key, shard)
+
+    def odd(self, _shard: str, _whole: bool) -> bool:
+        """Take note of damage in a shard, which may be only a part of it; tell whether the others are read on."""
+        return False
 
     def omit(self, what: str) -> None:
         """Report that *what* was not written, or was written unprocessed."""

@@ -148,13 +148,22 @@ def shard_batches(
                 yield batch
         except ParquetError as found:
             table = table_file(url, found.stream)
+            if until is not None and account.after_end:
+                raise_odd(url, account)
         except TarFormatError:
             account.check()  # what looks like damage may be two versions of a file
-            raise
+            if not account.odd(url, not begin and until is None):
+                raise
     if table is not None:
         yield from table_batches(url, table, account, reading)
     if until is None:
         account.shards_done += 1
+
+
+def raise_odd(url: str, account: Account) -> None:
+    """Raise TarFormatError if *account* wants to know that the shard *url* is not just samples and one end."""
+    if account.strict:
+        raise TarFormatError("not only samples and an end", url=url)
 
 
 def table_batches(url: str, table: io.BufferedReader, account: Account, reading: Reading) -> Iterator[Batch]:
@@ -208,19 +217,25 @@ def batches_of(
     *first* gets the keys of its first samples, as in `shard_batches`.
     """
     first = first or first_keys(url, account, reading)
+    account.after_end = False
     for part in parts:
         if isinstance(part, (ContiguousGroups, ScatteredGroup)):
+            if account.after_end:
+                raise_odd(url, account)
             batch = Batch(part, url)
             if first.left:
                 first.add(batch.keys)
             yield batch
         elif part is tar.END:
             first.left = 0  # in another archive that follows, keys may be the same again
+            account.after_end = True
         elif isinstance(part, Special):
             _report(part, url, account, reading)
 
 
 def _report(found: Special, url: str, account: Account, reading: Reading) -> None:
+    if not found.silent and not reading.skip_special:
+        raise_odd(url, account)
     if found.kind == "missing end":
         account.warn(f"{shown(url)}: ends without an end-of-archive block, accepted because of --lax")
     elif found.silent:

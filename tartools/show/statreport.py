@@ -161,11 +161,11 @@ def skyline(counts: Iterable[int]) -> str:
     return "".join(BARS[-(-8 * count // most) - 1] if count else " " for count in counts)
 
 
-def tables(facts: Facts, screen: Screen) -> str:
-    """Return the *facts* as tables as wide as *screen*, in colours if it takes escape codes."""
+def console_for(screen: Screen) -> Console:
+    """Return what draws on *screen*, in colours if it takes escape codes; nothing is written but to a capture."""
     from rich.console import Console
 
-    console = Console(
+    return Console(
         file=io.StringIO(),
         width=screen.columns,
         force_terminal=screen.codes,
@@ -175,6 +175,11 @@ def tables(facts: Facts, screen: Screen) -> str:
         markup=False,
         emoji=False,
     )
+
+
+def tables(facts: Facts, screen: Screen) -> str:
+    """Return the *facts* as tables as wide as *screen*, in colours if it takes escape codes."""
+    console = console_for(screen)
     size, shards = facts["bytes"], facts["shards"]
     with console.capture() as captured:
         console.print(

@@ -186,6 +186,13 @@ def outputs() -> list[Work]:
             'grep -qx "samples: $B_COUNT" "$OUT/x.stat" && grep -qx "classes cls: 1000" "$OUT/x.stat"',
         ),
         Work(
+            "check-B",
+            Line("tarcheck", 'tarcheck "$B" >"$OUT/x.check"'),
+            (Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"'),),
+            (Goal(3, "tar tf"),),
+            'grep -qx "samples: $B_COUNT" "$OUT/x.check" && grep -qx "errors: 0" "$OUT/x.check"',
+        ),
+        Work(
             "diff-B",
             Line("tardiff", 'tardiff "$B" "$B" >"$OUT/x.diff"'),
             (Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"'),),

@@ -43,6 +43,7 @@ COMMANDS = {
     "tar2tsv": Case(("-f", "cls")),
     "tarfilter": Case(("--hash", "0:1"), writes_tar=True),
     "tarfirst": Case(("-f", "cls")),
+    "tarcheck": Case((), content=make_tar([("a.cls", b"1"), ("b.cls", b"2")]), reads=""),  # damage is what it prints
     "tarmix": Case(("1",), writes_tar=True),
     "tardiff": Case(("--digest",), trouble=2),
     "tarjoin": Case(("--left", "--with", str(Path(__file__).with_name("header.tsv"))), writes_tar=True),

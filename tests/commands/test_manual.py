@@ -253,7 +253,7 @@ def test_fish_completes_columns(table: Path) -> None:
 
 
 COMPLETED = [  # words behind tartools, the last of them to be completed; what is offered
-    (["tarc"], ["tarcat", "tarcreate"]),
+    (["tarc"], ["tarcat", "tarcheck", "tarcreate"]),
     (["tarcat", "--shu"], ["--shuffle"]),
     (["tarsort", "--sorttype", "fl"], ["float"]),
     (["completion", "z"], ["zsh"]),

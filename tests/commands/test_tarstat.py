@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tartools.stages.statistics.totals import Distribution
+from tartools.samples.distribution import Distribution
 from tests.archives import END, entry, pax
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
 

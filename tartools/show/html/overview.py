@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from tartools.errors import printable
 from tartools.samples.combinations import by_combination
+from tartools.samples.distribution import Distribution
 from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, sound, text
 from tartools.stages.statistics.counting import FieldKinds, count_fields
-from tartools.stages.statistics.totals import Counts, Distribution, Field, PictureSize, Statistics, joined
+from tartools.stages.statistics.totals import Counts, Field, PictureSize, Statistics, joined
 from tartools.tar import Member
 
 LISTED = 1000  # broken members whose keys are listed

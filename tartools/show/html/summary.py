@@ -9,10 +9,11 @@ from collections.abc import Container, Iterator, Mapping
 from itertools import pairwise
 
 from tartools.errors import in_units, printable
+from tartools.samples.distribution import Distribution
 from tartools.show import text
 from tartools.show.html.overview import Overview
 from tartools.show.html.tile import FOLDER, mark, safe
-from tartools.stages.statistics.totals import MOST, Distribution
+from tartools.stages.statistics.totals import MOST
 
 CLASSES = 100  # distinct values; a field with more has no classes
 BINS = 24  # of the histogram

@@ -8,10 +8,11 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tartools.samples.distribution import DIGITS, Distribution
 from tartools.samples.listed import Listed
 from tartools.samples.sample import Batch
 from tartools.stages.statistics.counting import LONGEST, FieldKinds, count_batch
-from tartools.stages.statistics.totals import DIGITS, Distribution, Field, Pictures, Statistics, bounded
+from tartools.stages.statistics.totals import Field, Pictures, Statistics, bounded
 from tartools.tar import BLOCK
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from tartools.samples.combinations import Combination, by_combination, text
+from tartools.samples.distribution import Distribution
 from tartools.samples.sample import Batch
-from tartools.stages.statistics.totals import MOST, Distribution, Field, Pictures, PictureSize, Statistics, bounded
+from tartools.stages.statistics.totals import MOST, Field, Pictures, PictureSize, Statistics, bounded
 from tartools.tar import BLOCK, Member, read_range
 
 LONGEST = 256  # bytes of a value that counts as a class

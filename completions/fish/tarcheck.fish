@@ -1,0 +1,38 @@
+# Made by python -m tartools.commands._manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        set file (string replace -r -- '^~/' "$HOME/" $file)
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        set -l names
+        if head -c 4 "$file" 2>/dev/null | grep -q PAR1
+            set names (env tartools completion table "$file" 2>/dev/null |
+        sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p')
+        else
+            set names (tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u)
+        end
+        test -n "$names"; or continue  # no archive
+        printf '%s\n' $names
+        return
+    end
+end
+complete -c tarcheck -l expect -x -a '(__tartools_fields)' -d 'Fields that each sample must have: \'jpg;png cls\'.'
+complete -c tarcheck -l decode -d 'Decode pictures, JSON, arrays, sounds and text, to find those that are broken.'
+complete -c tarcheck -l profile -x -a 'webdataset hf dali energon' -d 'Say what this reader does with what was found, where that is known.'
+complete -c tarcheck -l json -d 'Print one JSON object.'
+complete -c tarcheck -l fix -d 'Write the samples that can be saved to OUTPUT.'
+complete -c tarcheck -s o -l output -r -F -d 'File or URL for --fix; with %06d or {shard:06d}, one for each shard.'
+complete -c tarcheck -l unique -d 'With --fix, keep the first of samples with one key, and of equal fields.'
+complete -c tarcheck -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tarcheck -s p -l parallel -x -d 'Number of workers. Default: one per core, up to 4.'
+complete -c tarcheck -s M -l memory -x -d 'Memory for data that waits, such as 64M or 1e9. Default: 256M.'
+complete -c tarcheck -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
+complete -c tarcheck -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
+complete -c tarcheck -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tarcheck -l lax -d 'Accept shards without an end-of-archive block.'
+complete -c tarcheck -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
+complete -c tarcheck -l progress -d 'Show progress even if stderr is not a terminal.'
+complete -c tarcheck -s q -l quiet -d 'Show neither progress nor warnings.'
+complete -c tarcheck -s v -l verbose -d 'Print one line of totals on stderr at the end.'
+complete -c tarcheck -l version -d 'Show the version and exit.'
+complete -c tarcheck -s h -l help -d 'Show this help and exit.'

@@ -1,0 +1,347 @@
+"""Find what is wrong with a data set.
+
+Reads all samples of each SHARD, and goes on behind damage where another header can be found. Prints findings: for each
+kind a code, how many there are, what it means, what to do, and the first places, with shard, byte and key; on a
+terminal as a table, otherwise one fact per line. If a SHARD is a table, its rows are compared with the shards that it
+lists, and these are checked, whole.
+
+Findings are errors, warnings or notes. The exit status is 1 if there are errors or warnings. Notes are about what may
+well be meant, such as a field that few samples have; they leave it 0.
+
+Errors:
+
+  cut-shard                the archive ends inside a member
+  no-end                   the archive has no end: it was cut, or its writer
+                           left the end out
+  empty-shard              the file is empty: 0 bytes
+  not-tar                  the file is no tar archive
+  bad-header               the checksum of a header does not match
+  bad-size                 the size in a header is no number
+  bad-extended             an extended header (pax, long name) is damaged
+  garbage-after-end        bytes behind the end are neither zeros nor an
+                           archive
+  cut-compressed           the compressed data end too early
+  bad-compressed           the compressed data are damaged
+  garbage-after-compressed other bytes follow the compressed data
+  torn-sample              members of one key are apart in a shard, and read
+                           as several samples
+  split-sample             members of one key are in different shards
+  key-twice                a key comes back in its shard, with the same fields
+  key-in-two-shards        samples in different shards have one key
+  field-twice              a sample has a field twice
+  case-twice               two fields of a sample differ in case only
+  broken-picture           the picture can't be decoded
+  broken-json              the JSON can't be decoded
+  broken-array             the array can't be decoded
+  broken-sound             the sound can't be decoded
+  broken-text              the text is not UTF-8
+  table-damaged            the table can't be read
+  table-stale              a shard is another one than the table was made of
+  table-row                a row says something else than its shard
+  missing-shard            a shard that the table lists is not there
+
+Warnings:
+  archive-after-end        another archive follows the end of one, and most
+                           readers don't read it
+  link                     a link carries no data
+  device                   a device or fifo carries no data
+  sparse                   a sparse member is not read by tools for samples
+  volume                   a member goes on in, or comes from, another volume
+  unsafe-path              the name is absolute or has a part '..'
+  control-character        the name has control characters
+  missing-field            a sample lacks a field that most have
+  many-fields              there are more than 1,000 combinations of fields;
+                           perhaps keys have dots
+  empty-field              the payload has no bytes
+  suffix-lies              the payload is not what its suffix says
+
+Notes:
+  no-samples               the archive has no samples
+  shard-size               the shard is far smaller or larger than most
+  not-utf-8                the name is not UTF-8
+  no-field                 the name has no field: no usable dot
+  hidden-file              the base name begins with a dot, as what systems
+                           leave in folders
+  reserved-name            the name or the field begins with underscores,
+                           which some readers skip
+  upper-case               the field has capital letters, which some readers
+                           make small
+  dotted-name              the name has a dot before its suffix, and what
+                           follows the first is the field
+  unexpected-field         a sample has a field that most lack
+  pickle                   the payload is a pickle: to read it runs code
+  size-outlier             the payload is far larger or smaller than most of
+                           its field
+
+A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Names
+are compared without case. Fields of samples beside damage are not compared, because they may have been lost. The first
+bytes of payloads are compared with the suffix; --decode decodes pictures, JSON, arrays (npy, npz), sounds (wav, flac,
+ogg) and text, whole. A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or 100
+times smaller than the size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The last
+shard may be small.
+
+Bytes are those of the tar stream, after decompression; of damaged compressed data, of the file. Stdin and commands are
+copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
+
+--profile says what a reader does with each finding: webdataset, hf (datasets of Hugging Face), dali (the index for it),
+energon. Only what was seen when they ran is said, which is most for webdataset (1.0.2).
+
+--fix writes the samples that can be saved to -o OUTPUT, with the bytes that they had and in their order: one shard, or
+one for each input if OUTPUT has a number. It goes on behind damage; brings the members of a sample together, where the
+last of them is; and leaves out samples with an error or a warning: cut, without a field that they should have, with a
+payload that is broken. Each of these is named on stderr, with the reason, and the exit status is 1; if nothing had to
+be left out, it is 0. --unique keeps the first of several samples with one key, and the first of several members of a
+field; the others are left out without a word. Samples beside damage are written if they have all fields that they
+should have. What --fix writes has no errors and warnings. Inputs are read twice.
+
+--json prints one object:
+
+  shards, samples    how many
+  errors, warnings,
+  notes              how many findings of each weight
+  expected           the fields that each sample should have; a;b is either
+  profile            of --profile, or null
+  findings           the heaviest first; of each: code, weight, count, means,
+                     todo, reader (what that of --profile does, or null),
+                     places: the first 1,000 (shard, byte, key, what); byte
+                     is null for rows of tables
+
+Examples:
+  Check shards before training:
+    tarcheck 'train-{000..147}.tar'
+  Stop a script if something is wrong:
+    tarcheck -q train.tar > findings.txt || exit 1
+  Check that each sample has a picture and a label, and decode all:
+    tarcheck --expect 'jpg;png cls' --decode 'train-*.tar'
+  Find out what webdataset would lose, and how:
+    tarcheck --profile webdataset 'train-*.tar' | grep webdataset:
+  Save what can be saved of shards of which some were cut:
+    tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
+  Bring members together, and keep the first sample of each key:
+    tarcheck --fix --unique mess.tar -o good.tar
+  List the keys of broken pictures, for a program:
+    tarcheck --decode --json train.tar | jq -r '.findings[] | select(.code == "broken-picture").places[].key'
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Annotated, Any, Literal
+
+from tartools import cli, storage
+from tartools.cli import Option
+from tartools.commands import _check, _fix
+from tartools.errors import UsageError, without_query
+from tartools.samples.account import Account
+from tartools.shards.gathering import WORKERS
+from tartools.shards.reading import Reading
+from tartools.stages import select
+from tartools.stages.checking import fields, keys, outliers
+from tartools.stages.checking.codes import CODES, WEIGHTS
+from tartools.stages.checking.fixing import Fixing, Pending, actions_of
+from tartools.stages.checking.found import Summary
+from tartools.stages.checking.readers import READERS
+from tartools.stages.checking.samples import Decode
+from tartools.stages.sorting.externalsort import external_sort
+from tartools.storage.names.expand import expand
+from tartools.tar.compression import is_table
+
+
+class Wanted(cli.Group):
+    """What to look for, and how to print it."""
+
+    expect: Annotated[
+        list[str] | None,
+        Option("--expect", metavar="NAMES", help="Fields that each sample must have: 'jpg;png cls'."),
+    ] = None
+    decode: Annotated[
+        bool, Option("--decode", help="Decode pictures, JSON, arrays, sounds and text, to find those that are broken.")
+    ] = False
+    profile: Annotated[
+        Literal["webdataset", "hf", "dali", "energon"] | None,
+        Option("--profile", help="Say what this reader does with what was found, where that is known."),
+    ] = None
+    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
+
+
+class Fixed(cli.Group):
+    """What to write."""
+
+    fix: Annotated[bool, Option("--fix", help="Write the samples that can be saved to OUTPUT.")] = False
+    output: Annotated[
+        str | None,
+        Option(
+            *("-o", "--output"),
+            metavar="OUTPUT",
+            help="File or URL for --fix; with %06d or {shard:06d}, one for each shard.",
+        ),
+    ] = None
+    unique: Annotated[
+        bool, Option("--unique", help="With --fix, keep the first of samples with one key, and of equal fields.")
+    ] = False
+    force: cli.Force = False
+
+
+class Means(cli.Group):
+    """How it is done."""
+
+    parallel: Annotated[
+        int,
+        Option(
+            *("-p", "--parallel"), metavar="N", minimum=0, default="one per core, up to 4", help="Number of workers."
+        ),
+    ] = 0
+    memory: cli.Memory = 256 << 20
+    tmpdir: cli.TmpDir = None
+
+
+@cli.command(__doc__)
+def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed, means: Means) -> int:
+    """Run the command."""
+    expect = expected(wanted)
+    if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
+        raise UsageError("--fix goes with -o OUTPUT, and so does --unique (see tarcheck --help)")
+    urls = list(dict.fromkeys(expand(*source.named)))
+    account.expected = storage.check_inputs(urls)
+    summary = Summary()
+    shards, tables = with_tables(urls, summary, means)
+    account.shards = len(shards)
+    places = _fix.destinations(fixed.output, fixed.force, shards, [*urls, *shards]) if fixed.output else None
+    reading = Reading(source.lax, source.skip_special, ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
+    most = means.parallel or min(cli.workers(0), WORKERS)
+    checking = _check.Checking(_check.Shards(shards, reading), account, decoder(wanted), most)
+    checking.summary.add(summary)
+    sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
+    doings = actions_of(compared(checking, sort))
+    pending = Pending(sort(doings)) if places else None
+    for _ in doings:
+        pass  # without --fix, nobody else takes them
+    account.check()
+    summary = checking.summary
+    words = expect if expect is not None else fields.expected_fields(summary.combinations)
+    fields.compare(summary, words)
+    outliers.note_payloads(summary)
+    outliers.note_shards(summary, checking.sizes)
+    account.samples_in = account.samples_out = summary.samples
+    facts = facts_of(summary, [*shards, *tables], words, wanted.profile)
+    print_facts(facts, wanted)
+    if places and pending:
+        account.samples_in = account.samples_out = 0
+        fixing = Fixing(pending, words, fixed.unique, checking.decode)
+        _fix.Fix(checking.shards, fixing, places, account, checking.decode).run()
+        return 0
+    return int(facts["errors"] + facts["warnings"] > 0)
+
+
+def expected(wanted: Wanted) -> fields.Words | None:
+    """Return the fields that --expect names; None without it. Raises: UsageError."""
+    words = select.parse_words(wanted.expect or ())
+    if wanted.expect is not None and (not words or any(word.new for word in words)):
+        raise UsageError("--expect takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
+    return [word.choices for word in words] if words else None
+
+
+def decoder(wanted: Wanted) -> Decode | None:
+    """Return what tells whether a payload is broken, if that was asked for."""
+    if not wanted.decode:
+        return None
+    from tartools.show.broken import why_broken
+
+    return why_broken
+
+
+def with_tables(urls: Sequence[str], summary: Summary, means: Means) -> tuple[list[str], list[str]]:
+    """Return the shards among *urls* and those that tables list, and the tables; check the tables."""
+    tables = [url for url in urls if is_table(url)]
+    shards = [url for url in urls if url not in tables]
+    known = {identity(url) for url in shards}
+    listed: list[tuple[str, list[str]]] = []
+    for url in tables:
+        from tartools.commands._checktable import TableCheck
+
+        check = TableCheck(url, len(listed), summary, means.tmpdir)
+        check.run()
+        listed.append((url, check.shards))
+    for _, found in listed:
+        for url in found:
+            if identity(url) not in known:
+                known.add(identity(url))
+                shards.append(url)
+    for finding in summary.findings.values():  # tables are numbered behind the shards
+        finding.places = [place._replace(shard=place.shard + len(shards)) for place in finding.places]
+    return shards, tables
+
+
+def identity(url: str) -> str:
+    """Return what is the same for names of the same file."""
+    from tartools.storage.url import Url
+
+    return os.path.realpath(url.removeprefix("file:")) if Url(url).is_local else url
+
+
+def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
+    """Read all samples of *checking*, and compare their keys. Yields those that repeat: see `keys.compare`."""
+    records: Iterator[bytes] = sort(checking.records())
+    first = next(records, None)  # now all have been read
+    if first is None:
+        return
+    numbers = _check.combination_numbers(checking.summary)
+    dead = frozenset(2 * number for number in checking.shards.walked)
+    groups = keys.repeated(chain([first], records), numbers, dead)
+    yield from keys.compare(groups, checking.summary)
+
+
+def facts_of(summary: Summary, urls: Sequence[str], words: fields.Words, profile: str | None) -> dict[str, Any]:
+    """Return what was found in the shape of --json."""
+    findings = []
+    order = list(CODES)
+    for code in sorted(summary.findings, key=lambda code: (WEIGHTS.index(CODES[code].weight), order.index(code))):
+        found, about = summary.findings[code], CODES[code]
+        places = sorted(found.places)
+        findings.append(
+            {
+                "code": code,
+                "weight": about.weight,
+                "count": found.count,
+                "means": about.means,
+                "todo": about.todo,
+                "reader": READERS.get(profile or "", {}).get(code),
+                "places": [
+                    {
+                        "shard": without_query(urls[place.shard]),
+                        "byte": place.byte if place.byte >= 0 else None,
+                        "key": place.key,
+                        "what": place.what,
+                    }
+                    for place in places
+                ],
+            }
+        )
+    counts = dict.fromkeys(WEIGHTS, 0)
+    for code, found in summary.findings.items():
+        counts[CODES[code].weight] += found.count
+    return {
+        "shards": len(urls),
+        "samples": summary.samples,
+        **{f"{weight}s": count for weight, count in counts.items()},
+        "expected": [";".join(word) for word in words],
+        "profile": profile,
+        "findings": findings,
+    }
+
+
+def print_facts(facts: dict[str, Any], wanted: Wanted) -> None:
+    """Print *facts*: as JSON, as tables on a terminal, otherwise one per line."""
+    from tartools.show import checkreport, terminal
+
+    if wanted.json:
+        import json
+
+        written = json.dumps(facts, indent=2) + "\n"
+    elif os.isatty(1):
+        written = checkreport.tables(facts, terminal.screen(terminal.NONE))
+    else:
+        written = "".join(f"{line}\n" for line in checkreport.plain_lines(facts))
+    with storage.writing("-") as sink:
+        sink.write(written.encode())

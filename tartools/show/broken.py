@@ -1,0 +1,92 @@
+"""Whether a payload can be decoded: pictures, JSON, arrays, sounds, text. All of it is read."""
+
+from __future__ import annotations
+
+import json
+
+from tartools.errors import TarToolsError, printable
+from tartools.show import decoding, sound
+from tartools.show.text import PICTURES
+from tartools.tar import Member
+
+TEXTS = frozenset(("caption", "cls", "csv", "json", "jsonl", "label", "md", "text", "tsv", "txt"))
+BLOCK = 1 << 16  # frames of a sound that are decoded at a time
+
+
+def why_broken(suffix: str, member: Member) -> tuple[str, str] | None:
+    """Return a code of `stages.checking.codes` and why *member* can't be decoded as *suffix* says; None if it can.
+
+    Holds: the decoded payload. Raises: TarToolsError if the payload can't be read.
+    """
+    if suffix in PICTURES:
+        why = decoding.described(member, decode=True)[1]
+        return ("broken-picture", why) if why is not None else None
+    code, look = {
+        "json": ("broken-json", _json),
+        "jsonl": ("broken-json", _lines),
+        "npy": ("broken-array", _array),
+        "npz": ("broken-array", _arrays),
+        **dict.fromkeys(sound.KINDS, ("broken-sound", _sound)),
+        **dict.fromkeys(TEXTS - {"json", "jsonl"}, ("broken-text", _text)),
+    }.get(suffix, ("", None))
+    if look is None:
+        return None
+    try:
+        look(member)
+    except TarToolsError:
+        raise
+    except Exception as error:  # each library has its own
+        return code, printable(str(error) or type(error).__name__)[: decoding.MESSAGE]
+    return None
+
+
+def _json(member: Member) -> None:
+    json.loads(member.read())
+
+
+def _lines(member: Member) -> None:
+    with member.open() as file:
+        for line in file:
+            if line.strip():
+                json.loads(line)
+
+
+def _text(member: Member) -> None:
+    member.read().decode()
+
+
+def _array(member: Member) -> None:
+    from numpy.lib import format as npy
+
+    with member.open() as file:
+        version = npy.read_magic(file)
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+        shape, _, dtype = read(file) if read else npy._read_array_header(file, version)  # type: ignore[attr-defined]
+        if dtype.hasobject:
+            return  # a pickle, which is not opened
+        size = dtype.itemsize
+        for length in shape:
+            size *= length
+        left = member.size - file.tell()
+        if left != size:
+            raise ValueError(f"it has {left:,} bytes of data instead of {size:,}")
+
+
+def _arrays(member: Member) -> None:
+    from zipfile import ZipFile
+
+    with member.open() as file, ZipFile(file) as archive:
+        bad = archive.testzip()
+        if bad is not None:
+            raise ValueError(f"{bad} is damaged")
+
+
+def _sound(member: Member) -> None:
+    import soundfile
+
+    with member.open() as file, soundfile.SoundFile(file) as opened:
+        frames = 0
+        while count := len(opened.read(BLOCK, dtype="float32")):
+            frames += count
+        if frames != opened.frames:
+            raise ValueError(f"it has {frames:,} frames instead of {opened.frames:,}")

@@ -1,0 +1,94 @@
+"""The kinds of findings: a code, how much it weighs, what it means, and what to do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+WEIGHTS = (ERROR, WARNING, NOTE)  # the exit status is 1 with errors and warnings
+
+
+class Code(NamedTuple):
+    """A kind of finding."""
+
+    weight: str
+    means: str
+    todo: str
+
+
+AGAIN = "copy or download the shard again; --fix saves the samples that are whole"
+NAMES = "rename the files before the archive is made"
+SORT = "tarsort brings the members of a key together"
+TABLE = "tarindex --update makes the table anew"
+MADE = "make the sample again, or leave it out: --fix"
+
+CODES = {
+    # archives
+    "cut-shard": Code(ERROR, "the archive ends inside a member", AGAIN),
+    "no-end": Code(ERROR, "the archive has no end: it was cut, or its writer left the end out", AGAIN),
+    "empty-shard": Code(ERROR, "the file is empty: 0 bytes", "run what should have written it again"),
+    "not-tar": Code(ERROR, "the file is no tar archive", "look at what it is, and name only shards"),
+    "bad-header": Code(ERROR, "the checksum of a header does not match", AGAIN),
+    "bad-size": Code(ERROR, "the size in a header is no number", AGAIN),
+    "bad-extended": Code(ERROR, "an extended header (pax, long name) is damaged", AGAIN),
+    "garbage-after-end": Code(ERROR, "bytes behind the end are neither zeros nor an archive", AGAIN),
+    "archive-after-end": Code(
+        WARNING, "another archive follows the end of one, and most readers don't read it", "tarcat makes one of both"
+    ),
+    "cut-compressed": Code(ERROR, "the compressed data end too early", AGAIN),
+    "bad-compressed": Code(ERROR, "the compressed data are damaged", AGAIN),
+    "garbage-after-compressed": Code(ERROR, "other bytes follow the compressed data", AGAIN),
+    "no-samples": Code(NOTE, "the archive has no samples", "leave the shard out"),
+    "shard-size": Code(NOTE, "the shard is far smaller or larger than most", "tarsplit --shards makes equal shards"),
+    # members without data
+    "link": Code(WARNING, "a link carries no data", "tar -h --hard-dereference stores files instead"),
+    "device": Code(WARNING, "a device or fifo carries no data", "leave it out when the archive is made"),
+    "sparse": Code(WARNING, "a sparse member is not read by tools for samples", "make the archive without tar -S"),
+    "volume": Code(WARNING, "a member goes on in, or comes from, another volume", "make the archive without tar -M"),
+    # names
+    "unsafe-path": Code(WARNING, "the name is absolute or has a part '..'", NAMES),
+    "control-character": Code(WARNING, "the name has control characters", NAMES),
+    "not-utf-8": Code(NOTE, "the name is not UTF-8", NAMES),
+    "no-field": Code(NOTE, "the name has no field: no usable dot", "leave it out, or give it a suffix"),
+    "hidden-file": Code(NOTE, "the base name begins with a dot, as what systems leave in folders", "leave it out"),
+    "reserved-name": Code(NOTE, "the name or the field begins with underscores, which some readers skip", NAMES),
+    "upper-case": Code(NOTE, "the field has capital letters, which some readers make small", NAMES),
+    "dotted-name": Code(NOTE, "the name has a dot before its suffix, and what follows the first is the field", NAMES),
+    # samples
+    "torn-sample": Code(ERROR, "members of one key are apart in a shard, and read as several samples", SORT),
+    "split-sample": Code(ERROR, "members of one key are in different shards", SORT),
+    "key-twice": Code(ERROR, "a key comes back in its shard, with the same fields", "--fix --unique keeps the first"),
+    "key-in-two-shards": Code(ERROR, "samples in different shards have one key", "tarcat --rekey, or --fix --unique"),
+    "field-twice": Code(ERROR, "a sample has a field twice", "--fix --unique keeps the first"),
+    "case-twice": Code(ERROR, "two fields of a sample differ in case only", NAMES),
+    "missing-field": Code(WARNING, "a sample lacks a field that most have", MADE),
+    "unexpected-field": Code(NOTE, "a sample has a field that most lack", "look at where it comes from"),
+    "many-fields": Code(
+        WARNING, "there are more than 1,000 combinations of fields; perhaps keys have dots", "tarstat lists fields"
+    ),
+    # payloads
+    "empty-field": Code(WARNING, "the payload has no bytes", MADE),
+    "suffix-lies": Code(WARNING, "the payload is not what its suffix says", "rename the field, or make it again"),
+    "pickle": Code(NOTE, "the payload is a pickle: to read it runs code", "read it only if you trust its maker"),
+    "size-outlier": Code(NOTE, "the payload is far larger or smaller than most of its field", "look at it: tarshow"),
+    "broken-picture": Code(ERROR, "the picture can't be decoded", MADE),
+    "broken-json": Code(ERROR, "the JSON can't be decoded", MADE),
+    "broken-array": Code(ERROR, "the array can't be decoded", MADE),
+    "broken-sound": Code(ERROR, "the sound can't be decoded", MADE),
+    "broken-text": Code(ERROR, "the text is not UTF-8", MADE),
+    # tables
+    "table-damaged": Code(ERROR, "the table can't be read", TABLE),
+    "table-stale": Code(ERROR, "a shard is another one than the table was made of", TABLE),
+    "table-row": Code(ERROR, "a row says something else than its shard", TABLE),
+    "missing-shard": Code(ERROR, "a shard that the table lists is not there", "bring it back, or filter its rows out"),
+}
+
+SPECIAL = {  # kinds of members that carry no data -> code
+    "hard link": "link",
+    "symbolic link": "link",
+    "character device": "device",
+    "block device": "device",
+    "fifo": "device",
+    "sparse file": "sparse",
+    "continuation of another volume": "volume",
+}

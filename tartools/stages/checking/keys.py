@@ -1,0 +1,132 @@
+"""The keys of all samples as records, which sort by key and place, and what their neighbours say.
+
+A record is the key, as `sortkeys.text_bytes` encodes it, then 20 bytes: twice the number of the input (plus one if
+`walk` found the sample), byte, fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import islice, repeat
+from operator import eq
+from struct import Struct
+
+from tartools.samples.combinations import text
+from tartools.samples.sortkeys import text_bytes
+from tartools.stages.checking.fields import names
+from tartools.stages.checking.found import DOUBTFUL, Place, Summary
+
+TAIL = Struct(">IQ8s")
+TOGETHER = 4096  # records that are compared at a time
+MOST = 100_000  # samples with one key that are looked at together
+
+
+def combination_number(combination: str) -> bytes:
+    """Return eight bytes that stand for *combination*."""
+    return blake2b(combination.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+
+
+def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number: bytes) -> list[bytes]:
+    """Return a record for each of *keys*, whose samples begin at *begins*; *shard* is twice the number of the input."""
+    tails = map(TAIL.pack, repeat(shard), begins, repeat(number))
+    if any(b"\0" in key for key in keys[:1]) or b"\0" in b"".join(keys):
+        return [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
+    return [key + b"\0\0" + tail for key, tail in zip(keys, tails, strict=False)]
+
+
+def repeated(
+    records: Iterator[bytes], combinations: dict[bytes, str], dead: frozenset[int]
+) -> Iterator[list[tuple[int, int, bytes, str]]]:
+    """Yield the samples that share a key, in order: (input, byte, key, fields).
+
+    *combinations* are the fields by their numbers, and is complete once the first record comes. Records of the inputs
+    *dead* do not count. Holds: 100,000 samples with one key.
+    """
+    group: list[bytes] = []
+    size = TAIL.size
+    while chunk := list(islice(records, TOGETHER)):
+        if dead:
+            chunk = [record for record in chunk if int.from_bytes(record[-size : 4 - size], "big") not in dead]
+            if not chunk:
+                continue
+        keys = [record[:-size] for record in chunk]
+        if (group and keys[0] == group[0][:-size]) or any(map(eq, keys, islice(keys, 1, None))):
+            for key, record in zip(keys, chunk, strict=True):
+                if group and group[0][:-size] == key:
+                    group.append(record)
+                    if len(group) == MOST:
+                        yield [unpacked(each, combinations) for each in group]
+                        del group[1:]
+                else:
+                    if len(group) > 1:
+                        yield [unpacked(each, combinations) for each in group]
+                    group = [record]
+        else:
+            if len(group) > 1:
+                yield [unpacked(each, combinations) for each in group]
+            group = chunk[-1:]
+    if len(group) > 1:
+        yield [unpacked(each, combinations) for each in group]
+
+
+def unpacked(record: bytes, combinations: dict[bytes, str]) -> tuple[int, int, bytes, str]:
+    """Return input, byte, key and fields of *record*."""
+    shard, byte, number = TAIL.unpack(record[-TAIL.size :])
+    return shard >> 1, byte, record[: -TAIL.size - 2].replace(b"\0\xff", b"\0"), combinations.get(number, "")
+
+
+def judged(group: Sequence[tuple[int, int, bytes, str]]) -> Iterator[tuple[str, int]]:
+    """Yield, for each of *group* but the first, its code, and the number of the sample that it belongs to."""
+    fields = set(names(group[0][3]))
+    shards = {group[0][0]}
+    for shard, _, _, combination in group[1:]:
+        own = set(names(combination))
+        same = shard in shards
+        if fields.isdisjoint(own):
+            fields |= own
+            yield ("torn-sample" if same else "split-sample"), 0
+        else:
+            yield ("key-twice" if same else "key-in-two-shards"), 1
+        shards.add(shard)
+
+
+def compare(
+    groups: Iterable[list[tuple[int, int, bytes, str]]], summary: Summary
+) -> Iterator[tuple[list[tuple[int, int, bytes, str]], list[tuple[str, int]]]]:
+    """Add to *summary* what *groups* of samples with one key say; pass them on, each with what `judged` says.
+
+    Samples that are members of one are counted as one from now on.
+    """
+    wrong: dict[str, set[tuple[int, int]]] = {}
+    for group in groups:
+        verdicts = list(judged(group))
+        parts = [group[0]]
+        for (code, other), each in zip(verdicts, group[1:], strict=True):
+            shard, byte, key, _ = each
+            first = group[0]
+            what = f"also at byte {first[1]}" + ("" if first[0] == shard else " of input {}")
+            summary.note(code, Place(shard, byte, text(key), what.replace("{}", str(first[0]))))
+            if not other:
+                parts.append(each)
+        if len(parts) > 1:
+            for shard, byte, _, combination in parts:
+                if combination in summary.combinations:
+                    summary.combinations[combination] -= 1
+                wrong.setdefault(combination, set()).add((shard, byte))
+                if len(wrong[combination]) > 10 * TOGETHER:
+                    forget(summary, wrong)
+            doubt = DOUBTFUL if any(each[3].startswith(DOUBTFUL) for each in parts) else ""
+            whole = doubt + "/".join(each[3].removeprefix(DOUBTFUL) for each in parts)
+            summary.combined(whole, 1, [Place(*parts[0][:2], text(parts[0][2]))])
+            summary.samples -= len(parts) - 1
+        yield group, verdicts
+    forget(summary, wrong)
+
+
+def forget(summary: Summary, wrong: dict[str, set[tuple[int, int]]]) -> None:
+    """Remove the *wrong* places of samples from the combinations of *summary*."""
+    for combination, places in wrong.items():
+        known = summary.places.get(combination, [])
+        summary.places[combination] = [each for each in known if (each.shard, each.byte) not in places]
+    wrong.clear()

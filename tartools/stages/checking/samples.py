@@ -1,0 +1,206 @@
+"""Samples as the reader finds them to a summary of what is wrong with them, and to a record of each key."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from tartools.samples.combinations import Combination, by_combination, text
+from tartools.samples.distribution import Distribution
+from tartools.samples.sample import Batch, Sample
+from tartools.stages.checking.codes import CODES, NOTE
+from tartools.stages.checking.found import DOUBTFUL, EXTREMES, LISTED, Place, Sizes, Summary, largest
+from tartools.stages.checking.keys import combination_number, key_records
+from tartools.stages.checking.names import codes_of_fields, codes_of_key, may_be_odd
+from tartools.stages.checking.payloads import (
+    CLEAR_MAGICS,
+    FIRST,
+    PICKLES,
+    SUFFIXES,
+    TEXTS,
+    expected,
+    lie,
+    suffix_of,
+)
+from tartools.tar import Member, read_range
+
+NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
+SECONDS = frozenset(magic[:2] for magic in CLEAR_MAGICS)  # what clear magic numbers begin with
+
+Decode = Callable[[str, Member], tuple[str, str] | None]  # suffix and payload -> code and why, if it is broken
+
+
+class Rows(NamedTuple):
+    """Samples of input *shard*, as columns. Those that are *doubtful* lie beside damage."""
+
+    shard: int
+    keys: Sequence[bytes]
+    begins: Sequence[int]  # bytes of the tar stream
+    members: Sequence[Member]
+    firsts: Sequence[int]
+    end: int
+    doubtful: bool = False
+    walked: bool = False  # by `walk`, not by the reader
+
+
+def rows_of(batch: Batch, shard: int) -> Rows | None:
+    """Return the samples of *batch*; None if it is not known where in the shard they are."""
+    if batch.groups is not None:
+        source, keys, starts, members, firsts = batch.groups
+        base = getattr(source, "base", 0)
+        begins = starts[:-1] if not base else [start + base for start in starts[:-1]]
+        return Rows(shard, keys, begins, members or [], firsts, starts[-1] + base)
+    if batch.offset is None:
+        return None
+    sample = batch[0]
+    return Rows(shard, batch.keys, [batch.offset], sample.members, [0], batch.offset + sample.size)
+
+
+def look(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]:
+    """Add to *summary* what is wrong with the samples *rows*; return a record of the key of each that has fields.
+
+    Of payloads the first bytes are looked at; with *decode* all of them. Raises: StorageError.
+    """
+    summary.samples += len(rows.keys)
+    summary.bytes += rows.end - rows.begins[0]
+    if may_be_odd(rows.keys):
+        for key, byte in zip(rows.keys, rows.begins, strict=True):
+            for code in codes_of_key(key):
+                summary.note(code, Place(rows.shard, byte, text(key)))
+    read = reader(rows)
+    for group in by_combination(rows.keys, rows.members, rows.firsts):
+        begins = rows.begins if len(group.keys) == len(rows.keys) else [rows.begins[n] for n in group.numbers]
+        yield from look_at(group, begins, rows, summary, read, decode)
+
+
+def look_at(
+    group: Combination,
+    begins: Sequence[int],
+    rows: Rows,
+    summary: Summary,
+    read: Callable[[Sequence[Member]], Iterable[bytes]],
+    decode: Decode | None,
+) -> Iterable[bytes]:
+    """As `look`, for the samples *group* of *rows*, which have the same fields and begin at *begins*."""
+    shard, count = rows.shard, len(group.keys)
+    if group.fields == ("",):
+        for raw, byte in zip(group.keys, begins, strict=True):
+            if "hidden-file" not in codes_of_key(raw):
+                summary.note("no-field", Place(shard, byte, text(raw)))
+        summary.combined("", count, [])
+        return ()
+    combination = "/".join(group.fields)
+    if rows.doubtful:
+        combination = DOUBTFUL + combination
+    known = LISTED - len(summary.places.get(combination, ()))
+    summary.combined(combination, count, [Place(shard, *each) for each in named(group.keys, begins, known)])
+    for code, what in codes_of_fields(group.fields):
+        for byte, key in named(group.keys, begins, count):
+            summary.note(code, Place(shard, byte, key, what))
+    for field, column in zip(group.fields, group.columns, strict=True):
+        look_into(field, column, Column(group.keys, begins, shard), summary, read, decode)
+    return key_records(group.keys, 2 * shard + rows.walked, begins, combination_number(combination))
+
+
+class Column(NamedTuple):
+    """The samples whose members a column has."""
+
+    keys: Sequence[bytes]
+    begins: Sequence[int]
+    shard: int
+
+    def place(self, number: int, what: str) -> Place:
+        """Return where sample *number* of these is."""
+        return Place(self.shard, self.begins[number], text(self.keys[number]), what)
+
+
+def named(keys: Sequence[bytes], begins: Sequence[int], most: int) -> list[tuple[int, str]]:
+    """Return byte and key of the first samples, up to *most*."""
+    return [(byte, text(key)) for byte, key in zip(begins[:most], keys[:most], strict=True)]
+
+
+def look_into(
+    field: str,
+    column: Sequence[Member],
+    samples: Column,
+    summary: Summary,
+    read: Callable[[Sequence[Member]], Iterable[bytes]],
+    decode: Decode | None,
+) -> None:
+    """Add to *summary* what is wrong with the payloads *column* of *field* of *samples*."""
+    sizes = list(map(itemgetter(4), column))
+    summary.sized(field, sizes_of(field, sizes, samples, summary))
+    if not min(sizes):
+        for number, size in enumerate(sizes):
+            if not size:
+                summary.note("empty-field", samples.place(number, field))
+    suffix = suffix_of(field)
+    if suffix in PICKLES:
+        for number in range(len(column)):
+            summary.note("pickle", samples.place(number, field))
+    lies: set[int] = set()
+    if suffix in TEXTS or suffix in SUFFIXES:
+        heads = list(read(column))
+        for number in suspicious(suffix, heads):
+            if what := lie(suffix, heads[number]):
+                lies.add(number)
+                summary.note("suffix-lies", samples.place(number, f"{field}: {what}"))
+    if decode is not None:
+        for number, member in enumerate(column):
+            if number not in lies and sizes[number] and (found := decode(suffix, Member._make(member))):
+                summary.note(found[0], samples.place(number, f"{field}: {found[1]}"))
+
+
+def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
+    """Return the numbers of the *heads* for which `lie` has to be asked: usually none."""
+    if suffix in TEXTS:
+        if SECONDS.isdisjoint({head[:2] for head in heads}):
+            return ()
+    elif (magics := expected(suffix)) and all(head.startswith(magics) for head in heads):
+        return ()
+    return range(len(heads))
+
+
+def sizes_of(field: str, sizes: Sequence[int], samples: Column, summary: Summary) -> Sizes:
+    """Return the *sizes* of payloads of *field*, with the places of those that may be the extremes of *summary*."""
+    found = Distribution.of(sizes)
+    known = summary.fields.get(field)
+    high = known.large[-1][0] if known and len(known.large) == EXTREMES else -1
+    low = known.small[-1][0] if known and len(known.small) == EXTREMES else 1 << 64
+    most = sorted(((-n, i) for i, n in enumerate(sizes) if n > high) if (found.greatest or 0) > high else ())
+    least = sorted(((n, i) for i, n in enumerate(sizes) if n < low) if (found.least or 0) < low else ())
+    large = [(-n, samples.place(i, field)) for n, i in most[:EXTREMES]]
+    small = [(n, samples.place(i, field)) for n, i in least[:EXTREMES]]
+    return Sizes(found, small, sorted(large, key=largest))
+
+
+def reader(rows: Rows) -> Callable[[Sequence[Member]], Iterable[bytes]]:
+    """Return a function that reads the first bytes of each of some members of *rows*.
+
+    Those of a file that are near each other are read at once. Raises: StorageError.
+    """
+    members = rows.members
+    source = members[0][1]
+    start, end = members[0][2], members[-1][3] + members[-1][4]
+    dense = 0 <= end - start <= NEAR * len(members) and members[-1][1] is source
+    held = read_range(source, start, end) if dense and isinstance(source, io.FileIO) else None
+
+    def read(column: Sequence[Member]) -> Iterable[bytes]:
+        if held is not None:
+            return [
+                held[at - start : at - start + (FIRST if size > FIRST else size)] for _, _, _, at, size, _ in column
+            ]
+        return [read_range(origin, at, at + min(size, FIRST)) for _, origin, _, at, size, _ in column]
+
+    return read
+
+
+def codes_of(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:
+    """Return the findings of weight about *sample* alone: codes, and what they are about."""
+    summary = Summary()
+    rows = Rows(0, [sample.raw_key], [0], sample.members, [0], 0)
+    for _ in look(rows, summary, decode):
+        pass
+    return [(code, found.places[0].what) for code, found in summary.findings.items() if CODES[code].weight != NOTE]

@@ -1,0 +1,248 @@
+"""Go through a shard that is not sound, header by header, and on behind damage where a header can be found.
+
+Slower than the reader of the room `tar`, which stops at damage, and used only for shards that it does not accept.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tartools.errors import TarFormatError, several
+from tartools.stages.checking.codes import SPECIAL
+from tartools.tar import BLOCK, Member, padded, split_path
+from tartools.tar.fullheader import EXTENDED, BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
+from tartools.tar.header import MAGIC, SIZE, SIZES, TYPE, Records, checksum_matches
+from tartools.tar.nottar import no_tar
+
+WINDOW = 1 << 13  # bytes that are read for a header
+SEARCHED = 1 << 20  # bytes that are searched for a header at a time
+TYPES = b"\x000123456789DgxXLKMSV"  # type flags of headers
+PAX = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax header
+
+
+class Trouble(NamedTuple):
+    """What is wrong at *byte*: a code, and *what* it is about; *key* is that of the sample before it."""
+
+    code: str
+    byte: int
+    key: bytes
+    what: str
+
+
+class Group:
+    """Adjacent members of one key, which begin at *byte*. If *doubtful*, damage is beside them or among them."""
+
+    def __init__(self, key: bytes, byte: int, doubtful: bool) -> None:
+        self.key = key
+        self.byte = byte
+        self.doubtful = doubtful
+        self.members: list[Member] = []
+        self.lost: list[str] = []  # members that are cut
+
+
+def walk(file: io.FileIO, lax: bool = False, whole: bool = True) -> Iterator[Trouble | Group]:
+    """Yield the groups of members of the tar archive *file*, and what is wrong with it, as they come.
+
+    With *lax*, the archive needs no end. If the file is not *whole*, because it has what could be decompressed, where
+    it ends says nothing. Holds: the members of one group. Raises: StorageError.
+    """
+    return _Walk(file, lax, whole).run()
+
+
+class _Walk:
+    """The state of going through *file*."""
+
+    def __init__(self, file: io.FileIO, lax: bool, whole: bool) -> None:
+        self.file = file
+        self.lax = lax
+        self.whole = whole
+        self.size = os.fstat(file.fileno()).st_size
+        self.position = 0
+        self.governing: Records = {}
+        self.ended = False
+        self.group: Group | None = None
+        self.beside = False  # damage was just passed
+        self.last = b""  # the key of the last group
+
+    def read(self, position: int, count: int) -> bytes:
+        """Return *count* bytes from *position* on, or as many as there are."""
+        return os.pread(self.file.fileno(), count, position)
+
+    def run(self) -> Iterator[Trouble | Group]:
+        """Yield groups and troubles, in order."""
+        while self.position < self.size:
+            block = self.read(self.position, BLOCK)
+            if not block.strip(b"\0") and (len(block) == BLOCK or self.ended):
+                yield from self.closed()
+                self.ended, self.governing = True, {}
+                self.position = self.after_zeros()
+                continue
+            if not block.strip(b"\0"):
+                break  # an end that is cut
+            try:
+                header = self.header()
+            except TarFormatError as error:
+                yield from self.damaged(error)
+                continue
+            if isinstance(header, GlobalHeader):
+                self.governing = header.governing
+                self.position += header.end
+            elif isinstance(header, NeedMore):
+                yield from self.cut(header.what)
+                return
+            else:
+                yield from self.member(header)
+        yield from self.end()
+
+    def end(self) -> Iterator[Trouble | Group]:
+        """Yield what is left where the file ends."""
+        if not self.ended and self.position <= self.size:
+            if self.size == 0 and self.whole:
+                yield self.trouble("empty-shard", "")
+            elif self.whole and not self.lax and not self.beside:
+                yield self.trouble("no-end", "")
+            if self.group is not None and not self.lax:
+                self.group.doubtful = True
+        yield from self.closed()
+
+    def header(self) -> FullHeader | GlobalHeader | NeedMore:
+        """Return the header at the position. Raises: TarFormatError."""
+        window = WINDOW
+        while True:
+            held = self.read(self.position, window)
+            found = read_full_header(memoryview(held), 0, self.governing)
+            if not isinstance(found, NeedMore) or len(held) < window:
+                return found
+            window = max(2 * window, found.end)
+
+    def member(self, header: FullHeader) -> Iterator[Trouble | Group]:
+        """Add the member of *header* to its group, or yield what it is instead."""
+        start = self.position
+        if self.ended:
+            yield self.trouble("archive-after-end", "")
+        self.ended, self.governing = False, header.governing
+        special = header.special
+        if special is not None:
+            if not special.silent:
+                yield self.trouble(SPECIAL[special.kind], f"{special.name}: {special.kind}")
+            if start + header.end > self.size:
+                yield from self.cut(special.name)
+            self.position = min(start + header.end, self.size)
+            return
+        key, field = split_path(header.path)
+        if self.group is None or self.group.key != key or not field:
+            yield from self.closed()
+            self.group = Group(key, start, self.beside)
+        self.beside = False
+        data = start + header.data
+        if data + header.size > self.size:
+            self.group.lost.append(header.name)
+            yield from self.cut(f"the payload of {header.name!r}")
+            self.position = self.size
+            return
+        head = header.head
+        if data + padded(header.size) > self.size:
+            head = head or self.read(start, header.data)  # so that its padding is written anew
+            self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
+            yield from self.cut(f"the padding of {header.name!r}")
+            self.position = self.size
+            return
+        self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
+        self.position = start + header.end
+
+    def cut(self, what: str) -> Iterator[Trouble | Group]:
+        """Yield that the file ends inside *what*."""
+        if self.ended:
+            yield self.trouble("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
+        elif self.whole:
+            yield self.trouble("cut-shard", f"inside {what}")
+        if self.group is not None:
+            self.group.doubtful = True
+        yield from self.closed()
+        self.beside, self.ended, self.position = True, True, self.size
+
+    def damaged(self, error: TarFormatError) -> Iterator[Trouble | Group]:
+        """Yield the damage at the position, and go on at the next header."""
+        found = self.next_header()
+        if isinstance(error, BadChecksumError):
+            code = "garbage-after-end" if self.ended else "bad-header"
+            if self.position == 0 and found is None:
+                code = "not-tar"
+        else:
+            code = "bad-size" if error.message.startswith("the size in the header") else "bad-extended"
+        passed = (self.size if found is None else found) - self.position
+        what = no_tar(self.read(0, 32)) if code == "not-tar" else several(passed, "byte") + " passed over"
+        yield self.trouble(code, what)
+        if self.group is not None:
+            self.group.doubtful = True
+        if self.ended:
+            yield from self.closed()
+        self.beside = not self.ended
+        if found is None:
+            yield from self.closed()
+            self.ended = True
+        elif self.ended:
+            self.ended = False
+        self.position = self.size if found is None else found
+
+    def next_header(self) -> int | None:
+        """Return where the next header behind the position is; None if there is none.
+
+        If the damage is in an extended header, the member that it belongs to is passed over: its name is not known.
+        """
+        block = self.read(self.position, BLOCK + 64)
+        found = self.search(self.position + 1)
+        unnamed = block[TYPE] in EXTENDED or PAX.match(block[BLOCK:]) or block.startswith(b"././@LongLink")
+        if found is not None and unnamed and block[TYPE]:
+            kind = self.read(found, BLOCK)[TYPE]
+            if kind not in EXTENDED:
+                found = self.search(found + 1)
+        return found
+
+    def search(self, start: int) -> int | None:
+        """Return where the first header from byte *start* on is, whose checksum is right; None if there is none."""
+        while start < self.size:
+            held = self.read(start, SEARCHED)
+            at = held.find(b"ustar")
+            while at >= 0:
+                begin = at - MAGIC.start
+                block = held[max(begin, 0) : begin + BLOCK]
+                if begin >= 0 and len(block) == BLOCK and is_header(block):
+                    return start + begin
+                at = held.find(b"ustar", at + 1)
+            if len(held) < SEARCHED:
+                return None
+            start += len(held) - 2 * BLOCK
+        return None
+
+    def after_zeros(self) -> int:
+        """Return where the zero blocks at the position end."""
+        position = self.position
+        while position < self.size:
+            held = self.read(position, SEARCHED)
+            zeros = len(held) - len(held.lstrip(b"\0"))
+            if zeros < len(held):
+                return position + zeros // BLOCK * BLOCK
+            position += len(held)
+        return self.size
+
+    def closed(self) -> Iterator[Group]:
+        """Yield the group that is open, which is complete."""
+        if self.group is not None:
+            self.last = self.group.key
+            yield self.group
+            self.group = None
+
+    def trouble(self, code: str, what: str) -> Trouble:
+        """Return what is wrong at the position."""
+        key = self.group.key if self.group is not None else self.last
+        return Trouble(code, self.position, key, what)
+
+
+def is_header(block: bytes) -> bool:
+    """Tell whether *block* is a header."""
+    return block[:1] != b"\0" and block[TYPE] in TYPES and SIZES[block[SIZE]] >= 0 and checksum_matches(block)

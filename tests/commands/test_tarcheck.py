@@ -1,0 +1,630 @@
+"""tarcheck: each kind of damage is found, with one code, and nothing in sound archives of any writer."""
+
+from __future__ import annotations
+
+import bz2
+import gc
+import gzip
+import io
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import tarfile
+import wave
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies
+from PIL import Image
+
+from tartools.commands.tarcheck import tarcheck
+from tartools.stages.checking.codes import CODES, NOTE
+from tartools.stages.checking.readers import READERS
+from tests.archives import BLOCK, END, data, entry, header, long, pax, sealed
+from tests.conftest import Run, has_end, make_tar, members_of
+
+KEYS = [f"{n:04d}" for n in range(12)]
+
+
+def picture(form: str = "JPEG") -> bytes:
+    file = io.BytesIO()
+    Image.effect_noise((40, 30), 60).convert("RGB").save(file, form)
+    return file.getvalue()
+
+
+JPEG = picture()
+
+
+def sample(key: str | bytes, **fields: bytes) -> bytes:
+    """Return the members of one sample: txt and cls, or *fields*."""
+    raw = key if isinstance(key, bytes) else key.encode()
+    given = fields or {"txt": b"words", "cls": b"1"}
+    return b"".join(entry(raw + b"." + field.encode(), payload) for field, payload in given.items())
+
+
+SAMPLES = [sample(key) for key in KEYS]
+SIZE = len(SAMPLES[0])
+SOUND = b"".join(SAMPLES) + END
+
+
+def with_one(member: bytes) -> bytes:
+    """Return a sound archive with something behind its samples."""
+    return b"".join(SAMPLES) + member + END
+
+
+def changed(at: int, to: bytes, archive: bytes = SOUND) -> bytes:
+    """Return *archive* with other bytes at *at*."""
+    return archive[:at] + to + archive[at + len(to) :]
+
+
+def field_of_all(field: str, payload: bytes, last: bytes) -> bytes:
+    """Return an archive of samples with *field*, all but the *last* of them sound."""
+    return b"".join(sample(key, **{field: payload}) for key in KEYS) + sample("last", **{field: last}) + END
+
+
+def wav(frames: int) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as opened:
+        opened.setnchannels(1)
+        opened.setsampwidth(2)
+        opened.setframerate(8000)
+        opened.writeframes(bytes(2 * frames))
+    return file.getvalue()
+
+
+def npy(count: int, values: int) -> bytes:
+    head = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({count},), }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + bytes(values)
+
+
+def zstd(content: bytes) -> bytes:
+    return subprocess.run(["zstd", "-c"], input=content, capture_output=True, check=True).stdout
+
+
+GZIP, BZIP, XZ = gzip.compress(SOUND, mtime=0), bz2.compress(SOUND), lzma.compress(SOUND)
+OTHERS = b"".join(sample(f"x{n}") for n in range(3)) + END
+
+# name -> code, shards, options
+DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
+    "cut in a payload": ("cut-shard", [SOUND[: 5 * SIZE + BLOCK + 2]], []),
+    "cut in a header": ("cut-shard", [SOUND[: 5 * SIZE + 100]], []),
+    "cut in the padding": ("cut-shard", [SOUND[: 6 * SIZE - 100]], []),
+    "cut in the first zero block": ("no-end", [SOUND[: 12 * SIZE + 100]], []),
+    "no end": ("no-end", [SOUND[: 12 * SIZE]], []),
+    "cut between members of a sample": ("no-end", [SOUND[: 5 * SIZE + SIZE // 2]], []),
+    "0 bytes": ("empty-shard", [SOUND, b""], []),
+    "a page of HTML": ("not-tar", [SOUND, b"<!doctype html>" + b"x" * 2000], []),
+    "a header of a first member": ("bad-header", [changed(5 * SIZE + 3, b"~")], []),
+    "a header of a second member": ("bad-header", [changed(5 * SIZE + SIZE // 2 + 3, b"~")], []),
+    "the first header": ("bad-header", [changed(3, b"~")], []),
+    "the last header": ("bad-header", [changed(12 * SIZE - SIZE // 2 + 3, b"~")], []),
+    "a hole of zeros in a payload and a header": (
+        "archive-after-end",
+        [changed(5 * SIZE, bytes(SIZE))],
+        [],
+    ),
+    "bytes lost": ("bad-header", [SOUND[: 5 * SIZE + 700] + SOUND[7 * SIZE + 300 :]], []),
+    "a size that is no number": (
+        "bad-size",
+        [changed(5 * SIZE, sealed(header(b"0005.txt", 5, size_field=b"zzzzzzzzzzz\0")))],
+        [],
+    ),
+    "pax records": ("bad-extended", [with_one(entry(b"x", b"99 path=q\n", b"x") + sample("q"))], []),
+    "a header of pax records": (
+        "bad-header",
+        [with_one(changed(3, b"~", pax((b"path", b"q.txt"))) + entry(b"wrong.txt", b"1") + sample("r"))],
+        [],
+    ),
+    "a header of a long name": (
+        "bad-header",
+        [with_one(changed(30, b"~", long(b"d/" * 90 + b"q.txt")) + entry(b"d/" * 50, b"1") + sample("r"))],
+        [],
+    ),
+    "garbage behind the end": ("garbage-after-end", [SOUND + b"garbage!" * 100], []),
+    "a byte behind the end": ("garbage-after-end", [SOUND + b"!"], []),
+    "cat a b": ("archive-after-end", [SOUND + OTHERS], []),
+    "gzip, cut": ("cut-compressed", [GZIP[:-20]], []),
+    "bzip2, cut": ("cut-compressed", [BZIP[:-20]], []),
+    "xz, cut": ("cut-compressed", [XZ[:-20]], []),
+    "gzip, its check": ("bad-compressed", [changed(len(GZIP) - 6, b"~~", GZIP)], []),
+    "bzip2, its check": ("bad-compressed", [changed(12, b"~~", BZIP)], []),
+    "xz, its check": ("bad-compressed", [changed(len(XZ) - 40, b"~~", XZ)], []),
+    "gzip, garbage behind": ("garbage-after-compressed", [GZIP + b"garbage"], []),
+    "no samples": ("no-samples", [SOUND, bytes(10240)], []),
+    "a symbolic link": ("link", [with_one(header(b"z.txt", kind=b"2", link=b"0001.txt"))], []),
+    "a hard link": ("link", [with_one(header(b"z.txt", kind=b"1", link=b"0001.txt"))], []),
+    "a fifo": ("device", [with_one(header(b"z.txt", kind=b"6"))], []),
+    "a device": ("device", [with_one(header(b"z.txt", kind=b"3"))], []),
+    "a sparse file": ("sparse", [with_one(pax((b"GNU.sparse.major", b"1")) + entry(b"z.txt", b"1"))], []),
+    "a part of another volume": ("volume", [with_one(entry(b"z.txt", b"1", b"M"))], []),
+    "members apart": (
+        "torn-sample",
+        [SAMPLES[0] + entry(b"z.txt", b"1") + b"".join(SAMPLES[1:]) + entry(b"z.cls", b"1") + END],
+        [],
+    ),
+    "all members apart": (
+        "torn-sample",
+        [b"".join(entry(f"{key}.{field}".encode(), b"1") for field in ("txt", "cls") for key in KEYS) + END],
+        [],
+    ),
+    "members in two shards": (
+        "split-sample",
+        [with_one(entry(b"z.txt", b"1")), b"".join(sample(f"x{n}") for n in range(9)) + entry(b"z.cls", b"1") + END],
+        [],
+    ),
+    "a key twice": ("key-twice", [with_one(SAMPLES[3])], []),
+    "a key in two shards": ("key-in-two-shards", [SOUND, OTHERS[: -len(END)] + SAMPLES[3] + END], []),
+    "a field twice": ("field-twice", [with_one(sample("z") + entry(b"z.txt", b"2"))], []),
+    "fields that differ in case": ("case-twice", [with_one(sample("z") + entry(b"z.TXT", b"2"))], []),
+    "a field that is missing": ("missing-field", [with_one(sample("z", txt=b"1"))], []),
+    "a field that is expected": ("missing-field", [with_one(b"")], ["--expect", "txt jpg;png"]),
+    "a field too many": ("unexpected-field", [with_one(sample("z") + entry(b"z.more", b"1"))], []),
+    "many fields": (
+        "many-fields",
+        [b"".join(entry(b"k%d.f%d" % (n, n), b"1") for n in range(1001)) + END],
+        ["--expect", ";".join(f"f{n}" for n in range(1001))],
+    ),
+    "an empty field": ("empty-field", [with_one(sample("z", txt=b"", cls=b"1"))], []),
+    "a PNG called jpg": ("suffix-lies", [field_of_all("jpg", JPEG, picture("PNG"))], []),
+    "garbage called jpg": ("suffix-lies", [field_of_all("jpg", JPEG, b"garbage")], []),
+    "a picture called txt": ("suffix-lies", [field_of_all("txt", b"words", JPEG)], []),
+    "a dot in a key": ("dotted-name", [with_one(entry(b"z.1.txt", b"1") + entry(b"z.cls", b"1"))], []),
+    "capitals": ("upper-case", [with_one(sample("z", TXT=b"1", cls=b"1"))], []),
+    "a path to above": ("unsafe-path", [with_one(sample("../z"))], []),
+    "an absolute path": ("unsafe-path", [with_one(sample("/etc/z"))], []),
+    "a newline in a key": ("control-character", [with_one(sample("z\nz"))], []),
+    "a key in Latin-1": ("not-utf-8", [with_one(sample(b"\xe9"))], []),
+    "a name without a dot": ("no-field", [with_one(entry(b"README", b"1"))], []),
+    "a hidden file": ("hidden-file", [with_one(entry(b"d/._0001.txt", b"1"))], []),
+    "a key of underscores": ("reserved-name", [with_one(sample("__meta__/z"))], []),
+    "a pickle": ("pickle", [b"".join(sample(key, pkl=b"\x80\4N.") for key in KEYS) + END], []),
+    "a large payload": (
+        "size-outlier",
+        [b"".join(sample(f"{n}", txt=b"1") for n in range(200)) + sample("z", txt=bytes(1 << 17)) + END],
+        [],
+    ),
+    "a small shard": (
+        "shard-size",
+        [b"".join(sample(f"{shard}{n:02}") for n in range(1 if shard == 2 else 30)) + END for shard in range(5)],
+        [],
+    ),
+    "a cut JPEG": ("broken-picture", [field_of_all("jpg", JPEG, JPEG[: len(JPEG) // 2])], ["--decode"]),
+    "JSON": ("broken-json", [field_of_all("json", b"{}", b'{"a": ')], ["--decode"]),
+    "a short array": ("broken-array", [field_of_all("npy", npy(9, 9), npy(9, 8))], ["--decode"]),
+    "a sound without its header": ("broken-sound", [field_of_all("wav", wav(90), wav(90)[:20])], ["--decode"]),
+    "text that is not UTF-8": ("broken-text", [field_of_all("txt", b"1", b"caf\xe9")], ["--decode"]),
+}
+if shutil.which("zstd"):
+    DAMAGE["zstd, cut"] = ("cut-compressed", [zstd(SOUND)[:-20]], [])
+    DAMAGE["zstd, its check"] = ("bad-compressed", [changed(40, b"~~~~", zstd(SOUND))], [])
+
+
+def written(folder: Path, shards: list[bytes]) -> list[str]:
+    """Write *shards*; return their names."""
+    names = [f"s{number}.tar" for number in range(len(shards))]
+    for name, content in zip(names, shards, strict=True):
+        (folder / name).write_bytes(content)
+    return names
+
+
+Check = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def check(run: Run) -> Check:
+    """Return a function that runs tarcheck --json; it checks the exit status, and that nothing else is said."""
+
+    def check(*arguments: str, stdin: bytes = b"") -> dict[str, Any]:
+        done = run("tarcheck", "--json", *arguments, stdin=stdin)
+        found: dict[str, Any] = json.loads(done.stdout)
+        heavy = any(each["weight"] != NOTE for each in found["findings"])
+        assert (done.status, done.stderr) == (int(heavy), "")
+        return found
+
+    return check
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_each_damage_has_one_code(name: str, check: Check, tmp_path: Path) -> None:
+    code, shards, options = DAMAGE[name]
+    names = written(tmp_path, shards)
+    found = check(*options, *names)
+    assert [each["code"] for each in found["findings"]] == [code], found
+    (finding,) = found["findings"]
+    assert finding["places"] and {place["shard"] for place in finding["places"]} <= {*names}
+    assert finding["weight"] == CODES[code].weight and finding["count"] >= 1
+    if len(shards) == 1:
+        assert check(*options, stdin=shards[0])["findings"][0]["places"][0]["byte"] == finding["places"][0]["byte"]
+
+
+LOST = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].weight != NOTE and name != "many fields"}
+
+
+@pytest.mark.parametrize("name", sorted(LOST))
+def test_what_is_fixed_passes_and_has_every_whole_sample(name: str, run: Run, tmp_path: Path) -> None:
+    code, shards, options = DAMAGE[name]
+    names = written(tmp_path, shards)
+    done = run("tarcheck", *options, "--fix", "-o", "out.tar", "-v", *names)
+    fixed = (tmp_path / "out.tar").read_bytes()
+    again = run("tarcheck", *options, "out.tar")
+    assert again.status == 0, again
+    assert has_end(fixed)
+    *told, account = done.stderr.splitlines()
+    saved = {"archive-after-end", "torn-sample", "split-sample"}
+    assert done.status == int(code not in saved), done
+    assert bool(told) == (code not in saved)
+    assert all(line.startswith("tarcheck: s") for line in told)
+    content = b"".join(shards)
+    members = members_of(fixed)
+    if name != "a field that is expected":  # of which none is whole
+        for whole in SAMPLES:
+            if whole in content:
+                assert set(members_of(whole + END)) <= set(members), whole[:8]
+    assert len(members) == len({name for name, _ in members}) and " samples in" in account
+
+
+ENDS, LOSES, SPLITS, ALL = "ends with an error", "loses samples", "reads a sample as several", "reads all there is"
+WEBDATASET = {  # damage -> what webdataset is seen to do, and a word of what --profile says
+    "cut in a payload": (ENDS, "then stops with an error"),
+    "cut in a header": (ALL, "without one if a header is cut"),
+    "no end": (ALL, "reads what is there"),
+    "0 bytes": (ENDS, "stops with an error"),
+    "a page of HTML": (ENDS, "stops with an error"),
+    "a header of a first member": (LOSES, "without an error"),
+    "the first header": (ENDS, "an error if it is the first"),
+    "a size that is no number": (LOSES, "without an error"),
+    "garbage behind the end": (ALL, "does not read it"),
+    "cat a b": (LOSES, "without an error"),
+    "gzip, cut": (ENDS, "stops with an error"),
+    "gzip, garbage behind": (ALL, "does not read it"),
+    "no samples": (ALL, "goes on"),
+    "a symbolic link": (ALL, "leaves it out"),
+    "a fifo": (ALL, "leaves it out"),
+    "a part of another volume": (ALL, "leaves it out"),
+    "a sparse file": (ALL, "as it is"),
+    "members apart": (SPLITS, "several samples"),
+    "members in two shards": (SPLITS, "several samples"),
+    "a key twice": (SPLITS, "both"),
+    "a key in two shards": (SPLITS, "both"),
+    "a field twice": (ENDS, "stops with an error"),
+    "fields that differ in case": (ENDS, "small letters; stops"),
+    "a field that is missing": (ALL, "as it is"),
+    "a field too many": (ALL, "as it is"),
+    "an empty field": (ALL, "as it is"),
+    "a dot in a key": (ALL, "first dot"),
+    "capitals": (ALL, "small letters"),
+    "a path to above": (ALL, "as it is"),
+    "a newline in a key": (ALL, "as it is"),
+    "a name without a dot": (LOSES, "leaves it out"),
+    "a key of underscores": (LOSES, "leaves out"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", WEBDATASET)
+def test_webdataset_does_what_the_profile_says(name: str, check: Check, tmp_path: Path) -> None:
+    import webdataset
+
+    _, shards, options = DAMAGE[name]
+    names = written(tmp_path, shards)
+    found = check("--profile", "webdataset", *options, *names)
+    does, said = WEBDATASET[name]
+    assert said in found["findings"][0]["reader"]
+    urls = [str(tmp_path / name) for name in names]
+    keys = None
+    try:
+        keys = [each["__key__"] for each in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False)]
+    except (ValueError, tarfile.ReadError):
+        pass
+    gc.collect()  # the files that it leaves open must not be found during another test
+    if keys is None:
+        assert does == ENDS
+        return
+    assert does == (SPLITS if len(set(keys)) < len(keys) else LOSES if len(keys) < found["samples"] else ALL)
+
+
+def test_every_claim_about_webdataset_is_tested() -> None:
+    alone = {"cut-compressed"}  # depends on the codec
+    assert {DAMAGE[name][0] for name in WEBDATASET} | alone == {*READERS["webdataset"]}
+    assert all({*found} <= {*CODES} for found in READERS.values())
+
+
+def test_other_readers(check: Check, run: Run, tmp_path: Path) -> None:
+    names = written(tmp_path, DAMAGE["cut in a payload"][1])
+    for reader in ("hf", "dali", "energon"):
+        assert "without an error" in check("--profile", reader, *names)["findings"][0]["reader"]
+        assert f"error cut-shard {reader}: " in run("tarcheck", "--profile", reader, *names).stdout.decode()
+    assert check(*names)["findings"][0]["reader"] is None
+
+
+Main = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Main:
+    """Return a function that runs tarcheck --json in this process on an archive; it returns status and findings."""
+    monkeypatch.chdir(tmp_path)
+
+    def main(archive: bytes, *options: str) -> tuple[int, dict[str, Any]]:
+        Path("in.tar").write_bytes(archive)
+        status = tarcheck.main(["--json", *options, "in.tar"])
+        return status, json.loads(capfdbinary.readouterr().out)
+
+    return main
+
+
+TINY = make_tar([("a.cls", b"1"), ("b.cls", b"2")])
+NEEDED = 5 * BLOCK
+
+
+def test_a_cut_at_any_byte_is_found_and_fixed(main: Main) -> None:
+    zipped = gzip.compress(TINY, mtime=0)
+    cuts = sorted({at + by for at in range(0, NEEDED, BLOCK) for by in (-1, 0, 1, 100)} - {-1})
+    for archive in [*(TINY[:cut] for cut in cuts), *(zipped[:cut] for cut in range(0, len(zipped), 3))]:
+        status, found = main(archive)
+        assert (status, found["errors"]) == (1, 1), len(archive)
+        (place,) = found["findings"][0]["places"]
+        assert place["byte"] <= len(archive)
+        assert main(archive, "--expect", "cls", "--fix", "--force", "-o", "out.tar")[0] == 1
+        whole = [members_of(TINY)[n] for n in range(2) if archive.startswith(TINY[: (2 * n + 1) * BLOCK + 1])]
+        if archive[:2] != zipped[:2]:
+            assert members_of(Path("out.tar").read_bytes()) == whole
+        assert main(Path("out.tar").read_bytes())[0] == 0
+    for cut in (NEEDED, NEEDED + 1, NEEDED + BLOCK, 10239):
+        assert main(TINY[:cut])[0] == 0
+
+
+def test_a_change_of_any_byte_of_a_header_is_found(main: Main) -> None:
+    harmless = []
+    for at in range(2 * BLOCK, 3 * BLOCK, 2):
+        status, found = main(changed(at, bytes([TINY[at] ^ 0x11]), TINY))
+        if status:
+            assert [each["code"] for each in found["findings"]] == ["bad-header"], at
+            assert found["findings"][0]["places"][0]["byte"] == 2 * BLOCK
+        else:
+            harmless.append(at - 2 * BLOCK)
+    assert set(harmless) <= {154, 155}  # behind the digits of the checksum
+
+
+def test_members_are_brought_together(run: Run, tmp_path: Path) -> None:
+    names = written(tmp_path, DAMAGE["members in two shards"][1])
+    done = run("tarcheck", "--fix", "-o", "fixed-{shard:02d}.tar", "-v", *names)
+    assert done.status == 0 and "1 joined" in done.stderr
+    first, second = (members_of((tmp_path / f"fixed-{number:02d}.tar").read_bytes()) for number in range(2))
+    assert [name for name, _ in first] == [f"{key}.{field}" for key in KEYS for field in ("txt", "cls")]
+    assert second[-2:] == [("z.txt", b"1"), ("z.cls", b"1")] and len(second) == 20
+
+
+def test_unique_keeps_the_first(run: Run, tmp_path: Path) -> None:
+    other = sample(KEYS[3], txt=b"others", cls=b"9") + sample("z") + entry(b"z.txt", b"second")
+    written(tmp_path, [with_one(other)])
+    done = run("tarcheck", "--fix", "--unique", "-o", "out.tar", "-v", "s0.tar")
+    assert (done.status, "1 left out" in done.stderr) == (0, True)
+    assert members_of((tmp_path / "out.tar").read_bytes()) == members_of(with_one(sample("z")))
+    said = run("tarcheck", "--fix", "-o", "other.tar", "s0.tar")
+    assert said.status == 1 and said.stderr.splitlines() == [
+        f"tarcheck: s0.tar: at byte {12 * SIZE}: sample '0003' is not written: an earlier sample has this key, at byte "
+        f"{3 * SIZE} (--unique drops this one)",
+        f"tarcheck: s0.tar: at byte {13 * SIZE}: sample 'z' is not written: field-twice (txt)",
+    ]
+
+
+def test_a_sound_shard_is_copied_byte_by_byte(run: Run, tmp_path: Path) -> None:
+    archive = make_tar([(f"{n}.txt", b"1") for n in range(30)])
+    (tmp_path / "s.tar").write_bytes(archive)
+    assert run("tarcheck", "--fix", "-o", "out.tar", "s.tar")[::2] == (0, "")
+    assert (tmp_path / "out.tar").read_bytes() == archive
+    assert run("tarcheck", "--fix", "-o", "again.tar", stdin=gzip.compress(archive)).status == 0
+    assert (tmp_path / "again.tar").read_bytes() == archive
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--fix"], "--fix goes with -o"),
+        (["-o", "x.tar"], "--fix goes with -o"),
+        (["--unique"], "--fix goes with -o"),
+        (["--fix", "-o", "-"], "-o takes a file"),
+        (["--fix", "-o", "x.parquet"], "a table can't list"),
+        (["--expect", "a=b"], "--expect takes names"),
+    ],
+)
+def test_usage(arguments: list[str], said: str, run: Run, tmp_path: Path) -> None:
+    written(tmp_path, [SOUND])
+    done = run("tarcheck", *arguments, "s0.tar")
+    assert (done.status, done.stdout) == (2, b"") and said in done.stderr
+    assert os.listdir(tmp_path) == ["s0.tar"]
+
+
+def test_an_output_that_exists_is_refused(run: Run, tmp_path: Path) -> None:
+    written(tmp_path, [SOUND, SOUND])
+    done = run("tarcheck", "--fix", "-o", "s%d.tar", "s0.tar")
+    assert (done.status, done.stdout) == (1, b"") and "s0.tar" in done.stderr
+    assert run("tarcheck", "--fix", "--force", "-o", "s1.tar", "s0.tar").status == 0
+
+
+@given(random=strategies.randoms(use_true_random=False))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_chance_damages_is_found_and_fixed(random: Random, run: Run, tmp_path: Path) -> None:
+    """Headers are damaged, blocks lost, shards cut, samples repeated and torn: whole samples stay, in their bytes."""
+    samples = [sample(f"k{n:03}", txt=b"%d" % n * random.randrange(1, 900), cls=b"%d" % n) for n in range(25)]
+    broken: set[int] = set()
+    shards = []
+    for low, high in ((0, 12), (12, 25)):
+        parts = samples[low:high]
+        for number in random.sample(range(low, high), 3):
+            part = parts[number - low]
+            if number not in broken:
+                at = random.choice([0, len(part) - 2 * BLOCK]) + random.randrange(BLOCK - 200)
+                parts[number - low] = changed(at, bytes([part[at] ^ 0x5A]), part)
+                broken.add(number)
+        extra = [samples[n] for n in random.sample(range(low, high - 1), random.randrange(2)) if n not in broken]
+        shards.append(b"".join([*parts, *extra]) + random.choice([END, END + b"!!", b""]))
+    names = written(tmp_path, shards)
+    checked = run("tarcheck", "-p", str(random.randrange(1, 3)), *names)
+    assert checked.status == 1
+    done = run("tarcheck", "--fix", "--force", "-o", "out.tar", *names)
+    assert (done.status, done.stdout) == (1, checked.stdout)
+    assert run("tarcheck", "--expect", "txt cls", "out.tar").status == 0
+    members = set(members_of((tmp_path / "out.tar").read_bytes()))
+    for number, whole in enumerate(samples):
+        assert members.issuperset(members_of(whole + END)) or number in broken, number
+    assert members <= {member for each in samples for member in members_of(each + END)}
+
+
+def test_all_codes_are_tested() -> None:
+    tables = {code for code in CODES if "table" in code or code == "missing-shard"}
+    assert {code for code, _, _ in DAMAGE.values()} == {*CODES} - tables
+    assert len(CODES) > 30
+
+
+def test_where_and_how_often(check: Check, run: Run, tmp_path: Path) -> None:
+    archive = changed(5 * SIZE + 3, b"~") + b"!"
+    (tmp_path / "s.tar").write_bytes(archive)
+    found = check("s.tar")
+    places = {each["code"]: each["places"] for each in found["findings"]}
+    assert places == {
+        "bad-header": [{"shard": "s.tar", "byte": 5 * SIZE, "key": "0004", "what": "1,024 bytes passed over"}],
+        "garbage-after-end": [
+            {"shard": "s.tar", "byte": 12 * SIZE + 1024, "key": "0011", "what": "1 byte passed over"}
+        ],
+    }
+    assert found["samples"] == 12 and found["expected"] == ["cls", "txt"]
+    lines = run("tarcheck", "s.tar").stdout.decode().splitlines()
+    assert f"error bad-header in: s.tar, byte {5 * SIZE}, key 0004, 1,024 bytes passed over" in lines
+    assert lines[:3] == ["shards: 1", "samples: 12", "errors: 2"]
+
+
+def test_counts_are_exact_and_places_are_the_first(check: Check, tmp_path: Path) -> None:
+    few = [sample(f"f{n:05}", txt=b"1") for n in range(1200)]
+    many = [sample(f"m{n:05}") for n in range(1500)]
+    (tmp_path / "s.tar").write_bytes(b"".join([*many[:500], *few, *many[500:], many[7], many[8]]) + END)
+    found = {each["code"]: each for each in check("s.tar")["findings"]}
+    assert {code: each["count"] for code, each in found.items()} == {"missing-field": 1200, "key-twice": 2}
+    assert [place["key"] for place in found["missing-field"]["places"]] == [f"f{n:05}" for n in range(1000)]
+    assert [place["key"] for place in found["key-twice"]["places"]] == ["m00007", "m00008"]
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.bz2", "tar.xz"])
+def test_nothing_is_found_in_archives_of_python(form: int, suffix: str, check: Check, tmp_path: Path) -> None:
+    members = [(f"{'d' * 99}/{n:03}/é.{field}", b"1") for n in range(20) for field in ("txt", "cls")]
+    packed = {"tar.gz": gzip.compress, "tar.bz2": bz2.compress, "tar.xz": lzma.compress}.get(suffix, bytes)
+    (tmp_path / f"s.{suffix}").write_bytes(packed(make_tar(members, form)))
+    found = check("--decode", f"s.{suffix}")
+    assert (found["findings"], found["samples"]) == ([], 20)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tar -cf {} --sort=name raw",
+        "tar -cf {} --sort=name --format=pax raw",
+        "tar -cf {} --sort=name --format=v7 raw",
+        "tar -cf {} --sort=name --format=oldgnu -b 1 raw",
+        "tar -czf {} --sort=name raw",
+        "bsdtar -cf {} raw/*",
+        "bsdtar -cf {} --format=gnutar raw/*",
+        "cd raw; bsdtar -cf ../{} --format=ustar ./*",
+    ],
+)
+def test_nothing_is_found_in_archives_of_tar_and_bsdtar(line: str, check: Check, shell: Run, tmp_path: Path) -> None:
+    if not shutil.which(line.replace("cd raw; ", "").split()[0]):
+        pytest.skip("this tar is not installed")
+    (tmp_path / "raw").mkdir()
+    for n in range(20):
+        (tmp_path / f"raw/{n:03}.jpg").write_bytes(JPEG)
+        (tmp_path / f"raw/{n:03}.json").write_text('{"a": [1, 2]}')
+        (tmp_path / f"raw/{n:03}.cls").write_text(f"{n}\n")
+    assert shell(line.format("s.tar")).status == 0
+    found = check("--decode", "--expect", "jpg json cls", "s.tar")
+    assert (found["findings"], found["samples"]) == ([], 20)
+
+
+def test_nothing_is_found_in_archives_of_webdataset(check: Check, tmp_path: Path) -> None:
+    import numpy as np
+    import webdataset
+
+    with webdataset.TarWriter(str(tmp_path / "s.tar")) as writer:
+        for n in range(20):
+            array = np.arange(n + 1, dtype=np.float32)
+            writer.write({"__key__": f"{n:03}", "jpg": JPEG, "json": {"n": n}, "cls": n, "npy": array, "txt": "é"})
+    found = check("--decode", "--expect", "jpg json cls npy txt", "s.tar")
+    assert (found["findings"], found["samples"]) == ([], 20)
+
+
+def test_the_result_is_the_same_with_workers(check: Check, tmp_path: Path) -> None:
+    """A shard of 80 MB is read in parts; the damage is in its second half, another lies behind it."""
+    payload = b"x" * 40_000
+    parts = [entry(b"%05d.txt" % n, payload) + entry(b"%05d.cls" % n, b"1") for n in range(2000)]
+    archive = b"".join(parts)
+    at = 1500 * len(parts[0])
+    (tmp_path / "a.tar").write_bytes(archive + parts[3] + END)
+    (tmp_path / "b.tar").write_bytes(changed(at, b"~", archive) + END)
+    (tmp_path / "c.tar").write_bytes(OTHERS)
+    names = ["a.tar", "b.tar", "c.tar"]
+    found = check("-p", "3", *names)
+    assert found == check("-p", "1", "-M", "64K", *names)
+    counts = {each["code"]: each["count"] for each in found["findings"]}
+    assert counts["bad-header"] == 1 and counts["key-twice"] == 1 and counts["key-in-two-shards"] == 2000
+
+
+def test_lax_and_skip_special(check: Check, tmp_path: Path) -> None:
+    names = written(tmp_path, [SOUND[: 12 * SIZE], with_one(header(b"z.txt", kind=b"2", link=b"a"))])
+    assert [each["code"] for each in check("--lax", names[0])["findings"]] == []
+    assert [each["code"] for each in check("--skip-special", names[1])["findings"]] == []
+
+
+def test_a_missing_file_is_a_failure(run: Run) -> None:
+    assert run("tarcheck", "nope.tar") == (1, b"", "tarcheck: nope.tar: No such file or directory\n")
+
+
+def test_a_table_and_its_shards(check: Check, run: Run, shell: Run, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    written(tmp_path, [SOUND, OTHERS])
+    assert run("tarindex", "s0.tar", "s1.tar", "-o", "t.parquet").status == 0
+    found = check("t.parquet")
+    assert (found["findings"], found["samples"], found["shards"]) == ([], 15, 3)
+    assert check("t.parquet", "s0.tar", "s1.tar")["samples"] == 15  # each shard is read once
+    lie = "COPY (SELECT * REPLACE (__begin__ + 512 AS __begin__) FROM 't.parquet') TO 'lie.parquet'"
+    import duckdb
+
+    duckdb.sql(lie.replace("'t.parquet'", f"'{tmp_path}/t.parquet'").replace("'lie.", f"'{tmp_path}/lie."))
+    found = check("lie.parquet")
+    assert [(each["code"], each["count"]) for each in found["findings"]] == [("table-row", 15)]
+    (tmp_path / "s1.tar").unlink()
+    found = check("t.parquet")
+    assert [(each["code"], each["count"]) for each in found["findings"]] == [("missing-shard", 1)]
+    (tmp_path / "s1.tar").write_bytes(OTHERS + bytes(512))
+    found = check("t.parquet")
+    assert [(each["code"], each["count"]) for each in found["findings"]] == [("table-stale", 1)]
+    table = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(changed(100, b"~~~~~~~~", table)[:-8])
+    found = check("s0.tar", "t.parquet")
+    assert [(each["code"], each["count"]) for each in found["findings"]] == [("table-damaged", 1)]
+    assert found["findings"][0]["places"][0]["shard"] == "t.parquet"
+
+
+def test_a_terminal_gets_a_table(tmp_path: Path, shell: Run) -> None:
+    written(tmp_path, [DAMAGE["a key twice"][1][0]])
+    done = shell("script -qec 'tarcheck s0.tar' /dev/null < /dev/null", env={"TERM": "dumb", "COLUMNS": "100"})
+    text = done.stdout.decode()
+    assert done.status == 1
+    assert "1 shard, 13 samples" in text and "--fix" in text and os.linesep
+    assert any(line.split()[:3] == ["key-twice", "error", "1"] for line in text.splitlines()), text
+
+
+def test_a_payload_is_not_read_whole(check: Check, tmp_path: Path) -> None:
+    """Of a payload in a file only the first bytes are looked at: 4 GiB are as fast as one."""
+    with (tmp_path / "s.tar").open("wb") as file:
+        file.write(header(b"a.jpg", 1 << 32))
+        file.write(JPEG)
+        file.seek(BLOCK + (1 << 32))
+        file.write(entry(b"a.cls", b"1") + END)
+    assert check("s.tar")["findings"] == []
+    assert data(b"") == b""
