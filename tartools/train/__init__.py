@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 
 _MODULES = {
+    "Order": "order",
     "TableDataset": "table",
     "chosen": "fields",
 }
