@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
+from tartools.tables.bulk import Bulk, RoomOf
 from tartools.tables.places import Listing, Piece
 from tartools.tables.reading import Shards
 
@@ -52,6 +53,15 @@ class Placed:
         held = self.piece
         wanted = Piece(0, held.numbers[at], held.begins[at], held.ends[at], keys, rows)
         return [sample.own() for batch in self._opened().samples(wanted) for sample in batch]
+
+    def bulk(self, at: Any, rows: Any, room_of: RoomOf | None, fields: Collection[str] | None) -> Bulk | None:
+        """Return the same samples as a `Bulk`; None if `samples` has to read them. See `Table.bulk`."""
+        held = self.piece
+        wanted = Piece(0, held.numbers[at], held.begins[at], held.ends[at], None, rows)
+        found = self._opened().bulk(wanted, room_of, fields)
+        if found is not None:
+            found.shards, found.urls = wanted.numbers, self.listing.urls
+        return found
 
     def _opened(self) -> Shards:
         """Return the shards, with files and connections of this process."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from tartools import storage
@@ -15,6 +15,8 @@ from tartools.tables.placed import Placed
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from tartools.tables.bulk import Bulk, RoomOf
 
 PLACES = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END, schema.MEMBERS)
 BATCH = 1 << 16  # rows
@@ -134,10 +136,28 @@ class Table:
         return np.where(found < 0, found + len(self), found).astype(np.int64)
 
     def _samples(self, rows: Any, keys: list[bytes] | None = None) -> list[Sample]:
-        import numpy as np
-
         if not len(rows):
             return []
+        held, at, wanted = self._found(rows)
+        return held.samples(at, wanted, keys)
+
+    def bulk(self, rows: Any, room_of: RoomOf | None = None, fields: Collection[str] | None = None) -> Bulk | None:
+        """Return the samples of *rows* together: for who reads many at a time.
+
+        Payloads are in one buffer, `room_of(size)` if it is given, or in columns. Of large samples only *fields*, in
+        lower case, are read. None if a sample is not as most are, or is not as its row says: then `table[rows]` gives
+        them, or says what is wrong. Raises: what `table[rows]` raises.
+        """
+        numbers = self._numbers(rows)
+        if not len(numbers):
+            return None
+        held, at, wanted = self._found(numbers)
+        return held.bulk(at, wanted, room_of, fields)
+
+    def _found(self, rows: Any) -> tuple[Placed, Any, Any]:
+        """Return the places that *rows* are among, their numbers there, and those in the file."""
+        import numpy as np
+
         rows = np.asarray(rows, np.int64)
         wanted = rows if self._rows is None else self._rows[rows]
         held = self._near if self._places is None else self._places
@@ -150,7 +170,7 @@ class Table:
                 held = self._all()
                 at = rows
         assert held is not None
-        return held.samples(at, wanted, keys)
+        return held, at, wanted
 
     def _group_of(self, row: int) -> Placed:
         """Return the places of the rows of the file that are in one row group with *row*."""

@@ -14,6 +14,7 @@ _MODULES = {
     "Order": "order",
     "TableDataset": "table",
     "chosen": "fields",
+    "loader": "loading",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604

@@ -157,6 +157,8 @@ class Order(Sampler[Any]):
         return steps.batches(rank)
 
     def __iter__(self) -> Iterator[Any]:
+        if self._running is not None and self._running.used:
+            self._running.end_if_over()
         rank, steps = self._shared()
         if steps.batches(rank) < steps.number and not steps.single:
             what = "%s left for %d ranks: rank %d has no batch"
@@ -216,24 +218,31 @@ class _Run(Iterator[Any]):
         self._seed, self._epoch = order._seed, order._epoch
         self._found = self._batches()
         self.taken = 0
-        self.ended = False
+        self.ended = self._loaded = False
         order._running = self
 
     def __next__(self) -> Any:
         try:
             found = next(self._found)
         except StopIteration:
-            if not self.ended:
-                self.ended = True
-                self._order._end(self._epoch)
+            self.end_if_over()
             raise
         self.taken += 1
         return found
 
+    @property
+    def used(self) -> bool:
+        """Whether something was taken, or a state loaded: loaders with workers begin iterations that they don't use."""
+        return self.taken > 0 or self._loaded
+
+    def end_if_over(self) -> None:
+        """End the epoch if all was given."""
+        if not self.ended and self.taken >= self._steps.batches(self._rank):
+            self.ended = True
+            self._order._end(self._epoch)
+
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
         """Return where the world is after *taken* batches, by default all that were given."""
-        if taken is None and self.ended:
-            return self._order._state(self._epoch + 1, 0)
         done = self._steps.after(self.taken if taken is None else taken)
         return self._order._state(self._epoch, done)
 
@@ -241,6 +250,7 @@ class _Run(Iterator[Any]):
         """Go on where *state* was made."""
         self._order.load_state_dict(state)
         self._begin()
+        self._loaded = True
 
     def _batches(self) -> Iterator[Any]:
         """Yield the batches of this rank, or its samples."""
