@@ -266,7 +266,7 @@ print("ended")
 """
 
 
-ENDED = re.compile(r"RuntimeError: (DataLoader worker \(pid \d+\) is killed by signal: Killed|a worker has ended)")
+ENDED = re.compile(r"RuntimeError\W+(DataLoader worker \(pid \d+\) is killed by signal: Killed|a worker has ended)")
 
 
 def test_a_killed_worker(table_of: Callable[..., str]) -> None:
