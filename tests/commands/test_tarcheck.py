@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from PIL import Image
 
 from tartools.commands.tarcheck import tarcheck
+from tartools.stages.checking import walk as walking
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.readers import READERS
 from tests.archives import BLOCK, END, data, entry, header, long, pax, sealed
@@ -613,3 +614,22 @@ def test_a_payload_is_not_read_whole(check: Check, tmp_path: Path) -> None:
         file.write(entry(b"a.cls", b"1") + END)
     assert check("s.tar")["findings"] == []
     assert data(b"") == b""
+
+
+def test_much_damage_is_passed_over_in_small_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind each damaged header the next one is near: less than 50 times the archive is read, not a MiB each time."""
+    archive = b"".join(changed(3, b"~", sample(f"{n}")) for n in range(1000)) + END
+    (tmp_path / "s.tar").write_bytes(archive)
+    read = walking._Walk.read
+    counts: list[int] = []
+
+    def counting(self: Any, position: int, count: int) -> bytes:
+        found = read(self, position, count)
+        counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(walking._Walk, "read", counting)
+    with (tmp_path / "s.tar").open("rb", buffering=0) as file:
+        codes = [each.code for each in walking.walk(file) if isinstance(each, walking.Trouble)]
+    assert codes == ["bad-header"] * 1000
+    assert sum(counts) < 50 * len(archive)
