@@ -11,8 +11,10 @@ from __future__ import annotations
 from importlib import import_module
 
 _MODULES = {
+    "Order": "order",
     "TableDataset": "table",
     "chosen": "fields",
+    "loader": "loading",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604
