@@ -75,10 +75,10 @@ Notes:
 
 A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Names
 are compared without case. Fields of samples beside damage are not compared, because they may have been lost. The first
-bytes of payloads are compared with the suffix; --decode decodes pictures (up to 89 million pixels; of larger ones it reads
-the header), JSON, arrays (npy, npz), sounds (wav, flac, ogg) and text, whole. A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or 100
-times smaller than the size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The last
-shard may be small.
+bytes of payloads are compared with the suffix; --decode decodes pictures (up to 89 million pixels; of larger ones it
+reads the header), JSON, arrays (npy, npz), sounds (wav, flac, ogg) and text, whole. A payload is far from the rest if
+it is 100 times as large as the size that 5 % exceed, or 100 times smaller than the size that 5 % stay below; a shard,
+if it is 10 times larger or smaller than the median. The last shard may be small.
 
 Bytes are those of the tar stream, after decompression; of damaged compressed data, of the file. Stdin and commands are
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
