@@ -103,8 +103,11 @@ class Block:
         return offsets, sizes
 
     def _add_sample(self, sample: Sample, batch: Batch, number: int) -> None:
+        self.add_at(sample, self._begin(sample, sample.members, batch, number))
+
+    def add_at(self, sample: Sample, begin: int) -> None:
+        """Add *sample*, which is in one piece, with its own headers, from byte *begin* of the shard on."""
         members = sample.members
-        begin = self._begin(sample, members, batch, number)
         seen: set[bytes] = set()
         position = begin
         for member in members:

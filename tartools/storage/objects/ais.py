@@ -20,11 +20,10 @@ from urllib.parse import quote, urlencode
 import requests
 import urllib3
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
 from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import (
-    NotFoundError,
     drain,
     payload,
     range_header,

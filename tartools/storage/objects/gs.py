@@ -18,10 +18,10 @@ from google.auth import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
 from tartools.storage.objects.contract import Listed, Page, Reply
-from tartools.storage.objects.http import NotFoundError, drain, payload, range_header, read_all, read_json, read_short
+from tartools.storage.objects.http import drain, payload, range_header, read_all, read_json, read_short
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.streams import EXISTS
