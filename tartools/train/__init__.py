@@ -12,6 +12,7 @@ from importlib import import_module
 
 _MODULES = {
     "TableDataset": "table",
+    "ZipDataset": "zips",
     "chosen": "fields",
 }
 
