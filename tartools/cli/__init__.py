@@ -25,7 +25,8 @@ from tartools.cli.options import (
     Verbatim,
     workers,
 )
-from tartools.cli.values import byte_size, sample_slice
+from tartools.cli.values import sample_slice
+from tartools.errors import byte_size
 
 __all__ = [
     "Command",

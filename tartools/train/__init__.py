@@ -14,6 +14,7 @@ _MODULES = {
     "TableDataset": "table",
     "ZipDataset": "zips",
     "chosen": "fields",
+    "pack": "packing",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604
