@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pty
 import stat
 import struct
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 
 from tartools.commands.tar2zip import tar2zip
 from tartools.commands.tarcreate import tarcreate
-from tests.conftest import Run, has_end, make_tar, members_of, running
+from tests.conftest import BIN, Run, has_end, make_tar, members_of, running
+from tests.storage.objects.faults import Fault, FaultServer
 
 SAMPLES = [
     ("d/a.jpg", b"\xff\xd8" * 900),
@@ -143,6 +145,20 @@ def test_large_members_are_held_on_disk(run: Run, tmp_path: Path) -> None:
         done = run("tarcreate", "--force", "--zip", "a.zip", "-o", "b.tar")
         assert (done.status, done.stderr) == (0, "")
         assert members_of((tmp_path / "b.tar").read_bytes()) == [("a.npy", payload), ("a.cls", b"1")]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "http"])
+def test_on_a_server(scheme: str, run: Run) -> None:
+    archive = make_tar(SAMPLES)
+    with FaultServer() as server:
+        url = server.url(scheme, "d/a.zip")
+        assert run("tar2zip", "-o", url, stdin=archive, env=server.env) == (0, b"", "")
+        assert of_zip(server.objects["d/a.zip"]) == SAMPLES
+        server.faults.append(Fault(name="d/a.zip", method="GET", skip=2, cut=100))
+        done = run("tarcreate", "--zip", url, env=server.env)
+        assert (done.status, members_of(done.stdout), server.faults[0].played) == (0, SAMPLES, 1)
+        assert run("tar2zip", "-o", server.url(scheme, "b.zip"), stdin=archive[:900], env=server.env).status == 1
+        assert "b.zip" not in server.objects
 
 
 def test_classes_are_names_of_folders(run: Run, tmp_path: Path) -> None:
@@ -294,10 +310,6 @@ def test_a_payload_that_unpacks_to_more_than_it_says(run: Run, tmp_path: Path) -
 
 def test_a_zip_file_is_not_written_to_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
-    import pty
-
-    from tests.conftest import BIN
-
     leader, follower = pty.openpty()
     with running([BIN / "tar2zip", tmp_path / "a.tar"], stdout=follower, stderr=subprocess.PIPE) as process:
         said = process.communicate()[1]

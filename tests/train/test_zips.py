@@ -181,5 +181,5 @@ def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 (round(float(p[0, 0, 0]) * 255), int(c)) for x, y in names["loader"] for p, c in zip(x, y, strict=True)
             ]
             found.append(sorted(pairs))
-    assert found == [[(1, 0), (2, 0), (3, 1), (4, 1)]] * 3
+    assert found == [[(1, 0), (2, 0), (3, 1), (4, 1)]] * 4
     assert kinds.count("sh") >= 2
