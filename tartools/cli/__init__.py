@@ -23,6 +23,7 @@ from tartools.cli.options import (
     TmpDir,
     Url,
     Verbatim,
+    Workers,
     workers,
 )
 from tartools.cli.values import sample_slice
@@ -45,6 +46,7 @@ __all__ = [
     "TmpDir",
     "Url",
     "Verbatim",
+    "Workers",
     "argument",
     "byte_size",
     "command",

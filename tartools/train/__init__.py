@@ -11,9 +11,11 @@ from __future__ import annotations
 from importlib import import_module
 
 _MODULES = {
+    "Order": "order",
     "TableDataset": "table",
     "ZipDataset": "zips",
     "chosen": "fields",
+    "loader": "loading",
     "pack": "packing",
 }
 
