@@ -357,6 +357,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarstat": ["a.tar"],
         "tarsplit": ["-o", "6", "a.tar"],
         "tar2tsv": ["-f", "cls", "a.tar", "-o", "7.tsv"],
+        "tar2zip": ["a.tar", "-o", "7.zip"],
     }
     assert sorted(runs) == sorted(COMMANDS)
     program = f"""

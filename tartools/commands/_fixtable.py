@@ -111,7 +111,7 @@ class TableOut:
             return "its key is not UTF-8, which tables need"
         if number in self._shards.walked and not in_one_piece(sample):
             return "it is not in one piece with its own headers, so a table can't say where it is"
-        self._of(self._shards.urls[number]).add_at(sample, byte)
+        self._of(self._shards.urls[number]).add_sample(sample, byte)
         self._count(1)
         return ""
 

@@ -47,6 +47,11 @@ def reading(url: str) -> io.BufferedReader:
     return _copy(RangedInput(source), url)
 
 
+def seekable(url: str) -> io.BufferedReader:
+    """Return the bytes of *url* as `reading` does; of stdin, commands and fifos a temporary copy, which can seek."""
+    return reading(url) if storage.is_repeatable(url) else _copy(storage.open_read(url), url)
+
+
 def version(file: io.BufferedReader) -> str:
     """Return what *file*, of `reading`, is now, as `versions.version_of` does; of a copy only the size."""
     raw: object = file.raw

@@ -13,8 +13,10 @@ from importlib import import_module
 _MODULES = {
     "Order": "order",
     "TableDataset": "table",
+    "ZipDataset": "zips",
     "chosen": "fields",
     "loader": "loading",
+    "pack": "packing",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604
