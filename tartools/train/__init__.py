@@ -11,8 +11,13 @@ from __future__ import annotations
 from importlib import import_module
 
 _MODULES = {
+    "ObjectStream": "objects",
+    "Objects": "objects",
     "TableDataset": "table",
+    "checkpoint": "",
     "chosen": "fields",
+    "list_urls": "objects",
+    "open_urls": "objects",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604
@@ -21,6 +26,8 @@ __all__ = [*_MODULES]  # noqa: PLE0604
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'tartools.train' has no attribute {name!r}")
+    if not _MODULES[name]:  # itself a module
+        return import_module(f"tartools.train.{name}")
     return getattr(import_module(f"tartools.train.{_MODULES[name]}"), name)
 
 

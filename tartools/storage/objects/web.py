@@ -93,7 +93,8 @@ class WebObject:
         if status not in (200, 204):
             raise status_error(response, self.url)
         drain(response)
-        return Listed(self.url, content_length(response), parse_date(response.headers.get("Last-Modified", "")))
+        about = response.headers
+        return Listed(self.url, content_length(response), parse_date(about.get("Last-Modified", "")), _version(about))
 
     def request(self, method: str, headers: dict[str, str] | None = None) -> requests.Response:
         """Return the response to one request without a body."""
