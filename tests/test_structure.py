@@ -344,6 +344,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarcheck": ["sound.tar"],
         "tardedup": ["a.tar", "-o", "12.tar"],
         "tardiff": ["a.tar", "a.tar"],
+        "tarjoin": ["-q", "a.tar", "plan.tsv", "-o", "13.tar"],
         "tarfirst": ["-f", "cls", "a.tar"],
         "tarjob": ["-s", "a", "--", "tarcat", "{}.tar", "-o", "8.tar"],
         "tarindex": ["a.tar", "-o", "9.parquet"],

@@ -17,6 +17,7 @@ complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarfilter 
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarfirst -d 'Write the first file that matches.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarindex -d 'Make a table of the samples in shards.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarjob -d 'Run a command for each of many shards, on this machine or on a Ray cluster.'
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarjoin -d 'Add fields to samples, by key, from other shards or from a table of rows.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarls -d 'List shards.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarmix -d 'Mix the samples of several sources in shares.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarpcat -d 'Concatenate shards, several of them read at once.'

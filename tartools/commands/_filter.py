@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tartools import cli, storage
 from tartools.errors import StorageError, UsageError
@@ -14,12 +14,44 @@ from tartools.samples.listed import Listed
 from tartools.samples.sample import Batch
 from tartools.shards.reading import Reading, closing_upstream, counted, read_batches
 from tartools.shards.writing import Destination, Writer, shard_writer
-from tartools.stages.filtering.conditions import Filter, runs
+from tartools.stages.filtering.conditions import runs
+from tartools.stages.filtering.expression import Ask
 from tartools.storage.url import Url
 from tartools.tar.compression import is_table_name
 
 if TYPE_CHECKING:
     from tartools.tables.inputs import Inputs
+
+
+class Chooser(Protocol):
+    """What chooses samples: `Filter`, or something else that does."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it looks into payloads."""
+        ...
+
+    @property
+    def by_key(self) -> bool:
+        """Whether keys alone tell."""
+        ...
+
+    @property
+    def asks(self) -> Sequence[Ask] | None:
+        """What it asks of a sample; None if not known."""
+        ...
+
+    def columns(self, verbatim: bool, /) -> list[str]:
+        """Return the names of the columns of a table that may answer."""
+        ...
+
+    def flags(self, batch: Batch, /) -> list[bool]:
+        """Return whether each of the next samples, those of *batch*, is chosen."""
+        ...
+
+    def of_keys(self, keys: Sequence[bytes], /) -> list[bool]:
+        """Return whether each of the next samples, which have *keys*, is chosen; asked only if `by_key`."""
+        ...
 
 
 class Outputs(NamedTuple):
@@ -53,7 +85,7 @@ def same_file(one: str, other: str) -> bool:
 
 
 def write(
-    urls: Sequence[str], wanted: Filter, outputs: Outputs, verbatim: bool, account: Account, reading: Reading
+    urls: Sequence[str], wanted: Chooser, outputs: Outputs, verbatim: bool, account: Account, reading: Reading
 ) -> None:
     """Write the samples of *urls* that *wanted* chooses, and the others, to *outputs*."""
     columns = wanted.columns(verbatim)
@@ -69,7 +101,7 @@ def write(
         write_samples(counted(read_batches(urls, account, plainly), account), wanted.flags, outputs, account)
 
 
-def _columns_tell(urls: Sequence[str], columns: Sequence[str], wanted: Filter) -> bool:
+def _columns_tell(urls: Sequence[str], columns: Sequence[str], wanted: Chooser) -> bool:
     """Tell whether all *urls* are tables, and *wanted* needs no sample, because they have *columns*."""
     from tartools.shards.listing import looks
     from tartools.tables import schema, source
@@ -123,7 +155,7 @@ def _finish(writers: dict[bool, Writer | None], account: Account) -> None:
 
 def _write_rows(
     urls: Sequence[str],
-    wanted: Filter,
+    wanted: Chooser,
     columns: Sequence[str],
     outputs: Outputs,
     account: Account,
@@ -182,7 +214,7 @@ def _chosen_rows(inputs: Inputs, flags: Any, whole: bool) -> Iterator[Any]:
 
 
 def _flags(
-    urls: Sequence[str], inputs: Inputs, wanted: Filter, columns: Sequence[str], account: Account, reading: Reading
+    urls: Sequence[str], inputs: Inputs, wanted: Chooser, columns: Sequence[str], account: Account, reading: Reading
 ) -> Any:
     """Return whether *wanted* chooses each row of *inputs*, which are those of *urls*, as an array.
 

@@ -38,13 +38,12 @@ Examples:
     tarsort images.tar labels.tar -o both.tar
 """
 
-import io
 from collections.abc import Generator, Iterator
 from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import StorageError, UsageError
+from tartools.errors import UsageError
 from tartools.samples import sortkeys
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
@@ -53,7 +52,7 @@ from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
 from tartools.stages.sorting import externalsort, index, sort
-from tartools.stages.sorting.samplefiles import Identities, SampleFiles
+from tartools.stages.sorting.samplefiles import Identities, SampleFiles, reopened
 from tartools.storage.names.expand import expand
 from tartools.tar.compression import is_table_name
 
@@ -155,11 +154,3 @@ def ordered(wanted: Sorting) -> sortkeys.Order:
     if kind is None:
         kind = "int" if column.choices[0] in NUMBERS else "text"
     return sortkeys.Order(column, kind, wanted.reverse, wanted.unique, wanted.missing, wanted.seed, wanted.verbatim)
-
-
-def reopened(url: str) -> io.FileIO:
-    """Return the plain local file *url*, which was read before. Raises: StorageError if it is one no more."""
-    file = storage.open_read(url).file
-    if file is None:
-        raise StorageError("this is no plain file any more", url=url)
-    return file

@@ -53,6 +53,11 @@ class ShardStream:
         """Whether the shard, of which something was read, is compressed."""
         return self._stored is not None and compression.is_compressed(self._stored.head)
 
+    @property
+    def framed(self) -> bool:
+        """Whether the end of what is read is known to be the end of the shard: see `streams.check_whole`."""
+        return bool(getattr(self._input, "framed", True))
+
     def start_at(self, begin: int) -> None:
         """Move to byte *begin* of a plain file that has not been read yet. What is before does not count as read."""
         assert self._input is not None

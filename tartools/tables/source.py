@@ -79,6 +79,20 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
 
     Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or no table.
     """
+    with opened_any(url, file) as found:
+        lacking = [name for name in NEEDED if name not in found.names]
+        if lacking:
+            raise TarFormatError(
+                f"this Parquet file is no table of samples: it has no column {lacking[0]} "
+                "(tarindex makes a table; tarcreate makes samples of a TSV or CSV table)",
+                url=url,
+            )
+        yield found
+
+
+@contextmanager
+def opened_any(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
+    """Give the Parquet file *url*, whether it lists samples or not, as `opened` does."""
     from tartools.storage import files  # and what servers need
 
     pa = schema.arrow()
@@ -90,15 +104,7 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
                 page_checksum_verification=True,
             )
         with parquet:
-            found = Source(url, parquet)
-            lacking = [name for name in NEEDED if name not in found.names]
-            if lacking:
-                raise TarFormatError(
-                    f"this Parquet file is no table of samples: it has no column {lacking[0]} "
-                    "(tarindex makes a table; tarcreate makes samples of a TSV or CSV table)",
-                    url=url,
-                )
-            yield found
+            yield Source(url, parquet)
 
 
 @contextmanager

@@ -217,7 +217,7 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
         raise SampleError(f"not a member name: {path.decode('utf-8', 'surrogateescape')!r}")
     if like is None:
         records: Records = {}
-        block = bytearray(_NEW)
+        block = bytearray(NEW_BLOCK)
     else:
         header = like.header
         records = _records_of(header)
@@ -251,7 +251,7 @@ def extended_header(records: Records, block: bytes) -> bytes:
     from tartools.tar.extended import format_records
 
     payload = format_records(records)
-    head = bytearray(_NEW)
+    head = bytearray(NEW_BLOCK)
     head[NAME] = (b"PaxHeaders/" + block[NAME].partition(b"\0")[0].rpartition(b"/")[2])[:100].ljust(100, b"\0")
     head[TYPE] = b"x"
     head[SIZE] = b"%011o\0" % len(payload)
@@ -305,4 +305,4 @@ def _new_block() -> bytes:
     return bytes(block)
 
 
-_NEW = _new_block()
+NEW_BLOCK = _new_block()

@@ -327,6 +327,22 @@ def duplicates() -> list[Work]:
     ]
 
 
+def joining() -> Work:
+    """Add a caption to each of many small samples."""
+    return Work(
+        "join-B",
+        Line(
+            "tarjoin",
+            'tarjoin "$B" "$OUT/b.tsv" -o "$OUT/x.tar"',
+            before='tar2tsv -f caption=__key__ "$B" >"$OUT/b.tsv"',
+        ),
+        (Line("tarcat", 'tarcat "$B" -o "$OUT/x.tar"'),),
+        (Goal(2, "tarcat"),),
+        'cmp <(tar2tsv -f caption "$OUT/x.tar") "$OUT/b.tsv" && '
+        """test "$(tar -tf "$OUT/x.tar" | grep -vc '[.]caption$')" = $((2 * B_COUNT))""",
+    )
+
+
 def mixing() -> Work:
     """Mix two shards, each a third of B, until one ends; webdataset only reads them."""
     shards = 'tarsplit --shards 3 "$B" -o "$OUT/s" >/dev/null'
@@ -411,6 +427,7 @@ WORKS = {
         *tables(),
         *duplicates(),
         filtering(),
+        joining(),
         mixing(),
         reading("A", 0),
         reading("B", 1),

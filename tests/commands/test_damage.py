@@ -58,6 +58,7 @@ CASES = {
     "tarshow": Case((), 1, ()),
     "tar2tsv": Case(("-f", "cls"), 1),
     "tarfilter": Case(("--hash", "0:0.5", "--rest", "rest.tar"), 1),
+    "tarjoin": Case(("--left", "--with", str(Path(__file__).with_name("rows.tsv"))), 7),
     "tarmix": Case(("--stop", "all", "1"), 7),
     "tarfirst": Case(("-k", "nope"), 1, ()),
     "tardedup": Case(("--rest", "rest.tar"), 1),

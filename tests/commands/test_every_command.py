@@ -47,6 +47,7 @@ COMMANDS = {
     "tardedup": Case((), writes_tar=True),
     "tarmix": Case(("1",), writes_tar=True),
     "tardiff": Case(("--digest",), trouble=2),
+    "tarjoin": Case(("--left", "--with", str(Path(__file__).with_name("header.tsv"))), writes_tar=True),
     "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n", reads="plan"),
     "tarindex": Case(("-o", "-"), reads=""),
     "tarjob": Case(("-s", "1", "--", "head", "-c{}"), reads=""),

@@ -7,7 +7,8 @@ from itertools import accumulate
 from operator import sub
 from time import perf_counter
 
-from tartools import tar
+from tartools import storage, tar
+from tartools.errors import StorageError
 from tartools.samples.sample import Batch, Sample
 from tartools.stages.sorting.records import COPIED, Entry
 from tartools.storage.streams import changed, identity
@@ -21,6 +22,14 @@ OPEN_FILES = 128  # at once; macOS allows 256
 SMALL = 1 << 20  # bytes; members of a smaller sample are read into memory, those of a larger one stay ranges
 COLD = 20e-6  # seconds to read a sample from disk; from the page cache it takes 2e-6
 HELD = 16 << 20  # bytes of one joined sample in memory
+
+
+def reopened(url: str) -> io.FileIO:
+    """Return the plain local file *url*, which was read before. Raises: StorageError if it is one no more."""
+    file = storage.open_read(url).file
+    if file is None:
+        raise StorageError("this is no plain file any more", url=url)
+    return file
 
 
 class PartMember:

@@ -1,0 +1,254 @@
+"""The second data set of tarjoin, B: shards or a table of rows, to keys and what they add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tartools import storage, tar
+from tartools.errors import UsageError, several
+from tartools.samples.account import Account, Phase
+from tartools.samples.payloads import ChosenColumns, PackedFields, RowFormat
+from tartools.samples.sample import Batch, join_path
+from tartools.shards.reading import Reading, closing_upstream
+from tartools.shards.stream import ShardStream
+from tartools.stages.joining.partners import Partners, partners_of
+from tartools.storage.streams import stream_file
+from tartools.storage.url import Url
+from tartools.tar import Member
+from tartools.tar.compression import is_table
+
+if TYPE_CHECKING:
+    from tartools.commands._partnershards import Shards
+    from tartools.tables.source import Source
+
+FORMS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4")  # suffixes of a compressed file of rows
+MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
+Pairs = Generator[tuple[Sequence[bytes], Sequence[Any]], None, None]  # keys, and what B has for them
+
+
+class Choice(NamedTuple):
+    """What B adds: its columns or fields as *words* say, see `ChosenColumns`, without those *dropped*; the *key*."""
+
+    words: Sequence[tuple[tuple[str, ...], str | None]] | None
+    dropped: Sequence[str]
+    fold: Callable[[str], str]
+    key: str | None
+
+
+class Second(NamedTuple):
+    """B: its *urls*, its format, if it was given, and what is *wanted* of it."""
+
+    urls: Sequence[str]
+    form: str | None
+    wanted: Choice
+
+
+class Found:
+    """The partners that *second*, B, has; what was found is counted."""
+
+    def __init__(self, partners: Partners, second: Rows | Shards) -> None:
+        self.second = second
+        self._partners = partners
+        self._asked = 0
+        self._lost = 0
+        self._example = b""  # first key of A
+
+    def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
+        """As `Partners.find`."""
+        found = self._partners.find(keys)
+        if not self._asked and keys:
+            self._example = keys[0]
+        self._asked += len(keys)
+        self._lost += found.count(None)
+        return found
+
+    def finish(self) -> int:
+        """As `Partners.finish`."""
+        return self._partners.finish()
+
+    def checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield *batches*; then check B, before an output is committed."""
+        with closing_upstream(batches):
+            yield from batches
+        self.check()
+        self.second.check()
+
+    def check(self) -> None:
+        """Raise a TarToolsError if B has changed."""
+        self.finish()
+
+    def chooser(self, anti: bool) -> Chooser:
+        """Return what chooses the samples that have a partner, or with *anti* the others."""
+        return Chooser(self, anti)
+
+    def tell(self, account: Account, left_out: bool) -> None:
+        """Say how many samples of B had no partner, and of A, if those are *left_out*."""
+        lost, left = self._lost if left_out else 0, self.finish()
+        parts = []
+        if lost:
+            parts.append(f"{several(lost, 'sample')} of A had no partner in B (left out)")
+        if left:
+            parts.append(f"{several(left, 'sample')} of B had {'none' if lost else 'no partner'} in A")
+        if parts:
+            account.warn(", ".join(parts))
+        if self._asked and self._lost == self._asked and self._partners.example is not None:
+            first, second = (key.decode("utf-8", "surrogateescape") for key in (self._example, self._partners.example))
+            account.warn(f"no key of A is in B; the first is {first!r} in A, and {second!r} in B")
+
+
+class Chooser:
+    """Chooses samples by whether *found* has partners for their keys: see `_filter.Chooser`."""
+
+    reads = False
+    by_key = True
+    asks: Sequence[tuple[str, str]] | None = ()
+
+    def __init__(self, found: Found, anti: bool) -> None:
+        self._found = found
+        self._anti = anti
+
+    def columns(self, _verbatim: bool) -> list[str]:
+        """Return the columns of a table that tell: the key."""
+        return ["__key__"]
+
+    def flags(self, batch: Batch) -> list[bool]:
+        """Return whether each sample of *batch* is chosen."""
+        from tartools.samples.listed import keys_of
+
+        return self.of_keys(keys_of(batch))
+
+    def of_keys(self, keys: Sequence[bytes]) -> list[bool]:
+        """Return whether each of the next samples, which have *keys*, is chosen."""
+        return [(value is None) is self._anti for value in self._found.find(keys)]
+
+
+def read(second: Second, account: Account, reading: Reading, memory: int) -> Found:
+    """Read B, and return what finds partners in it. Holds: *memory* bytes. Raises what `partners_of` raises."""
+    own = Account(account.say, account.quiet)
+    account.phase = Phase("reading B", account=own)
+    own.expected = storage.check_inputs(second.urls)
+    source = source_of(second.urls, second.form, second.wanted, own, reading)
+    tmpdir = reading.tmpdir
+
+    def sort(records: Iterable[bytes]) -> Iterator[bytes]:
+        from tartools.stages.sorting.externalsort import external_sort
+
+        return external_sort(records, memory // 2, tmpdir)
+
+    partners = partners_of(source, memory, sort, tmpdir)
+    own.settle()
+    account.omissions += own.omissions
+    account.phase = Phase("writing")
+    return Found(partners, source)
+
+
+def check_shards(urls: Sequence[str]) -> None:
+    """Raise UsageError if one of *urls*, of A, is a file of rows by its name."""
+    for url in urls:
+        if form := form_by_name(url):
+            raise UsageError(f"A is shards or tables of samples, and this is {form} by its name: tarjoin A B", url=url)
+
+
+def form_by_name(url: str) -> str | None:
+    """Return the format of the rows in *url*, by its name: tsv, csv or jsonl; None if it is another name."""
+    name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
+    name = next((name.removesuffix(suffix) for suffix in PACKED if name.endswith(suffix)), name)
+    return FORMS.get(name.rpartition(".")[2])
+
+
+def form_of(url: str) -> str:
+    """Return the format of *url*, by its name, or its first bytes for Parquet: tsv, csv, jsonl, parquet or tar."""
+    return form_by_name(url) or ("parquet" if is_table(url) else "tar")
+
+
+def source_of(
+    urls: Sequence[str], form: str | None, wanted: Choice, account: Account, reading: Reading
+) -> Rows | Shards:
+    """Return B, which *urls* have, as *form* says. Raises: UsageError if they are shards and rows."""
+    forms = [form or form_of(url) for url in urls]
+    both = zip(forms, urls, strict=True)
+    kinds = ["tar" if name == "parquet" and not form and lists_samples(url, wanted) else name for name, url in both]
+    if all(kind == "tar" for kind in kinds):
+        if wanted.key is not None:
+            raise UsageError("--key names a column, and these are samples, which have their keys", url=urls[0])
+        from tartools.commands._partnershards import Shards
+
+        return Shards(urls, wanted.words, ChosenColumns(*wanted[:3], hidden=False), account, reading)
+    if "tar" in kinds:
+        raise UsageError(MIXED, url=urls[kinds.index("tar")])
+    return Rows(urls, kinds, wanted, account)
+
+
+def lists_samples(url: str, wanted: Choice) -> bool:
+    """Tell whether the Parquet file *url* lists samples whose fields are *wanted*, and not columns of its own."""
+    from tartools.tables import source
+
+    with parquet(url) as table:
+        if any(name not in table.names for name in source.NEEDED):
+            return False
+        columns = {wanted.fold(name) for name in table.names}
+        fields = {wanted.fold(name) for name in table.fields or ()}
+        words = [{wanted.fold(choice) for choice in choices} for choices, _ in wanted.words or ()]
+        rows = table.fields is not None and any(word & columns and not word & fields for word in words)
+        return wanted.key is None and not rows
+
+
+@contextmanager
+def parquet(url: str) -> Iterator[Source]:
+    """Give the Parquet file *url*."""
+    from tartools.storage import files
+    from tartools.tables import source
+
+    repeatable = storage.is_repeatable(url) and not Url(url).read_command
+    with source.opened_any(url, None if repeatable else files.copied(storage.open_read(url))) as table:
+        yield table
+
+
+class Rows:
+    """B is files of rows: *urls*, with the format of each. *account* gets the bytes that are read, the first time."""
+
+    def __init__(self, urls: Sequence[str], forms: Sequence[str], wanted: Choice, account: Account) -> None:
+        self._files = list(zip(urls, forms, strict=True))
+        self._accounts = _accounts(account)
+        self._packed = PackedFields()
+        chosen = ChosenColumns(wanted.words, wanted.dropped, wanted.fold)
+        self._format = RowFormat(wanted.key, chosen, self._packed, len(urls) == 1)
+        self.repeatable = all(map(storage.is_repeatable, urls))
+
+    def batches(self) -> Pairs:
+        """Yield keys and packed fields of adjacent rows."""
+        account = next(self._accounts)
+        for url, form in self._files:
+            if form == "parquet":
+                from tartools.tables import fieldrows as columns
+
+                with parquet(url) as table:
+                    yield from columns.batches(table, self._format)
+            else:
+                from tartools.formats import fieldrows
+
+                with stream_file(ShardStream(url, account, forks=True), url) as file:
+                    yield from fieldrows.batches(file, form, url, self._format)
+                account.check()
+            account.shards_done += 1
+
+    def single(self) -> bytes | None:
+        """Return the field that is added, if what `batches` yields is the payload of one."""
+        return self._packed.names[0] if self._packed.single else None
+
+    def members(self, key: bytes, packed: bytes) -> list[Member]:
+        """Return the members for what `batches` yields."""
+        return [tar.new_member(join_path(key, field), payload) for field, payload in self._packed.unpack(packed)]
+
+    def check(self) -> None:
+        """Do nothing: all rows are held, or were read to their end."""
+
+
+def _accounts(first: Account) -> Iterator[Account]:
+    """Yield *first*, then others that say nothing: all has been said when B was read for the first time."""
+    yield first
+    while True:
+        yield Account(lambda _: None)

@@ -1,0 +1,171 @@
+r"""Add fields to samples, by key, from other shards or from a table of rows.
+
+tarjoin A B writes the samples of A, in their order, with the fields that B has for their keys added behind their own.
+Samples of A whose key B does not have are left out; --left passes them on as they are. --anti writes only these. How
+many samples of A are left out for that, and how many of B had no partner in A, is printed on stderr.
+
+A is one word: a shard, a table (see TABLES in tartools(7)), - for stdin, or a pattern in quotes that stands for several
+('a-{000..147}.tar'). --with B is another way to name B: then all words are shards of A, and without any it is stdin.
+
+B is shards or tables of samples, or files of rows, by their names (compressed ones too: .tsv.gz):
+
+  .tsv .csv       a header, and a row for each sample. Cells of TSV have the escapes of tar2tsv. A cell is a field; an
+                  empty cell is an empty field.
+  .jsonl .ndjson  an object on each line. null is no field.
+  .parquet        rows, unless it has the columns of a table of samples. null is no field. The columns of a table of
+                  samples are taken as rows with --key, with --format, and if -f names one that is no field.
+
+--format says it for other names, and for stdin and commands (otherwise they are shards). The key is in the column
+__key__, or key, or that of --key, as text: the number 7 is the key 7, not 0007. Every other column becomes the field of
+its name, but not those whose names begin with __. Text is UTF-8, bytes are themselves, and numbers and dates have the
+text that tar2tsv writes. A list of numbers is a NumPy array, and the field is called NAME.npy; other lists, and
+objects, are JSON, and the field is called NAME.json.
+
+-f chooses fields or columns of B, and renames them: -f 'txt=caption'. With -f '' nothing is added: samples of A that
+have a partner are passed on. If a sample would have two fields of one name, that is an error, unless --prefer says
+whose is taken. Without --verbatim, names that differ only in case are one name. A key that comes twice in B is an
+error; samples of A with one key all get the fields.
+
+B is held in memory, as far as -M allows; of shards only where their samples are, and what is not in plain local files
+is copied to a temporary file. Rows that are too many are read twice, side by side with A, if they are sorted by key, in
+a file or an object, and A is sorted too; otherwise they are sorted to a temporary file.
+
+With --anti or -f '' samples are passed on unchanged; then OUTPUT may end in .parquet, which lists them.
+
+Examples:
+  Add captions from a table with the columns key and caption, as the field txt:
+    tarjoin -f 'txt=caption' 'train-{000..147}.tar' captions.tsv -o captioned.tar
+  Add all columns of a table of scores, which not all samples have:
+    tarjoin --left train.tar scores.parquet -o scored.tar
+  Add the masks that are in other shards:
+    tarjoin -f 'seg.png' 'images-*.tar' 'masks-*.tar' | tarsplit -s 1e9 -o both
+  List the samples that are not in a validation set, and move none:
+    tarjoin --anti train.parquet val.parquet -o clean.parquet
+  Replace labels by new ones from stdin:
+    printf 'key\tcls\na\t7\n' | tarjoin --prefer b --left --format tsv a.tar - -o new.tar
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+from tartools import cli, storage
+from tartools.cli import Option
+from tartools.errors import UsageError
+from tartools.samples.account import Account
+from tartools.shards.reading import Reading, counted, read_batches
+from tartools.shards.writing import NO_LIST, write_batches
+from tartools.stages import select
+from tartools.storage.names.expand import expand
+from tartools.storage.url import Url
+from tartools.tar.compression import is_table_name
+
+WORDS = "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"
+
+
+class Wanted(cli.Group):
+    """What is added to which samples."""
+
+    second: Annotated[
+        str | None,
+        Option("--with", metavar="B", help="The data set that has the fields to add; then all words are shards of A."),
+    ] = None
+    form: Annotated[
+        Literal["tsv", "csv", "jsonl", "parquet", "tar"] | None,
+        Option("--format", default="by suffix, else tar", help="Format of B."),
+    ] = None
+    key: Annotated[
+        str | None,
+        Option("--key", metavar="COLUMN", default="__key__, or key", help="The column of B that has the keys."),
+    ] = None
+    fields: Annotated[
+        list[str] | None,
+        Option(
+            *("-f", "--fields"),
+            metavar="SPEC",
+            help="Fields or columns of B to add, in quotes: 'txt=caption cls'. 'a;b' takes the first that exists.",
+        ),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        Option("-x", "--exclude", metavar="NAMES", help="Fields or columns of B not to add: 'json url'."),
+    ] = None
+    left: Annotated[bool, Option("--left", help="Pass on the samples of A without a partner too.")] = False
+    anti: Annotated[bool, Option("--anti", help="Pass on only the samples of A without a partner.")] = False
+    prefer: Annotated[
+        Literal["a", "b"] | None, Option("--prefer", help="Whose field to take if A and B have one of the same name.")
+    ] = None
+    verbatim: Annotated[bool, Option("--verbatim", help="Match field names by exact case.")] = False
+
+
+class Means(cli.Group):
+    """How it is done."""
+
+    memory: cli.Memory = 256 << 20
+    tmpdir: cli.TmpDir = None
+
+
+@cli.command(__doc__)
+def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Output, means: Means) -> None:
+    """Run the command."""
+    words = words_of(wanted)
+    adds = words is None or bool(words)
+    if adds and is_table_name(output.url):
+        raise UsageError(f"{NO_LIST} (--anti, or -f '', adds nothing)", url=output.url)
+    a, b = sides(source, wanted)
+    storage.check_output(output.url, output.force, [*a, *b])
+    storage.check_inputs([*a, *b])
+    from tartools.commands import _partners
+
+    _partners.check_shards(a)
+    reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
+    fold = str if wanted.verbatim else str.lower
+    choice = _partners.Choice(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
+    partners = _partners.read(_partners.Second(b, wanted.form, choice), account, reading, means.memory)
+    if adds:
+        from tartools.stages.joining.adding import Adding, joined
+
+        how = Adding(partners.second.members, partners.second.single, wanted.left, wanted.prefer, raw_fold(wanted))
+        batches = counted(read_batches(a, account, reading), account)
+        write_batches(partners.checked(joined(batches, partners.find, how, account)), output.destination, account)
+    else:
+        from tartools.commands import _filter
+
+        account.watched.append(partners)
+        _filter.write(a, partners.chooser(wanted.anti), _filter.Outputs(output, None), True, account, reading)
+    if not wanted.anti:
+        partners.tell(account, left_out=not wanted.left)
+
+
+def words_of(wanted: Wanted) -> list[tuple[tuple[str, ...], str | None]] | None:
+    """Return the words of -f, None for all fields. Raises: UsageError for options that do not go together."""
+    if wanted.anti:
+        given = {"--left": wanted.left, "-f": wanted.fields, "-x": wanted.exclude, "--prefer": wanted.prefer}
+        for name, value in given.items():
+            if value:
+                raise UsageError(f"--anti adds nothing, so {name} does not go with it")
+        return []
+    if wanted.fields is None:
+        return None
+    words = select.parse_words(wanted.fields)
+    if not words and wanted.left:
+        raise UsageError("--left with nothing to add passes on all of A: tarcat does that")
+    return [(word.choices, word.new) for word in words]
+
+
+def sides(source: cli.Inputs, wanted: Wanted) -> tuple[list[Url], list[Url]]:
+    """Return the URLs of A and of B. Raises: UsageError if it is not clear which are which; as `expand`."""
+    patterns, lists, separator = source.named
+    second = wanted.second
+    if second is None:
+        if len(patterns) != (1 if lists else 2):
+            raise UsageError(WORDS)
+        *patterns, second = patterns
+    a, b = expand(patterns, lists, separator), expand([second])
+    if (*a, *b, *lists).count("-") > 1:
+        raise UsageError("stdin can be read only once")
+    return a, b
+
+
+def raw_fold(wanted: Wanted) -> Callable[[bytes], bytes]:
+    """Return what makes names of fields equal that are one name."""
+    return bytes if wanted.verbatim else bytes.lower

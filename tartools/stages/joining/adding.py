@@ -1,0 +1,157 @@
+"""Add fields to samples, by key."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
+from operator import add, eq
+from typing import Any, NamedTuple
+
+from tartools.errors import SampleError
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch, Sample
+from tartools.tar import ContiguousGroups, Member, read_range, split_path
+from tartools.tar.newmembers import NewMembers, new_members
+
+Find = Callable[[Sequence[bytes]], Sequence[Any]]
+
+LARGE = 1 << 16  # bytes; the samples of a batch are put together in memory if they are smaller than this
+
+
+class Adding(NamedTuple):
+    """How fields are added.
+
+    *members* returns the members to add, for a key and what was found for it; *single* the name of the
+    field that every sample of B has, alone, if what was found is its payload. With *left*, samples without a partner
+    are passed on. Of two fields of one name, that of A or of B is taken as *prefer* says (a or b; None: neither).
+    *fold* makes names equal that are one name.
+    """
+
+    members: Callable[[bytes, Any], Sequence[Member]]
+    single: Callable[[], bytes | None]
+    left: bool
+    prefer: str | None
+    fold: Callable[[bytes], bytes]
+
+
+def joined(batches: Iterable[Batch], find: Find, how: Adding, account: Account) -> Iterator[Batch]:
+    """Yield the samples of *batches*, in their order, with what *find* has for their keys: see `Partners.find`.
+
+    Samples without a partner are left out, and counted in *account*, unless *how* passes them on.
+
+    Holds: two batches. Raises: SampleError, naming the sample, if it would have two fields of one name, or would not
+    read back; what *find* raises.
+    """
+    for batch in batches:
+        found = find(batch.keys)
+        lost = found.count(None)
+        if not how.left:
+            account.left_out += lost
+        if lost == len(found):
+            if how.left:
+                yield batch
+            continue
+        whole = _together(batch, found, lost, how)
+        if whole is not None:
+            yield whole
+            continue
+        for sample, value in zip(batch, found, strict=True):
+            if value is not None:
+                yield Batch.of(added(sample, how.members(sample.raw_key, value), how))
+            elif how.left:
+                yield Batch.of(sample)
+
+
+def _together(batch: Batch, found: Sequence[Any], lost: int, how: Adding) -> Batch | None:
+    """Return the samples of *batch* with the one field that was *found* for them.
+
+    None if they can't be put together at once: large ones, and those that have to be looked at one by one.
+    """
+    field, groups = how.single(), batch.groups
+    if field is None or groups is None or groups.members is None:
+        return None
+    source, keys, starts, _, firsts = groups
+    begin, end = starts[0], starts[-1]
+    if end - begin > LARGE * len(keys):
+        return None
+    paths = [member[0] for member in groups.members]
+    ending = how.fold(b"." + field) + b"\0"
+    if ending in how.fold(b"\0".join(paths)) + b"\0" or any(map(eq, keys, map(paths.__getitem__, firsts))):
+        return None  # a field twice, perhaps; or a member without a field
+    view = memoryview(read_range(source, begin, end) if isinstance(source, io.FileIO) else source)
+    shift = begin if isinstance(source, io.FileIO) else 0
+    bounds = [start - shift for start in starts] if shift else starts
+    bodies = list(map(view.__getitem__, map(slice, bounds, bounds[1:])))
+    lengths = [end - start for start, end in pairwise(starts)]
+    if lost:
+        taken = [number for number, value in enumerate(found) if value is not None]
+        new = new_members([keys[number] + b"." + field for number in taken], [found[number] for number in taken])
+        if how.left:
+            return _with_holes(batch, bodies, lengths, taken, new)
+        keys, bodies = [keys[number] for number in taken], [bodies[number] for number in taken]
+        lengths = [lengths[number] for number in taken]
+        if any(map(eq, keys, keys[1:])):
+            return None  # the writer refuses them
+    else:
+        new = new_members([key + b"." + field for key in keys], found)
+    heads, tails, payloads, paddings, sizes = new
+    whole = b"".join(chain.from_iterable(zip(bodies, heads, tails, payloads, paddings, strict=True)))
+    return _batch(batch, keys, whole, map(add, lengths, sizes))
+
+
+def _with_holes(
+    batch: Batch, bodies: Sequence[Any], lengths: list[int], taken: Sequence[int], new: NewMembers
+) -> Batch:
+    """Return the samples of *batch*, whose bytes are *bodies*, with the members *new*, which those *taken* get."""
+    pieces = [(body,) for body in bodies]
+    for number, *four, size in zip(taken, *new, strict=True):
+        pieces[number] += tuple(four)
+        lengths[number] += size
+    return _batch(batch, batch.keys, b"".join(chain.from_iterable(pieces)), lengths)
+
+
+def _batch(like: Batch, keys: list[bytes], whole: bytes, lengths: Iterable[int]) -> Batch:
+    """Return samples of these *lengths*, whose bytes are *whole*, read from where *like* was."""
+    return Batch(ContiguousGroups(whole, keys, list(accumulate(lengths, initial=0)), None, []), like.shard)
+
+
+def added(sample: Sample, new: Sequence[Member], how: Adding) -> Sample:
+    """Return *sample* with the members *new*, behind its own; a field that replaces another is in its place."""
+    if not new:
+        return sample
+    fields = [how.fold(split_path(member.path)[1]) for member in new]
+    if len(set(fields)) < len(fields):
+        every = b" ".join(split_path(member.path)[1] for member in new).decode("utf-8", "replace")
+        raise SampleError(f"B has a field twice for sample {sample.key!r}: {every}")
+    members: list[Member] = list(sample.members)
+    names = [how.fold(split_path(member.path)[1]) for member in members]
+    for member in new:
+        field = split_path(member.path)[1]
+        name = how.fold(field)
+        if name in names:
+            if how.prefer is None:
+                raise _twice(sample, field)
+            if how.prefer == "b":
+                at = names.index(name)
+                members[at] = member
+                rest = [n for n in range(len(names)) if n <= at or names[n] != name]
+                members, names = [members[n] for n in rest], [names[n] for n in rest]
+        else:
+            members.append(member)
+            names.append(name)
+    if b"" in names and len(members) > 1:
+        raise SampleError(
+            f"sample {sample.key!r}: a member without a field is a sample of its own, so nothing can be added to it",
+            url=sample.shard,
+        )
+    return sample.with_members(members)
+
+
+def _twice(sample: Sample, field: bytes) -> SampleError:
+    name = field.decode("utf-8", "surrogateescape")
+    return SampleError(
+        f"sample {sample.key!r} has the field {name!r} in A and in B (--prefer a or --prefer b takes one, "
+        "-f 'new=old' renames those of B)",
+        url=sample.shard,
+    )
