@@ -13,6 +13,8 @@ from importlib import import_module
 _MODULES = {
     "ObjectStream": "objects",
     "Objects": "objects",
+    "StorageReader": "distributed",
+    "StorageWriter": "distributed",
     "TableDataset": "table",
     "checkpoint": "",
     "chosen": "fields",

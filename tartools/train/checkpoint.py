@@ -5,7 +5,7 @@
     with tartools.train.checkpoint.reader("s3://bucket/run/model.pt") as file:
         model.load_state_dict(torch.load(file, weights_only=True))
 
-For torch.distributed.checkpoint there are `StorageWriter` and `StorageReader`, in `distributed`.
+For torch.distributed.checkpoint there are `tartools.train.StorageWriter` and `StorageReader`.
 """
 
 from __future__ import annotations
