@@ -18,10 +18,10 @@ def fetched(url: str, begin: int, end: int, version: str, since: str = "the tabl
     """
     size, _, tag = version.partition(" ")
     source = object_at(url)
-    have = bytearray()
+    have: list[bytes] = []
 
     def attempt() -> bytes:
-        position = begin + len(have)
+        position = begin + sum(map(len, have))
         reply = source.get(position, max(end, position + 1), tag)  # of an empty object too: is it still there?
         try:
             other = tag and reply.version != tag and (reply.version or end > begin)
@@ -29,15 +29,17 @@ def fetched(url: str, begin: int, end: int, version: str, since: str = "the tabl
                 raise StorageError(f"was replaced since {since}", url=url, offset=begin)
             if reply.start == begin:
                 have.clear()  # a server without ranges begins anew
+                position = begin
             elif reply.start != position:
                 raise StorageError("the server ignored the range of the request", url=url, offset=begin)
-            while len(have) < end - begin and (data := reply.body.read(end - begin - len(have))):
-                have.extend(data)
+            while position < end and (data := reply.body.read(end - position)):
+                have.append(data)
+                position += len(data)
         finally:
             reply.body.close()
-        if len(have) < end - begin:
+        if position < end:
             raise TransientError("the connection was cut")
-        return bytes(have)
+        return have[0] if len(have) == 1 else b"".join(have)
 
     return with_retries(attempt, url)
 

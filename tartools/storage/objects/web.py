@@ -9,6 +9,7 @@ import requests
 from requests.structures import CaseInsensitiveDict
 
 from tartools.errors import StorageError, UsageError
+from tartools.storage.objects import quick
 from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import (
     Payload,
@@ -73,7 +74,8 @@ class WebObject:
         if version:
             name, _, value = version.partition(": ")
             headers[name] = value
-        response = self.request("GET", headers)
+        pinned = version and end is not None
+        response = (pinned and quick.answer(self.url, self.url, headers)) or self.request("GET", headers)
         if response.status_code not in (200, 206, 416):
             raise status_error(response, self.url, pinned=bool(version))
         return reply(response, self.url, start, _version(response.headers))
