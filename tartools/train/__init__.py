@@ -13,12 +13,14 @@ from importlib import import_module
 _MODULES = {
     "ObjectStream": "objects",
     "Objects": "objects",
+    "Order": "order",
     "StorageReader": "distributed",
     "StorageWriter": "distributed",
     "TableDataset": "table",
     "checkpoint": "",
     "chosen": "fields",
     "list_urls": "objects",
+    "loader": "loading",
     "open_urls": "objects",
 }
 
