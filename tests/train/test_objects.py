@@ -211,3 +211,19 @@ def test_lister_and_loader(server: FaultServer, tmp_path: Path, monkeypatch: pyt
         assert url == known and data == (server.objects[name] if name else b"local")
     with pytest.raises(StorageError, match="s3://b/none: no such object"):
         list(open_urls([server.url("s3", "none")]))
+
+
+def test_web_servers_are_asked_once(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.objects["a"] = b"bytes of a"
+    url = server.url("http", "a")
+    data = Objects(url)
+    server.faults = [Fault("a", "GET", status=503)]
+    assert data[0] == b"bytes of a"
+    assert len(server.asked("GET")) == 2
+    there = {"Location": f"{url}?again"}
+    server.faults = [Fault("a", "GET", status=302, headers=there, times=2)]
+    assert data[0] == b"bytes of a"
+    assert server.requests[-1].target == "/b/a?again"
+    monkeypatch.setenv("http_proxy", server.base)  # gets the whole URL
+    assert data[0] == b"bytes of a"
+    assert server.requests[-1].target == url
