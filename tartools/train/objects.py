@@ -37,7 +37,7 @@ class Listing(Sequence[tuple[str, int]]):
     Empty objects whose names end in a slash, which stand for folders, are left out. Pickles to some 30 bytes an
     object, and most of that are versions. Holds: the bytes of the URLs, and 24 for each: forks share them.
 
-    Raises: StorageError if a prefix can't be listed, or an object has no known size.
+    Raises: StorageError if a prefix can't be listed, nothing is there, or an object has no known size.
     """
 
     def __init__(self, prefixes: str | Iterable[str]) -> None:
@@ -245,7 +245,7 @@ def _all(url: str) -> list[Listed]:
 
 
 def _listed(names: Iterable[str]) -> Iterator[Listed]:
-    """Yield what *names* stand for; web servers are asked side by side."""
+    """Yield what *names* stand for; web servers are asked side by side. Raises: StorageError, also if it is nothing."""
     waiting: deque[Callable[[], list[Listed]]] = deque()
     for url in (url for name in names for url in ([name] if is_literal(name) else unfolded(name))):
         one = Url(url).is_stored and not Url(url).is_listed
@@ -254,6 +254,10 @@ def _listed(names: Iterable[str]) -> Iterator[Listed]:
         while waiting and (not one or len(waiting) >= contents.requests_at_once()):
             yield from waiting.popleft()()
         if not one:
-            yield from ls(url)
+            entry = None
+            for entry in ls(url):
+                yield entry
+            if entry is None:
+                raise StorageError("nothing is listed under this", url=url)
     while waiting:
         yield from waiting.popleft()()

@@ -51,6 +51,8 @@ def test_all_objects_of_all_pages(scheme: str, server: FaultServer) -> None:
     assert len(data) == len(wanted) and data.objects[-1] == data.objects[len(data) - 1]
     with pytest.raises(IndexError):
         data[len(data)]
+    with pytest.raises(StorageError, match=r"://b/nothing: nothing is listed under this"):
+        Objects([server.url(scheme, "d/"), server.url(scheme, "nothing")])
     assert data.__getitems__([7, 2400, 7]) == [data[7], data[2400], data[7]]
     for url, found in data.__getitems__(range(0, len(data), 25)):
         assert found == server.objects[url.removeprefix(f"{scheme}://b/")]
