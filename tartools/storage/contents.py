@@ -19,7 +19,7 @@ from tartools.storage.versions import file_version
 
 AT_ONCE = 64  # requests
 HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
-SINCE = "it was listed"
+REPLACED = "was replaced since it was listed"
 
 
 def contents(entries: Iterable[Listed]) -> Iterator[bytes]:
@@ -49,7 +49,7 @@ def content_of(entry: Listed) -> bytes:
     """Return all bytes of *entry*. Raises: as `contents`."""
     version = f"{entry.size} {entry.version}"
     if not Url(entry.url).is_local:
-        return fetched(entry.url, 0, entry.size or 0, version, SINCE)
+        return fetched(entry.url, 0, entry.size or 0, version, REPLACED)
     try:
         with open(path_of(entry.url), "rb", buffering=0) as file:
             before = file_version(os.fstat(file.fileno()))
@@ -58,7 +58,7 @@ def content_of(entry: Listed) -> bytes:
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=entry.url) from error
     if before != version or after != version or len(data) != entry.size:
-        raise StorageError(f"was replaced since {SINCE}", url=entry.url)
+        raise StorageError(REPLACED, url=entry.url)
     return data
 
 

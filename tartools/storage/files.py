@@ -150,7 +150,9 @@ class _RangedFile(io.RawIOBase):
     def _from_tail(self, buffer: memoryview) -> int:
         """Read from the last bytes of the object, which are requested once."""
         begin = max(self._size - TAIL, 0)
-        self._tail = self._tail or fetched(self._source.url, begin, self._size, self.version, "it was opened")
+        self._tail = self._tail or fetched(
+            self._source.url, begin, self._size, self.version, "was replaced while it was being read"
+        )
         data = self._tail[self._position - begin :][: len(buffer)]
         buffer[: len(data)] = data
         self._position += len(data)

@@ -9,12 +9,14 @@ from tartools.storage.objects.retry import TransientError, setting, with_retries
 REQUESTS = 32  # at once
 
 
-def fetched(url: str, begin: int, end: int, version: str, since: str = "the table was made") -> bytes:
+def fetched(
+    url: str, begin: int, end: int, version: str, replaced: str = "was replaced since the table was made"
+) -> bytes:
     """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.versions`).
 
     A version that is a size and a blank, with nothing behind it, is only compared by size.
 
-    Raises: StorageError after the last try, and if the object is another one now; *since* says since when.
+    Raises: StorageError after the last try, and if the object is another one now, which *replaced* says.
     """
     size, _, tag = version.partition(" ")
     source = object_at(url)
@@ -26,7 +28,7 @@ def fetched(url: str, begin: int, end: int, version: str, since: str = "the tabl
         try:
             other = tag and reply.version != tag and (reply.version or end > begin)
             if other or (reply.size is not None and str(reply.size) != size):
-                raise StorageError(f"was replaced since {since}", url=url, offset=begin)
+                raise StorageError(replaced, url=url, offset=begin)
             if reply.start == begin:
                 have.clear()  # a server without ranges begins anew
                 position = begin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -67,6 +68,7 @@ class WebObject:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._quick = True  # until it is redirected, or needs what only `requests` has
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`."""
@@ -74,8 +76,12 @@ class WebObject:
         if version:
             name, _, value = version.partition(": ")
             headers[name] = value
-        pinned = version and end is not None
-        response = (pinned and quick.answer(self.url, self.url, headers)) or self.request("GET", headers)
+        response: Any = None
+        if self._quick and version and end is not None:
+            response = quick.answer(self.url, self.url, headers)
+        if response is None:
+            response = self.request("GET", headers)
+            self._quick = not version and not response.history
         if response.status_code not in (200, 206, 416):
             raise status_error(response, self.url, pinned=bool(version))
         return reply(response, self.url, start, _version(response.headers))
