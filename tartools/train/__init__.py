@@ -12,7 +12,9 @@ from importlib import import_module
 
 _MODULES = {
     "TableDataset": "table",
+    "WebDataset": "webdataset",
     "chosen": "fields",
+    "samples": "stream",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604
