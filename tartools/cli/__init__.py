@@ -23,6 +23,7 @@ from tartools.cli.options import (
     TmpDir,
     Url,
     Verbatim,
+    Workers,
     workers,
 )
 from tartools.cli.values import byte_size, sample_slice
@@ -44,6 +45,7 @@ __all__ = [
     "TmpDir",
     "Url",
     "Verbatim",
+    "Workers",
     "argument",
     "byte_size",
     "command",

@@ -111,6 +111,10 @@ Memory = Annotated[
 Parallel = Annotated[
     int, Option("-p", "--parallel", metavar="N", minimum=0, help="Number of workers; 0 means one per core.")
 ]
+Workers = Annotated[
+    int,
+    Option(*("-p", "--parallel"), metavar="N", minimum=0, default="one per core, up to 4", help="Number of workers."),
+]
 TmpDir = Annotated[
     str | None, Option("--tmpdir", metavar="DIR", default="$TMPDIR, else /tmp", help="Directory for temporary files.")
 ]

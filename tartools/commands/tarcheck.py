@@ -186,12 +186,7 @@ class Fixed(cli.Group):
 class Means(cli.Group):
     """How it is done."""
 
-    parallel: Annotated[
-        int,
-        Option(
-            *("-p", "--parallel"), metavar="N", minimum=0, default="one per core, up to 4", help="Number of workers."
-        ),
-    ] = 0
+    parallel: cli.Workers = 0
     memory: cli.Memory = 256 << 20
     tmpdir: cli.TmpDir = None
 

@@ -93,20 +93,8 @@ class Looks(cli.Group):
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
 
 
-Workers = Annotated[
-    int,
-    Option(
-        *("-p", "--parallel"),
-        metavar="N",
-        minimum=0,
-        default="one per core, up to 4",
-        help="Number of workers.",
-    ),
-]
-
-
 @cli.command(__doc__)
-def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: Workers = 0) -> None:
+def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Workers = 0) -> None:
     """Run the command."""
     urls = expand(*source.named)
     named = (looks.classes or "").split()
