@@ -20,6 +20,7 @@ from typing import Any
 
 _QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
 _LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp")  # schemes without a query: ? is part of a name
+MOST_BYTES = 1 << 63  # the largest size a file can have
 _CREDENTIALS = r"""(://[^\s'"/@:]*):[^\s'"/@]*@"""
 
 
@@ -107,6 +108,23 @@ def in_units(size: float) -> str:
             break
         size /= 1000
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def byte_size(text: str) -> int:
+    """Return the number of bytes *text*: `1e9`, `500`, `64K`, `64KiB` (1024), `64KB` (1000), as in split(1).
+
+    Raises: ValueError if it is anything else.
+
+    >>> byte_size("64K"), byte_size("64KB"), byte_size("1.5e3")
+    (65536, 64000, 1500)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)(?:([KMGTPkmgtp])(iB|B)?)?", text, re.ASCII)
+    if found:
+        base, power = (1000 if found[3] == "B" else 1024), " KMGTP".index((found[2] or " ").upper())
+        factor = base**power
+        if 1 <= float(found[1]) * factor <= MOST_BYTES:
+            return int((int(found[1]) if found[1].isdigit() else float(found[1])) * factor)
+    raise ValueError(f"not a number of bytes: {text!r}; write 1e9, 64K, 64KiB (1024) or 64KB (1000)")
 
 
 def concealed(command: str) -> str:

@@ -26,7 +26,8 @@ from tartools.cli.options import (
     Workers,
     workers,
 )
-from tartools.cli.values import byte_size, sample_slice
+from tartools.cli.values import sample_slice
+from tartools.errors import byte_size
 
 __all__ = [
     "Command",

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, Annotated
 
 from tartools.cli.declare import Group, Option, argument
-from tartools.cli.values import byte_size
+from tartools.errors import byte_size
 
 if TYPE_CHECKING:
     from tartools.shards.writing import Destination

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-MOST_BYTES = 1 << 63  # the largest size a file can have
 LONGEST_NUMBER = 30  # digits
 
 
@@ -35,25 +34,6 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"not a number: {text!r}") from None
-
-
-def byte_size(text: str) -> int:
-    """Return the number of bytes *text*: `1e9`, `500`, `64K`, `64KiB` (1024), `64KB` (1000), as in split(1).
-
-    Raises: ValueError if it is anything else.
-
-    >>> byte_size("64K"), byte_size("64KB"), byte_size("1.5e3")
-    (65536, 64000, 1500)
-    """
-    import re
-
-    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)(?:([KMGTPkmgtp])(iB|B)?)?", text, re.ASCII)
-    if found:
-        base, power = (1000 if found[3] == "B" else 1024), " KMGTP".index((found[2] or " ").upper())
-        factor = base**power
-        if 1 <= float(found[1]) * factor <= MOST_BYTES:
-            return int((int(found[1]) if found[1].isdigit() else float(found[1])) * factor)
-    raise ValueError(f"not a number of bytes: {text!r}; write 1e9, 64K, 64KiB (1024) or 64KB (1000)")
 
 
 def sample_slice(text: str) -> slice:

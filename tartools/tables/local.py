@@ -125,6 +125,24 @@ class LocalShards:
         found = ContiguousGroups(room, keys, starts.tolist(), None, [])
         return Batch(found, urls[0] if len(set(numbers)) == 1 else urls)
 
+    def files(self, rows: Piece) -> list[io.FileIO] | None:
+        """Return the open shard of each of *rows*; None if they are too many to be open at once."""
+        if len(set(rows.numbers.tolist())) > OPEN_FILES // 2:
+            return None
+        return Gathered(self, rows, 0).files(0, len(rows))
+
+    def whole(self, rows: Piece, room: memoryview | None) -> bytes | memoryview | None:
+        """Return the bytes of *rows*, one after the other, in *room* if there is one; None if a shard ends before."""
+        import numpy as np
+
+        begins, ends, numbers = rows.begins, rows.ends, rows.numbers
+        new = np.flatnonzero((begins[1:] != ends[:-1]) | (numbers[1:] != numbers[:-1])) + 1
+        first, last = np.append(0, new), np.append(new, len(rows)) - 1
+        known = None if rows.rows is None else rows.rows[first]
+        return Gathered(self, Piece(rows.first, numbers[first], begins[first], ends[last], None, known), 0).at_once(
+            room
+        )
+
     def file(self, rows: Piece, index: int) -> io.FileIO:
         """Return the shard of row *index* of *rows*; check its version when it is opened."""
         number = int(rows.numbers[index])
@@ -194,12 +212,34 @@ class Gathered:
         self._done = 0  # bytes of that row that were read
         self._bounds = np.cumsum(rows.ends - rows.begins)
 
+    def at_once(self, room: memoryview | None) -> bytes | memoryview | None:
+        """Return all the bytes, in *room* if there is one; None if a shard ends before."""
+        rows = self._rows
+        sizes = (rows.ends - rows.begins).tolist()
+        step = len(rows) if len(set(rows.numbers.tolist())) <= OPEN_FILES // 2 else OPEN_FILES // 2
+        parts: list[bytes] = []
+        done = at = 0
+        for low in range(0, len(rows), step):
+            files, begins = self.files(low, min(low + step, len(rows))), rows.begins[low : low + step].tolist()
+            started = self._before(files, begins, sizes[low : low + step])
+            if room is None:
+                parts += map(os.pread, [file.fileno() for file in files], sizes[low : low + step], begins)
+            else:
+                for file, begin, size in zip(files, begins, sizes[low : low + step], strict=True):
+                    done += os.preadv(file.fileno(), [room[at : at + size]], begin)
+                    at += size
+            self._after(files, started)
+        if room is not None:
+            return room if done == sum(sizes) else None
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        return data if len(data) == sum(sizes) else None
+
     def whole(self) -> bytes | bytearray:
         """Return all the bytes."""
         rows = self._rows
         begins, sizes = rows.begins.tolist(), (rows.ends - rows.begins).tolist()
         if len(set(rows.numbers.tolist())) <= OPEN_FILES // 2:
-            files = self._files(0, len(rows))
+            files = self.files(0, len(rows))
             started = self._before(files, begins, sizes)
             data = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
             self._after(files, started)
@@ -235,7 +275,7 @@ class Gathered:
 
     def _read(self, low: int, high: int, begins: list[int], sizes: list[int], view: memoryview) -> int:
         """Read *sizes* bytes from *begins* on, of the shards of rows *low* to *high*, into *view*; return their sum."""
-        files, at = self._files(low, high), 0
+        files, at = self.files(low, high), 0
         started = self._before(files, begins, sizes)
         for index, (file, begin, size) in enumerate(zip(files, begins, sizes, strict=True), low):
             if os.preadv(file.fileno(), [view[at : at + size]], begin) != size:
@@ -257,7 +297,7 @@ class Gathered:
         for file in set(files):
             check_unchanged(file)
 
-    def _files(self, low: int, high: int) -> list[io.FileIO]:
+    def files(self, low: int, high: int) -> list[io.FileIO]:
         """Return the open shard of each of the rows *low* to *high*."""
         numbers = self._rows.numbers[low:high].tolist()
         known = {number: self._shards.file(self._rows, low + numbers.index(number)) for number in set(numbers)}

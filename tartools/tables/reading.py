@@ -7,7 +7,7 @@ end where the row says. What differs is a failure with row, shard and byte, and 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from tartools.samples.listed import Listed
 from tartools.samples.sample import Batch
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
+from tartools.tables.bulk import Bulk, RoomOf, in_buffer, in_files
 from tartools.tables.checking import Checker
 from tartools.tables.columns import TableColumns
 from tartools.tables.local import LocalShards
@@ -27,6 +28,7 @@ from tartools.tables.places import Listing, Piece
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards
 
+APART = 1 << 14  # bytes; payloads of samples that are larger, on average, are read one by one and not copied again
 COLUMNS = (schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
 
 
@@ -121,6 +123,22 @@ class Shards:
         for high in [*(np.flatnonzero(far[1:] != far[:-1]) + 1).tolist(), len(far)]:
             yield from (self._servers() if far[low] else self._local).samples(rows.part(low, high))
             low = high
+
+    def bulk(self, rows: Piece, room_of: RoomOf | None, fields: Collection[str] | None) -> Bulk | None:
+        """Return the samples of *rows* together; None if `samples` has to read them. See `Table.bulk`.
+
+        Raises: StorageError if a shard is not what it was, or can't be read.
+        """
+        import numpy as np
+
+        far, sizes = np.array(self._listing.far)[rows.numbers], rows.ends - rows.begins
+        if far.any() and not far.all():
+            return None
+        if not far.any() and sizes.mean() >= APART and (files := self._local.files(rows)) is not None:
+            return in_files(files, rows.begins, rows.ends, room_of, fields)
+        source = self._servers() if far.any() else self._local
+        data = source.whole(rows, None if room_of is None else room_of(int(sizes.sum())))
+        return None if data is None else in_buffer(data, sizes)
 
     def _servers(self) -> RemoteShards:
         if self._remote is None:

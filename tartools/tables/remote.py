@@ -66,6 +66,19 @@ class RemoteShards:
         while waiting:
             yield from self._received(*waiting.popleft())
 
+    def whole(self, rows: Piece, room: memoryview | None) -> bytes | memoryview | None:
+        """Return the bytes of *rows*, one after the other, in *room* if there is one; None if they are very many."""
+        import numpy as np
+
+        bounds = np.concatenate(([0], np.cumsum(rows.ends - rows.begins))).tolist()
+        if bounds[-1] > WINDOWS * self._window:
+            return None
+        data = bytearray(0 if room is not None else bounds[-1])
+        filled = memoryview(data) if room is None else room
+        for index, part in enumerate(self._parts(*self._ask(rows))):
+            filled[bounds[index] : bounds[index + 1]] = part
+        return bytes(data) if room is None else room
+
     def _streamed(self, rows: Piece) -> Iterator[Batch]:
         """Yield the sample of *rows*, which is too large for one request."""
         number, begin, end = rows.place(0)
@@ -106,6 +119,11 @@ class RemoteShards:
 
     def _received(self, rows: Piece, wanted: list[Span], answers: list[Callable[[], bytes]]) -> Iterator[Batch]:
         """Yield the samples of *rows*, whose bytes were requested."""
+        parts = self._parts(rows, wanted, answers)
+        yield from self._checker.samples(rows, partial(Parts, parts), joined=True)
+
+    def _parts(self, rows: Piece, wanted: list[Span], answers: list[Callable[[], bytes]]) -> list[memoryview]:
+        """Return the bytes of each of *rows*, which were requested."""
         data = [memoryview(b"")] * len(rows)
         for span, answer in zip(wanted, answers, strict=True):
             try:
@@ -115,7 +133,7 @@ class RemoteShards:
             for index in span.wanted:
                 _, begin, end = rows.place(index)
                 data[index] = content[begin - span.begin : end - span.begin]
-        yield from self._checker.samples(rows, partial(Parts, data), joined=True)
+        return data
 
 
 class Parts:

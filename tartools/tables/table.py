@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import operator
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError
-from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage import files
 from tartools.tables import schema, source
-from tartools.tables.places import Listing, Piece
-from tartools.tables.reading import Shards
+from tartools.tables.placed import Placed
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from tartools.tables.bulk import Bulk, RoomOf
 
 PLACES = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END, schema.MEMBERS)
 BATCH = 1 << 16  # rows
@@ -68,8 +67,8 @@ class Table:
         self._held = held  # a pyarrow.Table, if it is not a file
         self._rows = rows  # numbers of rows of the file, in the order of this table; None: all
         self._version = version  # of the file; "": not opened yet
-        self._places: _Placed | None = None  # all rows of this table
-        self._near: _Placed | None = None  # the first row group that was asked for
+        self._places: Placed | None = None  # all rows of this table
+        self._near: Placed | None = None  # the first row group that was asked for
 
     def __len__(self) -> int:
         return self._length
@@ -137,10 +136,28 @@ class Table:
         return np.where(found < 0, found + len(self), found).astype(np.int64)
 
     def _samples(self, rows: Any, keys: list[bytes] | None = None) -> list[Sample]:
-        import numpy as np
-
         if not len(rows):
             return []
+        held, at, wanted = self._found(rows)
+        return held.samples(at, wanted, keys)
+
+    def bulk(self, rows: Any, room_of: RoomOf | None = None, fields: Collection[str] | None = None) -> Bulk | None:
+        """Return the samples of *rows* together: for who reads many at a time.
+
+        Payloads are in one buffer, `room_of(size)` if it is given, or in columns. Of large samples only *fields*, in
+        lower case, are read. None if a sample is not as most are, or is not as its row says: then `table[rows]` gives
+        them, or says what is wrong. Raises: what `table[rows]` raises.
+        """
+        numbers = self._numbers(rows)
+        if not len(numbers):
+            return None
+        held, at, wanted = self._found(numbers)
+        return held.bulk(at, wanted, room_of, fields)
+
+    def _found(self, rows: Any) -> tuple[Placed, Any, Any]:
+        """Return the places that *rows* are among, their numbers there, and those in the file."""
+        import numpy as np
+
         rows = np.asarray(rows, np.int64)
         wanted = rows if self._rows is None else self._rows[rows]
         held = self._near if self._places is None else self._places
@@ -150,30 +167,50 @@ class Table:
         if self._places is None:
             at = wanted - (held.first if held else 0)
             if held is None or at.min() < 0 or at.max() >= len(held.piece):
-                held = self._places = self._loaded()
+                held = self._all()
                 at = rows
         assert held is not None
-        return held.samples(at, wanted, keys)
+        return held, at, wanted
 
-    def _group_of(self, row: int) -> _Placed:
+    def _group_of(self, row: int) -> Placed:
         """Return the places of the rows of the file that are in one row group with *row*."""
         with self._opened() as table:
             for group, first, count in table.groups():
                 if first <= row < first + count:
-                    return _Placed.of(self._url, table.batches(PLACES, BATCH, [group]), count, first)
+                    return Placed.of(self._url, table.batches(PLACES, BATCH, [group]), count, first)
         raise TarFormatError("this table is damaged: rows are missing", url=self._url)
 
-    def _loaded(self) -> _Placed:
+    def _loaded(self) -> Placed:
         """Return the places of all rows of this table."""
         count = self._length
         if self._rows is not None:
             count = len(self._held) if self._held is not None else self._count()
-        whole = _Placed.of(self._url, self._batches(PLACES), count)
+        whole = Placed.of(self._url, self._batches(PLACES), count)
         return whole if self._rows is None else whole.taken(self._rows)
 
     def _count(self) -> int:
         with self._opened() as table:
             return int(table.rows)
+
+    # ---- places ----
+
+    def places(self) -> tuple[Any, Any, Any]:
+        """Return for each row the number of its shard, and the bytes at which its sample begins and ends there.
+
+        Three arrays, which are not to be changed. The shard with number n is item n of `shards()`.
+        """
+        held = self._all().piece
+        return held.numbers, held.begins, held.ends
+
+    def shards(self) -> list[str]:
+        """Return the URLs of the shards, by their numbers."""
+        return list(self._all().listing.urls)
+
+    def _all(self) -> Placed:
+        """Return the places of all rows."""
+        if self._places is None:
+            self._places = self._loaded()
+        return self._places
 
     # ---- columns ----
 
@@ -284,58 +321,6 @@ class Table:
             file.close()
             raise
         return source.opened(self._url, file)
-
-
-class _Placed:
-    """Where the samples of some rows are: *piece* begins with row *first* of the file. Opens their shards when needed.
-
-    Several threads, and forks, may use it.
-    """
-
-    def __init__(self, listing: Listing, piece: Piece, first: int = 0) -> None:
-        self.piece = piece
-        self.first = first
-        self._listing = listing
-        self._shards: tuple[int, Shards] | None = None  # and the process that opened them
-
-    @classmethod
-    def of(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> _Placed:
-        """Return the places of the *count* rows of *batches*. Raises: TarFormatError if they are not so many."""
-        import numpy as np
-
-        listing, at = Listing(url), 0
-        columns: Any = (np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.int64))
-        for batch in batches:
-            found = listing.piece(batch, first + at, keyed=False)
-            if at + len(found) <= count:
-                for column, part in zip(columns, (found.numbers, found.begins, found.ends), strict=True):
-                    column[at : at + len(found)] = part
-            at += len(found)
-        if at != count:
-            raise TarFormatError(f"this table is damaged: it has {at} of {count} rows", url=url)
-        return cls(listing, Piece(first, *columns), first)
-
-    def taken(self, rows: Any) -> _Placed:
-        """Return the places of *rows* of these."""
-        held = self.piece
-        return _Placed(self._listing, Piece(0, held.numbers[rows], held.begins[rows], held.ends[rows]))
-
-    def samples(self, at: Any, rows: Any, keys: list[bytes] | None) -> list[Sample]:
-        """Return the samples of the rows *at* of these, which have these *keys* and are *rows* of the file."""
-        held = self.piece
-        wanted = Piece(0, held.numbers[at], held.begins[at], held.ends[at], keys, rows)
-        return [sample.own() for batch in self._opened().samples(wanted) for sample in batch]
-
-    def _opened(self) -> Shards:
-        """Return the shards, with files and connections of this process."""
-        if self._shards is None or self._shards[0] != os.getpid():
-            self._shards = os.getpid(), Shards(self._listing, Account(), listed=False)
-        return self._shards[1]
-
-    def __del__(self) -> None:
-        """End the threads that make requests."""
-        if self._shards is not None and self._shards[0] == os.getpid():
-            self._shards[1].close()
 
 
 def _unpickled(url: str, held: Any, rows: Any, version: str, length: int) -> Table:

@@ -11,9 +11,11 @@ from __future__ import annotations
 from importlib import import_module
 
 _MODULES = {
+    "Order": "order",
     "TableDataset": "table",
     "WebDataset": "webdataset",
     "chosen": "fields",
+    "loader": "loading",
     "samples": "stream",
 }
 

@@ -54,6 +54,9 @@ class Chooser:
             if self.fields is None or len(self.fields) != len(self.transform):
                 raise ValueError("transforms in a list are one for each of the fields")
         self.decoder = None if decode is None else _decoder(decode)
+        self.raw = decode is None and transform is None  # payloads are given as they are
+        known = (name for one in self.fields or () for name in one)
+        self.needed = None if self.fields is None else {name.lower() for name in known}
 
     def __call__(self, sample: Sample | Mapping[str, Any]) -> Any:
         """Return what training takes of *sample*."""

@@ -1,0 +1,186 @@
+"""Many samples at once, and where their payloads are: found for all together, from their headers."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+from tartools.storage.streams import check_unchanged
+from tartools.tables.headers import NAME, plain_sizes
+from tartools.tar import BLOCK
+
+LONGEST = 32  # bytes of the name of a field
+DOT, SLASH = ord("."), ord("/")
+
+RoomOf = Callable[[int], memoryview]
+
+
+@dataclass
+class Bulk:
+    """Samples with their payloads in *data*, or those of field f in *columns*[f].
+
+    The key of sample n is the first *keys*[n] bytes of *names*[n]. The payload of *fields*[f] is *sizes*[f, n] bytes
+    of *data* from *offsets*[f, n] on; the offset is -1 if the sample lacks it. In a sample, offsets are in the order of
+    the archive. Names of fields are in lower case. If they are *uniform*, all have all fields, in this order. The shard
+    of sample n is *urls*[*shards*[n]].
+    """
+
+    names: Any
+    keys: Any
+    fields: list[str]
+    offsets: Any
+    sizes: Any
+    uniform: bool
+    data: Any = None
+    columns: dict[int, list[bytes]] | None = None
+    shards: Any = None
+    urls: Any = ()
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def in_buffer(data: Any, sizes: Any) -> Bulk | None:
+    """Return the samples that *data* is, of *sizes* bytes, one after the other; None if that takes a closer look."""
+    import numpy as np
+
+    bounds = np.concatenate(([0], np.cumsum(sizes)))
+    if (sizes % BLOCK).any() or len(data) != bounds[-1]:
+        return None
+    blocks = np.frombuffer(data, np.uint8).reshape(-1, BLOCK)
+    found = arranged(lambda _, at: blocks[at // BLOCK], bounds[:-1], bounds[1:])
+    if found is not None:
+        found.data = data
+    return found
+
+
+def in_files(
+    files: list[io.FileIO], begins: Any, ends: Any, room_of: RoomOf | None, wanted: Collection[str] | None
+) -> Bulk | None:
+    """Return the samples in bytes *begins* to *ends* of *files*; None if that takes a closer look.
+
+    Read are their headers, and the payloads of the fields *wanted*, None for all: into `room_of(size)` if it is given,
+    else into columns. Raises: StorageError if a file has changed.
+    """
+    import numpy as np
+
+    places = [file.fileno() for file in files]
+
+    def headers_at(who: Any, at: Any) -> Any:
+        data = b"".join(map(os.pread, [places[n] for n in who.tolist()], repeat(BLOCK), at.tolist()))
+        return np.frombuffer(data, np.uint8).reshape(-1, BLOCK) if len(data) == BLOCK * len(who) else None
+
+    found = arranged(headers_at, begins, ends)
+    if found is None:
+        return None
+    chosen = [n for n, name in enumerate(found.fields) if wanted is None or name in wanted]
+    offsets, sizes = found.offsets[chosen], found.sizes[chosen]
+    if room_of is None:
+        starts = np.maximum(offsets, 0)
+        pairs = zip(chosen, starts.tolist(), sizes.tolist(), strict=True)
+        found.columns = {n: list(map(os.pread, places, size, at)) for n, at, size in pairs}
+        count = sum(sum(map(len, column)) for column in found.columns.values())
+    else:
+        order = np.argsort(offsets, axis=0)
+        ordered = np.take_along_axis(sizes, order, 0)
+        packed = np.empty_like(offsets)
+        np.put_along_axis(packed, order, np.cumsum(ordered.T).reshape(ordered.T.shape).T - ordered, 0)
+        found.data, count = room_of(int(sizes.sum())), 0
+        for starts, lengths, rooms in zip(offsets.tolist(), sizes.tolist(), packed.tolist(), strict=True):
+            for place, start, size, at in zip(places, starts, lengths, rooms, strict=True):
+                count += os.preadv(place, [found.data[at : at + size]], max(start, 0)) if size else 0
+        found.fields = [found.fields[n] for n in chosen]
+        found.offsets, found.sizes = np.where(offsets < 0, -1, packed), sizes
+    for file in set(files):
+        check_unchanged(file)
+    return found if count == sizes.sum() else None
+
+
+def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> Bulk | None:
+    """Return the samples from *begins* to *ends*; None if that takes a closer look.
+
+    `headers_at(who, at)` has the headers at these bytes, of samples with the numbers *who*; None if they are not there.
+    All headers are checked: checksums, one key in each sample, that members end where the sample does. None does not
+    mean that something is wrong: only headers as most programs write them are known here, of short names.
+    """
+    import numpy as np
+
+    at, count = begins, len(begins)
+    who = np.arange(count)
+    offsets: dict[bytes, Any] = {}
+    sizes: dict[bytes, Any] = {}
+    keyed: Any = None
+    uniform = True
+    while len(at):
+        headers = headers_at(who, at)
+        size = None if headers is None else plain_sizes(headers)
+        if size is None:
+            return None
+        named = _named(headers[:, :NAME], keyed and (keyed[0][who], keyed[1][who]))
+        if named is None:
+            return None
+        keyed = keyed or named[:2]
+        names, codes = named[2:]
+        uniform = uniform and len(names) == 1 and len(who) == count
+        for code, name in enumerate(names):
+            some = slice(None) if len(names) == 1 else codes == code
+            which = who[some]
+            if name not in offsets:
+                offsets[name], sizes[name] = np.full(count, -1), np.zeros(count, np.int64)
+            elif (offsets[name][which] >= 0).any():
+                return None  # twice
+            offsets[name][which], sizes[name][which] = at[some] + BLOCK, size[some]
+        at = at + BLOCK + (size + BLOCK - 1) // BLOCK * BLOCK
+        if (at > ends[who]).any():
+            return None
+        more = at < ends[who]
+        if not more.all():
+            at, who = at[more], who[more]
+    try:
+        fields = [name.decode().lower() for name in offsets]
+    except UnicodeDecodeError:
+        return None
+    if len(set(fields)) < len(fields) or not fields:
+        return None
+    found = np.array([*offsets.values()]), np.array([*sizes.values()])
+    return Bulk(np.ascontiguousarray(keyed[0]), keyed[1], fields, *found, uniform)
+
+
+def _named(names: Any, keyed: Any) -> tuple[Any, Any, list[bytes], Any] | None:
+    """Return for the paths *names*: themselves, the lengths of keys, the fields that there are, which of them each has.
+
+    *keyed* has the paths and the lengths of keys of the members before. None if keys differ from these, or are odd.
+    """
+    import numpy as np
+
+    rows = np.arange(len(names))
+    ends = (names == 0).argmax(axis=1)
+    names = names[:, : int(ends.max()) + 1]
+    if keyed is None:
+        keys = (names == DOT).argmax(axis=1)
+    else:
+        width = min(names.shape[1], keyed[0].shape[1])
+        keys = keyed[1]
+        if (keys >= width).any():
+            return None
+        inside = np.arange(width) < keys[:, None]
+        if ((names[:, :width] != keyed[0][:, :width]) & inside).any():
+            return None
+    widths = ends - keys - 1
+    widest = int(widths.max())
+    if widths.min() < 1 or keys.min() < 1 or widest > LONGEST or (names[rows, keys] != DOT).any():
+        return None
+    if (names[rows, keys - 1] == SLASH).any():
+        return None
+    places = keys[:, None] + np.arange(1, widest + 1)
+    fields = np.where(places < ends[:, None], names[rows[:, None], np.minimum(places, names.shape[1] - 1)], 0)
+    if (fields == SLASH).any():
+        return None
+    if (fields == fields[0]).all():
+        return names, keys, [fields[0].tobytes().rstrip(b"\0")], None
+    texts, codes = np.unique(np.ascontiguousarray(fields).view(f"S{widest}").ravel(), return_inverse=True)
+    return names, keys, texts.tolist(), codes

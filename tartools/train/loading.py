@@ -1,0 +1,143 @@
+"""`loader`: a DataLoader over a table, whose batches cross from workers in one buffer, and which can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from tartools.errors import TarToolsError
+from tartools.tables.table import Table
+from tartools.train.batches import Samples
+from tartools.train.fields import Decode, Fields
+from tartools.train.order import Order
+from tartools.train.table import TableDataset
+
+
+def loader(
+    table: str | Table | TableDataset,
+    batch_size: int,
+    *,
+    fields: Fields = None,
+    decode: Decode = None,
+    transform: Any = None,
+    shuffle: str | None = "global",
+    seed: int = 0,
+    block: int | str = "4MB",
+    weights: Any = None,
+    drop_last: bool = False,
+    rank: int | None = None,
+    world: int | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    **options: Any,
+) -> Loader:
+    """Return a DataLoader over *table*, a URL, a `tartools.Table` or a TableDataset: what most people want.
+
+        data = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8", num_workers=4)
+        data.load_state_dict(torch.load("loader.pt"))  # in mid-epoch, with any number of ranks and workers
+        for pictures, labels in data: ...
+
+    *fields*, *decode* and *transform* are those of TableDataset, *shuffle*, *seed*, *block*, *weights*, *drop_last*,
+    *rank* and *world* those of `Order`, and *options* those of DataLoader (`num_workers`, `pin_memory`, ...).
+
+    With *decode* or *transform*, batches are collated as DataLoader does; with *collate_fn*, by this function of a list
+    of samples, in the worker. Else payloads are bytes, and a batch is `Samples`, which are iterated over, or taken by
+    number: from workers they come in one buffer of shared memory, and are sliced when they are used.
+    """
+    data = table if isinstance(table, TableDataset) else TableDataset(table, fields, decode, transform)
+    order = Order(data, seed, shuffle, block, batch_size, rank, world, weights, drop_last)
+    return Loader(data, order, collate_fn, **options)
+
+
+class Loader(DataLoader[Any]):
+    """A DataLoader over a TableDataset in an `Order`. Its state is by batches that were handed out, not prefetched."""
+
+    def __init__(
+        self, data: TableDataset, order: Order, collate_fn: Callable[[list[Any]], Any] | None = None, **options: Any
+    ) -> None:
+        self.order = order
+        self._handed: int | None = None  # batches of the iteration that is under way
+        if collate_fn is None and data.chooser.raw:
+            super().__init__(_Together(data), batch_sampler=order, collate_fn=_as_it_is, **options)
+        else:
+            super().__init__(data, batch_sampler=order, collate_fn=collate_fn, **options)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """Yield the batches of this epoch, from where a state was made if one was loaded.
+
+        Raises: what reading raises, with URL and byte, also for what a worker met.
+        """
+        batches: Any = super().__iter__()
+        self._handed = 0
+        try:
+            for batch in batches:
+                if isinstance(batch, TarToolsError):
+                    raise batch
+                self._handed += 1
+                yield batch
+        except (ConnectionError, EOFError) as error:
+            if not self.num_workers:
+                raise
+            raise RuntimeError("a worker has ended before its batch was received: was it killed?") from error
+        finally:
+            del batches  # an exception holds this frame, and this the workers
+        self._handed = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of."""
+        return self.order.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration be of *epoch*."""
+        self.order.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the whole world is: after the batches that this loader has handed out, on each rank."""
+        return self.order.state_dict(self._handed)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where *state* was made. Raises: ValueError if it is that of another order."""
+        self.order.load_state_dict(state)
+        self._handed = None
+
+
+class _Together(Dataset[Any]):
+    """Batches of *data* as `Samples`; in a worker, in shared memory, and with errors as values."""
+
+    def __init__(self, data: TableDataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitems__(self, rows: list[int]) -> Samples | list[Any] | TarToolsError:
+        if get_worker_info() is None:
+            return self.data.batch(rows)
+        try:
+            return self._shared(rows)
+        except TarToolsError as error:
+            return error
+
+    def _shared(self, rows: list[int]) -> Samples | list[Any]:
+        tensors: list[torch.Tensor] = []
+
+        def room_of(size: int) -> memoryview:
+            storage = torch.empty(0, dtype=torch.uint8).untyped_storage()._new_shared(size, device="cpu")  # type: ignore[no-untyped-call]
+            tensors.append(torch.empty(0, dtype=torch.uint8).set_(storage))
+            room: Any = tensors[-1].numpy()
+            return memoryview(room)
+
+        found = self.data.batch(rows, room_of)
+        if isinstance(found, Samples):
+            found.bulk.data = tensors[-1]
+            used, places = torch.unique(torch.from_numpy(found.bulk.shards), return_inverse=True)
+            found.bulk.urls = [found.bulk.urls[number] for number in used.tolist()]
+            found.bulk.shards = places.numpy()
+        return found
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

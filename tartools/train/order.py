@@ -1,0 +1,277 @@
+"""`Order`: which samples come when, and which rank has them; a sampler for torch's DataLoader."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from tartools.errors import byte_size, several
+from tartools.train import layouts
+
+CHUNK = 1 << 13  # positions that are computed at once
+SHUFFLES = ("global", "blocks", None)
+log = logging.getLogger("tartools.train")
+
+
+class Steps(NamedTuple):
+    """How the positions from *begin* to *length* are shared by *world* ranks in batches of *size*.
+
+    Step s has the next world * size positions, rank r the r-th slice. What is left is shared as evenly as can be in one
+    more step. If fewer samples than ranks are left, the step before takes them along, so that batches of some ranks
+    have one sample more: so all ranks have equally many batches. With *drop_last* what is left is left out.
+
+    With *single*, which is for samples and not for batches, nothing is taken along: some ranks have one sample more.
+    """
+
+    begin: int
+    length: int
+    world: int
+    size: int
+    drop_last: bool
+    single: bool
+
+    @property
+    def full(self) -> int:
+        """The number of steps that give *size* samples to each rank."""
+        full, left = divmod(max(self.length - self.begin, 0), self.world * self.size)
+        return full - self._takes_along(full, left)
+
+    @property
+    def number(self) -> int:
+        """The number of steps."""
+        full, left = divmod(max(self.length - self.begin, 0), self.world * self.size)
+        return full + (left > 0 and not self.drop_last and not self._takes_along(full, left))
+
+    def _takes_along(self, full: int, left: int) -> bool:
+        return 0 < left < self.world and full > 0 and not self.drop_last and not self.single
+
+    def share(self, step: int, rank: int) -> tuple[int, int]:
+        """Return the positions at which the part of *rank* of *step* begins and ends."""
+        begin, end = self.after(step), self.after(step + 1)
+        each, more = divmod(end - begin, self.world)
+        low = begin + rank * each + min(rank, more)
+        return low, low + each + (rank < more)
+
+    def after(self, steps: int) -> int:
+        """Return how many positions the whole world has had after *steps* steps."""
+        if steps < self.number or self.drop_last:
+            return self.begin + min(steps, self.number) * self.world * self.size
+        return max(self.length, self.begin)
+
+    def batches(self, rank: int) -> int:
+        """Return how many steps have something for *rank*."""
+        low, high = self.share(self.number - 1, rank) if self.number else (0, 0)
+        return self.number - (low == high and self.number > 0)
+
+
+class Order(Sampler[Any]):
+    """The order of the samples of *dataset*, epoch by epoch; a batch sampler if *batch_size* is given, else a sampler.
+
+        order = tartools.train.Order(data, seed=7, batch_size=64)
+        for batch in torch.utils.data.DataLoader(data, batch_sampler=order, num_workers=4): ...
+
+    *dataset* is a TableDataset, a `tartools.Table`, or anything with a length. *shuffle*: "global" is a permutation of
+    all samples; "blocks" permutes runs of neighbours of about *block* bytes, and shuffles within windows of *window*
+    runs, so that what is read lies together; None is the order of the table. What comes is a function of seed, epoch
+    and position alone: the same with any number of ranks and workers, on any machine.
+
+    Each sample comes exactly once an epoch, in some batch of some rank. All ranks have equally many batches, without
+    padding: the last ones are shared evenly, and if fewer samples than ranks would be left over, the last batch of some
+    ranks has one sample more than *batch_size*. Only if there are fewer samples than ranks some have no batch; this is
+    logged. With *drop_last* all batches are full, and what does not fill a batch of each rank is left out. Without
+    *batch_size* ranks may differ by one sample. *rank* and *world* are those of torch.distributed, if it was
+    initialised, else of the environment (`RANK`, `WORLD_SIZE`), else there is one rank.
+
+    An epoch ends when the iteration ends, and the next iteration is the next epoch, unless `set_epoch` says otherwise.
+    An iteration that was not ended is begun again, at the same place.
+
+    *weights*: a column of the table, an array, or the shares of sources, `{"a/*.tar": 0.7, "b/*.tar": 0.3}`. Samples
+    are then drawn with repetition, as WeightedRandomSampler does, *length* an epoch, by default as many as there are:
+    some come several times, others not at all.
+
+    Holds: nothing of the permutation; 24 bytes for each run of "blocks", 8 bytes a row for weights.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        seed: int = 0,
+        shuffle: str | None = "global",
+        block: int | str = "4MB",
+        batch_size: int | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        weights: Any = None,
+        drop_last: bool = False,
+        *,
+        window: int = 8,
+        length: int | None = None,
+    ) -> None:
+        if shuffle not in SHUFFLES:
+            raise ValueError(f"shuffle is one of {', '.join(map(repr, SHUFFLES))}, not {shuffle!r}")
+        if (rank is None) != (world is None) or (rank is not None and not 0 <= rank < (world or 0)):
+            raise ValueError(f"rank {rank} of {world} is none: give both or neither, and ranks from 0 on")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size is 1 or more, not {batch_size}")
+        if length is not None and weights is None:
+            raise ValueError("without weights an epoch has each sample once, and no other length")
+        if weights is not None and shuffle != "global":
+            raise ValueError("with weights samples are drawn from all: shuffle is 'global' then")
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self._rank = None if rank is None or world is None else (rank, world)
+        self._seed, self._epoch, self._done = seed, 0, 0
+        self._running: _Run | None = None  # the iteration that was begun last
+        table, count = getattr(dataset, "table", dataset), len(dataset)
+        self._kind: dict[str, Any] = {"shuffle": shuffle, "samples": count}
+        if weights is not None:
+            values = layouts.weights_of(table, count, weights)
+            self._layout: layouts.Layout = layouts.Weighted(values, count if length is None else length)
+            self._kind |= {"weights": zlib.crc32(values.tobytes()), "length": self._layout.length}
+        elif shuffle == "blocks":
+            size = byte_size(block) if isinstance(block, str) else block
+            self._layout = layouts.Blocks(table, size, window)
+            self._kind |= {"block": size, "window": window}
+        else:
+            self._layout = layouts.Global(count) if shuffle else layouts.InOrder(count)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration be of *epoch*: from its begin, or from the place of a state of the same epoch."""
+        if epoch != self._epoch:
+            self._epoch, self._done = epoch, 0
+
+    def __len__(self) -> int:
+        """Return how many batches, or without *batch_size* samples, the next iteration has for this rank."""
+        rank, steps = self._shared()
+        return steps.batches(rank)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._running is not None and self._running.used:
+            self._running.end_if_over()
+        rank, steps = self._shared()
+        if steps.batches(rank) < steps.number and not steps.single:
+            what = "%s left for %d ranks: rank %d has no batch"
+            log.warning(what, several(steps.length - steps.begin, "sample"), steps.world, rank)
+        return _Run(self)
+
+    def state_dict(self, taken: int | None = None) -> dict[str, Any]:
+        """Return where the whole world is: for `load_state_dict` of an order with any ranks, workers and batch size.
+
+        *taken* is how many batches (without *batch_size*: samples) of the last iteration training has had on this rank.
+        A loader with workers asks for more in advance, so give it there: `order.state_dict(taken=step + 1)`. By default
+        it is all that was asked for. All ranks are taken to have had equally many.
+        """
+        if taken is None and (self._running is None or self._running.ended or not self._running.taken):
+            return self._state(self._epoch, self._done)
+        if self._running is None:
+            raise ValueError("nothing was taken: no iteration has begun")
+        return self._running.state_dict(taken)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where *state* was made. Raises: ValueError if it is that of another order."""
+        if not isinstance(state, dict) or not {"seed", "epoch", "done", *self._kind} <= {*state}:
+            raise ValueError("this is no state of an Order as this one is")
+        for name, value in self._kind.items():
+            if state[name] != value:
+                raise ValueError(f"the state is of an order with {name} {state[name]!r}, and here it is {value!r}")
+        self._seed, self._epoch, self._done = state["seed"], state["epoch"], state["done"]
+        self._running = None
+
+    def _state(self, epoch: int, done: int) -> dict[str, Any]:
+        return {"seed": self._seed, "epoch": epoch, "done": done, **self._kind}
+
+    def _shared(self) -> tuple[int, Steps]:
+        """Return this rank, and how the rest of the epoch is shared."""
+        rank, world = self._rank or _this_rank()
+        size = self.batch_size or 1
+        steps = Steps(self._done, self._layout.length, world, size, self.drop_last, self.batch_size is None)
+        return rank, steps
+
+    def _end(self, epoch: int) -> None:
+        """Note that an iteration of *epoch* has ended."""
+        if epoch == self._epoch:
+            self._epoch, self._done = epoch + 1, 0
+
+
+class _Run(Iterator[Any]):
+    """One iteration. *taken* is how many batches, or samples, it has given; it has a state for torchdata's loader."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin where the order is."""
+        order = self._order
+        self._rank, self._steps = order._shared()
+        self._seed, self._epoch = order._seed, order._epoch
+        self._found = self._batches()
+        self.taken = 0
+        self.ended = self._loaded = False
+        order._running = self
+
+    def __next__(self) -> Any:
+        try:
+            found = next(self._found)
+        except StopIteration:
+            self.end_if_over()
+            raise
+        self.taken += 1
+        return found
+
+    @property
+    def used(self) -> bool:
+        """Whether something was taken, or a state loaded: loaders with workers begin iterations that they don't use."""
+        return self.taken > 0 or self._loaded
+
+    def end_if_over(self) -> None:
+        """End the epoch if all was given."""
+        if not self.ended and self.taken >= self._steps.batches(self._rank):
+            self.ended = True
+            self._order._end(self._epoch)
+
+    def state_dict(self, taken: int | None = None) -> dict[str, Any]:
+        """Return where the world is after *taken* batches, by default all that were given."""
+        done = self._steps.after(self.taken if taken is None else taken)
+        return self._order._state(self._epoch, done)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where *state* was made."""
+        self._order.load_state_dict(state)
+        self._begin()
+        self._loaded = True
+
+    def _batches(self) -> Iterator[Any]:
+        """Yield the batches of this rank, or its samples."""
+        steps, rank, rows_at = self._steps, self._rank, self._order._layout.rows
+        at_once = max(CHUNK // steps.size, 1)
+        for first in range(0, steps.full, at_once):
+            numbers = np.arange(first, min(first + at_once, steps.full))[:, None]
+            positions = steps.begin + (numbers * steps.world + rank) * steps.size + np.arange(steps.size)
+            rows = rows_at(positions.ravel(), self._seed, self._epoch)
+            yield from (rows if steps.single else rows.reshape(positions.shape)).tolist()
+        if steps.full < steps.number:
+            low, high = steps.share(steps.full, rank)
+            rows = rows_at(np.arange(low, high), self._seed, self._epoch).tolist()
+            if rows:
+                yield from rows if steps.single else [rows]
+
+
+def _this_rank() -> tuple[int, int]:
+    """Return rank and number of ranks of this process."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

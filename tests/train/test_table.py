@@ -1,0 +1,288 @@
+"""`TableDataset` and `loader`: every sample once, in the order that is asked for, or an error with URL and byte."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
+
+import tartools
+from tartools.errors import SampleError, StorageError
+from tartools.train import Order, TableDataset, chosen, loader
+from tartools.train.batches import Samples
+from tests.conftest import Run, make_tar
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*fork.*:DeprecationWarning",
+    "ignore:This DataLoader will create:UserWarning",  # more workers than cores
+    "ignore:.*set_vital:UserWarning",  # which torchdata calls
+)
+COUNT = 61
+
+
+def members(kind: str) -> list[tuple[str, bytes]]:
+    """Return the members of samples that are all alike, or large, or differ in what they have."""
+    draw = random.Random(5)
+    found = []
+    for number in range(COUNT):
+        key = f"{kind}/{number:03d}" if kind != "odd" or number % 3 else f"{'x' * 120}/{number:03d}"
+        size = draw.randrange(20_000, 40_000) if kind == "large" else draw.choice([0, 1, 511, 512, 513, 2000])
+        sample = [(f"{key}.jpg", draw.randbytes(size)), (f"{key}.cls", b"%d" % number)]
+        if kind in ("varied", "odd", "large") and number % 4 == 1:
+            sample = [(f"{key}.seg.PNG", b"png%d" % number), *sample[1:], (f"{key}.json", b"{}")]
+        found += sample[::-1] if kind == "varied" and number % 5 == 2 else sample
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_workers_left() -> Iterator[None]:
+    """End the workers of loaders that failed: they hold the connection to the server that commands are forked from."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def table_of(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return a function that makes shards of samples of some kinds, and their table."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(*kinds: str) -> str:
+        for kind in kinds:
+            (tmp_path / f"{kind}.tar").write_bytes(make_tar(members(kind), tarfile.PAX_FORMAT))
+        done = run("tarindex", *(f"{kind}.tar" for kind in kinds), "-o", "t.parquet")
+        assert (done.status, done.stderr) == (0, "")
+        return "t.parquet"
+
+    return make
+
+
+def keys(batches: Any) -> list[str]:
+    return [sample["__key__"] for batch in batches for sample in batch]
+
+
+@pytest.mark.parametrize("kind", ["plain", "large", "varied", "odd"])
+def test_batches_are_what_the_table_has(kind: str, table_of: Callable[..., str]) -> None:
+    table = tartools.Table(table_of(kind))
+    expected = [chosen(sample) for sample in tartools.read(f"{kind}.tar")]
+    rows = random.Random(2).choices(range(COUNT), k=100)
+    assert (table.bulk(rows) is None) == (kind == "odd")
+    data = TableDataset("t.parquet")
+    assert len(data) == COUNT and [data[n] for n in range(COUNT)] == expected
+    rooms: list[bytearray] = []
+
+    def room_of(size: int) -> memoryview:
+        rooms.append(bytearray(size))
+        return memoryview(rooms[-1])
+
+    for some in (rows, list(range(COUNT)), [7]):
+        assert data.__getitems__(some) == [expected[n] for n in some]
+        for batch in (data.batch(some), data.batch(some, room_of)):
+            assert [list(sample.items()) for sample in batch] == [list(expected[n].items()) for n in some]
+            assert [batch[n] for n in range(len(batch))] == [expected[n] for n in some]
+    for fields in ("cls", ("jpg;seg.png", "cls", "__key__"), "seg.PNG;jpg __url__"):
+        tuples = [chosen(sample, fields) for sample in expected]
+        for batch in (data_of(fields).batch(rows), data_of(fields).batch(rows, room_of)):
+            assert list(batch) == [tuples[n] for n in rows]
+    assert data_of("cls", ()).__getitems__(rows) == [(n,) for n in rows]
+    if kind != "plain":
+        lacking = next(n for n in range(COUNT) if "jpg" not in expected[n])
+        with pytest.raises(SampleError, match=f"sample '{expected[lacking]['__key__']}': has no field 'jpg'"):
+            data_of("jpg").__getitems__([0, lacking])
+
+
+def data_of(fields: Any, decode: Any = None) -> TableDataset:
+    return TableDataset("t.parquet", fields, decode)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_every_sample_comes_once(workers: int, table_of: Callable[..., str]) -> None:
+    table_of("plain", "large", "varied")
+    rows = list(Order(range(3 * COUNT), seed=1, rank=0, world=1))
+    whole = [chosen(sample) for sample in tartools.Table("t.parquet")[rows]]
+    for world in (1, 2):
+        epochs: list[list[list[Any]]] = []
+        for _ in range(2):
+            ranks = []
+            for rank in range(world):
+                batches = loader("t.parquet", 7, seed=1, rank=rank, world=world, num_workers=workers)
+                batches.set_epoch(len(epochs))
+                assert len(batches) == (27, 13)[world - 1]  # the last of the 13 takes one sample along
+                ranks.append([list(batch) for batch in batches])
+            steps = max(map(len, ranks))
+            epochs.append([batches[step] for step in range(steps) for batches in ranks])
+        assert [sample for batch in epochs[0] for sample in batch] == whole
+        assert sorted(keys(epochs[1])) == sorted(keys(epochs[0])) and keys(epochs[1]) != keys(epochs[0])
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_other_processes(method: str, table_of: Callable[..., str]) -> None:
+    table_of("plain")
+    data = TableDataset("t.parquet", "cls", ())
+    assert len(pickle.dumps(data)) < 1000 and data[3] == (3,)
+    raw = loader(TableDataset("t.parquet", "cls"), 20, shuffle=None, num_workers=1, multiprocessing_context=method)
+    found = list(raw)
+    assert all(isinstance(batch, Samples) and isinstance(batch.bulk.data, torch.Tensor) for batch in found)
+    assert [int(number) for batch in found for (number,) in batch] == list(range(COUNT))
+
+
+def test_going_on_after_each_batch(table_of: Callable[..., str]) -> None:
+    table_of("plain")
+    whole = keys(loader("t.parquet", 6, seed=2))
+    for taken in range(-(-COUNT // 6) + 1):
+        batches = loader("t.parquet", 6, seed=2, num_workers=2 * (taken % 3 == 0))
+        run = iter(batches)
+        had = keys(batch for _, batch in zip(range(taken), run, strict=False))
+        state = pickle.loads(pickle.dumps(batches.state_dict()))
+        run.close()  # type: ignore[attr-defined]
+        rest = loader("t.parquet", 9, num_workers=taken % 2)
+        rest.load_state_dict(state)
+        assert (had + keys(rest), rest.epoch) == (whole, 1)
+    assert batches.state_dict()["done"] == COUNT
+
+
+def test_torchs_own_loader(table_of: Callable[..., str]) -> None:
+    table_of("plain")
+    data = TableDataset("t.parquet", "cls", (), lambda pair: pair[0])
+    whole = list(Order(data, 4))
+    order = Order(data, 4, batch_size=8)
+    had: list[int] = []
+    for step, batch in enumerate(DataLoader(data, batch_sampler=order, num_workers=2)):
+        had += batch.tolist()
+        if step == 2:
+            state = order.state_dict(taken=step + 1)
+            break
+    single = Order(data, batch_size=None)
+    single.load_state_dict(state)
+    assert had + [int(n) for n in DataLoader(data, sampler=single, batch_size=None)] == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [None, 9])
+def test_torchdatas_loader(workers: int, batch_size: int | None, table_of: Callable[..., str]) -> None:
+    table_of("plain")
+    data = TableDataset("t.parquet", "cls", (), _first)
+
+    def made() -> Any:
+        order = Order(data, 4, batch_size=batch_size)
+        ways = {"batch_sampler": order} if batch_size else {"sampler": order, "batch_size": 9}
+        return StatefulDataLoader(data, num_workers=workers, **ways)
+
+    both = made()
+    epochs = [[batch.tolist() for batch in both] for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    for taken in range(0, len(epochs[0]) + 1, 3 if workers else 1):
+        batches = made()
+        run = iter(batches)
+        had = [next(run).tolist() for _ in range(taken)]
+        rest = made()
+        rest.load_state_dict(pickle.loads(pickle.dumps(batches.state_dict())))
+        assert had + [batch.tolist() for batch in rest] == epochs[0]
+        assert [batch.tolist() for batch in rest] == epochs[1]
+
+
+def _first(values: tuple[int]) -> int:
+    return values[0]
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2 // 512 * 512)
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    at = data.index(b"/030.jpg")
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def replaced(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+DAMAGE = {
+    cut: "the sample|the shard ends|changed",
+    flipped: "checksum|changed",
+    replaced: "changed",
+    Path.unlink: "No such",
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_damage(damage: Any, workers: int, table_of: Callable[..., str]) -> None:
+    table_of("plain", "large")
+    for name in ("plain", "large"):
+        path = Path(f"{name}.tar")
+        sound = path.read_bytes()
+        for versioned in (True, False):
+            table = tartools.Table("t.parquet")
+            if not versioned:
+                table = tartools.Table.from_arrow(table.arrow.drop_columns("__version__"), "t.parquet")
+            before = path.stat()
+            damage(path)
+            had: list[str] = []
+            with pytest.raises(StorageError) as failure:
+                had += keys(loader(table, 8, shuffle=None, num_workers=workers))
+            assert (failure.value.url, type(failure.value.offset)) == (f"{name}.tar", int)
+            assert "row " in str(failure.value) and had == []
+            path.write_bytes(sound)
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert len(keys(loader("t.parquet", 8))) == 2 * COUNT
+
+
+def test_a_plain_loader_names_url_and_byte_too(table_of: Callable[..., str]) -> None:
+    table_of("plain")
+    flipped(Path("plain.tar"))
+    with pytest.raises(StorageError, match=r"plain\.tar: at byte 0: this file was changed since the table was made"):
+        list(DataLoader(TableDataset("t.parquet"), batch_size=4, num_workers=1))
+
+
+KILLED = """
+import os, signal
+from tartools.train import TableDataset, loader
+
+def label(values):
+    if values[0] == 30:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return values[0]
+
+had = 0
+for batch in loader(TableDataset("t.parquet", "cls", (), label), 4, shuffle=None, num_workers=1):
+    had += len(batch)
+print("ended")
+"""
+
+
+ENDED = re.compile(r"RuntimeError: (DataLoader worker \(pid \d+\) is killed by signal: Killed|a worker has ended)")
+
+
+def test_a_killed_worker(table_of: Callable[..., str]) -> None:
+    table_of("plain")
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == "" and ENDED.search(done.stderr)
+
+
+def collated(samples: list[Any]) -> Iterator[Any]:
+    return [int(number) for (number,) in samples]  # type: ignore[return-value]
+
+
+def test_collation(table_of: Callable[..., str]) -> None:
+    table_of("plain")
+    for workers in (0, 1):
+        found = list(loader("t.parquet", 30, fields="cls", shuffle=None, collate_fn=collated, num_workers=workers))
+        assert found == [list(range(30)), list(range(30, 60)), [60]]
+        batch = next(iter(loader("t.parquet", 30, fields="__key__ cls", decode=(), shuffle=None, num_workers=workers)))
+        assert batch[0][2] == "plain/002" and batch[1].tolist() == list(range(30))

@@ -1,0 +1,74 @@
+"""`TableDataset` and `loader` over a server: as few requests as can be, the same samples, or an error with the byte."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tartools.errors import StorageError
+from tartools.storage.objects import retry
+from tartools.tables.fetching import requests_at_once
+from tartools.train import Order, TableDataset, loader
+from tests.conftest import Run, make_tar
+from tests.storage.objects.faults import Fault, FaultServer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+COUNT, NAME = 400, "a.tar"
+DRAW = random.Random(1)
+WHOLE = make_tar([m for n in range(COUNT) for m in ((f"{n}.bin", DRAW.randbytes(9000)), (f"{n}.cls", b"%d" % n))])
+SIZE = 9216 + 1024 + 512  # of a sample
+
+
+@pytest.fixture
+def server(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+    """Give a server that has a shard, whose table is `t.parquet` here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0005)
+    monkeypatch.setenv("TARTOOLS_TRIES", "3")
+    with FaultServer() as server:
+        server.objects[NAME] = WHOLE
+        done = run("tarindex", server.url("http", NAME), "-o", "t.parquet")
+        assert (done.status, done.stderr) == (0, "")
+        server.requests.clear()
+        yield server
+    assert server.errors == []
+
+
+def asked(server: FaultServer) -> list[int]:
+    """Return how many bytes each request asked for, and forget the requests."""
+    assert server.asked("GET", NAME) == server.requests
+    found = [request.headers["range"].removeprefix("bytes=").split("-") for request in server.requests]
+    server.requests.clear()
+    return [int(end) - int(begin) + 1 for begin, end in found]
+
+
+def test_requests(server: FaultServer) -> None:
+    data = TableDataset("t.parquet", "cls", ())
+    rows = next(iter(Order(data, 3, batch_size=64)))
+    assert data.__getitems__(rows) == [(n,) for n in rows]
+    sizes = asked(server)
+    assert len(sizes) <= 64 <= 3 * requests_at_once()  # three round trips at most, if all go at once that may
+    assert 64 * SIZE <= sum(sizes) <= 1.1 * 64 * SIZE
+    assert data.__getitems__(range(100, 164)) == [(n,) for n in range(100, 164)]
+    assert asked(server) == [64 * SIZE]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_connections_that_are_dropped(workers: int, server: FaultServer) -> None:
+    server.faults = [Fault(NAME, cut=700, times=2), Fault(NAME, skip=3, dropped=True)]
+    found = [int(n) for batch in loader("t.parquet", 50, fields="cls", seed=4, num_workers=workers) for (n,) in batch]
+    assert found == list(Order(range(COUNT), 4)) and [fault.played for fault in server.faults] == [2, 1]
+    server.faults = [Fault(NAME, cut=700, times=None)]
+    with pytest.raises(StorageError) as failure:
+        list(loader("t.parquet", 50, shuffle=None, num_workers=workers))
+    assert (failure.value.url, failure.value.offset) == (server.url("http", NAME), 0)
+    assert "(row 0 of t.parquet" in str(failure.value)
+
+
+def test_an_object_that_was_replaced(server: FaultServer) -> None:
+    server.objects[NAME] = WHOLE[::-1]
+    with pytest.raises(StorageError, match=r"a\.tar: at byte 0: .*\(row 0 of t\.parquet"):
+        list(loader("t.parquet", 50, shuffle=None))
