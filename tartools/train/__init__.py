@@ -17,6 +17,7 @@ _MODULES = {
     "StorageReader": "distributed",
     "StorageWriter": "distributed",
     "TableDataset": "table",
+    "WebDataset": "webdataset",
     "ZipDataset": "zips",
     "checkpoint": "",
     "chosen": "fields",
@@ -24,6 +25,7 @@ _MODULES = {
     "loader": "loading",
     "open_urls": "objects",
     "pack": "packing",
+    "samples": "stream",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604

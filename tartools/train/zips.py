@@ -18,11 +18,11 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage import files
 from tartools.storage.names.expand import expand
+from tartools.storage.objects.fetching import fetched, requests_at_once
+from tartools.storage.requests import Requests
 from tartools.storage.streams import SharedFile
 from tartools.storage.url import Url
 from tartools.storage.versions import file_version, version_of
-from tartools.storage.objects.fetching import fetched, requests_at_once
-from tartools.storage.requests import Requests
 from tartools.train.fields import Chooser, Decode, Fields
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
