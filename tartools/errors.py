@@ -2,6 +2,7 @@
 
     TarToolsError            1  base of all; printed as `NAME: URL: at byte N: what is wrong`
     ├─ StorageError          1  a URL cannot be opened, read, written or closed
+    │  └─ NotFoundError      1  ... because its server has no such object
     ├─ TarFormatError        1  the bytes are not a well-formed archive
     │  ├─ TruncatedError     1  ... they end too early
     │  └─ ParquetError       1  ... but a Parquet file
@@ -47,6 +48,10 @@ class TarToolsError(Exception):
 
 class StorageError(TarToolsError):
     """A URL cannot be opened, read, written or closed."""
+
+
+class NotFoundError(StorageError):
+    """The object does not exist; as far as the server says, its bucket does."""
 
 
 class TarFormatError(TarToolsError):

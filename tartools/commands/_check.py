@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools import storage
-from tartools.errors import TarFormatError, TruncatedError
+from tartools.errors import StorageError, TarFormatError, TruncatedError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import gather
@@ -21,6 +21,9 @@ from tartools.stages.checking.walk import Group, Trouble, walk
 from tartools.stages.sorting.externalsort import pack_blocks, records_of
 from tartools.storage.copies import Copy
 from tartools.storage.scratch import scratch_file
+
+if TYPE_CHECKING:
+    from tartools.commands._checktable import TableRows
 
 SORTED = 1 << 14  # records that a worker sorts together
 TOGETHER = 256  # groups behind damage that are looked at together
@@ -35,13 +38,32 @@ class Opened(NamedTuple):
 
 
 class Shards:
-    """The shards *urls*, and what is known of them. Those that can be read only once are copied to *tmpdir*."""
+    """The shards and tables *urls*, and what is known of them. Those that can be read only once are copied.
 
-    def __init__(self, urls: Sequence[str], reading: Reading) -> None:
+    Of *tables*, by number, the places of samples are rows, not bytes. Those *missing* are not there: why, by number.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], reading: Reading, tables: Mapping[int, TableRows], missing: dict[int, str]
+    ) -> None:
         self.urls = urls
         self.reading = reading
+        self.tables = tables
+        self.missing = missing
         self.copies: dict[int, Copy] = {}
         self.walked: set[int] = set()  # those that are not sound
+
+    @property
+    def count(self) -> int:
+        """How many shards there are, with those that tables list."""
+        listed: set[str] = set()
+        return len(self.urls) - len(self.tables) + len(listed.union(*(table.shards for table in self.tables.values())))
+
+    def where(self, number: int, byte: int) -> tuple[str, int]:
+        """Return the shard, and the byte of it, that *byte* of input *number* stands for; -1 is none."""
+        if number in self.tables and byte >= 0:
+            return self.tables[number].place(byte)
+        return self.urls[number], byte
 
     def stream(self, number: int, account: Account) -> ShardStream:
         """Return the tar stream of shard *number*."""
@@ -96,11 +118,15 @@ class Checking:
         self._here = True  # not in a worker
 
     def records(self) -> Iterator[bytes]:
-        """Yield a record of the key of each sample; see `keys`. Then *summary* is complete."""
-        urls = self.shards.urls
+        """Yield a record of the key of each sample; see `keys`. Then *summary* is complete.
+
+        Raises: StorageError if a server fails, or none of the shards is there.
+        """
+        urls, tables = self.shards.urls, self.shards.tables
         numbers = {url: number for number, url in enumerate(urls)}
-        once = [number for number, url in enumerate(urls) if not storage.is_repeatable(url)]
-        many = [url for number, url in enumerate(urls) if number not in set(once)]
+        plain = [number for number in range(len(urls)) if number not in tables and number not in self.shards.missing]
+        many = [urls[number] for number in plain if storage.is_repeatable(urls[number])]
+        once = [number for number in plain if urls[number] not in {*many}]
 
         def odd(url: str, whole: bool) -> bool:
             if not (whole or self._here):
@@ -108,8 +134,12 @@ class Checking:
             self._odd.add(numbers[url])
             return True
 
+        def absent(url: str, why: str) -> bool:
+            self.shards.missing[numbers[url]] = why
+            return True
+
         self.account.strict = True
-        self.account.odd = odd  # type: ignore[method-assign,assignment]
+        self.account.odd, self.account.absent = odd, absent  # type: ignore[method-assign,assignment]
         if many:
             yield from records_of(self._gathered(many, numbers))
         for number in once:
@@ -120,9 +150,15 @@ class Checking:
             part = Summary()
             yield from self._walked(number, part)
             self._add(number, part)
-        for number in range(len(urls)):
-            if number not in self._sizes:
+        for number in tables:
+            yield from self._listed(number)
+        for number in plain:
+            if number not in self._sizes and number not in self.shards.missing:
                 self.summary.note("no-samples", Place(number, 0, ""))
+        for number, why in sorted(self.shards.missing.items()):
+            if len(self.shards.missing) == len(urls):
+                raise StorageError(why, url=urls[number])
+            self.summary.note("missing-shard", Place(number, -1, "", why))
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -142,23 +178,24 @@ class Checking:
         self.summary.add(part)
 
     def _gathered(self, urls: Sequence[str], numbers: dict[str, int]) -> Generator[bytes, None, None]:
-        def collect(result: tuple[dict[str, Any], list[int]]) -> None:
-            parts, odd = result
+        def collect(result: tuple[dict[str, Any], list[int], dict[str, str]]) -> None:
+            parts, odd, missing = result
             self._odd.update(odd)
+            self.shards.missing.update((int(number), why) for number, why in missing.items())
             for number, part in parts.items():
                 self._fold(int(number))
                 self._parts.setdefault(int(number), Summary()).add(Summary.from_dict(part))
 
         def work(
             batches: Iterator[Batch], _number: int, forked: bool
-        ) -> Generator[bytes, None, tuple[dict[str, Any], list[int]]]:
+        ) -> Generator[bytes, None, tuple[dict[str, Any], list[int], dict[str, str]]]:
             self._here = not forked
             found: dict[int, Summary] = {} if forked else self._parts
             yield from self._blocks(batches, numbers, found)
             parts = {str(number): part.as_dict() for number, part in found.items()} if forked else {}
-            return parts, sorted(self._odd)
+            return parts, sorted(self._odd), {str(number): why for number, why in self.shards.missing.items()}
 
-        yield from gather(urls, self.account, self.shards.reading, work, collect, most=self.most)
+        yield from gather(urls, self.account, self.shards.reading, work, collect, most=self.most, remote=True)
 
     def _alone(self, number: int) -> Generator[bytes, None, None]:
         """Yield the records of a shard that can be read only once."""
@@ -210,6 +247,18 @@ class Checking:
                     held.append(found)
             if held:
                 yield from look(rows_from(number, held), summary, self.decode)
+
+    def _listed(self, number: int) -> Iterator[bytes]:
+        """Yield the records of the samples that a table lists; add what is wrong with them and the table."""
+        from tartools.commands._checktable import Wrong, rows_in
+
+        for found in self.shards.tables[number].read():
+            if isinstance(found, Wrong):
+                if found.code:
+                    self.summary.note(found.code, Place(number, -1, found.key, found.what))
+                continue
+            row, batch = found
+            yield from look(rows_in(batch, number, row), self.summary, self.decode)
 
 
 def rows_from(number: int, groups: Sequence[Group]) -> Rows:

@@ -1,101 +1,180 @@
-"""Whether the rows of a table fit the shards that they list."""
+"""The samples that a table lists, and which of its rows do not fit their shards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-from typing import Any
+import os
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from tartools.errors import StorageError, TarFormatError
+from tartools.errors import StorageError, TarFormatError, shown
 from tartools.samples.account import Account
-from tartools.stages.checking.found import Place, Summary
+from tartools.samples.sample import Batch
+from tartools.stages.checking.samples import Rows
+from tartools.storage import is_missing
+from tartools.storage.url import Url
 from tartools.storage.versions import look
 from tartools.tables import reading, source
-from tartools.tables.places import Listing, Piece
+from tartools.tables.places import Listing, Piece, RowError
+
+TOGETHER, FAR = 1024, 256  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
 
 
-class TableCheck:
-    """Checks the table *url*, input *number*; adds to *summary* what is wrong, and to *shards* those that are there."""
+class Wrong(NamedTuple):
+    """What is wrong with a number of *rows*: a code, or none if it was said before, and *what* it is about."""
 
-    def __init__(self, url: str, number: int, summary: Summary, tmpdir: str | None) -> None:
+    code: str
+    rows: int
+    key: str
+    what: str
+
+
+class TableRows:
+    """The rows of the table *url*. Those of shards that are among *others* (see `identity`) are only compared.
+
+    Holds: 12 bytes for each row, and the samples of up to 1,024.
+    """
+
+    def __init__(self, url: str, others: Container[str], tmpdir: str | None) -> None:
         self.url = url
-        self.number = number
-        self.summary = summary
-        self.tmpdir = tmpdir
-        self.listing = Listing(url)
-        self.shards: list[str] = []
-        self._good: dict[int, bool] = {}  # shards: are they there, and as they were?
+        self._listing = Listing(url)
+        self._others = others
+        self._tmpdir = tmpdir
+        self._firsts: list[int] = []  # rows with which the pieces begin
+        self._places: list[tuple[Any, Any]] = []  # of pieces: numbers of shards, and bytes
+        self._known: dict[int, str] = {}  # shards -> what is wrong with them, "" if nothing
+        self._said: set[int] = set()  # shards, that something is wrong with them
+        self._shards: reading.Shards | None = None
 
-    def run(self) -> None:
-        """Read all rows. Raises: StorageError if the table can't be opened."""
+    @property
+    def urls(self) -> Sequence[str]:
+        """The shards that the rows read so far list."""
+        return self._listing.urls
+
+    @property
+    def shards(self) -> set[str]:
+        """As `urls`, but not those among the others; see `identity`."""
+        return {name for url in self.urls if (name := identity(url)) not in self._others}
+
+    def place(self, row: int) -> tuple[str, int]:
+        """Return the shard and the byte of the sample that *row*, which has been read, lists."""
+        piece = bisect_right(self._firsts, row) - 1
+        numbers, begins = self._places[piece]
+        index = row - self._firsts[piece]
+        return self._listing.urls[numbers[index]], int(begins[index])
+
+    def read(self) -> Iterator[Wrong | tuple[int, Batch]]:
+        """Yield the samples, in order, in batches with the number of their first row, and what is wrong.
+
+        Raises: StorageError if the table can't be opened, or a server fails.
+        """
+        self._firsts, self._places, self._known, self._said = [], [], {}, set()
         first = 0
         try:
             with source.opened(self.url) as table:
                 for rows in table.batches(reading.COLUMNS):
-                    self._check(rows, first)
+                    yield from self._read(rows, first)
                     first += len(rows)
                 if first != table.rows:
-                    self._note("table-damaged", f"it has {first} of {table.rows} rows")
+                    yield Wrong("table-damaged", 0, "", f"it has {first} of {table.rows} rows")
         except TarFormatError as error:
-            self._note("table-damaged", error.message)
+            yield Wrong("table-damaged", 0, "", error.message)
+        finally:
+            self._close()
 
-    def _check(self, rows: Any, first: int) -> None:
+    def _close(self) -> None:
+        if self._shards is not None:
+            self._shards.close()
+            self._shards = None
+
+    def _read(self, rows: Any, first: int) -> Iterator[Wrong | tuple[int, Batch]]:
+        """As `read`, for the record batch *rows*, which begins with row *first*."""
         try:
-            piece = self.listing.piece(rows, first)
+            piece = self._listing.piece(rows, first)
         except StorageError as error:
             if len(rows) == 1:
-                self._note("table-row", error.message)
+                yield Wrong("table-row", 1, "", error.message)
                 return
             middle = len(rows) // 2  # each half alone, down to the row
-            self._check(rows.slice(0, middle), first)
-            self._check(rows.slice(middle), first + middle)
+            yield from self._read(rows.slice(0, middle), first)
+            yield from self._read(rows.slice(middle), first + middle)
             return
-        for low, high in self._runs(piece):
-            part = piece.part(low, high)
-            if self._fails(part):
-                for row in range(len(part)):
-                    why = self._fails(part.part(row, row + 1))
-                    if why is not None:
-                        key = part.keys[row].decode("utf-8", "surrogateescape") if part.keys else ""
-                        self._note("table-row", why.message, key)
+        self._firsts.append(first)
+        self._places.append((piece.numbers, piece.begins))
+        for part in parts(piece):
+            number = part.place(0)[0]
+            if code := self._wrong_with(number):
+                again = number in self._said
+                self._said.add(number)
+                yield Wrong("" if again else code, len(part), "", f"{code}: {shown(self._listing.urls[number])}")
+                continue
+            most = FAR if self._listing.far[number] else TOGETHER
+            for low in range(0, len(part), most):
+                yield from self._samples(part.part(low, min(low + most, len(part))))
 
-    def _fails(self, piece: Piece) -> StorageError | TarFormatError | None:
-        """Return why the samples of *piece* are not as their rows say; None if they are."""
-        quiet = Account(lambda _: None)
+    def _samples(self, piece: Piece) -> Iterator[Wrong | tuple[int, Batch]]:
+        """As `read`, for the rows *piece* of one shard, which is there."""
+        if self._shards is None:
+            quiet = Account(lambda _: None)
+            self._shards = reading.Shards(self._listing, quiet, ranges=True, tmpdir=self._tmpdir)
         try:
-            with closing(reading.Shards(self.listing, quiet, ranges=True, tmpdir=self.tmpdir)) as shards:
-                for _ in shards.samples(piece):
-                    pass
-        except (StorageError, TarFormatError) as error:
-            return error
-        return None
+            batches = list(self._shards.samples(piece))
+        except (RowError, TarFormatError) as error:
+            self._close()
+            if len(piece) == 1:
+                key = piece.keys[0].decode("utf-8", "surrogateescape") if piece.keys else ""
+                yield Wrong("table-row", 1, key, error.message)
+                return
+            middle = len(piece) // 2
+            yield from self._samples(piece.part(0, middle))
+            yield from self._samples(piece.part(middle, len(piece)))
+            return
+        if identity(self._listing.urls[piece.place(0)[0]]) not in self._others:
+            row = piece.first
+            for batch in batches:
+                yield row, batch
+                row += len(batch)
 
-    def _runs(self, piece: Piece) -> Iterator[tuple[int, int]]:
-        """Yield from where to where rows of *piece* follow each other whose shards are as they were."""
-        low = 0
-        numbers = piece.numbers.tolist()
-        for at, number in enumerate(numbers):
-            if not self._is_good(number):
-                if low < at:
-                    yield low, at
-                low = at + 1
-        if low < len(numbers):
-            yield low, len(numbers)
-
-    def _is_good(self, number: int) -> bool:
-        if number not in self._good:
-            url, version = self.listing.urls[number], self.listing.versions[number]
+    def _wrong_with(self, number: int) -> str:
+        """Return the code of what is wrong with shard *number* as a whole; empty if it is there, as it was."""
+        if number not in self._known:
+            url, version = self._listing.urls[number], self._listing.versions[number]
             try:
                 found = look(url).version
             except StorageError as error:
-                self._note("missing-shard", f"{url}: {error.message}")
-                self._good[number] = False
+                if not is_missing(error):
+                    raise
+                self._known[number] = "missing-shard"
             else:
-                self.shards.append(url)
-                self._good[number] = version is None or found == version
-                if not self._good[number]:
-                    self._note("table-stale", str(url))
-        return self._good[number]
+                self._known[number] = "" if version is None or found == version else "table-stale"
+        return self._known[number]
 
-    def _note(self, code: str, what: str, key: str = "") -> None:
-        self.summary.note(code, Place(self.number, -1, key, what))
+
+def identity(url: str) -> str:
+    """Return what is the same for names of the same file."""
+    return os.path.realpath(url.removeprefix("file:")) if Url(url).is_local else str(url)
+
+
+def parts(piece: Piece) -> Iterator[Piece]:
+    """Yield the rows *piece* in parts that are each of one shard."""
+    import numpy as np
+
+    low = 0
+    for high in [*(np.flatnonzero(piece.numbers[1:] != piece.numbers[:-1]) + 1).tolist(), len(piece)]:
+        yield piece.part(low, high)
+        low = high
+
+
+def rows_in(batch: Batch, number: int, row: int) -> Rows:
+    """Return the samples of *batch*, which rows from *row* on of input *number* list."""
+    numbers = range(row, row + len(batch))
+    if batch.groups is not None:
+        _, keys, starts, found, firsts = batch.groups
+        if found is not None:
+            return Rows(number, keys, numbers, found, firsts, row + starts[-1] - starts[0])
+    members = [member for sample in batch for member in sample.members]
+    firsts = [0]
+    for sample in batch:
+        firsts.append(firsts[-1] + len(sample.members))
+    size = sum(member.stored for member in members)
+    return Rows(number, batch.keys, numbers, members, firsts[:-1], row + size)

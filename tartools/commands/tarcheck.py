@@ -3,7 +3,7 @@
 Reads all samples of each SHARD, and goes on behind damage where another header can be found. Prints findings: for each
 kind a code, how many there are, what it means, what to do, and the first places, with shard, byte and key; on a
 terminal as a table, otherwise one fact per line. If a SHARD is a table, its rows are compared with the shards that it
-lists, and these are checked, whole.
+lists, and the samples of these rows are checked, in their order; a shard that is named too is read once, whole.
 
 Findings are errors, warnings or notes. The exit status is 1 if there are errors or warnings. Notes are about what may
 well be meant, such as a field that few samples have; they leave it 0.
@@ -38,7 +38,7 @@ Errors:
   table-damaged            the table can't be read
   table-stale              a shard is another one than the table was made of
   table-row                a row says something else than its shard
-  missing-shard            a shard that the table lists is not there
+  missing-shard            the shard is not there, or can't be opened
 
 Warnings:
   archive-after-end        another archive follows the end of one, and most
@@ -75,10 +75,10 @@ Notes:
 
 A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Names
 are compared without case. Fields of samples beside damage are not compared, because they may have been lost. The first
-bytes of payloads are compared with the suffix; --decode decodes pictures, JSON, arrays (npy, npz), sounds (wav, flac,
-ogg) and text, whole. A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or 100
-times smaller than the size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The last
-shard may be small.
+bytes of payloads are compared with the suffix; --decode decodes pictures (up to 89 million pixels; of larger ones it
+reads the header), JSON, arrays (npy, npz), sounds (wav, flac, ogg) and text, whole. A payload is far from the rest if
+it is 100 times as large as the size that 5 % exceed, or 100 times smaller than the size that 5 % stay below; a shard,
+if it is 10 times larger or smaller than the median. The last shard may be small.
 
 Bytes are those of the tar stream, after decompression; of damaged compressed data, of the file. Stdin and commands are
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
@@ -94,9 +94,13 @@ be left out, it is 0. --unique keeps the first of several samples with one key, 
 field; the others are left out without a word. Samples beside damage are written if they have all fields that they
 should have. What --fix writes has no errors and warnings. Inputs are read twice.
 
+If OUTPUT ends in .parquet, it is a table that lists these samples where they are, in shards that are neither compressed
+nor come from a pipe. Samples that would have to change (members brought together, one of two left out, padding that is
+cut) can't be listed: they are left out, and named too.
+
 --json prints one object:
 
-  shards, samples    how many
+  shards, samples    how many; shards with those that tables list
   errors, warnings,
   notes              how many findings of each weight
   expected           the fields that each sample should have; a;b is either
@@ -119,6 +123,8 @@ Examples:
     tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
   Bring members together, and keep the first sample of each key:
     tarcheck --fix --unique mess.tar -o good.tar
+  List the samples that are sound, without copying them:
+    tarcheck --fix 'train-*.tar' -o sound.parquet
   List the keys of broken pictures, for a program:
     tarcheck --decode --json train.tar | jq -r '.findings[] | select(.code == "broken-picture").places[].key'
 """
@@ -132,7 +138,7 @@ from typing import Annotated, Any, Literal
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.commands import _check, _fix
-from tartools.errors import UsageError, without_query
+from tartools.errors import StorageError, UsageError, without_query
 from tartools.samples.account import Account
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
@@ -198,15 +204,10 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed,
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --unique (see tarcheck --help)")
     urls = list(dict.fromkeys(expand(*source.named)))
-    account.expected = storage.check_inputs(urls)
-    summary = Summary()
-    shards, tables = with_tables(urls, summary, means)
-    account.shards = len(shards)
-    places = _fix.destinations(fixed.output, fixed.force, shards, [*urls, *shards]) if fixed.output else None
-    reading = Reading(source.lax, source.skip_special, ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
+    shards = the_shards(urls, source, means)
+    places = _fix.destinations(fixed.output, fixed.force, shards) if fixed.output else None
     most = means.parallel or min(cli.workers(0), WORKERS)
-    checking = _check.Checking(_check.Shards(shards, reading), account, decoder(wanted), most)
-    checking.summary.add(summary)
+    checking = _check.Checking(shards, account, decoder(wanted), most)
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
     doings = actions_of(compared(checking, sort))
     pending = Pending(sort(doings)) if places else None
@@ -219,12 +220,12 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed,
     outliers.note_payloads(summary)
     outliers.note_shards(summary, checking.sizes)
     account.samples_in = account.samples_out = summary.samples
-    facts = facts_of(summary, [*shards, *tables], words, wanted.profile)
+    facts = facts_of(summary, shards, words, wanted.profile)
     print_facts(facts, wanted)
     if places and pending:
         account.samples_in = account.samples_out = 0
-        fixing = Fixing(pending, words, fixed.unique, checking.decode)
-        _fix.Fix(checking.shards, fixing, places, account, checking.decode).run()
+        fixing = Fixing(pending, words, fixed.unique, checking.decode, shards.where)
+        _fix.Fix(shards, fixing, places, account, checking.decode).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
 
@@ -246,33 +247,28 @@ def decoder(wanted: Wanted) -> Decode | None:
     return why_broken
 
 
-def with_tables(urls: Sequence[str], summary: Summary, means: Means) -> tuple[list[str], list[str]]:
-    """Return the shards among *urls* and those that tables list, and the tables; check the tables."""
-    tables = [url for url in urls if is_table(url)]
-    shards = [url for url in urls if url not in tables]
-    known = {identity(url) for url in shards}
-    listed: list[tuple[str, list[str]]] = []
-    for url in tables:
-        from tartools.commands._checktable import TableCheck
+def the_shards(urls: Sequence[str], source: cli.Inputs, means: Means) -> _check.Shards:
+    """Return *urls*, and which of them are tables, and which are not there. Raises: UsageError; StorageError."""
+    reading = Reading(source.lax, source.skip_special, ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
+    missing: dict[int, str] = {}
+    listing: list[int] = []
+    for number, url in enumerate(urls):
+        try:
+            storage.check_inputs([url])
+            if is_table(url):
+                listing.append(number)
+        except StorageError as error:
+            if not storage.is_missing(error):
+                raise
+            missing[number] = error.message
+    storage.check_inputs([url for number, url in enumerate(urls) if number not in missing])
+    tables = {}
+    if listing:
+        from tartools.commands._checktable import TableRows, identity
 
-        check = TableCheck(url, len(listed), summary, means.tmpdir)
-        check.run()
-        listed.append((url, check.shards))
-    for _, found in listed:
-        for url in found:
-            if identity(url) not in known:
-                known.add(identity(url))
-                shards.append(url)
-    for finding in summary.findings.values():  # tables are numbered behind the shards
-        finding.places = [place._replace(shard=place.shard + len(shards)) for place in finding.places]
-    return shards, tables
-
-
-def identity(url: str) -> str:
-    """Return what is the same for names of the same file."""
-    from tartools.storage.url import Url
-
-    return os.path.realpath(url.removeprefix("file:")) if Url(url).is_local else url
+        others = {identity(url) for number, url in enumerate(urls) if number not in listing}
+        tables = {number: TableRows(urls[number], others, means.tmpdir) for number in listing}
+    return _check.Shards(urls, reading, tables, missing)
 
 
 def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
@@ -284,10 +280,10 @@ def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
     numbers = _check.combination_numbers(checking.summary)
     dead = frozenset(2 * number for number in checking.shards.walked)
     groups = keys.repeated(chain([first], records), numbers, dead)
-    yield from keys.compare(groups, checking.summary)
+    yield from keys.compare(groups, checking.summary, checking.shards.where)
 
 
-def facts_of(summary: Summary, urls: Sequence[str], words: fields.Words, profile: str | None) -> dict[str, Any]:
+def facts_of(summary: Summary, shards: _check.Shards, words: fields.Words, profile: str | None) -> dict[str, Any]:
     """Return what was found in the shape of --json."""
     findings = []
     order = list(CODES)
@@ -304,12 +300,13 @@ def facts_of(summary: Summary, urls: Sequence[str], words: fields.Words, profile
                 "reader": READERS.get(profile or "", {}).get(code),
                 "places": [
                     {
-                        "shard": without_query(urls[place.shard]),
-                        "byte": place.byte if place.byte >= 0 else None,
+                        "shard": without_query(shard),
+                        "byte": byte if byte >= 0 else None,
                         "key": place.key,
                         "what": place.what,
                     }
                     for place in places
+                    for shard, byte in (shards.where(place.shard, place.byte),)
                 ],
             }
         )
@@ -317,7 +314,7 @@ def facts_of(summary: Summary, urls: Sequence[str], words: fields.Words, profile
     for code, found in summary.findings.items():
         counts[CODES[code].weight] += found.count
     return {
-        "shards": len(urls),
+        "shards": shards.count,
         "samples": summary.samples,
         **{f"{weight}s": count for weight, count in counts.items()},
         "expected": [";".join(word) for word in words],

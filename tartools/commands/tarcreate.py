@@ -1,4 +1,4 @@
-r"""Make a tar from a plan, or from a folder.
+r"""Make a tar from a plan, a folder, or zip files.
 
 A PLAN is a table or a recipe. A table (TSV or CSV) has a header, one column per field and one row per sample; its cells
 are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means that the sample
@@ -20,6 +20,12 @@ without a slash is compared with the names of files and folders, others with pat
 too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --class
 stores the name of a sample's directory as a field.
 
+--zip makes samples from the members of zip files, in the order of each file's directory: adjacent members with the same
+key are one sample. Stored and deflated members are read, and their checksums compared. A zip file on a server is read
+by ranges; one from stdin is copied to a temporary file first. Directories, and what systems add, are left out; links
+are reported as with --folder. Encrypted members, two members of one name, and names that are absolute or contain '..'
+are errors. tar2zip(1) writes samples to a zip file.
+
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
 in a table, unless --allow-pipe is given: a plan from the network must not run commands. A PLAN that does not exist in
 the current directory is looked for in that of -C. Members have mode 0644, owner 0 and time 0: the same input gives the
@@ -34,6 +40,8 @@ Examples:
     tarcreate --folder photos --class cls | tarsplit -s 1e9 -o photos
   Make an archive from a folder, without backups and caches:
     tarcreate --folder photos --exclude '*~' --exclude .cache -o photos.tar
+  Make shards from zip files with one folder per class:
+    tarcreate --zip 'photos-*.zip' --class cls | tarsplit -s 1e9 -o photos
   Make a sample with a text and a photo:
     printf 'a.txt text:hello\na.jpg photo.jpg\n' | tarcreate --format recipe > a.tar
 """
@@ -53,6 +61,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import checked_path
 from tartools.shards.writing import write_samples
 from tartools.storage.local import path_of
+from tartools.storage.names.expand import expand
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 
@@ -98,9 +107,13 @@ class PlanOptions(cli.Group):
     folder: Annotated[
         str | None, Option("--folder", metavar="DIR", help="Make samples from the files below DIR, without a plan.")
     ] = None
+    zips: Annotated[
+        list[str] | None,
+        Option("--zip", metavar="FILE", help="Make samples from the members of a zip file; repeatable."),
+    ] = None
     class_field: Annotated[
         str | None,
-        Option("--class", metavar="FIELD", help="With --folder: store the name of each file's directory as FIELD."),
+        Option("--class", metavar="FIELD", help="With --folder, --zip: store the name of each directory as FIELD."),
     ] = None
     exclude: Annotated[
         list[str] | None,
@@ -111,7 +124,8 @@ class PlanOptions(cli.Group):
         Option("--dots", default="first", help="With --folder: which dot of a file's name ends the key."),
     ] = None
     skip_special: Annotated[
-        bool, Option("--skip-special", help="With --folder: skip links and special files silently (exit status 0).")
+        bool,
+        Option("--skip-special", help="With --folder, --zip: skip links and special files silently (exit status 0)."),
     ] = False
 
 
@@ -119,6 +133,15 @@ class PlanOptions(cli.Group):
 def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None:
     """Run the command."""
     check_usage(wanted)
+    if wanted.zips is not None:
+        from tartools.formats import zipped
+
+        urls = expand(wanted.zips)
+        storage.check_inputs(urls)
+        storage.check_output(output.url, output.force, urls)
+        found = zipped.samples(urls, account, wanted.class_field, wanted.skip_special)
+        write_samples(found, output.destination, account)
+        return
     if wanted.folder is not None:
         from tartools.formats.folder import Folder, from_folder
 
@@ -175,12 +198,15 @@ def check_usage(wanted: PlanOptions) -> None:
         raise UsageError(f"not a template for keys: {template!r}; write '{{:09d}}' or 'name-{{index}}'") from None
     except SampleError:
         raise UsageError(f"not a name for a field: {wanted.class_field!r}") from None
-    if wanted.folder is None:
-        given = {"--class": wanted.class_field, "--exclude": wanted.exclude, "--dots": wanted.dots}
-        for name, value in given.items():
-            if value is not None:
-                raise UsageError(f"{name} needs --folder")
-    elif wanted.plan or wanted.form or wanted.template:
+    given = {"--exclude": wanted.exclude, "--dots": wanted.dots}
+    for name, value in given.items():
+        if value is not None and wanted.folder is None:
+            raise UsageError(f"{name} needs --folder")
+    if wanted.class_field is not None and wanted.folder is None and wanted.zips is None:
+        raise UsageError("--class needs --folder or --zip")
+    if wanted.zips is not None and (wanted.folder is not None or wanted.plan or wanted.form or wanted.template):
+        raise UsageError("with --zip there is no PLAN, and neither --folder, --format nor --key")
+    if wanted.folder is not None and (wanted.plan or wanted.form or wanted.template):
         raise UsageError("with --folder there is no PLAN, and neither --format nor --key")
 
 

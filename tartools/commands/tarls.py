@@ -106,12 +106,12 @@ def shards_at(url: str, every: bool, account: Account) -> Iterator[Listed]:
 def written(entries: Iterator[Listed], form: Form, end: str, account: Account) -> Iterator[str]:
     """Yield what is written of *entries*, each piece with its *end*. Names that can't be told from two are omitted."""
     if form.json:
-        for url, size, modified in entries:
+        for url, size, modified, _ in entries:
             yield json.dumps({"url": url, "size": size, "modified": moment(modified)}) + end
         return
     whole = (entry for entry in entries if is_one_line(entry.url, end, account))
     if form.long:
-        for url, size, modified in whole:
+        for url, size, modified, _ in whole:
             yield f"{'-' if size is None else size:>15}  {moment(modified) or '-':20}  {url}{end}"
         return
     urls = (quoted(entry.url) for entry in whole)

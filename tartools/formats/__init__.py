@@ -1,5 +1,6 @@
 """Other formats, to samples and back.
 
 `plan` reads the plans of tarcreate, `folder` plans what a folder has, `build` makes the samples that they plan, `tsv`
-writes and reads tables as TSV, CSV and JSON lines. Begin reading at `plan`.
+writes and reads tables as TSV, CSV and JSON lines. `zipped` makes samples of zip files, which `zipread` reads, and
+`zipwrite` writes them. Begin reading at `plan`.
 """

@@ -102,7 +102,7 @@ def list_tree(wanted: Folder, account: Account) -> Tree:
                     fitting = [glob for glob, pattern in globs.items() if _fits(glob, pattern, path)]
                     for glob in fitting:
                         unused.pop(glob, None)
-                    if fitting or (stat.S_ISREG(mode) and _is_of_system(entry.name)):
+                    if fitting or (stat.S_ISREG(mode) and is_of_system(entry.name)):
                         tree.left_out.append(path + b"/" * stat.S_ISDIR(mode))
                     elif stat.S_ISDIR(mode):
                         waiting.append(path)
@@ -124,7 +124,8 @@ def _fits(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
     return bool(pattern.match(os.fsdecode(path if whole else os.path.basename(path))))
 
 
-def _is_of_system(name: bytes) -> bool:
+def is_of_system(name: bytes) -> bool:
+    """Tell whether systems add files of this *name*."""
     return name.lower() in SYSTEM or name.startswith(b"._")
 
 

@@ -144,6 +144,10 @@ class Account:
         """Take note of damage in a shard, which may be only a part of it; tell whether the others are read on."""
         return False
 
+    def absent(self, _shard: str, _why: str) -> bool:
+        """Take note of a shard that its server has not; tell whether the others are read on."""
+        return False
+
     def omit(self, what: str) -> None:
         """Report that *what* was not written, or was written unprocessed."""
         self.omissions += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 
 def encode(field: str, value: object) -> bytes:
@@ -35,13 +36,16 @@ def encode(field: str, value: object) -> bytes:
     raise TypeError(f"field {field!r}: cannot write a {type(value).__name__}; give bytes, str, a number or a PIL image")
 
 
-def encode_picture(field: str, kind: str, picture: object) -> bytes:
-    """Return a PIL image as a file in the format with suffix *kind*. Raises: TypeError if Pillow cannot write that."""
+def encode_picture(field: str, kind: str, picture: object, **options: Any) -> bytes:
+    """Return a PIL image as a file in the format with suffix *kind*, with Pillow's *options* for that.
+
+    Raises: TypeError if Pillow cannot write that.
+    """
     from PIL import Image
 
     formats = Image.registered_extensions()
     if "." + kind not in formats or not isinstance(picture, Image.Image):
         raise TypeError(f"field {field!r}: Pillow writes no picture format with the suffix {kind!r}")
     file = io.BytesIO()
-    picture.save(file, formats["." + kind])
+    picture.save(file, formats["." + kind], **options)
     return file.getvalue()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tartools import storage, tar
-from tartools.errors import ParquetError, StorageError, TarFormatError, printable, shown
+from tartools.errors import NotFoundError, ParquetError, StorageError, TarFormatError, printable, shown
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.stream import ShardStream
@@ -150,6 +150,9 @@ def shard_batches(
             table = table_file(url, found.stream)
             if until is not None and account.after_end:
                 raise_odd(url, account)
+        except NotFoundError as error:
+            if not account.absent(url, error.message):
+                raise
         except TarFormatError:
             account.check()  # what looks like damage may be two versions of a file
             if not account.odd(url, not begin and until is None):

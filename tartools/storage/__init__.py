@@ -21,6 +21,7 @@ from tartools.storage.checks import (
     exists,
     is_directory,
     is_far,
+    is_missing,
     is_repeatable,
     plain_size,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "exists",
     "is_directory",
     "is_far",
+    "is_missing",
     "is_repeatable",
     "make_directory",
     "open_read",

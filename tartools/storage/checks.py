@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import NotFoundError, StorageError, UsageError
 from tartools.storage import local
 from tartools.storage.streams import EXISTS
 from tartools.storage.url import Url
@@ -94,6 +94,11 @@ def is_far(url: str) -> bool:
     """Tell whether *url* is on a server that this process connects to; each process has connections of its own."""
     url = Url(url)
     return url.is_stored and not url.read_command
+
+
+def is_missing(error: StorageError) -> bool:
+    """Tell whether *error*, of opening an input, is about it alone: no such object, or a file that can't be opened."""
+    return isinstance(error, NotFoundError) or (Url(error.url).is_local and not Url(error.url).read_command)
 
 
 def plain_size(url: str) -> int | None:

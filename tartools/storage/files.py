@@ -13,6 +13,7 @@ from tartools.errors import StorageError
 from tartools.storage.local import path_of
 from tartools.storage.objects import object_at
 from tartools.storage.objects.contract import Object
+from tartools.storage.objects.fetching import fetched
 from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.outputs import ClosedByBlock, Pending
@@ -22,6 +23,8 @@ from tartools.storage.url import Url
 from tartools.storage.versions import file_version
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
+TAIL = 64 << 10  # bytes at the end that are kept once read: directories of zip files, Parquet's footer
+NEAR = 1 << 20  # bytes that a seek forward reads and drops: a new request takes longer
 
 
 def reading(url: str) -> io.BufferedReader:
@@ -45,6 +48,11 @@ def reading(url: str) -> io.BufferedReader:
     if known.size == 0 or (known.length == 1 and known.size is not None and known.version):
         return io.BufferedReader(_RangedFile(source, known.size or 0, known.version), BUFFER)
     return _copy(RangedInput(source), url)
+
+
+def seekable(url: str) -> io.BufferedReader:
+    """Return the bytes of *url* as `reading` does; of stdin, commands and fifos a temporary copy, which can seek."""
+    return reading(url) if storage.is_repeatable(url) else _copy(storage.open_read(url), url)
 
 
 def version(file: io.BufferedReader) -> str:
@@ -89,6 +97,8 @@ class _RangedFile(io.RawIOBase):
         self._position = 0
         self._input: RangedInput | None = None
         self._at = 0  # of _input
+        self._tail = b""
+        self.failure: Exception | None = None  # the last one, which a library may have replaced by its own
         self._owner = os.getpid()
 
     @property
@@ -115,14 +125,25 @@ class _RangedFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        try:
+            return self._readinto(buffer)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _readinto(self, buffer: memoryview) -> int:
         if self._position >= self._size:
             return 0
+        if self._position >= self._size - TAIL and (self._tail or self._at != self._position):
+            return self._from_tail(buffer)
         if self._owner != os.getpid():  # the connection belongs to the parent process
             self._input, self._owner = None, os.getpid()
-        if self._input is None or self._at != self._position:
+        if self._input is None or not 0 <= self._position - self._at <= NEAR:
             self._stop()
             self._input = RangedInput(self._source, self._position, FIRST, self._size, self._version)
+            self._at = self._position
         try:
+            self._pass()
             count = self._input.readinto(memoryview(buffer).cast("B"))
         except BaseException:
             self._stop()  # a later read begins with a new request
@@ -130,6 +151,26 @@ class _RangedFile(io.RawIOBase):
         self._position += count
         self._at = self._position
         return count
+
+    def _from_tail(self, buffer: memoryview) -> int:
+        """Read from the last bytes of the object, which are requested once."""
+        begin = max(self._size - TAIL, 0)
+        self._tail = self._tail or fetched(
+            self._source.url, begin, self._size, self.version, "was replaced while it was being read"
+        )
+        data = self._tail[self._position - begin :][: len(buffer)]
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def _pass(self) -> None:
+        """Drop the bytes up to the position."""
+        assert self._input is not None
+        while self._at < self._position:
+            dropped = self._input.readinto(memoryview(bytearray(min(self._position - self._at, BUFFER))))
+            if not dropped:
+                raise StorageError("ended before its size", url=self._source.url, offset=self._at)
+            self._at += dropped
 
     def close(self) -> None:
         self._stop()
@@ -199,6 +240,7 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         self._pending = Pending(self, lambda: _Buffered(url, force))
         self._position = 0
         self._forgotten = False
+        self.failure: Exception | None = None  # the last one, which a library may have replaced by its own
 
     def writable(self) -> bool:
         """Tell that it can be written."""
@@ -211,7 +253,11 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
     def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
         """Add *data*; return its bytes. Raises: ValueError after `close`."""
         view = memoryview(data).cast("B")
-        self._pending.writer.write(view)
+        try:
+            self._pending.writer.write(view)
+        except Exception as error:
+            self.failure = error
+            raise
         self._position += view.nbytes
         return view.nbytes
 

@@ -13,15 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tartools.errors import StorageError
+from tartools.errors import NotFoundError, StorageError
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import EXISTS
 
 EXTRAS = {"azure": "azure", "sftp": "sftp", "scp": "sftp", "ssh": "sftp"}  # of tartools, to be installed besides
-
-
-class NotFoundError(StorageError):
-    """The URL does not exist."""
 
 
 @contextmanager

@@ -1,15 +1,11 @@
-"""Bytes of shards on servers: which requests bring those of many samples, and one such request."""
+"""Bytes of shards on servers: which requests bring those of many samples."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from tartools.errors import StorageError
-from tartools.storage.objects import object_at
-from tartools.storage.objects.retry import TransientError, setting, with_retries
 from tartools.tables.places import Piece
 
-REQUESTS = 32  # at once
 SPAN = 8 << 20  # bytes of one request
 GAP = 1 << 20  # bytes between two samples that one request may bring in vain
 WASTE = 0.1  # of the bytes of a request
@@ -45,35 +41,3 @@ def spans(rows: Piece) -> list[Span]:
         found.append(Span(number, begin, end, [index]))
         useful = end - begin
     return found
-
-
-def fetched(url: str, begin: int, end: int, version: str) -> bytes:
-    """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.versions`).
-
-    Raises: StorageError after the last try, and if the object is another one now.
-    """
-    size, _, tag = version.partition(" ")
-    source = object_at(url)
-    have = bytearray()
-
-    def attempt() -> bytes:
-        reply = source.get(begin + len(have), end, tag)
-        try:
-            if reply.version != tag or (reply.size is not None and str(reply.size) != size):
-                raise StorageError("was replaced since the table was made", url=url, offset=begin)
-            if reply.start != begin + len(have):
-                raise StorageError("the server ignored the range of the request", url=url, offset=begin)
-            while len(have) < end - begin and (data := reply.body.read(end - begin - len(have))):
-                have.extend(data)
-        finally:
-            reply.body.close()
-        if len(have) < end - begin:
-            raise TransientError("the connection was cut")
-        return bytes(have)
-
-    return with_retries(attempt, url)
-
-
-def requests_at_once() -> int:
-    """Return how many requests are made side by side: 32, or `TARTOOLS_READAHEAD` if that is set."""
-    return setting("TARTOOLS_READAHEAD", REQUESTS, REQUESTS)

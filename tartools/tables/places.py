@@ -51,6 +51,10 @@ class Piece:
         return int(self.numbers[index]), int(self.begins[index]), int(self.ends[index])
 
 
+class RowError(StorageError):
+    """A sample is not as its row says."""
+
+
 class Listing:
     """The shards that the table *url* names, by number: *urls*, *versions* (None if not known), which are *far*.
 
@@ -175,10 +179,10 @@ class Listing:
             self.far.append(not url.is_local or bool(url.read_command))
         return number
 
-    def failure(self, rows: Piece, index: int, what: str) -> StorageError:
+    def failure(self, rows: Piece, index: int, what: str) -> RowError:
         """Return the failure of the sample that row *index* of *rows* is about."""
         number, begin, _ = rows.place(index)
-        return StorageError(
+        return RowError(
             f"{what} (row {rows.row(index)} of {shown(self.table)}; {ADVICE})", url=self.urls[number], offset=begin
         )
 

@@ -65,6 +65,26 @@ def table_batches(
             shards.check()
 
 
+def row_batches(url: str, rows: range, account: Account) -> Iterator[Batch]:
+    """Yield the samples of *rows* of the table *url*, as `table_batches`. Other row groups are not read."""
+    done = 0
+    with source.opened(url) as table:
+        listing = Listing(url)
+        with closing(Shards(listing, account)) as shards:
+            for group, first, count in table.groups():
+                if first >= rows.stop or first + count <= rows.start:
+                    continue
+                for found in table.batches(COLUMNS, groups=[group]):
+                    low, high = max(0, rows.start - first), min(len(found), rows.stop - first)
+                    if low < high:
+                        yield from shards.samples(listing.piece(found, first).part(low, high))
+                        done += high - low
+                    first += len(found)
+            if done != len(rows):
+                raise TarFormatError(f"this table is damaged: it has {done} of {len(rows)} rows", url=url)
+            shards.check()
+
+
 def _samples(shards: Shards, rows: TableColumns, low: int, high: int) -> Iterator[Batch]:
     return shards.samples(rows.piece.part(low, high))
 

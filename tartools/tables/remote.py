@@ -12,11 +12,12 @@ from tartools.errors import StorageError, TarToolsError
 from tartools.samples.sample import Batch
 from tartools.storage import versions
 from tartools.storage.objects import object_at
+from tartools.storage.objects.fetching import fetched, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
+from tartools.storage.requests import Requests
 from tartools.tables.checking import Checker
-from tartools.tables.fetching import Span, fetched, requests_at_once, spans
+from tartools.tables.fetching import Span, spans
 from tartools.tables.places import Listing, Piece
-from tartools.tables.requests import Requests
 
 LARGE = 16 << 20  # bytes; a larger sample is read as a stream
 WINDOW = 32 << 20  # bytes of samples that are requested together

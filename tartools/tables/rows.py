@@ -57,7 +57,7 @@ class Block:
         groups = batch.groups
         if groups is None or groups.members is None or not self._add_alike(groups):
             for number, sample in enumerate(batch):
-                self._add_sample(sample, batch, number)
+                self.add_sample(sample, self._begin(sample, sample.members, batch, number))
 
     def add_facts(self, found: Iterable[Mapping[Fact, object]], first: int) -> None:
         """Add what was *found* of samples number *first* and on; what is not found of a sample is null."""
@@ -102,13 +102,12 @@ class Block:
             sizes.extend([0] * (len(self.keys) - len(sizes)))
         return offsets, sizes
 
-    def _add_sample(self, sample: Sample, batch: Batch, number: int) -> None:
-        members = sample.members
-        begin = self._begin(sample, members, batch, number)
+    def add_sample(self, sample: Sample, begin: int) -> None:
+        """Add *sample*, which is in the shard from byte *begin* on."""
         seen: set[bytes] = set()
         position = begin
-        for member in members:
-            data = position + member.data - member.start
+        for member in sample.members:
+            data = position + (member.data - member.start if member.head is None else len(member.head))
             position += member.stored
             field = split_path(member.path)[1]
             if field and field not in seen:

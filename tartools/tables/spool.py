@@ -26,12 +26,17 @@ class Spool:
         shards: unified.ShardNumbers,
         tmpdir: str | None = None,
     ) -> None:
+        self._shards = shards
         self._numbers = {url: shards.number(url, version) for url, version in versions.items()}
         self._file = scratch_file(tmpdir)
         self._fields: dict[bytes, None] = {}
         self._kinds: dict[Fact, kinds.Kind] = {(name, kind): kind or None for name, kind in facts}
         self.rows = 0
         self.counts: dict[str, int] = {}  # of rows, by URL
+
+    def know(self, url: str, version: str) -> None:
+        """Add the shard *url*, of this *version*."""
+        self._numbers[url] = self._shards.number(url, version)
 
     def add(self, block: bytes) -> None:
         """Add the rows of *block*: see `rows.blocks`. Raises: SampleError for a key that is not UTF-8."""

@@ -2,6 +2,8 @@
 
 import io
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from tartools.errors import TarFormatError
@@ -13,6 +15,8 @@ LOOKED_AT = 1 << 20  # bytes that are searched for a header
 MOST = 1000  # members that are read to find the start of a group
 WINDOW = 1 << 13  # bytes that are read for the headers of a member
 
+Read = Callable[[int, int], bytes]  # how many bytes, and from which on; gives fewer only at the end
+
 
 class Cut(NamedTuple):
     """An offset in a file, in bytes, and the key of the group that begins at it."""
@@ -21,34 +25,35 @@ class Cut(NamedTuple):
     key: bytes
 
 
-def find_cut(file: io.FileIO, near: int) -> Cut | None:
-    """Return an offset after byte *near* of *file* at which a group of members seems to begin; None if none is found.
+def find_cut(source: io.FileIO | Read, near: int) -> Cut | None:
+    """Return an offset after byte *near* of *source* at which a group of members seems to begin; None if none is found.
 
-    It may be wrong, because a payload can hold bytes that look like members. The worker that reads the part before it
-    verifies it: that part must end exactly at this offset, and with another key.
+    It is looked for in 1 MiB. It may be wrong, because a payload can hold bytes that look like members. The worker that
+    reads the part before it verifies it: that part must end exactly at this offset, and with another key.
 
     Holds: 1 MiB.
     """
+    read = partial(os.pread, source.fileno()) if isinstance(source, io.FileIO) else source
     near = -(-near // BLOCK) * BLOCK
-    window = os.pread(file.fileno(), LOOKED_AT, near)
+    window = read(LOOKED_AT, near)
     at = window.find(b"ustar")
     while at >= 0:
         if at % BLOCK == MAGIC.start:
-            found = _next_group(file, near + at - MAGIC.start)
+            found = _next_group(read, near + at - MAGIC.start)
             if found is not None:
                 return found
         at = window.find(b"ustar", at + 1)
     return None
 
 
-def _next_group(file: io.FileIO, position: int) -> Cut | None:
+def _next_group(read: Read, position: int) -> Cut | None:
     """Return the start of the first group after that of the second member from *position* on.
 
     The first member is skipped, because *position* may be after its extended headers. None if the bytes are no members.
     """
     keys: list[bytes] = []
     for _ in range(MOST):
-        held = os.pread(file.fileno(), WINDOW, position)
+        held = read(WINDOW, position)
         try:
             header = read_full_header(memoryview(held), 0, {})
         except TarFormatError:

@@ -7,7 +7,7 @@ TABLE = "tarcreate makes samples of a TSV or CSV table"
 
 # first bytes of a file -> what it is, advice
 FOREIGN = (
-    (b"PK\x03\x04", "a zip archive", CONVERTED),
+    (b"PK\x03\x04", "a zip archive", "tarcreate --zip FILE makes a tar archive of it"),
     (b"PK\x05\x06", "an empty zip archive", ""),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", CONVERTED),
     (b"Rar!\x1a\x07", "a RAR archive", CONVERTED),
@@ -30,7 +30,7 @@ def no_tar(head: bytes) -> str:
     r"""Return the message for an input that begins with *head* and is not a tar archive: what it is, and advice.
 
     >>> no_tar(b"PK\x03\x04")
-    'this is not a tar archive but a zip archive (bsdtar -cf - @FILE makes a tar archive of it)'
+    'this is not a tar archive but a zip archive (tarcreate --zip FILE makes a tar archive of it)'
     """
     for magic, what, help in FOREIGN:
         if head[: len(magic)].lower() == magic.lower():

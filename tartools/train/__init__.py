@@ -11,10 +11,21 @@ from __future__ import annotations
 from importlib import import_module
 
 _MODULES = {
+    "ObjectStream": "objects",
+    "Objects": "objects",
     "Order": "order",
+    "StorageReader": "distributed",
+    "StorageWriter": "distributed",
     "TableDataset": "table",
+    "WebDataset": "webdataset",
+    "ZipDataset": "zips",
+    "checkpoint": "",
     "chosen": "fields",
+    "list_urls": "objects",
     "loader": "loading",
+    "open_urls": "objects",
+    "pack": "packing",
+    "samples": "stream",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604
@@ -23,6 +34,8 @@ __all__ = [*_MODULES]  # noqa: PLE0604
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'tartools.train' has no attribute {name!r}")
+    if not _MODULES[name]:  # itself a module
+        return import_module(f"tartools.train.{name}")
     return getattr(import_module(f"tartools.train.{_MODULES[name]}"), name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from torch.utils.data import Sampler
 
 from tartools.errors import byte_size, several
 from tartools.train import layouts
+from tartools.train.ranks import this_rank
 
 CHUNK = 1 << 13  # positions that are computed at once
 SHUFFLES = ("global", "blocks", None)
@@ -193,7 +193,7 @@ class Order(Sampler[Any]):
 
     def _shared(self) -> tuple[int, Steps]:
         """Return this rank, and how the rest of the epoch is shared."""
-        rank, world = self._rank or _this_rank()
+        rank, world = self._rank or this_rank()
         size = self.batch_size or 1
         steps = Steps(self._done, self._layout.length, world, size, self.drop_last, self.batch_size is None)
         return rank, steps
@@ -266,12 +266,3 @@ class _Run(Iterator[Any]):
             rows = rows_at(np.arange(low, high), self._seed, self._epoch).tolist()
             if rows:
                 yield from rows if steps.single else [rows]
-
-
-def _this_rank() -> tuple[int, int]:
-    """Return rank and number of ranks of this process."""
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -23,6 +23,17 @@ def tartools(path: str) -> tuple[int, int]:
     return samples, size
 
 
+def stream(path: str) -> tuple[int, int]:
+    """Read as training does: each sample as a dict with all of its fields."""
+    from tartools.train import samples as read
+
+    samples = size = 0
+    for sample in read(path):
+        samples += 1
+        size += len(sample["cls"])
+    return samples, size
+
+
 def tarfile(path: str) -> tuple[int, int]:
     """Read with Python's tarfile, which knows no samples: those that have the field are counted."""
     import tarfile
@@ -87,6 +98,6 @@ def files(path: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    every = (tartools, tarfile, webdataset, select, mix, files)
+    every = (tartools, stream, tarfile, webdataset, select, mix, files)
     readers = {each.__name__: each for each in every}
     print(*readers[sys.argv[1]](sys.argv[2]))  # noqa: T201

@@ -290,6 +290,22 @@ def reading(name: str, rounds: int) -> Work:
     )
 
 
+def streaming() -> Work:
+    """Go through small samples as dicts of all their fields, as training does, in one process."""
+
+    def line(library: str, name: str, rounds: int = 0) -> Line:
+        imports = 'python -c "import torch, webdataset, tartools"'
+        return Line(name, f'python -P "$READERS" {library} "$B"', less=imports, rounds=rounds, of="B")
+
+    return Work(
+        "stream-B",
+        line("stream", "tartools.train.samples"),
+        (line("webdataset", "webdataset", 2),),
+        (Goal(1 / 6, "webdataset"),),
+        'test "$(python -P "$READERS" stream "$B")" = "$(python -P "$READERS" tartools "$B")"',
+    )
+
+
 def filtering() -> Work:
     """Choose a tenth of small samples by a value."""
     peer = 'python -P "$READERS" select "$B"'
@@ -426,6 +442,7 @@ WORKS = {
         *runs(),
         *tables(),
         *duplicates(),
+        streaming(),
         filtering(),
         joining(),
         mixing(),

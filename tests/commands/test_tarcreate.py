@@ -145,7 +145,7 @@ def test_a_password_in_a_plan_is_refused(run: Run) -> None:
         (("--key", "{nope}"), "not a template for keys"),
         (("--key", "{:z}"), "not a template for keys"),
         (("--format", "xls"), "not a format"),
-        (("--class", "cls"), "--class needs --folder"),
+        (("--class", "cls"), "--class needs --folder or --zip"),
         (("--exclude", "x"), "--exclude needs --folder"),
         (("--dots", "last"), "--dots needs --folder"),
         (("--folder", ".", "--dots", "middle"), "middle"),

@@ -10,7 +10,7 @@ import pytest
 
 from tartools.errors import StorageError
 from tartools.storage.objects import retry
-from tartools.tables.fetching import requests_at_once
+from tartools.storage.objects.fetching import requests_at_once
 from tartools.train import Order, TableDataset, loader
 from tests.conftest import Run, make_tar
 from tests.storage.objects.faults import Fault, FaultServer

@@ -80,7 +80,7 @@ CODES = {
     "table-damaged": Code(ERROR, "the table can't be read", TABLE),
     "table-stale": Code(ERROR, "a shard is another one than the table was made of", TABLE),
     "table-row": Code(ERROR, "a row says something else than its shard", TABLE),
-    "missing-shard": Code(ERROR, "a shard that the table lists is not there", "bring it back, or filter its rows out"),
+    "missing-shard": Code(ERROR, "the shard is not there, or can't be opened", "bring it back, or leave it out"),
 }
 
 SPECIAL = {  # kinds of members that carry no data -> code

@@ -11,6 +11,7 @@ from tartools.samples.sample import Sample, field_name
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.fields import Words, lacking, names
 from tartools.stages.checking.found import Summary
+from tartools.stages.checking.keys import Where, beside
 from tartools.stages.checking.samples import Decode, codes_of
 from tartools.tar import Member
 
@@ -88,11 +89,14 @@ class Fixing:
     """Decides about samples, in the order of the data set.
 
     Each sample has to have the fields *words*. With *unique*, the first sample of a key is kept, and of a field that a
-    sample has twice the first member. Holds: the members of samples whose other members have not come.
+    sample has twice the first member. *where* is that of `keys.compare`.
+
+    Holds: the members of samples whose other members have not come.
     """
 
-    def __init__(self, pending: Pending, words: Words, unique: bool, decode: Decode | None) -> None:
+    def __init__(self, pending: Pending, words: Words, unique: bool, decode: Decode | None, where: Where) -> None:
         self._pending = pending
+        self._where = where
         self._words = words
         self._unique = unique
         self._decode = decode
@@ -126,7 +130,8 @@ class Fixing:
         if action is not None and action.what == AGAIN:
             if self._unique:
                 return Verdict(None, left=1)
-            return Verdict(None, f"an earlier sample has this key, at byte {action.first[1]} (--unique drops this one)")
+            first = beside(self._where(*action.first), self._where(*place))
+            return Verdict(None, f"an earlier sample has this key, {first} (--unique drops this one)")
         if action is not None:
             parts = self._waiting.setdefault(action.first, [])
             parts.append(keep(sample))

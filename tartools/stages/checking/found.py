@@ -65,6 +65,10 @@ class Summary:
         self.combinations: dict[str, int] = {}
         self.places: dict[str, list[Place]] = {}
 
+    def lists(self, code: str) -> bool:
+        """Tell whether the place of one more finding of *code* would be remembered."""
+        return code not in self.findings or len(self.findings[code].places) < LISTED
+
     def note(self, code: str, place: Place, count: int = 1) -> None:
         """Add a finding, which may stand for several others."""
         known = self.findings.setdefault(code, Finding())

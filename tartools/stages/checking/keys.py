@@ -6,16 +6,19 @@ A record is the key, as `sortkeys.text_bytes` encodes it, then 20 bytes: twice t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice, repeat
 from operator import eq
 from struct import Struct
 
+from tartools.errors import shown
 from tartools.samples.combinations import text
 from tartools.samples.sortkeys import text_bytes
 from tartools.stages.checking.fields import names
 from tartools.stages.checking.found import DOUBTFUL, Place, Summary
+
+Where = Callable[[int, int], tuple[str, int]]  # input and byte of a sample -> its shard, and the byte there
 
 TAIL = Struct(">IQ8s")
 TOGETHER = 4096  # records that are compared at a time
@@ -76,12 +79,13 @@ def unpacked(record: bytes, combinations: dict[bytes, str]) -> tuple[int, int, b
     return shard >> 1, byte, record[: -TAIL.size - 2].replace(b"\0\xff", b"\0"), combinations.get(number, "")
 
 
-def judged(group: Sequence[tuple[int, int, bytes, str]]) -> Iterator[tuple[str, int]]:
+def judged(group: Sequence[tuple[int, int, bytes, str]], where: Where) -> Iterator[tuple[str, int]]:
     """Yield, for each of *group* but the first, its code, and the number of the sample that it belongs to."""
     fields = set(names(group[0][3]))
-    shards = {group[0][0]}
-    for shard, _, _, combination in group[1:]:
+    shards = {where(*group[0][:2])[0]}
+    for number, byte, _, combination in group[1:]:
         own = set(names(combination))
+        shard = where(number, byte)[0]
         same = shard in shards
         if fields.isdisjoint(own):
             fields |= own
@@ -92,21 +96,21 @@ def judged(group: Sequence[tuple[int, int, bytes, str]]) -> Iterator[tuple[str, 
 
 
 def compare(
-    groups: Iterable[list[tuple[int, int, bytes, str]]], summary: Summary
+    groups: Iterable[list[tuple[int, int, bytes, str]]], summary: Summary, where: Where
 ) -> Iterator[tuple[list[tuple[int, int, bytes, str]], list[tuple[str, int]]]]:
     """Add to *summary* what *groups* of samples with one key say; pass them on, each with what `judged` says.
 
+    *where* returns URL and byte of the sample at the byte of an input.
     Samples that are members of one are counted as one from now on.
     """
     wrong: dict[str, set[tuple[int, int]]] = {}
     for group in groups:
-        verdicts = list(judged(group))
+        verdicts = list(judged(group, where))
         parts = [group[0]]
         for (code, other), each in zip(verdicts, group[1:], strict=True):
             shard, byte, key, _ = each
-            first = group[0]
-            what = f"also at byte {first[1]}" + ("" if first[0] == shard else " of input {}")
-            summary.note(code, Place(shard, byte, text(key), what.replace("{}", str(first[0]))))
+            what = f"also {beside(where(*group[0][:2]), where(shard, byte))}" if summary.lists(code) else ""
+            summary.note(code, Place(shard, byte, text(key), what))
             if not other:
                 parts.append(each)
         if len(parts) > 1:
@@ -122,6 +126,17 @@ def compare(
             summary.samples -= len(parts) - 1
         yield group, verdicts
     forget(summary, wrong)
+
+
+def beside(place: tuple[str, int], own: tuple[str, int]) -> str:
+    """Return in words where *place* is, a shard and a byte of it, for a message about the sample at *own*.
+
+    >>> beside(("a.tar", 0), ("a.tar", 512)), beside(("a.tar", 0), ("b.tar", 0)), beside(("a.tar", 0), ("a.tar", 0))
+    ('at byte 0', 'at byte 0 of a.tar', 'in another row of a table')
+    """
+    if place == own:
+        return "in another row of a table"
+    return f"at byte {place[1]}" + ("" if place[0] == own[0] else f" of {shown(place[0])}")
 
 
 def forget(summary: Summary, wrong: dict[str, set[tuple[int, int]]]) -> None:

@@ -19,7 +19,7 @@ from tartools.tar.header import MAGIC, SIZE, SIZES, TYPE, Records, checksum_matc
 from tartools.tar.nottar import no_tar
 
 WINDOW = 1 << 13  # bytes that are read for a header
-SEARCHED = 1 << 20  # bytes that are searched for a header at a time
+SEARCHED = 1 << 20  # bytes that are searched for a header at a time, at most
 TYPES = b"\x000123456789DgxXLKMSV"  # type flags of headers
 PAX = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax header
 
@@ -205,8 +205,9 @@ class _Walk:
 
     def search(self, start: int) -> int | None:
         """Return where the first header from byte *start* on is, whose checksum is right; None if there is none."""
+        size = WINDOW  # usually the next header is near
         while start < self.size:
-            held = self.read(start, SEARCHED)
+            held = self.read(start, size)
             at = held.find(b"ustar")
             while at >= 0:
                 begin = at - MAGIC.start
@@ -214,8 +215,9 @@ class _Walk:
                 if begin >= 0 and len(block) == BLOCK and is_header(block):
                     return start + begin
                 at = held.find(b"ustar", at + 1)
-            if len(held) < SEARCHED:
+            if len(held) < size:
                 return None
+            size = min(4 * size, SEARCHED)
             start += len(held) - 2 * BLOCK
         return None
 

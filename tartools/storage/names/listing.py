@@ -151,4 +151,5 @@ def _file(path: str) -> Listed:
         about = os.stat(path)
     except OSError:
         return Listed(local_url(path), None, None)
-    return Listed(local_url(path), about.st_size if stat.S_ISREG(about.st_mode) else None, about.st_mtime)
+    size = about.st_size if stat.S_ISREG(about.st_mode) else None
+    return Listed(local_url(path), size, about.st_mtime, str(about.st_mtime_ns))

@@ -20,11 +20,10 @@ from urllib.parse import quote, urlencode
 import requests
 import urllib3
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
 from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import (
-    NotFoundError,
     drain,
     payload,
     range_header,
@@ -285,17 +284,22 @@ class _Multipart:
         drain(response)
 
 
+def _listed_version(place: _Location, entry: Mapping[str, Any]) -> str:
+    """Return the version of *entry* of a listing, as `AisObject` gives it: behind the cluster it is not listed."""
+    return entry.get("checksum", "") if place.provider == "ais" else ""
+
+
 def page(prefix: str, token: str, after: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*, and have its query; see `contract.Store`."""
     place = _parsed(prefix)
     uuid, more = json.loads(token) if token else ("", "")
-    value = {"prefix": place.name, "props": "name,size", "uuid": uuid, "continuation_token": more}
+    value = {"prefix": place.name, "props": "name,size,checksum", "uuid": uuid, "continuation_token": more}
     response = _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", value)
     if response.status_code != 200:
         raise _status_error(response, prefix, "list")
     found = read_json(response, prefix)
     entries = [
-        Listed(place.url(entry["name"]), int(entry.get("size") or 0), None)
+        Listed(place.url(entry["name"]), int(entry.get("size") or 0), None, _listed_version(place, entry))
         for entry in found.get("entries") or ()
         if not (flat and "/" in entry["name"][len(place.name) :])
     ]

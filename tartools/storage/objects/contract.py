@@ -46,11 +46,15 @@ class Reply(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object in a store: its URL, bytes, and time of its last change in seconds since 1970; None if unknown."""
+    """An object in a store: its URL, bytes, and time of its last change in seconds since 1970; None if unknown.
+
+    *version* is what `Reply` has, of a file its mtime in ns; "" if the listing does not tell.
+    """
 
     url: str
     size: int | None
     modified: float | None
+    version: str = ""
 
 
 class Page(NamedTuple):

@@ -18,10 +18,10 @@ from google.auth import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
 from tartools.storage.objects.contract import Listed, Page, Reply
-from tartools.storage.objects.http import NotFoundError, drain, payload, range_header, read_all, read_json, read_short
+from tartools.storage.objects.http import drain, payload, range_header, read_all, read_json, read_short
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.streams import EXISTS
@@ -142,15 +142,14 @@ class GsObject:
 
 def _listed(url: str, about: dict[str, Any]) -> Listed:
     size, updated = about.get("size"), about.get("updated")
-    return Listed(
-        url, None if size is None else int(size), datetime.fromisoformat(updated).timestamp() if updated else None
-    )
+    changed = datetime.fromisoformat(updated).timestamp() if updated else None
+    return Listed(url, None if size is None else int(size), changed, about.get("generation", ""))
 
 
 def page(prefix: str, token: str, after: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*; see `contract.Store`."""
     bucket, start = _parsed(prefix)
-    query = {"prefix": start, "maxResults": str(PAGE), "fields": "items(name,size,updated),nextPageToken"}
+    query = {"prefix": start, "maxResults": str(PAGE), "fields": "items(name,size,updated,generation),nextPageToken"}
     if flat:
         query["delimiter"] = "/"
     if token:

@@ -22,7 +22,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import exceptions
 
-from tartools.errors import StorageError
+from tartools.errors import NotFoundError, StorageError
 from tartools.storage.objects import contract
 from tartools.storage.objects.contract import NoPermissionError, Reply
 from tartools.storage.objects.retry import TransientError, timeouts
@@ -51,10 +51,6 @@ def session(kind: str, make: Callable[[], requests.Session] = requests.Session) 
             made.headers.update({"User-Agent": "tartools", "Accept-Encoding": "identity"})
             _sessions[key] = made
         return _sessions[key]
-
-
-class NotFoundError(StorageError):
-    """The object does not exist; as far as the server says, its bucket does."""
 
 
 class Payload:
@@ -221,7 +217,9 @@ def status_error(
     if status in (404, 410):
         if what != "read":
             return StorageError(f"cannot {what}: not found ({code})", url=url)
-        return NotFoundError("was deleted while it was being read" if pinned else "no such object", url=url)
+        if pinned:
+            return StorageError("was deleted while it was being read", url=url)
+        return NotFoundError("no such object", url=url)
     if status == 412:
         existing = EXISTS
         return StorageError(existing if what == "write" else "was replaced while it was being read", url=url)

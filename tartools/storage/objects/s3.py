@@ -195,7 +195,7 @@ def page(prefix: str, token: str, after: str, flat: bool) -> Page:
     with translated_errors(prefix, "list"):
         answer = client().list_objects_v2(**options)
     entries = [
-        Listed(f"s3://{bucket}/{found['Key']}", found["Size"], found["LastModified"].timestamp())
+        Listed(f"s3://{bucket}/{found['Key']}", found["Size"], found["LastModified"].timestamp(), found.get("ETag", ""))
         for found in answer.get("Contents", ())
     ]
     return Page(entries, answer.get("NextContinuationToken", ""))

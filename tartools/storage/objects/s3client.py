@@ -14,7 +14,7 @@ from botocore import exceptions
 from botocore.config import Config
 from urllib3 import exceptions as http
 
-from tartools.errors import StorageError, concealed
+from tartools.errors import NotFoundError, StorageError, concealed
 from tartools.storage.objects.contract import NoPermissionError
 from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.streams import EXISTS
@@ -130,8 +130,9 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
     if name == "NoSuchBucket":
         return StorageError(f"no such bucket: {bucket_and_key(url)[0]}", url=url)
     if name in ABSENT:
-        gone = "was deleted while it was being read"
-        return StorageError(gone if pinned else "no such object", url=url)
+        if pinned:
+            return StorageError("was deleted while it was being read", url=url)
+        return NotFoundError("no such object", url=url)
     if name == "NoSuchUpload":
         return StorageError("the server has dropped the upload", url=url)
     if name == "RequestTimeTooSkewed":

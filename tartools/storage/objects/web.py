@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 from requests.structures import CaseInsensitiveDict
 
 from tartools.errors import StorageError, UsageError
+from tartools.storage.objects import quick
 from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import (
     Payload,
@@ -66,6 +68,7 @@ class WebObject:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._quick = True  # until it is redirected, or needs what only `requests` has
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`."""
@@ -73,7 +76,12 @@ class WebObject:
         if version:
             name, _, value = version.partition(": ")
             headers[name] = value
-        response = self.request("GET", headers)
+        response: Any = None
+        if self._quick and version and end is not None:
+            response = quick.answer(self.url, self.url, headers)
+        if response is None:
+            response = self.request("GET", headers)
+            self._quick = not version and not response.history
         if response.status_code not in (200, 206, 416):
             raise status_error(response, self.url, pinned=bool(version))
         return reply(response, self.url, start, _version(response.headers))
@@ -93,7 +101,8 @@ class WebObject:
         if status not in (200, 204):
             raise status_error(response, self.url)
         drain(response)
-        return Listed(self.url, content_length(response), parse_date(response.headers.get("Last-Modified", "")))
+        about = response.headers
+        return Listed(self.url, content_length(response), parse_date(about.get("Last-Modified", "")), _version(about))
 
     def request(self, method: str, headers: dict[str, str] | None = None) -> requests.Response:
         """Return the response to one request without a body."""

@@ -84,12 +84,16 @@ def _action(request: Request) -> tuple[str, Any]:
     return message.get("action", ""), message.get("value")
 
 
+def _checksum(bucket: Bucket, name: str) -> str:
+    return bucket.version(name).etag.rjust(32, "0")
+
+
 def _get(request: Request, bucket: Bucket, name: str) -> Answer:
     version = bucket.version(name)
     headers = {
         "ais-version": str(version.generation),
         "ais-checksum-type": "md5",
-        "ais-checksum-value": version.etag.rjust(32, "0"),
+        "ais-checksum-value": _checksum(bucket, name),
         "ais-atime": "1700000000000000001",
         "ais-present": "true",
         "Content-Type": "application/octet-stream",
@@ -142,5 +146,7 @@ def _list(request: Request, bucket: Bucket) -> Answer:
         packed = {"UUID": "list1", "ContinuationToken": found.next, "Flags": 0, "Entries": rows or None}
         return Answer(200, {"Content-Type": MSGPACK}, msgpack.encode(packed))
     entries = [{"name": name} | ({"size": str(size)} if size else {}) for name, size in sizes]
+    if "checksum" in value.get("props", ""):
+        entries = [entry | {"checksum": _checksum(bucket, entry["name"])} for entry in entries]
     text = {"uuid": "list1", "continuation_token": found.next, "flags": 0, "entries": entries or None}
     return Answer(200, JSON, json.dumps(text).encode())

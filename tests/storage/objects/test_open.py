@@ -44,6 +44,8 @@ def here(
     """Return a server that this process finds, which asks it for small ranges."""
     server = Inside(faulty, tmp_path, monkeypatch, capfdbinary).server
     monkeypatch.setattr(files, "FIRST", FIRST)
+    monkeypatch.setattr(files, "TAIL", 2000)
+    monkeypatch.setattr(files, "NEAR", 2000)
     monkeypatch.setattr(ranges, "RANGE", RANGE)
     return server
 
@@ -360,8 +362,10 @@ def test_the_end_of_a_huge_object_costs_one_range(scheme: str, here: FaultServer
         assert file.read() == bytes(24) + DATA[:1000]
         asked = [request.headers["range"] for request in here.asked("GET")]
         assert asked[:1] == ["bytes=0-0"]
-        assert sum(int(a.partition("-")[2]) + 1 - int(a[6:].partition("-")[0]) for a in asked) == 1 + 1024
-        assert len(asked) == 1 + 3  # 300, 600 and 124 bytes: ranges double, from 256 KiB on outside of this test
+        assert asked[1:] == [f"bytes={size - files.TAIL}-{size - 1}"]
+        file.seek(-files.TAIL, os.SEEK_END)
+        assert file.read(10) == bytes(10)  # kept
+        assert len(here.asked("GET")) == 1 + 1
         file.seek(size // 2)
         assert file.read(10) == bytes(10)
     here.objects.clear()
@@ -377,10 +381,13 @@ def test_the_first_range_is_a_quarter_of_a_megabyte(scheme: str, here: FaultServ
         file.seek(-1024, os.SEEK_END)
         assert file.read() == DATA[-1024:]
         end = 20 * len(DATA)
-        assert [r.headers["range"] for r in here.asked("GET")][1:] == [f"bytes={end - 1024}-{end - 1}"]
+        assert [r.headers["range"] for r in here.asked("GET")][1:] == [f"bytes={end - (64 << 10)}-{end - 1}"]
         file.seek(1000)
         assert file.read(10) == DATA[1000:1010]
         assert here.asked("GET")[-1].headers["range"] == f"bytes=1000-{1000 + (256 << 10) - 1}"
+        file.seek(300_000)
+        assert file.read(10) == (DATA * 3)[300_000:300_010]
+        assert [r.start for r in here.asked("GET")] == [0, end - (64 << 10), 1000, 1000 + (256 << 10)]  # read on
 
 
 @each

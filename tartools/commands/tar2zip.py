@@ -1,0 +1,54 @@
+r"""Write samples to a zip file.
+
+Reads the samples of each SHARD, or those that a table lists, and writes their members to one zip file, in their order.
+Payloads are stored as they are, so that programs can read any member by itself; --deflate compresses each of them,
+which makes text smaller, but not pictures. tarcreate --zip makes samples of a zip file again, with the same names and
+payloads.
+
+All members have mode 0644 and the date 1980-01-01, so that the same samples give the same bytes. The file has 64-bit
+sizes where it needs them. Two members of one name are an error, and so is a name that is not UTF-8.
+
+A member above 16 MiB is held in a temporary file. The list of members, which ends the file, takes some 500 bytes of
+memory for each.
+
+Examples:
+  Make a zip file from shards:
+    tar2zip 'train-*.tar' -o train.zip
+  Compress what can be compressed:
+    tar2zip --deflate captions.tar -o captions.zip
+  Take 1,000 samples of a table, without copying them to a shard first:
+    tarcat --shuffle 10000 -c 1000 train.parquet | tar2zip -o s3://bucket/some.zip
+"""
+
+import os
+from typing import Annotated
+
+from tartools import cli, storage
+from tartools.cli import Option
+from tartools.errors import UsageError
+from tartools.samples.account import Account
+from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.storage.names.expand import expand
+
+
+class ZipOutput(cli.Group):
+    """The zip file to write."""
+
+    url: cli.Url = "-"
+    force: cli.Force = False
+    deflate: Annotated[bool, Option("--deflate", help="Compress each member.")] = False
+
+
+@cli.command(__doc__)
+def tar2zip(account: Account, source: cli.Inputs, output: ZipOutput) -> None:
+    """Run the command."""
+    from tartools.formats.zipwrite import write_zip
+
+    urls = expand(*source.named)
+    storage.check_output(output.url, output.force, urls)
+    if output.url == "-" and os.isatty(1):
+        raise UsageError("stdout is a terminal, which cannot show a zip file: use -o FILE, > FILE or a pipe")
+    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
+    with closing_upstream(samples), storage.writing(output.url, output.force) as sink:
+        write_zip(samples, sink, account, output.deflate)
+        account.check()

@@ -1,0 +1,77 @@
+"""The contents of many files and objects that were listed, in order, with requests side by side."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from tartools.errors import StorageError
+from tartools.storage.local import path_of
+from tartools.storage.objects.contract import Listed
+from tartools.storage.objects.fetching import fetched
+from tartools.storage.objects.retry import setting
+from tartools.storage.requests import Requests
+from tartools.storage.url import Url
+from tartools.storage.versions import file_version
+
+AT_ONCE = 64  # requests
+HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
+REPLACED = "was replaced since it was listed"
+
+
+def contents(entries: Iterable[Listed]) -> Iterator[bytes]:
+    """Yield all bytes of each of *entries*, whose sizes are known, in order.
+
+    Up to 64 requests are made at once, or `TARTOOLS_READAHEAD` if that is set. Holds: up to 256 MiB, or one object.
+
+    Raises: StorageError if one can't be read, or is not the one that was listed.
+    """
+    most = requests_at_once()
+    waiting: deque[tuple[int, Callable[[], bytes]]] = deque()
+    held = 0
+    for entry in entries:
+        size = entry.size or 0
+        while waiting and (len(waiting) >= most or held + size > HELD):
+            taken, answer = waiting.popleft()
+            held -= taken
+            yield answer()
+        task = partial(content_of, entry)
+        waiting.append((size, task if Url(entry.url).is_local else requests().ask(task)))
+        held += size
+    while waiting:
+        yield waiting.popleft()[1]()
+
+
+def content_of(entry: Listed) -> bytes:
+    """Return all bytes of *entry*. Raises: as `contents`."""
+    version = f"{entry.size} {entry.version}"
+    if not Url(entry.url).is_local:
+        return fetched(entry.url, 0, entry.size or 0, version, REPLACED)
+    try:
+        with open(path_of(entry.url), "rb", buffering=0) as file:
+            before = file_version(os.fstat(file.fileno()))
+            data = file.readall()
+            after = file_version(os.fstat(file.fileno()))
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=entry.url) from error
+    if before != version or after != version or len(data) != entry.size:
+        raise StorageError(REPLACED, url=entry.url)
+    return data
+
+
+def requests_at_once() -> int:
+    """Return how many requests for whole objects are made side by side."""
+    return setting("TARTOOLS_READAHEAD", AT_ONCE, AT_ONCE)
+
+
+def requests() -> Requests:
+    """Return the threads of this process that make requests for whole objects. A fork has its own."""
+    return _requests_of(os.getpid())
+
+
+@functools.cache
+def _requests_of(process: int) -> Requests:
+    return Requests(requests_at_once())

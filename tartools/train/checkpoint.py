@@ -1,0 +1,53 @@
+"""Checkpoints at any URL, for `torch.save` and `torch.load`.
+
+    with tartools.train.checkpoint.writer("s3://bucket/run/model.pt") as file:
+        torch.save(model.state_dict(), file)
+    with tartools.train.checkpoint.reader("s3://bucket/run/model.pt") as file:
+        model.load_state_dict(torch.load(file, weights_only=True))
+
+For torch.distributed.checkpoint there are `tartools.train.StorageWriter` and `StorageReader`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tartools.storage import files
+from tartools.storage.files import WritableFile
+
+
+@contextmanager
+def writer(url: str) -> Iterator[WritableFile]:
+    """Give a file that makes *url*, or replaces it, when the block has ended well.
+
+    An exception in the block, a kill, a full disk leave what was there before. In stores parts are sent while the next
+    one is written.
+
+    Holds: up to 5 parts of 16 MiB. Raises: StorageError.
+    """
+    with WritableFile(url, force=True) as file, _told(file):
+        yield file
+
+
+@contextmanager
+def reader(url: str) -> Iterator[io.BufferedReader]:
+    """Give *url* as a file that can seek: of a store in ranges, read ahead side by side, all of one version.
+
+    Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read.
+    """
+    with files.reading(url) as file, _told(file.raw):
+        yield file
+
+
+@contextmanager
+def _told(file: object) -> Iterator[None]:
+    """Raise why *file* failed, where torch raises an error of its own after that, without the URL."""
+    try:
+        yield
+    except Exception as error:
+        failure: Exception | None = getattr(file, "failure", None)
+        if failure is None or failure is error:
+            raise
+        raise failure from None

@@ -1,0 +1,180 @@
+"""Checkpoints of `torch.distributed.checkpoint` (DCP) at any URL.
+
+    dcp.save(state, storage_writer=tartools.train.StorageWriter("s3://bucket/run/step-100"))
+    dcp.load(state, storage_reader=tartools.train.StorageReader("s3://bucket/run/step-100"))
+
+The files are those that torch writes to a folder, which its own FileSystemReader reads: one of data for each rank, and
+`.metadata`, which names them. Data has new names in each save, and `.metadata` is replaced last, at once: so a save
+that fails leaves the checkpoint that was there. As everywhere in DCP, `.metadata` is unpickled: load what you trust.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import logging
+import os
+import pickle
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import IO, Any
+
+from torch.distributed.checkpoint.filesystem import (
+    CURRENT_DCP_VERSION,
+    FileSystemReader,
+    FileSystemWriter,
+    _StorageInfo,
+    _StoragePrefix,
+)
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from tartools import storage
+from tartools.errors import StorageError, UsageError
+from tartools.storage.names.listing import ls
+from tartools.storage.url import Url
+from tartools.train import checkpoint
+
+DATA = ".distcp"
+
+_log = logging.getLogger("tartools.train")
+
+
+class _Files:
+    """What torch's reader and writer ask of a file system."""
+
+    def create_stream(self, path: str, mode: str) -> AbstractContextManager[Any]:
+        """Give the file *path*; one that is written appears at the end of the block."""
+        return checkpoint.reader(path) if mode == "rb" else checkpoint.writer(path)
+
+    def concat_path(self, path: str, name: str) -> str:
+        """Return the URL of the file *name* of the checkpoint *path*."""
+        return f"{path}/{name}"
+
+    def init_path(self, path: str | os.PathLike[str]) -> str:
+        """Return the URL of a checkpoint."""
+        return os.fspath(path).rstrip("/")
+
+    def mkdir(self, path: str) -> None:
+        """Make the folder *path*; stores have none."""
+        storage.make_directory(path)
+
+    def exists(self, path: str) -> bool:
+        """Tell whether the file *path* exists."""
+        return storage.exists(path)
+
+
+def _is_known(checkpoint_id: str | os.PathLike[str]) -> bool:
+    """Tell whether *checkpoint_id* is a URL that can be written."""
+    try:
+        Url(os.fspath(checkpoint_id)).module("write")
+    except (StorageError, UsageError):
+        return False
+    return True
+
+
+class StorageWriter(FileSystemWriter):
+    """Saves a checkpoint to *url*, a prefix of any scheme: `dcp.save(state, storage_writer=StorageWriter(url))`.
+
+    What is there is replaced, unless *overwrite* is False, when all ranks have saved; then data of older saves is
+    removed, where the store lists its objects. *thread_count* files of each rank are written side by side.
+
+    Holds: for each of these up to 5 parts of 16 MiB. Raises: as DCP does, CheckpointException with the StorageError.
+    """
+
+    def __init__(self, url: str | os.PathLike[str], *, thread_count: int = 1, overwrite: bool = True) -> None:
+        super().__init__("", thread_count=thread_count, overwrite=overwrite, sync_files=False)
+        self.fs: Any = _Files()
+        self.path: Any = self.fs.init_path(url)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Tell whether *checkpoint_id* is a URL that can be written."""
+        return _is_known(checkpoint_id)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Make the folder, and check that it may be written to. Raises: StorageError if there is a checkpoint."""
+        self.fs.mkdir(self.path)
+        if not self.overwrite and self._metadata_exists():
+            raise StorageError("there is a checkpoint already, and overwrite=False", url=self.path)
+        if self.use_collectives or self.rank is None:
+            return plan
+        return dataclasses.replace(plan, storage_data=self._prefix(self.rank))
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Give each rank's data a name that no save before has used."""
+        return [
+            plan if plan.storage_data is not None else dataclasses.replace(plan, storage_data=self._prefix(rank))
+            for rank, plan in enumerate(plans)
+        ]
+
+    def _prefix(self, rank: int) -> _StoragePrefix:
+        return _StoragePrefix(f"__{rank}_{self.save_id}_")
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write what this rank saves. Raises: StorageError, also if one of several threads has failed."""
+        written = super().write_data(plan, planner)
+        missing = len(plan.items) - len(written.value())
+        if missing:
+            raise StorageError(f"{missing} of {len(plan.items)} values were not written", url=self.path)
+        return written
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Let the checkpoint appear, and remove data of the one before."""
+        metadata.version = CURRENT_DCP_VERSION
+        metadata.storage_data = {one.index: one.storage_data for several in results for one in several}
+        metadata.storage_meta = self.storage_meta()
+        alone = None if self.use_collectives else self.rank
+        with self.fs.create_stream(self._get_metadata_path(alone), "wb") as file:
+            pickle.dump(metadata, file)
+        used = {info.relative_path for info in metadata.storage_data.values()}
+        try:
+            self._remove_others("__" if alone is None else f"__{alone}_", used)
+        except StorageError as error:
+            _log.warning("the checkpoint is saved, but data of an older one was not removed: %s", error)
+
+    def _remove_others(self, prefix: str, used: Iterable[str]) -> None:
+        url = Url(self.path)
+        if not url.is_local and not url.is_listed:
+            return
+        for name in [entry.url for entry in ls(f"{self.path}/{prefix}")]:
+            if name.endswith(DATA) and name.rpartition("/")[2] not in used:
+                storage.remove(name)
+
+
+class StorageReader(FileSystemReader):
+    """Loads a checkpoint from *url*, a prefix of any scheme: `dcp.load(state, storage_reader=StorageReader(url))`.
+
+    Values are read in the order in which they lie in their files, in ranges read ahead. Holds: the largest value twice.
+
+    Raises: as DCP does, CheckpointException with the StorageError.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        super().__init__("")
+        self.fs: Any = _Files()
+        self.path: Any = self.fs.init_path(url)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Tell whether *checkpoint_id* is a URL that can be read."""
+        return _is_known(checkpoint_id)
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Bring what is to be read into the order of the files."""
+
+        def place(item: Any) -> tuple[str, int]:
+            info = self.storage_data[item.storage_index]
+            return info.relative_path, info.offset
+
+        return dataclasses.replace(plan, items=sorted(plan.items, key=place))
+
+    def _slice_file(self, file: Any, sinfo: _StorageInfo) -> IO[bytes]:
+        """Return the bytes of one value: torch reads them from both ends, which would be many requests."""
+        file.seek(sinfo.offset)
+        data = file.read(sinfo.length)
+        if len(data) < sinfo.length:
+            raise StorageError("this file of a checkpoint is too short", url=f"{self.path}/{sinfo.relative_path}")
+        return io.BytesIO(data)

@@ -1,0 +1,76 @@
+"""The number of the epoch, which the worker processes of a loader have to agree on without asking each other."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+import weakref
+from contextlib import suppress
+from typing import Any
+
+KEPT = 64  # iterators that are remembered
+
+
+class Epochs:
+    """Counts epochs: each `iter` of a loader gets the next number, the same one in all of its workers.
+
+    torch starts workers anew in each epoch, as copies of a dataset that has never been used, and tells them a number
+    that is theirs alone: the seed of the iterator. A small temporary file says which epoch belongs to which seed; it is
+    removed with the object. A copy on another machine, which has no such file, counts for itself.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self._calls = 0  # of `take` in this process: workers that persist have the same seed in each epoch
+        self._local = first
+        file, self._path = tempfile.mkstemp(prefix="tartools-epochs-")
+        with os.fdopen(file, "w") as opened:
+            json.dump([first, {}], opened)
+        weakref.finalize(self, _remove, self._path, os.getpid())
+
+    def __deepcopy__(self, _memo: Any) -> Epochs:
+        return Epochs(self._exchange(None, None, False))
+
+    def set(self, epoch: int) -> None:
+        """Let the next epoch be number *epoch*."""
+        self._exchange(None, epoch, False)
+
+    def take(self, epoch: int | None = None) -> int:
+        """Return the number of the epoch that begins, *epoch* if it is given; the one after it is next."""
+        from torch.utils.data import get_worker_info
+
+        self._calls += 1
+        worker = get_worker_info()
+        key = None if worker is None else f"{worker.seed - worker.id} {self._calls}"
+        return self._exchange(key, epoch, True)
+
+    def _exchange(self, key: str | None, epoch: int | None, taken: bool) -> int:
+        """Return the epoch of *key*, or else *epoch*, or else the next; note that, and count on if it is *taken*."""
+        if not os.path.exists(self._path):
+            found = self._local if epoch is None else epoch
+            self._local = found + taken
+            return found
+        with open(self._path, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            following, known = json.load(file)
+            found = int(following if epoch is None else epoch)
+            if epoch is None and key in known:
+                found = int(known[key])
+            if taken and known.get(key) != found:
+                following = found + 1
+            elif not taken:
+                following = found
+            if key is not None:
+                known = dict([*((k, v) for k, v in known.items() if k != key), (key, found)][-KEPT:])
+            file.seek(0)
+            json.dump([following, known], file)
+            file.truncate()
+        return found
+
+
+def _remove(path: str, owner: int) -> None:
+    """Remove the file *path*, in the process that made it."""
+    if os.getpid() == owner:
+        with suppress(FileNotFoundError):
+            os.remove(path)

@@ -1,0 +1,177 @@
+"""`ZipDataset`: the samples of zip files for torch's DataLoader."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from tartools.errors import SampleError, StorageError
+from tartools.formats.zipped import Zipped
+from tartools.formats.zipread import LOCAL, Entry
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
+from tartools.storage import files
+from tartools.storage.names.expand import expand
+from tartools.storage.objects.fetching import fetched, requests_at_once
+from tartools.storage.requests import Requests
+from tartools.storage.streams import SharedFile
+from tartools.storage.url import Url
+from tartools.storage.versions import file_version, version_of
+from tartools.train.fields import Chooser, Decode, Fields
+
+SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
+GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
+
+
+class ZipDataset(Dataset[Any]):
+    """The samples of zip files, each by its number: a dataset for `torch.utils.data.DataLoader`.
+
+        data = tartools.train.ZipDataset("s3://bucket/photos.zip", fields=("jpg", "__key__"), decode="pil")
+
+    Adjacent members of a zip file with one key are a sample, as for `tarcreate --zip`, in the order of the file's
+    directory; `photos/a.jpg` alone is the sample `photos/a` with the field jpg. *urls* are names and patterns of local
+    files and objects. *fields*, *decode* and *transform* are those of `fields.Chooser`: without them a sample is a dict
+    of `__key__`, `__url__` and its fields as bytes.
+
+    Stored and deflated members are read, each sample with one request of its bytes, and the requests of a batch side by
+    side. Lengths and checksums are compared with the directory. It pickles as URLs and versions, and may be used in
+    forks, other processes and threads: each process opens the files for itself.
+
+    Holds: 120 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
+    damaged payloads; StorageError, also if a file is another one than when this was made; what `Chooser` raises.
+    """
+
+    def __init__(
+        self, urls: str | Sequence[str], fields: Fields = None, decode: Decode = None, transform: Any = None
+    ) -> None:
+        patterns = [urls] if isinstance(urls, str) else list(urls)
+        self.chooser = Chooser(fields, decode, transform)
+        self._zips = [_Zip(url, version_of(url)) for url in expand(patterns)]
+        account = Account()  # warnings go to `warnings`
+        for found in self._zips:
+            zipped = found.zipped()
+            if zipped.others:
+                name, kind = zipped.others[0]
+                raise SampleError(f"the member {name!r} is a {kind}, which has no payload", url=found.url)
+            zipped.report(account, True)
+        self._ends = np.array([*accumulate(len(found.zipped()) for found in self._zips)], np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, index: int) -> Any:
+        found, number = self._place(index)
+        return self.chooser(found.sample(number))
+
+    def __getitems__(self, indices: Iterable[int]) -> list[Any]:
+        """Return the samples *indices*, in this order."""
+        places = [self._place(index) for index in indices]
+        if all(found.is_local for found, _ in places):
+            return [self.chooser(found.sample(number)) for found, number in places]
+        requests = Requests(min(requests_at_once(), len(places)))
+        try:
+            answers = [requests.ask(_reading(found, number)) for found, number in places]
+            return [self.chooser(answer()) for answer in answers]
+        finally:
+            requests.close()
+
+    def _place(self, index: int) -> tuple[_Zip, int]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        index %= len(self)
+        place = int(self._ends.searchsorted(index, "right"))
+        return self._zips[place], index - (int(self._ends[place - 1]) if place else 0)
+
+
+def _reading(found: _Zip, number: int) -> Callable[[], Sample]:
+    return lambda: found.sample(number)
+
+
+class _Zip:
+    """The zip file *url* of this *version*; what it holds is read when it is needed, and not pickled."""
+
+    def __init__(self, url: str, version: str) -> None:
+        self.url = url
+        self.is_local = Url(url).is_local
+        self._version = version
+        self._zipped: Zipped | None = None
+        self._open: tuple[int, SharedFile] | None = None  # a process, and what it opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Zip, (self.url, self._version)
+
+    def zipped(self) -> Zipped:
+        """Return what the directory of the file says. Raises: StorageError if it is another file now."""
+        if self._zipped is None:
+            with files.reading(self.url) as file:
+                if files.version(file) != self._version:
+                    raise self._replaced()
+                self._zipped = Zipped(file, self.url)
+        return self._zipped
+
+    def sample(self, number: int) -> Sample:
+        """Return sample *number*."""
+        zipped = self.zipped()
+        begin, end = _span(zipped[number], zipped.directory.start)
+        return zipped.sample(cast(BinaryIO, _Window(self._read, begin, end)), number)
+
+    def _read(self, begin: int, end: int) -> bytes:
+        """Return bytes of the file. Raises: StorageError if it is another file now."""
+        if not self.is_local:
+            return fetched(self.url, begin, end, self._version)
+        file = self._file()
+        data = os.pread(file.fileno(), end - begin, begin)
+        while len(data) < end - begin and (more := os.pread(file.fileno(), end - begin - len(data), begin + len(data))):
+            data += more
+        if file_version(os.fstat(file.fileno())) != self._version:
+            raise self._replaced()
+        return data
+
+    def _file(self) -> SharedFile:
+        """Return the open local file: each process opens it for itself."""
+        if self._open is None or self._open[0] != os.getpid():
+            with files.reading(self.url) as file:
+                self._open = os.getpid(), SharedFile(os.dup(file.fileno()), "r")
+        return self._open[1]
+
+    def _replaced(self) -> StorageError:
+        return StorageError("was changed or replaced since this dataset was made", url=self.url)
+
+
+def _span(entries: list[Entry], most: int) -> tuple[int, int]:
+    """Return the bytes to read of a sample: all members, if they lie near each other, or else the first."""
+    ends = [entry.at + LOCAL.size + len(entry.raw) + SLACK + entry.packed for entry in entries]
+    for entry, end in zip(entries[1:], ends, strict=False):
+        if not -2 * SLACK <= entry.at - end <= GAP:
+            return entries[0].at, min(ends[0], most)
+    return entries[0].at, min(ends[-1], most)
+
+
+class _Window:
+    """Bytes *begin* to *end* of a file, read at once, and others as they are asked for; *fetch* reads them."""
+
+    def __init__(self, fetch: Callable[[int, int], bytes], begin: int, end: int) -> None:
+        self._fetch = fetch
+        self._begin, self._data = begin, fetch(begin, end)
+        self._position = begin
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte of the file."""
+        assert whence == io.SEEK_SET
+        self._position = place
+        return place
+
+    def read(self, count: int) -> bytes:
+        """Return the next *count* bytes of the file, fewer at its end."""
+        at = self._position - self._begin
+        data = self._data[at : at + count] if at >= 0 else b""
+        if len(data) < count:
+            data += self._fetch(self._position + len(data), self._position + count)
+        self._position += len(data)
+        return data

@@ -1,0 +1,197 @@
+"""tarcheck of tables, and tables of what is sound: the samples of the rows, in their order, and nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies
+
+from tartools.shards import gathering, workers
+from tests.archives import BLOCK, END, entry, pax
+from tests.commands.conftest import Inside
+from tests.commands.test_tarcheck import KEYS, OTHERS, SAMPLES, SIZE, SOUND, changed, sample, with_one, written
+from tests.conftest import Result, members_of
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+Check = Callable[..., dict[str, tuple[int, list[Any]]]]
+
+
+@pytest.fixture
+def check(inside: Inside) -> Check:
+    """Return a function that runs tarcheck --json; it returns count and places of each code."""
+
+    def check(*arguments: str) -> dict[str, tuple[int, list[Any]]]:
+        done = inside("tarcheck", "--json", *arguments)
+        found = json.loads(done.stdout)
+        assert (done.status, done.stderr) == (int(found["errors"] + found["warnings"] > 0), "")
+        findings = {each["code"]: (each["count"], each["places"]) for each in found["findings"]}
+        return {"": (found["samples"], [found["shards"]]), **findings}
+
+    return check
+
+
+def index(inside: Inside, *shards: str, to: str = "t.parquet") -> None:
+    assert inside("tarindex", "-f", "cls", *shards, "-o", to)[::2] == (0, "")
+
+
+def test_rows_are_compared_with_their_shards(check: Check, inside: Inside, tmp_path: Path) -> None:
+    written(tmp_path, [SOUND, OTHERS])
+    index(inside, "s0.tar", "s1.tar")
+    assert check("t.parquet") == {"": (15, [2])}
+    assert check("t.parquet", "s0.tar", "s1.tar") == {"": (15, [2])}  # each sample is read once
+    rows = pq.read_table(tmp_path / "t.parquet")
+    begins = rows.column("__begin__").to_pylist()
+    begins[3] += BLOCK
+    lie = rows.set_column(rows.schema.get_field_index("__begin__"), "__begin__", pa.array(begins, pa.uint64()))
+    pq.write_table(lie, tmp_path / "lie.parquet")
+    found = check("lie.parquet")
+    assert found[""] == (14, [2]) and found["table-row"][0] == 1
+    assert "(row 3 of lie.parquet" in found["table-row"][1][0]["what"]
+    (tmp_path / "s1.tar").unlink()
+    assert check("t.parquet")["missing-shard"] == (
+        1,
+        [{"shard": "t.parquet", "byte": None, "key": "", "what": "missing-shard: s1.tar"}],
+    )
+    (tmp_path / "s1.tar").write_bytes(OTHERS + bytes(512))
+    found = check("t.parquet")
+    assert found[""] == (12, [2]) and found["table-stale"][0] == 1
+    table = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(changed(100, b"~~~~~~~~", table)[:-8])
+    found = check("s0.tar", "t.parquet")
+    assert found["table-damaged"][0] == 1 and found["table-damaged"][1][0]["shard"] == "t.parquet"
+
+
+def test_only_what_the_rows_list_is_checked(check: Check, inside: Inside, tmp_path: Path) -> None:
+    written(tmp_path, [with_one(sample("z", txt=b"1")), OTHERS[: -len(END)] + SAMPLES[3] + END])
+    index(inside, "s0.tar", "s1.tar")
+    assert inside("tarfilter", "--fields-present", "cls", "t.parquet", "-o", "good.parquet").status == 0
+    assert {*check("t.parquet")} == {"", "missing-field", "key-in-two-shards"}
+    found = check("good.parquet")
+    place = {"shard": "s1.tar", "byte": 3 * SIZE, "key": "0003", "what": f"also at byte {3 * SIZE} of s0.tar"}
+    assert found == {"": (16, [2]), "key-in-two-shards": (1, [place])}
+    assert f"key 0003, also at byte {3 * SIZE} of s0.tar" in inside("tarcheck", "good.parquet").stdout.decode()
+    rows = pq.read_table(tmp_path / "good.parquet")
+    pq.write_table(rows.take([5, 4, 5]), tmp_path / "twice.parquet")
+    assert check("twice.parquet")["key-twice"][1][0]["what"] == "also in another row of a table"
+
+
+def in_out(done: Result) -> tuple[int, int]:
+    """Return samples in and out, as -v says them; all others are accounted for."""
+    last = done.stderr.splitlines()[-1]
+    numbers = {what: int(n) for n, what in re.findall(r"(\d+) (samples in|out|joined|left out|dropped)\b", last)}
+    assert numbers["samples in"] == sum(n for what, n in numbers.items() if what != "samples in"), last
+    return numbers["samples in"], numbers["out"]
+
+
+def test_a_table_of_what_is_sound(check: Check, inside: Inside, tmp_path: Path) -> None:
+    """Also behind damage, and from tables with columns of values, which go along."""
+    lone = pax((b"mtime", b"1.5")) + entry(b"p.txt", b"1") + entry(b"p.cls", b"1")
+    cut = changed(5 * SIZE + 3, b"~", b"".join(sample(f"d{key}") for key in KEYS))[: 10 * SIZE - 700]
+    few = OTHERS[: -len(END)] + sample("z", txt=b"1") + lone + SAMPLES[3] + END
+    names = written(tmp_path, [SOUND, cut, few])
+    index(inside, "s0.tar")
+    assert inside("tarsort", "-S", "shuffle", "t.parquet", "-o", "shuffled.parquet").status == 0
+    for inputs in (names, ["shuffled.parquet", *names[1:]]):
+        shard = inside("tarcheck", "--fix", "--force", "-v", "-o", "o.tar", *inputs)
+        table = inside("tarcheck", "--fix", "--force", "-v", "-o", "o.parquet", *inputs)
+        assert (shard.status, table.status, table.stdout) == (1, 1, shard.stdout)
+        assert table.stderr.splitlines()[:-1] == shard.stderr.splitlines()[:-1]
+        assert in_out(table) == in_out(shard) == (28, 24)
+        assert inside("tarcat", "o.parquet").stdout == (tmp_path / "o.tar").read_bytes()
+        assert check("o.parquet") == {"": (24, [3])}
+    values = pq.read_table(tmp_path / "o.parquet").column("cls").to_pylist()
+    assert values == [1] * 12 + [None] * 12
+
+
+def test_what_would_have_to_change_is_left_out_of_a_table(check: Check, inside: Inside, tmp_path: Path) -> None:
+    torn = SAMPLES[0] + entry(b"z.txt", b"1") + b"".join(SAMPLES[1:]) + entry(b"z.cls", b"1")
+    twice = sample("y") + entry(b"y.txt", b"2") + sample(b"\xe9") + SAMPLES[1]
+    written(tmp_path, [torn + twice + END])
+    done = inside("tarcheck", "--fix", "--unique", "-v", "-o", "o.parquet", "s0.tar")
+    assert done.status == 1 and in_out(done) == (17, 12)
+    end = len(torn)
+    changed_one = "its members are apart, or one of them would have to be left out, and a table can't list that"
+    assert done.stderr.splitlines()[:-1] == [
+        f"tarcheck: s0.tar: at byte {end - 2 * BLOCK}: sample 'z' is not written: {changed_one}",
+        f"tarcheck: s0.tar: at byte {end}: sample 'y' is not written: {changed_one}",
+        f"tarcheck: s0.tar: at byte {end + 6 * BLOCK}: sample '\\udce9' is not written: its key is not UTF-8, which "
+        "tables need",
+    ]
+    assert inside("tarcat", "o.parquet").stdout[: 12 * SIZE] == SOUND[: 12 * SIZE]
+    assert check("o.parquet") == {"": (12, [1])}
+
+
+def test_what_no_table_can_list(inside: Inside, tmp_path: Path) -> None:
+    (tmp_path / "s.tgz").write_bytes(gzip.compress(SOUND))
+    written(tmp_path, [SOUND])
+    for arguments, stdin in ((["s.tgz"], b""), (["pipe:cat s0.tar"], b""), ([], SOUND)):
+        done = inside("tarcheck", "--fix", "-o", "o.parquet", *arguments, stdin=stdin)
+        assert (done.status, done.stdout) == (2, b""), done
+        assert "tarcat a.tgz" in done.stderr or "in no file or object" in done.stderr
+    index(inside, "s0.tar")
+    done = inside("tarcheck", "--fix", "--force", "-o", "s0.tar", "t.parquet")
+    assert done.status == 1 and "s0.tar" in done.stderr
+    assert (tmp_path / "s0.tar").read_bytes() == SOUND and not (tmp_path / "o.parquet").exists()
+
+
+@given(random=strategies.randoms(use_true_random=False))
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_row_is_written_or_reported(
+    random: Random, inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples in = out + reported, at -p 1 and 2, from a table of random shards that was filtered and shuffled."""
+    cut = b"".join(sample(f"c{n}", txt=b"c" * 90, cls=b"1") for n in range(9))
+    (tmp_path / "c.tar").write_bytes(cut[: random.randrange(6, 36) * BLOCK])
+    shards = []
+    for shard in range(3):
+        made = []
+        for n in random.sample(range(20), 8):
+            key = f"k{n}" if random.random() < 0.3 else f"k{shard}-{n}"
+            fields = {"txt": b"%d" % n * random.randrange(1, 600), "cls": b"1"}
+            made.append(sample(key, **dict(list(fields.items())[: random.choice([1, 2, 2, 2, 2])])))
+        shards.append(b"".join(made) + END)
+    names = written(tmp_path, shards)
+    assert inside("tarindex", "--force", *names, "-o", "all.parquet").status == 0
+    rows = pq.read_table(tmp_path / "all.parquet")
+    taken = random.sample(range(24), random.randrange(5, 24))
+    pq.write_table(rows.take([*taken, taken[0]]), tmp_path / "t.parquet")
+    gone = random.randrange(3)
+    if random.random() < 0.5:
+        (tmp_path / names[gone]).unlink()
+    else:
+        gone = 3
+    results, counts = set(), set()
+    monkeypatch.setattr(gathering, "SMALL", 0)  # workers for small shards too
+    monkeypatch.setattr(workers, "PART", 1)
+    for parallel in ("1", "2"):
+        for output in ("o.tar", "o.parquet"):
+            done = inside("tarcheck", "-p", parallel, "--fix", "--force", "-v", "-o", output, "t.parquet", "c.tar")
+            read, out = in_out(done)
+            reported = len(re.findall(r": sample '[^']*' is not written: ", done.stderr))
+            rows_lost = sum(int(n) for n in re.findall(r": (\d+) rows? not written", done.stderr))
+            assert read == out + reported + rows_lost and done.status == 1
+            counts.add(read)
+            results.add((out, done.stdout, *sorted(done.stderr.splitlines()[:-1])))
+        assert inside("tarcat", "o.parquet").stdout == (tmp_path / "o.tar").read_bytes()
+    assert (len(results), len(counts)) == (1, 1) and counts.pop() - len(taken) - 1 in range(2, 10)
+    by_key = {key: whole for content in [*shards, cut] for key, whole in samples_of(content)}
+    for key, members in samples_of((tmp_path / "o.tar").read_bytes()):
+        assert members == by_key[key] or key.count("-") == 0  # a key of several shards
+    assert inside("tarcheck", "--expect", "txt", "o.parquet").status == 0
+
+
+def samples_of(archive: bytes) -> list[tuple[str, list[tuple[str, bytes]]]]:
+    """Return the samples of *archive* by their keys."""
+    found: dict[str, list[tuple[str, bytes]]] = {}
+    for name, payload in members_of(archive):
+        found.setdefault(name.partition(".")[0], []).append((name, payload))
+    return list(found.items())

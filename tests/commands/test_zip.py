@@ -1,0 +1,318 @@
+"""tarcreate --zip and tar2zip: samples from zip files and back."""
+
+from __future__ import annotations
+
+import io
+import pty
+import stat
+import struct
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tartools.commands.tar2zip import tar2zip
+from tartools.commands.tarcreate import tarcreate
+from tests.conftest import BIN, Run, has_end, make_tar, members_of, running
+from tests.storage.objects.faults import Fault, FaultServer
+
+SAMPLES = [
+    ("d/a.jpg", b"\xff\xd8" * 900),
+    ("d/a.cls", b"3\n"),
+    ("README", b""),
+    ("d/ü.seg.png", b"\x89PNG" * 70),
+    ("d/ü.txt", b"x" * 5000),
+]
+
+
+def zipped(members: list[tuple[str | zipfile.ZipInfo, bytes]], method: int = zipfile.ZIP_STORED) -> bytes:
+    """Return the zip file that Python writes of *members*."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, payload in members:
+            archive.writestr(name, payload)
+    return file.getvalue()
+
+
+def of_zip(content: bytes) -> list[tuple[str, bytes]]:
+    """Return the members of a zip file, as Python reads them."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return [(info.filename, archive.read(info)) for info in archive.infolist()]
+
+
+@pytest.mark.parametrize("options", [(), ("--deflate",)], ids=["stored", "deflated"])
+def test_there_and_back(options: tuple[str, ...], run: Run, tmp_path: Path) -> None:
+    archive = make_tar(SAMPLES)
+    (tmp_path / "a.tar").write_bytes(archive)
+    done = run("tar2zip", "-v", *options, "a.tar", "-o", "a.zip")
+    assert done.stderr.startswith("tar2zip: 3 samples in, 3 out, ")
+    content = (tmp_path / "a.zip").read_bytes()
+    assert of_zip(content) == SAMPLES
+    assert run("tar2zip", *options, stdin=archive).stdout == content
+    with zipfile.ZipFile(tmp_path / "a.zip") as found:
+        infos = found.infolist()
+    assert {(info.date_time, info.external_attr >> 16) for info in infos} == {((1980, 1, 1, 0, 0, 0), 0o100644)}
+    assert not any(info.flag_bits & 8 for info in infos)  # sizes are in the headers before the payloads too
+    assert {info.compress_type for info in infos} == {zipfile.ZIP_DEFLATED if options else zipfile.ZIP_STORED}
+    back = run("tarcreate", "-v", "--zip", "a.zip")
+    assert back.stderr.startswith("tarcreate: 3 samples in, 3 out, ")
+    assert members_of(back.stdout) == SAMPLES and has_end(back.stdout)
+    assert run("tarcreate", "--zip", "-", stdin=content).stdout == back.stdout
+    assert run("tarcreate", "--zip", "pipe:cat a.zip").stdout == back.stdout
+    assert run("tar2zip", *options, stdin=back.stdout).stdout == content
+
+
+class Unseekable(io.BytesIO):
+    """What Python's zipfile writes sizes behind payloads to."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        raise io.UnsupportedOperation
+
+    def seek(self, *_: int) -> int:
+        raise io.UnsupportedOperation
+
+
+def streamed() -> bytes:
+    file = Unseekable()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, payload in SAMPLES:
+            archive.writestr(name, payload)
+    return file.getvalue()
+
+
+def large_sizes() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, payload in SAMPLES:
+            with archive.open(name, "w", force_zip64=True) as target:
+                target.write(payload)
+    return file.getvalue()
+
+
+def commented() -> bytes:
+    file = io.BytesIO(zipped(SAMPLES))
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = b"PK\5\6" + bytes(40)
+    return file.getvalue()
+
+
+def in_code_page() -> bytes:
+    """Return a zip file as old Windows programs write it: names in code page 437."""
+    return zipped([(name.replace("ü", "u"), payload) for name, payload in SAMPLES]).replace(b"d/u.", b"d/\x81.")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        streamed,
+        large_sizes,
+        commented,
+        in_code_page,
+        lambda: b"#!/bin/sh\nexit\n" + zipped(SAMPLES),
+        lambda: zipped([("d/", b""), *SAMPLES[:2], ("__MACOSX/d/._a.jpg", b"x"), ("d/.DS_Store", b"y"), *SAMPLES[2:]]),
+    ],
+    ids=["streamed", "64 bits", "comment", "code page 437", "bytes before", "directories"],
+)
+def test_zip_files_of_others(make: Callable[[], bytes], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(make())
+    done = run("tarcreate", "--zip", "a.zip")
+    assert (done.status, members_of(done.stdout)) == (0, SAMPLES)
+    left = "tarcreate: a.zip: left out __MACOSX/d/._a.jpg and 1 more\n"
+    assert done.stderr == (left if b"MACOSX" in make() else "")
+
+
+def test_many_members_get_64_bits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 3)
+    Path("a.tar").write_bytes(make_tar(SAMPLES))
+    assert tar2zip.main(["a.tar", "-o", "a.zip"]) == 0
+    assert b"PK\6\6" in Path("a.zip").read_bytes()
+    assert tarcreate.main(["--zip", "a.zip", "-o", "b.tar"]) == 0
+    assert members_of(Path("b.tar").read_bytes()) == SAMPLES
+
+
+def test_large_members_are_held_on_disk(run: Run, tmp_path: Path) -> None:
+    payload = bytes(range(256)) * (70 << 10)  # 17.5 MiB
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.npy", payload), ("a.cls", b"1")]))
+    for options in ((), ("--deflate",)):
+        assert run("tar2zip", "--force", *options, "a.tar", "-o", "a.zip").status == 0
+        assert of_zip((tmp_path / "a.zip").read_bytes()) == [("a.npy", payload), ("a.cls", b"1")]
+        done = run("tarcreate", "--force", "--zip", "a.zip", "-o", "b.tar")
+        assert (done.status, done.stderr) == (0, "")
+        assert members_of((tmp_path / "b.tar").read_bytes()) == [("a.npy", payload), ("a.cls", b"1")]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "http"])
+def test_on_a_server(scheme: str, run: Run) -> None:
+    archive = make_tar(SAMPLES)
+    with FaultServer() as server:
+        url = server.url(scheme, "d/a.zip")
+        assert run("tar2zip", "-o", url, stdin=archive, env=server.env) == (0, b"", "")
+        assert of_zip(server.objects["d/a.zip"]) == SAMPLES
+        server.faults.append(Fault(name="d/a.zip", method="GET", skip=2, cut=100))
+        done = run("tarcreate", "--zip", url, env=server.env)
+        assert (done.status, members_of(done.stdout), server.faults[0].played) == (0, SAMPLES, 1)
+        assert run("tar2zip", "-o", server.url(scheme, "b.zip"), stdin=archive[:900], env=server.env).status == 1
+        assert "b.zip" not in server.objects
+
+
+def test_classes_are_names_of_folders(run: Run, tmp_path: Path) -> None:
+    for n in (1, 2):
+        (tmp_path / f"{n}.zip").write_bytes(zipped([(f"cats/{n}.jpg", b"c"), (f"dogs/{n}.jpg", b"d")]))
+    done = run("tarcreate", "--zip", "{2..1}.zip", "--class", "cls")
+    expected = [(f"{label}/{n}.{field}", value) for n in (2, 1) for label, value in (("cats", b"c"), ("dogs", b"d"))
+                for field, value in (("jpg", value), ("cls", label.encode()))]  # fmt: skip
+    assert (done.stderr, members_of(done.stdout)) == ("", expected)
+    (tmp_path / "flat.zip").write_bytes(zipped([("a.jpg", b"")]))
+    done = run("tarcreate", "--zip", "flat.zip", "--class", "cls")
+    assert (done.status, done.stderr) == (
+        1,
+        "tarcreate: flat.zip: the sample 'a' is in no directory, so it has no 'cls'\n",
+    )
+
+
+def with_mode(name: str, mode: int) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.create_system, info.external_attr = 3, mode << 16
+    return info
+
+
+def test_links_are_reported(run: Run, tmp_path: Path) -> None:
+    link = with_mode("b.jpg", stat.S_IFLNK | 0o777)
+    (tmp_path / "a.zip").write_bytes(zipped([("a.jpg", b"1"), (link, b"a.jpg")]))
+    done = run("tarcreate", "--zip", "a.zip")
+    assert (done.status, members_of(done.stdout), has_end(done.stdout)) == (1, [("a.jpg", b"1")], True)
+    assert done.stderr == (
+        "tarcreate: a.zip: b.jpg: a symbolic link is not followed and not stored (--skip-special accepts that)\n"
+    )
+    assert run("tarcreate", "--zip", "a.zip", "--skip-special") == (0, done.stdout, "")
+
+
+def test_a_key_that_comes_back_is_told(run: Run, tmp_path: Path) -> None:
+    names = ["a.jpg", "b.jpg", "a.cls", "b.cls"]
+    (tmp_path / "a.zip").write_bytes(zipped([(name, b"") for name in names]))
+    done = run("tarcreate", "--zip", "a.zip")
+    assert (done.status, [name for name, _ in members_of(done.stdout)]) == (0, names)
+    assert done.stderr.startswith("tarcreate: a.zip: the key 'a' comes back after other samples, ")
+
+
+def encrypted() -> bytes:
+    content = bytearray(zipped([("a.jpg", b"1")]))
+    for at in (6, content.index(b"PK\1\2") + 8):
+        content[at] |= 1
+    return bytes(content)
+
+
+def twice() -> bytes:
+    return zipped([("a.jpg", b"1"), ("b.jpg", b"2")]).replace(b"b.jpg", b"a.jpg")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (encrypted, "the member 'a.jpg' is encrypted: unpack the file with its password"),
+        (twice, "two members are called 'a.jpg'"),
+        (lambda: zipped([("a.jpg", b"")], zipfile.ZIP_BZIP2), "the member 'a.jpg' is compressed by bzip2: only "),
+        (lambda: zipped([("d/../a.jpg", b"")]), "the key 'd/../a.jpg' is absolute or contains '..', "),
+        (lambda: zipped([("/etc/a.jpg", b"")]), "the key '/etc/a.jpg' is absolute or contains '..', "),
+        (lambda: b"", "this is no zip file, or its end is missing"),
+        (lambda: make_tar(SAMPLES), "this is no zip file, or its end is missing"),
+    ],
+)
+def test_what_is_refused(make: Callable[[], bytes], said: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(make())
+    done = run("tarcreate", "--zip", "a.zip", "-o", "a.tar")
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr.startswith(f"tarcreate: a.zip: {said}") and done.stderr.count("\n") == 1
+    assert not (tmp_path / "a.tar").exists()
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ([("a.jpg", b""), ("b.jpg", b""), ("a.jpg", b"")], "two members are called 'a.jpg': "),
+        ([("\udcff.jpg", b"")], "'\\udcff.jpg': a name in a zip file is UTF-8; "),
+    ],
+)
+def test_what_a_zip_file_cannot_hold(members: list[tuple[str, bytes]], said: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    done = run("tar2zip", "-q", "a.tar", "-o", "a.zip")
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr.startswith(f"tar2zip: a.tar: {said}") and done.stderr.count("\n") == 1
+    assert not (tmp_path / "a.zip").exists()
+    assert b"PK\5\6" not in run("tar2zip", "-q", "a.tar").stdout  # what was streamed has no end
+
+
+def test_one_key_in_two_shards_side_by_side(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", b"1")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([("a.cls", b"2")]))
+    done = run("tar2zip", "a.tar", "b.tar", "-o", "a.zip")
+    assert done.status == 1 and "two samples with the key 'a' side by side" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--zip", "a.zip", "plan.tsv"), ("--zip", "a.zip", "--folder", "d"), ("--zip", "a.zip", "--dots", "last")],
+)
+def test_options_that_do_not_go_together(arguments: tuple[str, ...], run: Run) -> None:
+    assert run("tarcreate", *arguments).status == 2
+
+
+SMALL = zipped([("a.cls", b"1"), ("d/", b"")])
+PACKED = zipped([("a.txt", b"12" * 9), ("a.cls", b"")], zipfile.ZIP_DEFLATED)
+
+
+@pytest.mark.parametrize("content", [SMALL, PACKED], ids=["stored", "deflated"])
+def test_damage(
+    content: bytes, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    """Cut at any byte, it is a failure. With any byte changed, it is one too, or nothing else changes."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(content: bytes) -> tuple[int, bytes, bytes]:
+        Path("a.zip").write_bytes(content)
+        status = tarcreate.main(["--zip", "a.zip", "--force", "-o", "a.tar"])
+        output = Path("a.tar")
+        found = output.read_bytes() if output.exists() else b""
+        output.unlink(missing_ok=True)
+        return status, found, capfdbinary.readouterr().err
+
+    status, whole, _ = made(content)
+    assert status == 0
+    for cut in range(len(content)):
+        assert made(content[:cut])[:2] == (1, b""), cut
+    failures = 0
+    for at in range(len(content)):
+        for bits in (0x01, 0x20, 0x80, 0xFF):
+            status, found, said = made(content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :])
+            assert (status, found) in ((1, b""), (0, whole)) or (status == 1 and said.count(b"--skip-special")), at
+            assert said.count(b"\n") <= 1 and b"Traceback" not in said, (at, said)
+            failures += status
+    assert failures > 2 * len(content)
+
+
+def test_a_payload_that_unpacks_to_more_than_it_says(run: Run, tmp_path: Path) -> None:
+    content = bytearray(zipped([("a.txt", bytes(50 << 20))], zipfile.ZIP_DEFLATED))
+    for at in (22, content.index(b"PK\1\2") + 24):
+        content[at : at + 4] = struct.pack("<L", 10)
+    (tmp_path / "a.zip").write_bytes(content)
+    done = run("tarcreate", "--zip", "a.zip")
+    assert (done.status, has_end(done.stdout)) == (1, False)
+    assert done.stderr == (
+        "tarcreate: a.zip: at byte 0: the member 'a.txt' is damaged: it is not as long as the directory says\n"
+    )
+
+
+def test_a_zip_file_is_not_written_to_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
+    leader, follower = pty.openpty()
+    with running([BIN / "tar2zip", tmp_path / "a.tar"], stdout=follower, stderr=subprocess.PIPE) as process:
+        said = process.communicate()[1]
+    assert (process.returncode, said.count(b"terminal")) == (2, 1)
+    for end in (leader, follower):
+        io.FileIO(end).close()

@@ -1,0 +1,24 @@
+"""A server for what trains in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tartools.storage.objects import retry, s3, s3client
+from tests.storage.objects.faults import FaultServer
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+    """Give a server that this process finds under its schemes, and that fails as its `faults` say."""
+    with FaultServer() as server:
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0005)
+        for cached in (*vars(s3).values(), *vars(s3client).values()):  # its clients know the environment of before
+            if hasattr(cached, "cache_clear"):
+                cached.cache_clear()
+        yield server
+    assert server.errors == []

@@ -1,0 +1,231 @@
+"""Loose objects as datasets: all of them, each once, the bytes that were listed or a failure that names the object."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+import tartools.train
+from tartools.errors import StorageError
+from tartools.storage import contents
+from tartools.train import Objects, ObjectStream, list_urls, open_urls
+from tests.run.conftest import until
+from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+
+LISTS = [scheme for scheme in SCHEMES if scheme != "http"]
+
+
+def fill(server: FaultServer, count: int) -> dict[str, bytes]:
+    """Put *count* objects, one of them empty, into `d/` of *server*; return them by name."""
+    made = {f"d/{n % 7}/ä {n:04d}.bin": b"%d" % n * (n % 50) for n in range(count)}
+    server.objects.update(made)
+    return made
+
+
+def named(data: bytes, url: str) -> tuple[str, bytes]:
+    """Return both."""
+    return url, data
+
+
+def reversed_or_failing(data: bytes, url: str) -> bytes:
+    """Return the bytes backwards, of all but one object."""
+    if url.endswith("0005.bin"):
+        raise ValueError("no such class")
+    return data[::-1]
+
+
+@pytest.mark.parametrize("scheme", LISTS)
+def test_all_objects_of_all_pages(scheme: str, server: FaultServer) -> None:
+    made = fill(server, 2500)  # pages have 1000
+    server.objects.update({"d/": b"", "d/3/": b"", "d/4/": b"kept", "other": b"x"})
+    wanted = sorted([*made, "d/4/"], key=str.encode)
+    data = Objects([server.url(scheme, "d/"), server.url(scheme, "d/3")], named)
+    assert data.objects[:] == [(server.url(scheme, name), len(server.objects[name])) for name in wanted]
+    assert len(data) == len(wanted) and data.objects[-1] == data.objects[len(data) - 1]
+    with pytest.raises(IndexError):
+        data[len(data)]
+    with pytest.raises(StorageError, match=r"://b/nothing: nothing is listed under this"):
+        Objects([server.url(scheme, "d/"), server.url(scheme, "nothing")])
+    assert data.__getitems__([7, 2400, 7]) == [data[7], data[2400], data[7]]
+    for url, found in data.__getitems__(range(0, len(data), 25)):
+        assert found == server.objects[url.removeprefix(f"{scheme}://b/")]
+    again = pickle.loads(pickle.dumps(data))
+    assert again.objects[:] == data.objects[:] and again[7] == data[7]
+    assert len(pickle.dumps(data)) < 32 * len(data)
+
+
+def test_files_and_web_servers(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = fill(server, 60)
+    for name, data in made.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    here = Objects("d", named)
+    assert here.objects[:] == [(name, len(made[name])) for name in sorted(made, key=str.encode)]
+    assert dict(here.__getitems__(range(60))) == made
+    urls = [server.url("http", name) for name in made]
+    far = Objects(reversed(urls), named)
+    assert [url for url, _ in far.objects] == sorted(urls)
+    assert dict(far.__getitems__(range(60))) == dict(zip(urls, made.values(), strict=True))
+    both = Objects(["d/{0,1}", server.url("s3", "d/2")])
+    assert [url[-7:-4] for url, _ in both.objects] == [f"{n:03d}" for part in range(3) for n in range(part, 60, 7)]
+    (tmp_path / "link").symlink_to("nothing")
+    with pytest.raises(StorageError, match="link: its size is not known"):
+        Objects(".")
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, "path"])
+def test_what_was_listed_or_a_failure(
+    scheme: str, server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = {f"x{n}": b"%d" % n * 1000 for n in range(4)} | {"x4": b""}
+
+    def put(name: str, data: bytes | None) -> str:
+        if scheme != "path":
+            server.objects.pop(name)
+            server.objects.update({} if data is None else {name: data})
+            return server.url(scheme, name)
+        (tmp_path / name).unlink()
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+            os.utime(name, ns=(0, 1))
+        return name
+
+    for name, found in made.items():
+        server.objects[name] = found
+        (tmp_path / name).write_bytes(found)
+    data = Objects([name if scheme == "path" else server.url(scheme, name) for name in made])
+    server.faults = [Fault("x0", "GET", cut=700), Fault("x1", "GET", status=503), Fault("x2", "GET", dropped=True)]
+    assert data.__getitems__(range(5)) == [*made.values()]
+    for number, other in enumerate([b"#" * 1000, b"1" * 1001, None, b"3" * 999, b"x"]):
+        name = put(f"x{number}", other)
+        with pytest.raises(StorageError) as failure:
+            data[number]
+        assert str(failure.value).startswith(f"{name}: ")
+        assert any(what in str(failure.value) for what in ("replaced", "deleted", "No such file"))
+        with pytest.raises(StorageError, match=name):
+            data.__getitems__([number])
+
+
+def test_requests_side_by_side_in_bounded_memory(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.objects.update({f"o{n:03d}": b"%03d" % n * 100 for n in range(200)})
+    data = Objects(server.url("gs", "o"))
+    server.requests.clear()
+    server.faults = [Fault("o000", silent=True)]
+    found: list[bytes] = []
+    reading = threading.Thread(target=lambda: found.extend(data.items(range(200))))
+    reading.start()
+    until(lambda: len(server.requests) == contents.AT_ONCE)
+    assert data[199] == b"199" * 100  # whoever asks after that is answered
+    assert sorted(request.path[-3:] for request in server.requests) == [f"{n:03d}" for n in [*range(64), 199]]
+    server.release()
+    reading.join()
+    assert found == [b"%03d" % n * 100 for n in range(200)]
+    monkeypatch.setattr(contents, "HELD", 1000)  # three objects
+    server.requests.clear()
+    some = data.items(range(200))
+    assert next(some) == b"000" * 100
+    assert data.__getitems__([199, 198]) == [b"199" * 100, b"198" * 100]  # asked for behind those before
+    assert sorted(request.path[-3:] for request in server.requests) == ["000", "001", "002", "198", "199"]
+
+
+def test_transforms_that_fail_name_the_object(server: FaultServer) -> None:
+    fill(server, 10)
+    data = Objects(server.url("s3", "d/"), reversed_or_failing)
+    assert data[0] == server.objects[data.objects[0][0].removeprefix("s3://b/")][::-1]
+    loader = DataLoader(data, batch_size=5, num_workers=2, multiprocessing_context="fork")
+    with pytest.raises(ValueError, match="no such class") as failure:
+        list(loader)
+    assert "s3://b/d/5/ä 0005.bin: the transform failed" in str(failure.value)
+
+
+def loaded(stream: ObjectStream, workers: int, context: str = "fork") -> list[Any]:
+    """Return what a loader with so many workers gives."""
+    chosen = context if workers else None
+    return [tuple(item) for item in DataLoader(stream, None, num_workers=workers, multiprocessing_context=chosen)]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # this machine may have two processors
+@pytest.mark.parametrize("count", [5, 100])
+def test_stream_covers_exactly(count: int, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(server, count)
+    stream = ObjectStream(server.url("ais", "d/"), named, shuffle=True, seed=3)
+    even = ObjectStream(server.url("ais", "d/"), named, drop_last=True)
+    every = dict(named(server.objects[url.removeprefix("ais://b/")], url) for url, _ in stream.objects)
+    assert len(every) == count
+    for workers in (0, 1, 3):
+        epochs: list[list[Any]] = []
+        shares: list[list[Any]] = []
+        for epoch in (1, 0, 1) if workers == 1 else (1,):
+            stream.set_epoch(epoch)
+            epochs.append([])
+            for rank in "01":
+                monkeypatch.setenv("RANK", rank)
+                monkeypatch.setenv("WORLD_SIZE", "2")
+                epochs[-1] += loaded(stream, workers)
+                shares += [loaded(even, workers)] if len(epochs) == 1 else []
+            assert sorted(epochs[-1]) == sorted(every.items())
+        assert epochs[0] == epochs[-1] and (len(epochs) == 1 or epochs[0] != epochs[1] or count < 100)
+        assert len(shares[0]) == len(shares[1]) > (count - 2 * max(workers, 1)) / 2
+        assert len(dict([*shares[0], *shares[1]])) == len([*shares[0], *shares[1]])
+    packed = pickle.dumps(stream)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert [*pickle.loads(packed)] == [*stream][1::2]  # a worker that is no fork knows the rank of its process
+
+
+def test_workers_of_all_kinds(server: FaultServer) -> None:
+    made = fill(server, 20)
+    data, stream = Objects(server.url("ais", "d/")), ObjectStream(server.url("ais", "d/"))
+    wanted = [made[name] for name in sorted(made, key=str.encode)]
+    assert [*stream] == wanted == data.__getitems__(range(20))  # with connections that a fork must not use
+    assert list(chain.from_iterable(DataLoader(data, 3, num_workers=2, multiprocessing_context="fork"))) == wanted
+    assert list(DataLoader(stream, None, num_workers=1, multiprocessing_context="forkserver")) == wanted
+    assert list(chain.from_iterable(DataLoader(data, 3, num_workers=1, multiprocessing_context="spawn"))) == wanted
+
+
+def test_lister_and_loader(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tartools.train.objects, "BEGINNING", 1000)
+    monkeypatch.chdir(tmp_path)
+    made = fill(server, 150)
+    server.objects.update({"e/large": b"0123456789" * 1000, "e/empty": b""})
+    (tmp_path / "file").write_bytes(b"local")
+    server.faults = [Fault("e/large", "GET", cut=7), Fault("d/3/ä 0003.bin", "GET", status=503)]
+    places = [server.url("s3", "d/"), "file", server.url("gs", "e/"), server.url("http", "e/large")]
+    urls = list(list_urls(places))
+    wanted = [("s3", name) for name in sorted(made, key=str.encode)]
+    wanted += [("gs", "e/empty"), ("gs", "e/large"), ("http", "e/large")]
+    assert urls == [server.url(*one) for one in wanted[:150]] + ["file"] + [server.url(*one) for one in wanted[150:]]
+    for (url, file), known in zip(open_urls(urls), urls, strict=True):
+        with file:
+            data = file.read()
+            file.seek(1)
+            assert file.read() == data[1:]
+        name = url.partition("/b/")[2] or url.partition("://b/")[2]
+        assert url == known and data == (server.objects[name] if name else b"local")
+    with pytest.raises(StorageError, match="s3://b/none: no such object"):
+        list(open_urls([server.url("s3", "none")]))
+
+
+def test_web_servers_are_asked_once(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.objects["a"] = b"bytes of a"
+    url = server.url("http", "a")
+    data = Objects(url)
+    server.faults = [Fault("a", "GET", status=503)]
+    assert data[0] == b"bytes of a"
+    assert len(server.asked("GET")) == 2
+    there = {"Location": f"{url}?again"}
+    server.faults = [Fault("a", "GET", status=302, headers=there, times=2)]
+    assert data[0] == b"bytes of a"
+    assert server.requests[-1].target == "/b/a?again"
+    monkeypatch.setenv("http_proxy", server.base)  # gets the whole URL
+    assert data[0] == b"bytes of a"
+    assert server.requests[-1].target == url

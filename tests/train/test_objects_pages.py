@@ -1,0 +1,98 @@
+"""The pages on Dataflux, AIStore and CORTX: what they show of ours runs as printed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.conftest import ROOT, clean_environment
+from tests.storage.objects import servers
+from tests.storage.objects.faults import FaultServer
+from tests.storage.objects.memory import Bucket
+from tests.storage.objects.sites import environment
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+def picture(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 6), (number, 9, 9)).save(file, "png")
+    return file.getvalue()
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    """Return the code of *kind* on *page* that is ours."""
+    text = (ROOT / "docs/training" / page).read_text()
+    found = re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    theirs = re.compile(r"dataflux|aistore|cortx_pytorch|AISIterDataset")
+    assert len([block for block in found if theirs.search(block)]) >= (kind == "python") * 2
+    return [block for block in found if not theirs.search(block)]
+
+
+def ran(page: str, **replaced: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Run our Python of *page*, one block after the other; return the names that each leaves, and what is printed.
+
+    *replaced* are names of buckets, and what stands for them on our server.
+    """
+    names: dict[str, Any] = {"__name__": "page"}
+    left, printed = [], io.StringIO()
+    for block in blocks(page, "python"):
+        for name, other in replaced.items():
+            block = block.replace(f"://{name}/", f"://{other}/")
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block, page, "exec"), names)
+        left.append(dict(names))
+    return left, printed.getvalue().splitlines()
+
+
+def test_dataflux(server: FaultServer) -> None:
+    made = {f"train/{n % 3}/{n}.png": picture(n) for n in range(70)}
+    server.objects.update(made)
+    left, printed = ran("dataflux.md", bucket="b")
+    assert (left[0]["name"], left[0]["size"]) == ("gs://b/train/0/0.png", len(made["train/0/0.png"]))
+    assert printed[:70] == [f"{len(made[name])} bytes" for name in sorted(made)]
+    assert [line.partition("]")[0] for line in printed[70:72]] == ["torch.Size([64, 6, 8, 3", "torch.Size([6, 6, 8, 3"]
+    numbers = sorted(int(re.sub(r"\D", "", line)) for line in printed[72:])
+    assert numbers == [35, 35, 35, 35]  # each of two workers has half, in each of two epochs
+    assert torch.equal(left[3]["model"].weight, left[3]["read_state_dict"]["weight"])
+    assert "checkpoints/epoch0.ckpt" in server.objects and "checkpoints/step-100/.metadata" in server.objects
+    assert len(left) == 5
+
+
+def test_aistore(monkeypatch: pytest.MonkeyPatch) -> None:
+    with servers.aistore() as proxy:
+        for name, value in environment("ais", proxy.base).items():
+            monkeypatch.setenv(name, value)
+        for bucket in ("bucket1", "aws:bucket2"):
+            held = proxy.buckets[bucket] = Bucket()
+            held.objects |= {f"train/{bucket[-1]}-{n}": b"%d" % n for n in range(5)} | {"other": b"x"}
+        left, printed = ran("aistore.md")
+        urls = [f"ais://bucket1/train/1-{n}" for n in range(5)] + [f"aws://bucket2/train/2-{n}" for n in range(5)]
+        assert [url for url, _ in left[0]["dataset"].objects] == urls
+        assert printed == ["10 objects", *urls]
+        assert (left[0]["url"], left[0]["content"]) == (urls[-1], b"4")
+        assert (left[2]["url"], left[2]["data"]) == (urls[-1], b"4")
+
+
+def test_cortx(server: FaultServer, tmp_path: Path) -> None:
+    for n in range(10):
+        path = tmp_path / "imagenet-val" / str(n % 2) / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(n))
+    (block,) = blocks("cortx.md", "sh")
+    line = block.replace("testbucket", "b").replace("-s 1e8", "-s 15e3")
+    subprocess.run(["bash", "-euo", "pipefail", "-c", line], cwd=tmp_path, env=clean_environment(), check=True)
+    shards = [name for name in server.objects if name.endswith(".tar")]
+    assert len(shards) > 1
+    left, printed = ran("cortx.md", testbucket="b")
+    values = [(round(float(x[0, 0, 0]) * 255), int(y)) for x, y in left[-1]["dataset"]]
+    assert sorted(values) == [(n, n % 2) for n in range(10)]
+    assert printed[0].startswith("torch.Size([10, 3, 224, 224])")

@@ -1,0 +1,297 @@
+"""Streaming: each sample once an epoch, for any number of shards, ranks and workers; orders; webdataset's stages."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import random
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed
+import torch.multiprocessing
+import webdataset
+from torch.utils.data import DataLoader
+
+import tartools
+from tartools.errors import SampleError, StorageError
+from tartools.train import WebDataset, samples
+from tartools.train.dealing import Place
+from tartools.train.stream import Reader
+from tests.archives import END, entry
+from tests.conftest import Run, make_samples, make_tar
+from tests.storage.objects.faults import FaultServer
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+Sample = dict[str, Any]
+
+
+def varied(seed: int, count: int = 60, format: int = tarfile.USTAR_FORMAT) -> bytes:
+    """Return an archive of samples of one to three members, of all sizes, with long names if *format* has them."""
+    draw = random.Random(seed)
+    members = []
+    for number in range(count):
+        key = f"{seed}/{'x' * draw.choice([1, 120 if format == tarfile.PAX_FORMAT else 2])}{number:04d}"
+        fields = ("jpg", "cls", "json")[: draw.randint(1, 3)]
+        members += [(f"{key}.{field}", draw.randbytes(draw.choice([0, 1, 512, 700, 5000]))) for field in fields]
+    return make_tar(members, format)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current directory, with shards of all kinds."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        Path(f"{number}.tar").write_bytes(varied(number))
+    Path("pax.tar").write_bytes(varied(5, 80, tarfile.PAX_FORMAT))
+    Path("packed.tgz").write_bytes(gzip.compress(varied(6)))
+    Path("large.tar").write_bytes(
+        make_tar([(f"{n}.{field}", random.Random(n).randbytes(700_000 * n)) for n in range(5) for field in ("a", "b")])
+    )
+    Path("none.tar").write_bytes(make_tar([]))
+    return tmp_path
+
+
+def read(urls: str | Sequence[str]) -> list[Sample]:
+    """Return what `tartools.read` finds, as webdataset has it."""
+    return [{"__key__": s.key, "__url__": s.shard, **dict(s.items())} for s in tartools.read(urls)]
+
+
+def keys(found: Sequence[Sample]) -> list[str]:
+    return [sample["__key__"] for sample in found]
+
+
+def shares(urls: Any, readers: int, epoch: int = 0, **options: Any) -> list[list[Sample]]:
+    """Return what each of so many *readers* gets."""
+    source = samples(urls, **options)
+    return [list(Reader(source.urls, source.parts((epoch, 0), Place(n, readers)))) for n in range(readers)]
+
+
+URLS: list[Any] = [
+    "0.tar",
+    "pax.tar",
+    "packed.tgz",
+    "large.tar",
+    ["0.tar", "packed.tgz", "pax.tar"],
+    ["{0..2}.tar", "large.tar", "none.tar", "packed.tgz"],
+    "pipe:cat 1.tar",
+]
+
+
+@pytest.mark.parametrize("urls", URLS, ids=str)
+def test_each_sample_has_one_reader(urls: Any, folder: Path) -> None:
+    every = read(urls)
+    whole = list(samples(urls))
+    assert whole == every and [list(sample) for sample in whole] == [list(sample) for sample in every]
+    assert all(type(value) is bytes for sample in whole for name, value in sample.items() if name[:2] != "__")
+    for readers in (1, 2, 3, 7, 16):
+        for shuffle in (False, True):
+            found = shares(urls, readers, shuffle=shuffle)
+            assert sorted(keys([sample for share in found for sample in share])) == sorted(keys(every))
+    if urls in ("0.tar", "pax.tar"):  # each gets something, and parts are in order
+        found = shares(urls, 7)
+        assert all(found) and [sample for share in found for sample in share] == every
+
+
+def test_a_table_is_dealt_by_rows(run: Run, folder: Path) -> None:
+    assert run("tarindex", "0.tar", "pax.tar", "-o", "t.parquet").status == 0
+    every = read(["0.tar", "pax.tar"])
+    for readers in (1, 3, 16):
+        found = shares("t.parquet", readers)
+        assert [(s["__key__"], s.get("jpg")) for share in found for s in share] == [
+            (s["__key__"], s.get("jpg")) for s in every
+        ]
+        assert {len(share) for share in found} <= {140 // readers, 140 // readers + 1}
+    assert sorted(keys([*chain(*shares(["t.parquet", "2.tar"], 3))])) == sorted(keys(every + read("2.tar")))
+
+
+def test_an_archive_in_a_payload_does_not_cut(folder: Path) -> None:
+    """Its headers look like those of members, and are in the way of every cut."""
+    inner = varied(9, 30)
+    members = [(f"{n}.{field}", data) for n in range(9) for field, data in (("tar", inner), ("cls", b"%d" % n))]
+    Path("nested.tar").write_bytes(make_tar(members))
+    for readers in (2, 5, 8):
+        assert [*chain(*shares("nested.tar", readers))] == read("nested.tar")
+    # one without an end goes on with the next member of the sample that holds it: this is found out
+    inner = inner[: -len(inner) % 512 or None].rstrip(b"\0")
+    inner += bytes(-len(inner) % 512)
+    Path("bad.tar").write_bytes(make_tar([("a.tar", inner), ("a.cls", b"1"), ("b.cls", b"1"), ("b.txt", b"")]))
+    with pytest.raises(StorageError, match=r"^bad.tar: at byte \d+: no sample begins here.*tarindex"):
+        shares("bad.tar", 2)
+
+
+def test_a_global_header_keeps_a_shard_whole(folder: Path) -> None:
+    record = b"17 comment=hello\n"
+    Path("g.tar").write_bytes(entry(b"pax_global_header", record, b"g") + varied(1))
+    assert [len(share) for share in shares("g.tar", 3)] == [60, 0, 0]
+
+
+def test_objects_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = varied(3, 400)
+    with FaultServer() as server:
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        server.objects.update({"a.tar": data, "a.tgz": gzip.compress(data)})
+        for url in (server.url("http", "a.tar"), server.url("s3", "a.tar"), server.url("http", "a.tgz")):
+            every = read(url)
+            assert len(every) == 400
+            found = shares(url, 3)
+            assert [*chain(*found)] == every and (all(found) or url.endswith("tgz"))
+
+
+def test_a_thousand_shards(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"{number:04d}.tar").write_bytes(entry(b"%d.cls" % number, b"1") + END)
+    urls = str(tmp_path / "{0000..0999}.tar")
+    every = [str(number) for number in range(1000)]
+    assert keys(list(samples(urls))) == every
+    loader = DataLoader(samples(urls, shuffle=True), batch_size=None, num_workers=3)
+    first, second = keys(list(loader)), keys(list(loader))
+    assert sorted(first, key=int) == sorted(second, key=int) == every
+    assert first != second and every not in (first, second)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_agree_on_the_epoch(method: str, folder: Path) -> None:
+    """torch starts them anew in each epoch, but the order of shards has to be that of one epoch for all."""
+    urls = [f"{number}.tar" for number in range(3)]
+    every = sorted(keys(read(urls)))
+    data = WebDataset(urls, shuffle=20, seed=1)
+    loader = DataLoader(data, batch_size=None, num_workers=3 if method == "fork" else 1, multiprocessing_context=method)
+    first = keys(list(loader))
+    assert sorted(first) == every
+    if method == "fork":
+        epochs = [first, *(keys(list(loader)) for _ in range(2))]
+        assert all(sorted(epoch) == every for epoch in epochs) and len({tuple(epoch) for epoch in epochs}) == 3
+        data.set_epoch(1)
+        assert [keys(list(loader)) for _ in range(2)] == epochs[1:]
+        assert keys(list(DataLoader(WebDataset(urls, 20, 1), batch_size=None, num_workers=3))) == first
+        assert keys(list(DataLoader(WebDataset(urls, 20, 2), batch_size=None, num_workers=3))) != first
+        kept = DataLoader(WebDataset(urls, 20, 1), batch_size=None, num_workers=3, persistent_workers=True)
+        assert [keys(list(kept)) for _ in range(3)] == epochs
+
+
+def test_epochs_in_one_process(folder: Path) -> None:
+    data = WebDataset("pax.tar", shuffle=30)
+    epochs = [keys(list(data)) for _ in range(3)]
+    assert len({tuple(epoch) for epoch in epochs}) == 3 and len({tuple(sorted(epoch)) for epoch in epochs}) == 1
+    data.set_epoch(1)
+    assert [keys(list(data)) for _ in range(2)] == epochs[1:]
+    assert keys(list(pickle.loads(pickle.dumps(WebDataset("pax.tar", shuffle=30))))) == epochs[0]
+    composed = data.map(lambda sample: sample)
+    assert keys(list(composed)) not in epochs  # it goes on with epoch 3
+    data.set_epoch(0)
+    assert keys(list(data)) == epochs[0]
+
+
+def rank(number: int) -> None:
+    """What one of two ranks does: it iterates with 0, 1 and 3 workers, and writes the keys that it got."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{Path('place').absolute()}", rank=number, world_size=2
+    )
+    found = []
+    for workers in (0, 1, 3):
+        for urls in (["0.tar"], ["{0..2}.tar", "packed.tgz"]):
+            loader = DataLoader(WebDataset(urls, shuffle=10), batch_size=None, num_workers=workers)
+            found += [(urls, keys(list(loader))) for _ in range(2)]
+    torch.distributed.destroy_process_group()
+    Path(f"rank-{number}").write_text(json.dumps(found))
+
+
+def test_two_ranks(folder: Path) -> None:
+    torch.multiprocessing.start_processes(rank, nprocs=2, start_method="fork")
+    ranks = [json.loads(Path(f"rank-{number}").read_text()) for number in range(2)]
+    assert len(ranks[0]) == 12
+    for (urls, one), (same, other) in zip(*ranks, strict=True):
+        assert urls == same and one and other and sorted(one + other) == sorted(keys(read(urls)))
+
+
+def test_ranks_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = []
+    for number in "012":
+        monkeypatch.setenv("RANK", number)
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        shared += list(samples("0.tar"))
+    assert shared == read("0.tar")
+
+
+def test_resampled(folder: Path) -> None:
+    data = WebDataset("{0..2}.tar", resampled=True, seed=4).with_epoch(1000)
+    first, second = keys(list(data)), keys(list(data))
+    assert len(first) == len(second) == 1000 and first != second
+    assert set(first) <= set(keys(read("{0..2}.tar"))) and first[:60] != first[60:120]
+    data.set_epoch(0)
+    assert keys(list(data)) == first
+
+
+# ---- stages ----
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
+    """Make the shards a-0.tar and a-1.tar of 10 samples; return their payloads."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        Path(f"a-{number}.tar").write_bytes(make_tar(make_samples(10, 10 * number)))
+    return [(sample["jpg"], int(sample["cls"])) for sample in tartools.read("a-{0..1}.tar")]
+
+
+def test_the_fluid_interface(pictures: list[tuple[bytes, int]]) -> None:
+    data = WebDataset("a-{0..1}.tar")
+    plain = data.decode(only=["cls"]).to_tuple("png;jpg", "cls")
+    assert list(plain) == pictures
+    assert list(plain.map_tuple(len, lambda number: -number)) == [(len(a), -b) for a, b in pictures]
+    assert [s["n"] for s in data.rename(n="cls")] == [b"%d" % b for _, b in pictures]
+    assert len(list(data.select(lambda sample: sample["cls"] == b"3"))) == 2
+    assert [list(batch[1]) for batch in plain.batched(8)] == [
+        [number for _, number in pictures[first : first + 8]] for first in (0, 8, 16)
+    ]
+    assert [len(batch) for batch in plain.listed(8, partial=False)] == [8, 8]
+    shuffled = list(plain.shuffle(1000))
+    assert shuffled != pictures and sorted(shuffled) == sorted(pictures)
+    assert [len(batch[1]) for batch in plain.batched(4).with_epoch(3)] == [4, 4, 4]
+    assert len(plain.with_length(20)) == 20 == len(pickle.loads(pickle.dumps(plain)))
+    assert list(data.repeat(2).to_tuple("cls")) == [(b"%d" % b,) for _, b in [*pictures, *pictures]]
+
+
+def test_the_keywords(pictures: list[tuple[bytes, int]]) -> None:
+    whole = [(len(a), b) for a, b in pictures]
+    assert list(WebDataset("a-{0..1}.tar", fields="png;jpg cls", decode=(), transforms=(len, None))) == whole
+    assert list(WebDataset("a-{0..1}.tar", extensions="png;JPG cls", decoder=(), transforms=(len, None))) == whole
+    with pytest.raises(TypeError, match="fields and extensions are one thing"):
+        WebDataset("a-0.tar", fields="cls", extensions="cls")
+    with pytest.raises(SampleError, match=r"^a-0.tar: sample '000000': has no field 'txt'"):
+        list(WebDataset("a-0.tar", fields="txt"))
+
+
+def test_a_pipeline_of_webdataset(pictures: list[tuple[bytes, int]]) -> None:
+    pipeline = webdataset.DataPipeline(
+        samples("a-{0..1}.tar"), webdataset.decode(only=["cls"]), webdataset.to_tuple("jpg", "cls")
+    )
+    loaders: list[Callable[[], Iterator[Any]]] = [
+        lambda: iter(pipeline),
+        lambda: iter(webdataset.WebLoader(pipeline, batch_size=None, num_workers=2)),
+    ]
+    for loader in loaders:
+        assert sorted(map(tuple, loader())) == sorted(pictures)
+
+
+@pytest.mark.parametrize("field", ["pyd", "pickle", "pkl", "pth", "pt", "npy"])
+def test_nothing_is_unpickled(field: str, tmp_path: Path) -> None:
+    array = tmp_path / "a.npy"
+    np.save(array, np.array([{"a": 1}]), allow_pickle=True)
+    data = array.read_bytes() if field == "npy" else pickle.dumps(os.getcwd)
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"k.{field}", data)]))
+    url = str(tmp_path / "a.tar")
+    for data in (WebDataset(url).decode(), WebDataset(url, decode="pil"), WebDataset(url).decode("pil")):
+        with pytest.raises(SampleError, match=rf"^{url}: sample 'k': field '{field}': "):
+            list(data)
+    with pytest.raises((SampleError, ValueError), match=r"unpickled|No decoder|allow_pickle"):
+        list(WebDataset(url).xdecode())

@@ -1,0 +1,161 @@
+"""A stream that stops after any batch goes on with the next one: alone, and by StatefulDataLoader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from tartools.errors import UsageError
+from tartools.train import WebDataset
+from tests.conftest import Run, make_samples, make_tar
+from tests.storage.objects.faults import FaultServer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata calls it
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        Path(f"{number}.tar").write_bytes(make_tar(make_samples(7 + number, 100 * number)))
+    Path("3.tgz").write_bytes(gzip.compress(make_tar(make_samples(6, 300))))
+    large = [(f"9{n}.{field}", os.urandom(600_000 * n)) for n in range(4) for field in ("jpg", "cls")]
+    Path("4.tar").write_bytes(make_tar([*large, *make_samples(9, 400)]))
+    return tmp_path
+
+
+MIXED = ["{0..2}.tar", "3.tgz", "4.tar"]
+
+
+def twice(samples: Iterator[Any]) -> Iterator[Any]:
+    """A stage that nobody knows: it holds a sample, and gives more than it gets."""
+    for sample in samples:
+        yield sample["__key__"]
+        yield sample["__key__"] + " again"
+
+
+def key(sample: dict[str, Any]) -> str:
+    return str(sample["__key__"])
+
+
+PIPELINES: dict[str, Callable[[], WebDataset]] = {
+    "plain": lambda: WebDataset(MIXED).map(key),
+    "one": lambda: WebDataset("4.tar", fields="__key__").map(key_of),
+    "pipe": lambda: WebDataset("pipe:cat 1.tar").map(key),
+    "shuffled": lambda: WebDataset(MIXED, shuffle=7, seed=3).map(key),
+    "stages": lambda: (
+        WebDataset(MIXED, shuffle=1)
+        .select(lambda sample: int(sample["__key__"]) % 3)
+        .map(key)
+        .shuffle(10, initial=3)
+        .map(str)
+        .batched(4, collation_fn=list)
+    ),
+    "unknown": lambda: WebDataset(MIXED, shuffle=1).compose(twice).shuffle(5),
+    "epochs": lambda: WebDataset(MIXED, shuffle=5).map(key).with_epoch(60),
+    "resampled": lambda: WebDataset(MIXED, shuffle=5, resampled=True).map(key).with_epoch(30),
+}
+
+
+def key_of(values: tuple[str]) -> str:
+    return values[0]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_in_one_process_after_every_item(name: str) -> None:
+    make = PIPELINES[name]
+    data = make()
+    data.set_epoch(2)
+    whole, following = list(data), list(data)
+    assert len(whole) >= 7
+    for stop in range(len(whole) + 1):
+        begun = make()
+        begun.set_epoch(2)
+        iterator = iter(begun)
+        assert list(islice(iterator, stop)) == whole[:stop]
+        state = json.loads(json.dumps(begun.state_dict()))
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        again = iter(resumed)
+        assert resumed.state_dict() == state
+        assert list(again) == whole[stop:]
+        assert list(resumed) == following  # the next epoch is whole
+
+
+def test_the_bytes_before_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard on a server is asked for from the batch of samples on, in which it stopped."""
+    data = make_tar([(f"{number:03d}.bin", os.urandom(100_000)) for number in range(60)])
+    with FaultServer() as server:
+        server.objects["a.tar"] = data
+        url = server.url("http", "a.tar")
+        begun = WebDataset(url).map(key)
+        iterator = iter(begun)
+        assert [*islice(iterator, 40)][-1] == "039"
+        server.requests.clear()
+        resumed = WebDataset(url).map(key)
+        resumed.load_state_dict(begun.state_dict())
+        assert list(resumed) == [f"{number:03d}" for number in range(40, 60)]
+        starts = [request.start for request in server.requests]
+        assert max(start or 0 for start in starts) > 2_500_000
+        assert all(start is None or start < 600 or start > 2_500_000 for start in starts)
+
+
+def test_a_table_goes_on_at_its_row(run: Run) -> None:
+    assert run("tarindex", "0.tar", "1.tar", "4.tar", "-o", "t.parquet").status == 0
+    whole = list(WebDataset("t.parquet", shuffle=5).map(key))
+    for stop in range(0, len(whole), 3):
+        begun = WebDataset("t.parquet", shuffle=5).map(key)
+        iterator = iter(begun)
+        assert list(islice(iterator, stop)) == whole[:stop]
+        resumed = WebDataset("t.parquet", shuffle=5).map(key)
+        resumed.load_state_dict(begun.state_dict())
+        assert list(resumed) == whole[stop:]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_stateful_data_loader(workers: int) -> None:
+    def loader() -> StatefulDataLoader[Any]:
+        data = WebDataset(MIXED, shuffle=6).map(key)
+        return StatefulDataLoader(data, batch_size=4, num_workers=workers)
+
+    begun = loader()
+    whole, following = list(begun), list(begun)
+    assert sorted(chain(*whole)) == sorted(chain(*following)) and whole != following
+    for stop in range(0, len(whole) + 1, 1 if workers == 0 else 4):
+        begun = loader()
+        iterator = iter(begun)
+        assert list(islice(iterator, stop)) == whole[:stop]
+        state = begun.state_dict()
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert list(resumed) == whole[stop:]
+        if stop % 8 == 0:
+            assert list(resumed) == following
+
+
+def test_states_of_other_data() -> None:
+    data = WebDataset("0.tar", shuffle=5)
+    next(iter(data))
+    state = data.state_dict()
+    for other in (WebDataset("1.tar", 5), WebDataset("0.tar", 5, 1), WebDataset("0.tar", 6), WebDataset("0.tar")):
+        with pytest.raises(UsageError, match="other URLs, another seed or another shuffle"):
+            other.load_state_dict(state)
+    data.load_state_dict(state | {"place": [1, 4]})
+    with pytest.raises(
+        UsageError, match=r"reader 1 of 4 \(ranks times workers\), and this is reader 0 of 1: go on with"
+    ):
+        iter(data)
+    data.load_state_dict({})
+    assert len(list(data)) == 7
