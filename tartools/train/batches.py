@@ -8,6 +8,7 @@ from typing import Any
 
 from tartools.tables.bulk import Bulk
 from tartools.train.fields import KEY, URL, Chooser
+from tartools.train.rooms import Lease
 
 
 class Samples:
@@ -128,5 +129,5 @@ class Samples:
         pairs = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
         if isinstance(bulk.data, bytes):
             return [bulk.data[begin:end] for begin, end in pairs]
-        data = memoryview(bulk.data.numpy() if hasattr(bulk.data, "numpy") else bulk.data)
+        data = bulk.data.view() if isinstance(bulk.data, Lease) else memoryview(bulk.data)
         return [bytes(data[begin:end]) for begin, end in pairs]

@@ -13,6 +13,7 @@ from tartools.tables.table import Table
 from tartools.train.batches import Samples
 from tartools.train.fields import Decode, Fields
 from tartools.train.order import Order
+from tartools.train.rooms import Lease, Rooms
 from tartools.train.table import TableDataset
 
 
@@ -71,12 +72,17 @@ class Loader(DataLoader[Any]):
         """
         batches: Any = super().__iter__()
         self._handed = 0
+        rooms: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
         try:
             for batch in batches:
                 if isinstance(batch, TarToolsError):
                     raise batch
+                if isinstance(batch, Samples) and isinstance(batch.bulk.data, torch.Tensor):
+                    room = rooms.setdefault(batch.bulk.data.data_ptr(), batch.bulk.data)
+                    batch.bulk.data = Lease(room)
                 self._handed += 1
                 yield batch
+                del batch  # its room is free, unless the caller has kept it
         except (ConnectionError, EOFError) as error:
             if not self.num_workers:
                 raise
@@ -109,6 +115,7 @@ class _Together(Dataset[Any]):
 
     def __init__(self, data: TableDataset) -> None:
         self.data = data
+        self._rooms = Rooms()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -122,21 +129,31 @@ class _Together(Dataset[Any]):
             return error
 
     def _shared(self, rows: list[int]) -> Samples | list[Any]:
-        tensors: list[torch.Tensor] = []
+        taken: list[torch.Tensor] = []
 
         def room_of(size: int) -> memoryview:
-            storage = torch.empty(0, dtype=torch.uint8).untyped_storage()._new_shared(size, device="cpu")  # type: ignore[no-untyped-call]
-            tensors.append(torch.empty(0, dtype=torch.uint8).set_(storage))
-            room: Any = tensors[-1].numpy()
-            return memoryview(room)
+            taken.append(self._rooms.take(size))
+            room: Any = taken[-1].numpy()
+            return memoryview(room)[:size]
 
-        found = self.data.batch(rows, room_of)
+        try:
+            found = self.data.batch(rows, room_of)
+        except BaseException:
+            _free(taken)
+            raise
         if isinstance(found, Samples):
-            found.bulk.data = tensors[-1]
+            found.bulk.data = taken.pop()
             used, places = torch.unique(torch.from_numpy(found.bulk.shards), return_inverse=True)
             found.bulk.urls = [found.bulk.urls[number] for number in used.tolist()]
             found.bulk.shards = places.numpy()
+        _free(taken)
         return found
+
+
+def _free(rooms: list[torch.Tensor]) -> None:
+    """Give back *rooms* in which no batch is."""
+    for room in rooms:
+        room[-1] = 0
 
 
 def _as_it_is(batch: Any) -> Any:

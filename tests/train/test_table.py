@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
@@ -23,6 +22,7 @@ import tartools
 from tartools.errors import SampleError, StorageError
 from tartools.train import Order, TableDataset, chosen, loader
 from tartools.train.batches import Samples
+from tartools.train.rooms import Lease, Rooms
 from tests.conftest import Run, make_tar
 
 pytestmark = pytest.mark.filterwarnings(
@@ -134,7 +134,7 @@ def test_other_processes(method: str, table_of: Callable[..., str]) -> None:
     assert len(pickle.dumps(data)) < 1000 and data[3] == (3,)
     raw = loader(TableDataset("t.parquet", "cls"), 20, shuffle=None, num_workers=1, multiprocessing_context=method)
     found = list(raw)
-    assert all(isinstance(batch, Samples) and isinstance(batch.bulk.data, torch.Tensor) for batch in found)
+    assert all(isinstance(batch, Samples) and isinstance(batch.bulk.data, Lease) for batch in found)
     assert [int(number) for batch in found for (number,) in batch] == list(range(COUNT))
 
 
@@ -266,7 +266,7 @@ print("ended")
 """
 
 
-ENDED = re.compile(r"RuntimeError: (DataLoader worker \(pid \d+\) is killed by signal: Killed|a worker has ended)")
+ENDED = re.compile(r"RuntimeError\W+(DataLoader worker \(pid \d+\) is killed by signal: Killed|a worker has ended)")
 
 
 def test_a_killed_worker(table_of: Callable[..., str]) -> None:
@@ -286,3 +286,20 @@ def test_collation(table_of: Callable[..., str]) -> None:
         assert found == [list(range(30)), list(range(30, 60)), [60]]
         batch = next(iter(loader("t.parquet", 30, fields="__key__ cls", decode=(), shuffle=None, num_workers=workers)))
         assert batch[0][2] == "plain/002" and batch[1].tolist() == list(range(30))
+
+
+def test_rooms_are_used_again_when_their_batch_is_dropped(table_of: Callable[..., str]) -> None:
+    rooms = Rooms()
+    first, second = rooms.take(1000), rooms.take(1000)
+    lease = Lease(first)
+    assert first is not second and len(lease.view()) > 1000
+    assert not any(rooms.take(10) is room for room in (first, second))
+    del lease
+    assert rooms.take(900) is first
+    table_of("plain", "large")
+    expected = [chosen(sample) for sample in tartools.read(["plain.tar", "large.tar"])]
+    for kept in (True, False):
+        batches, found = [], []
+        for batch in loader("t.parquet", 3, shuffle=None, num_workers=2, persistent_workers=True):
+            batches.append(batch) if kept else found.extend(batch)
+        assert [sample for batch in batches for sample in batch] + found == expected

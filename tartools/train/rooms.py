@@ -1,0 +1,44 @@
+"""Shared memory in which batches cross from workers: used again, because fresh pages take ten times as long to fill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+SPARE = 4  # a room is larger than its first batch by this part of it, for larger ones to come
+
+
+class Rooms:
+    """The rooms of a worker. The last byte of each says whether the training process still has a batch in it."""
+
+    def __init__(self) -> None:
+        self._rooms: list[torch.Tensor] = []
+
+    def take(self, size: int) -> torch.Tensor:
+        """Return a room for *size* bytes, and one more, which is 1 from now on."""
+        free = [room for room in self._rooms if not room[-1]]
+        found = next((room for room in free if len(room) > size), None)
+        if found is None:
+            gone = free[:1]  # too small: made anew
+            self._rooms = [room for room in self._rooms if not any(room is other for other in gone)]
+            storage: Any = torch.empty(0, dtype=torch.uint8).untyped_storage()
+            storage = storage._new_shared(size + size // SPARE + 1, device="cpu")
+            found = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self._rooms.append(found)
+        found[-1] = 1
+        return found
+
+
+class Lease:
+    """A batch in *room*, in the training process. When it is dropped, the worker may use the room again."""
+
+    def __init__(self, room: torch.Tensor) -> None:
+        self._bytes: Any = room.numpy()
+
+    def view(self) -> memoryview:
+        """Return the bytes."""
+        return memoryview(self._bytes)
+
+    def __del__(self) -> None:
+        self._bytes[-1] = 0
