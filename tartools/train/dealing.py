@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Sequence
 from contextlib import closing
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from tartools.tar import compression
 from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, Read, find_cut
 from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
+from tartools.train.ranks import this_worker
 
 MANY = 8  # shards for each worker; if there are so many, none is cut
 FOLLOWED = 1000  # members behind a cut that are looked at
@@ -52,26 +52,9 @@ class Borders(NamedTuple):
     end: int | None = None
 
 
-def rank_and_world() -> tuple[int, int]:
-    """Return the rank of this process and how many there are.
-
-    By torch.distributed if it is initialized, else by RANK and WORLD_SIZE in the environment, else 0 and 1.
-    """
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return 0, 1
-
-
 def place_of(rank: int, world: int) -> Place:
     """Return which reader this process is, on *rank* of *world*. Neighbours are on different ranks."""
-    from torch.utils.data import get_worker_info
-
-    worker = get_worker_info()
-    number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+    number, workers = this_worker()
     return Place(number * world + rank, workers * world)
 
 

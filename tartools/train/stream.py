@@ -25,6 +25,7 @@ from tartools.train import dealing
 from tartools.train.dealing import Borders, Part, Place
 from tartools.train.epochs import Epochs
 from tartools.train.fields import KEY, URL, as_dict
+from tartools.train.ranks import this_rank
 
 Numbered = Callable[[int], Part | None]  # gives the part that is read n-th, None behind the last
 
@@ -74,7 +75,7 @@ class Samples(IterableDataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A process that is started for a worker doesn't know the rank."""
-        return self.__dict__ | {"_rank": self._rank or dealing.rank_and_world()}
+        return self.__dict__ | {"_rank": self._rank or this_rank()}
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next epoch be number *epoch*, from 0 on."""
@@ -85,7 +86,7 @@ class Samples(IterableDataset[dict[str, Any]]):
 
     def place(self) -> Place:
         """Return which reader this process is."""
-        return dealing.place_of(*(self._rank or dealing.rank_and_world()))
+        return dealing.place_of(*(self._rank or this_rank()))
 
     def parts(self, epoch: tuple[int, int], place: Place) -> Numbered:
         """Return what the reader *place* reads in *epoch*, its number and that of the repetition in it."""

@@ -133,17 +133,14 @@ def test_a_global_header_keeps_a_shard_whole(folder: Path) -> None:
     assert [len(share) for share in shares("g.tar", 3)] == [60, 0, 0]
 
 
-def test_objects_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_cut_too(server: FaultServer) -> None:
     data = varied(3, 400)
-    with FaultServer() as server:
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
-        server.objects.update({"a.tar": data, "a.tgz": gzip.compress(data)})
-        for url in (server.url("http", "a.tar"), server.url("s3", "a.tar"), server.url("http", "a.tgz")):
-            every = read(url)
-            assert len(every) == 400
-            found = shares(url, 3)
-            assert [*chain(*found)] == every and (all(found) or url.endswith("tgz"))
+    server.objects.update({"a.tar": data, "a.tgz": gzip.compress(data)})
+    for url in (server.url("http", "a.tar"), server.url("s3", "a.tar"), server.url("http", "a.tgz")):
+        every = read(url)
+        assert len(every) == 400
+        found = shares(url, 3)
+        assert [*chain(*found)] == every and (all(found) or url.endswith("tgz"))
 
 
 def test_a_thousand_shards(tmp_path: Path) -> None:
