@@ -9,18 +9,19 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tartools.errors import TarToolsError
-from tartools.tables.table import Table
 from tartools.train.batches import Samples
 from tartools.train.fields import Decode, Fields
 from tartools.train.order import Order
 from tartools.train.rooms import Lease, Rooms
 from tartools.train.table import TableDataset
+from tartools.train.tables import Source
 
 
 def loader(
-    table: str | Table | TableDataset,
+    source: Source | TableDataset,
     batch_size: int,
     *,
+    table: str | None = None,
     fields: Fields = None,
     decode: Decode = None,
     transform: Any = None,
@@ -34,20 +35,24 @@ def loader(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     **options: Any,
 ) -> Loader:
-    """Return a DataLoader over *table*, a URL, a `tartools.Table` or a TableDataset: what most people want.
+    """Return a DataLoader over *source*, a TableDataset or what that is given: what most people want.
 
         data = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8", num_workers=4)
         data.load_state_dict(torch.load("loader.pt"))  # in mid-epoch, with any number of ranks and workers
         for pictures, labels in data: ...
 
-    *fields*, *decode* and *transform* are those of TableDataset, *shuffle*, *seed*, *block*, *weights*, *drop_last*,
-    *rank* and *world* those of `Order`, and *options* those of DataLoader (`num_workers`, `pin_memory`, ...).
+    *table*, *fields*, *decode* and *transform* are those of TableDataset, *shuffle*, *seed*, *block*, *weights*,
+    *drop_last*, *rank* and *world* those of `Order`, and *options* those of DataLoader (`num_workers`, `pin_memory`,
+    ...).
 
     With *decode* or *transform*, batches are collated as DataLoader does; with *collate_fn*, by this function of a list
     of samples, in the worker. Else payloads are bytes, and a batch is `Samples`, which are iterated over, or taken by
     number: from workers they come in one buffer of shared memory, and are sliced when they are used.
     """
-    data = table if isinstance(table, TableDataset) else TableDataset(table, fields, decode, transform)
+    given = (fields, decode, transform, table)
+    if isinstance(source, TableDataset) and given != (None,) * 4:
+        raise ValueError("this is a TableDataset: give fields, decode, transform and table to it")
+    data = source if isinstance(source, TableDataset) else TableDataset(source, fields, decode, transform, table=table)
     order = Order(data, seed, shuffle, block, batch_size, rank, world, weights, drop_last)
     return Loader(data, order, collate_fn, **options)
 

@@ -1,0 +1,66 @@
+"""What a dataset is given, a table or shards, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tartools import storage
+from tartools.samples.account import Account
+from tartools.shards import updating
+from tartools.shards.listing import Indexing, TableDestination, listed, row_batches, rows_at
+from tartools.shards.reading import Reading
+from tartools.shards.writing import write_batches
+from tartools.storage.names.expand import expand
+from tartools.tables import schema, unified
+from tartools.tables.table import Table
+from tartools.tar.compression import is_table
+
+Source = str | Sequence[str] | Table
+INDEXING = Indexing(Reading(), 1)  # no other process
+
+
+def table_of(source: Source, kept: str | None = None) -> Table:
+    """Return *source* as a table: itself, or that of all samples of the shards and tables that it names, in order.
+
+    Shards are read to their ends for that, and the table is held. With *kept*, which goes with shards alone, it is
+    written to this URL; if it is there, only shards that have changed are read, as by `tarindex --update`.
+
+    Raises: StorageError, TarFormatError; UsageError for stdin and commands, and for shards that are compressed.
+    """
+    if isinstance(source, Table):
+        if kept is not None:
+            raise ValueError("this is a table already: its method write keeps it")
+        return source
+    urls = expand([source] if isinstance(source, str) else list(source)) if source else []
+    if not urls:
+        raise ValueError("no shard and no table is named")
+    if kept is not None:
+        return _kept(urls, kept)
+    if len(urls) == 1 and is_table(urls[0]):
+        return Table(urls[0])
+    inputs = listed(urls, Account(), INDEXING)
+    names = [name for name in inputs.schema.names if name != schema.MEMBERS]
+    pa = schema.arrow()
+    columns = pa.schema([inputs.schema.field(name) for name in names])
+    rows = pa.Table.from_batches(inputs.batches(names), columns)
+    return Table.from_arrow(unified.table_rows(rows, inputs.shards.since(0)))
+
+
+def _kept(urls: Sequence[str], kept: str) -> Table:
+    """Return the table *kept* of the shards *urls*; make it, or make it anew, if it is not that."""
+    if found := [url for url in urls if is_table(url)]:
+        raise ValueError(f"table= keeps the table of shards, and this is a table: {found[0]}")
+    if not storage.exists(kept):
+        inputs = listed(urls, Account(), INDEXING)
+        write_batches(row_batches(inputs), TableDestination(kept, False, inputs), Account())
+        return Table(kept)
+    import numpy as np
+
+    update = updating.updated(urls, kept, Account(), INDEXING)
+    table = Table(kept)
+    rows = np.fromiter(update.rows, np.int64)
+    if np.array_equal(rows, np.arange(len(table))):
+        return table
+    anew = rows_at(update.inputs, rows.tolist(), None)
+    write_batches(anew, TableDestination(kept, True, update.inputs), Account())
+    return Table(kept)
