@@ -12,7 +12,8 @@
     tartools.map_samples(function, "train-{000..147}.tar", "out.tar", workers=4)
 
 `read`, `write`, `open`, `TarWriter`, `Sample`, `Table`, `map_samples` and `map_shards` are the public names, with the
-errors in `tartools.errors`. They are loaded when they are first used, so that a command pays only for what it needs.
+errors in `tartools.errors`, and `tartools.train` for PyTorch. They are loaded when they are first used, so that a
+command pays only for what it needs.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("tartools")
-    if name not in __all__:
+    if name not in (*__all__, "train"):
         raise AttributeError(f"module 'tartools' has no attribute {name!r}")
+    if name == "train":
+        import tartools.train as train  # noqa: PLR0402  # not from tartools: that would ask this function again
+
+        return train
     if name == "Table":
         from tartools.tables.table import Table
 
@@ -47,4 +52,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"} - {"TYPE_CHECKING", "annotations"})
+    return sorted({*globals(), *__all__, "__version__", "train"} - {"TYPE_CHECKING", "annotations"})

@@ -97,7 +97,7 @@ def test_the_tasks_of_the_readme_are_done_by_their_lines(first_screen: str, shel
     done = shell(f"{tasks['scale out'].replace('tarjob ', 'tarjob -v ')}")
     assert done.stderr.startswith("tarjob: 10 items: 1 done, 9 there before, 0 failed, ")
     assert len(before) == 9 and all(path.stat().st_mtime_ns == time for path, time in before.items())
-    program = f"import tartools\nprint(sum(1 {tasks['train']}))"
+    program = f"import tartools\nprint(sum(len(batch) {tasks['train']}))"
     counted = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert counted.stdout == "270\n"
 

@@ -1,13 +1,27 @@
-"""A server for what trains in this process."""
+"""A server for what trains in this process, and an end of its workers."""
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 from collections.abc import Iterator
 
 import pytest
 
 from tartools.storage.objects import retry, s3, s3client
 from tests.storage.objects.faults import FaultServer
+
+
+@pytest.fixture(autouse=True)
+def no_workers_left() -> Iterator[None]:
+    """End the workers of loaders that failed, which the traceback held: they have open what this process has open.
+
+    Otherwise the servers that all tests share would wait for them at the end.
+    """
+    yield
+    if multiprocessing.active_children():
+        gc.collect()
+    assert not multiprocessing.active_children()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import random
@@ -45,13 +44,6 @@ def members(kind: str) -> list[tuple[str, bytes]]:
             sample = [(f"{key}.seg.PNG", b"png%d" % number), *sample[1:], (f"{key}.json", b"{}")]
         found += sample[::-1] if kind == "varied" and number % 5 == 2 else sample
     return found
-
-
-@pytest.fixture(autouse=True)
-def no_workers_left() -> Iterator[None]:
-    """End the workers of loaders that failed: they hold the connection to the server that commands are forked from."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture
