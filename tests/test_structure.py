@@ -501,7 +501,7 @@ def test_the_public_names_are_listed() -> None:
         "print('__version__' in dir(t))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    names = "Sample Table TarWriter map_samples map_shards open read write"
+    names = "Sample Table TarWriter map_samples map_shards open read train write"
     assert done.stdout == f"{names} {PROJECT['project']['version']}\nTrue\n"
 
 

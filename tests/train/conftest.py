@@ -21,6 +21,8 @@ def no_workers_left() -> Iterator[None]:
     yield
     if multiprocessing.active_children():
         gc.collect()
+        for child in multiprocessing.active_children():
+            child.join(60)
     assert not multiprocessing.active_children()
 
 
