@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 from collections.abc import Iterator
+from multiprocessing import forkserver
 
 import pytest
 
@@ -22,8 +23,12 @@ def no_workers_left() -> Iterator[None]:
     if multiprocessing.active_children():
         gc.collect()
         for child in multiprocessing.active_children():
-            child.join(60)
-    assert not multiprocessing.active_children()
+            child.join(30)
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # it has the environment of the test that began it
+    left = multiprocessing.active_children()
+    for child in left:
+        child.kill()
+    assert not left
 
 
 @pytest.fixture
