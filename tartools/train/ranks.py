@@ -6,12 +6,21 @@ import os
 
 
 def this_rank() -> tuple[int, int]:
-    """Return rank and number of ranks: of torch.distributed if it was initialised here, else of the environment."""
+    """Return rank and number of ranks: of torch.distributed if it was initialised here, else of the environment.
+
+    There, RANK and WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError if RANK is not
+    below WORLD_SIZE: such a rank would read nothing.
+    """
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return 0, 1
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if not 0 <= rank < world:
+        raise ValueError(f"the environment has RANK={rank} and WORLD_SIZE={world}: ranks are 0 to WORLD_SIZE - 1")
+    return rank, world
 
 
 def this_worker() -> tuple[int, int]:
