@@ -7,8 +7,11 @@ from itertools import chain, islice
 from random import Random
 from typing import Any, Protocol
 
+from torch.utils.data import get_worker_info
+
 from tartools.errors import UsageError
 from tartools.train import left
+from tartools.train.handing import handed
 from tartools.train.left import Left, Loaded
 from tartools.train.steps import Batch, Choose, Shuffle, holds_nothing
 from tartools.train.stream import Position, Reader, Samples, numbered
@@ -96,12 +99,13 @@ class Run:
     def iterated(self) -> Iterator[Any]:
         """Yield what the last stage gives, for as many samples and repetitions as `with_epoch` and `repeat` say."""
         data = self._data
+        worker = get_worker_info() is not None
         most = data.nsamples if data.repetitions != 1 and data.nsamples > 0 else None
         while self._repetition < data.repetitions and self._total != most:
             for item in self._chain():
                 self._total += 1
                 self._given += 1
-                yield item
+                yield handed(item) if worker else item
                 if self._total == most:
                     return
             if not self._given:
