@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 from tartools.train.rooms import Rooms
 
 LARGE = 1 << 12  # bytes of a payload that does not go through the pipe
-SHARED = "/dev/shm"
+SHARED = "/dev/shm"  # noqa: S108
 WORTH = 1 << 16  # bytes of the large payloads of a batch for which a buffer is taken
 
 
