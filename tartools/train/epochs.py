@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from glob import glob
 from typing import Any
 
+PREFIX = "tartools-epochs-"
 KEPT = 64  # iterators that are remembered
 
 
@@ -19,14 +24,15 @@ class Epochs:
 
     torch starts workers anew in each epoch, as copies of a dataset that has never been used, and tells them a number
     that is theirs alone: the seed of the iterator. A small temporary file says which epoch belongs to which seed; it is
-    removed with the object. A copy on another machine, which has no such file, counts for itself.
+    removed with the object, or by a later process, if this one is killed. A copy on another machine, which has no such
+    file, counts for itself.
     """
 
     def __init__(self, first: int = 0) -> None:
         self._calls = 0  # of `take` in this process: workers that persist have the same seed in each epoch
         self._local = first
         self._claimed = ""
-        file, self._path = tempfile.mkstemp(prefix="tartools-epochs-")
+        file, self._path = tempfile.mkstemp(dir=_folder(os.getpid()))
         with os.fdopen(file, "w") as opened:
             json.dump([first, {}, ""], opened)
         weakref.finalize(self, _remove, self._path, os.getpid())
@@ -100,6 +106,45 @@ class Epochs:
             file.seek(0)
             json.dump(state, file)
             file.truncate()
+
+
+@cache
+def _folder(owner: int) -> str:
+    """Return the folder of the process *owner*, this one, after removing those of processes that were killed.
+
+    It is locked as long as the process, or a fork of it, lives.
+    """
+    for found in glob(os.path.join(tempfile.gettempdir(), f"{PREFIX}*")):
+        with suppress(OSError):  # that of another user, or of a process that lives
+            os.close(_locked(found, shutil.rmtree))
+    while True:
+        path = tempfile.mkdtemp(prefix=PREFIX)
+        try:
+            _locked(path, os.stat)
+        except (BlockingIOError, FileNotFoundError):  # another process has just found it, and removes it
+            continue
+        except OSError:  # a file system without locks: nobody gets one, so nobody removes the folder
+            pass
+        atexit.register(_remove_all, path, owner)
+        return path
+
+
+def _locked(path: str, then: Callable[[str], object]) -> int:
+    """Lock the folder *path*, call *then* for it, and return its descriptor. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        then(path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _remove_all(path: str, owner: int) -> None:
+    """Remove the folder *path*, in the process that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(path: str, owner: int) -> None:

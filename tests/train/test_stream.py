@@ -7,7 +7,9 @@ import json
 import os
 import pickle
 import random
+import signal
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -24,6 +26,7 @@ import tartools
 from tartools.errors import SampleError, StorageError
 from tartools.train import WebDataset, samples
 from tartools.train.dealing import Place
+from tartools.train.epochs import Epochs
 from tartools.train.stream import Reader
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
@@ -292,3 +295,33 @@ def test_nothing_is_unpickled(field: str, tmp_path: Path) -> None:
             list(data)
     with pytest.raises((SampleError, ValueError), match=r"unpickled|No decoder|allow_pickle"):
         list(WebDataset(url).xdecode())
+
+
+def epochs_of_a_process(killed: bool, said: Any) -> None:
+    epochs = Epochs()
+    said.send(epochs.take())
+    if killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    said.recv()
+    said.send(epochs.take())
+
+
+def test_what_a_killed_process_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files about epochs of processes that live stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    forks = torch.multiprocessing.get_context("fork")
+    found = []
+    for killed in (False, True, False):
+        here, there = forks.Pipe()
+        process = forks.Process(target=epochs_of_a_process, args=(killed, there))
+        process.start()
+        assert here.recv() == 0
+        found.append((process, here, {*tmp_path.iterdir()}))
+        if killed:
+            process.join()
+    (first, one, alone), (_, _, both), (last, other, after) = found
+    assert len(alone) == 1 and len(both) == len(after) == 2 and both & after == alone
+    for process, pipe in (first, one), (last, other):
+        pipe.send(None)
+        assert pipe.recv() == 1
+        process.join()
