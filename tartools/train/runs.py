@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import get_worker_info
 
-from tartools.errors import UsageError
+from tartools.errors import UsageError, several
 from tartools.train import left
 from tartools.train.handing import handed
 from tartools.train.left import Left, Loaded
@@ -109,9 +109,19 @@ class Run:
                 if self._total == most:
                     return
             if not self._given:
+                if most is not None:
+                    raise UsageError(self._nothing())
                 break  # an empty data set is not repeated
             self._repetition, self._given = self._repetition + 1, 0
             self._reader = self._shuffling = self._left = None
+
+    def _nothing(self) -> str:
+        number, readers = self._place
+        items = several(self._data.nsamples, "item")
+        return (
+            f"with_epoch can't give {items}, because reader {number} of {readers} (ranks times workers) has none: take "
+            "fewer workers or smaller batches, or unpack compressed shards, which can then be shared"
+        )
 
     def state(self) -> dict[str, Any]:
         """Return what goes on with the next item."""
