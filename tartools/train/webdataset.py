@@ -35,8 +35,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     No decoder unpickles, unless it is a function of your own.
 
     `state_dict` and `load_state_dict`, which torchdata's StatefulDataLoader calls, go on with the sample after the last
-    one, for the same URLs, seed, and number of workers and ranks. What was read is not read again, but for a block of
-    the shuffle; after a stage that is not of webdataset, or that makes several samples of one, all is.
+    one, for the same URLs and seed. What was read is not read again, but for a block of the shuffle; after a stage that
+    is not of webdataset, or that makes several samples of one, all is. With other numbers of workers and ranks, the
+    states of all ranks say what is left, which is dealt anew: see `load_state_dict`.
+
+    From workers, lists of payloads (`batched`, `listed`) come in one buffer of shared memory, and are plain lists here.
 
     Holds: one read buffer of 1 MiB, and a block of the shuffle. Raises: what `samples` raises; SampleError, with shard,
     sample and field, for what can't be decoded; UsageError for a state that does not fit.
@@ -165,11 +168,14 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return {} if self._loaded is None else self._loaded.given
 
     def load_state_dict(self, state: Any) -> None:
-        """Let the next iterator go on where *state* was taken: a state of this, of a StatefulDataLoader, or several.
+        """Let the next iterator go on where *state* was taken: of this, of a StatefulDataLoader, or a list of such.
 
-        With as many readers (ranks times workers) as before the order is that of before. With another number give the
-        states of all ranks, as a list, to all ranks, before a loader is made: what is left is dealt anew.
-        Raises: UsageError if it is that of other data.
+        With as many readers (ranks times workers) as before, the order is as it would have been. For another number,
+        give the list of the states of all ranks to each rank, before its loader is iterated over: what is left is dealt
+        anew, each sample to one reader, first what blocks of shuffles still held.
+
+        Raises: UsageError if it is that of other data. The iterator raises UsageError if states are missing, or if the
+        pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
         """
         self._loaded = left.loaded(state)
         if self._loaded is None:
