@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from tartools.errors import TarToolsError
+from tartools.errors import TarToolsError, several, shown
 from tartools.train.batches import Samples
 from tartools.train.fields import Decode, Fields
 from tartools.train.order import Order
-from tartools.train.rooms import Lease, Rooms
+from tartools.train.rooms import Lease, Rooms, keep_freed_memory
 from tartools.train.table import TableDataset
 from tartools.train.tables import Source
+
+ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
+NAMED = 8  # rows and shards in a message
 
 
 def loader(
@@ -64,6 +67,7 @@ class Loader(DataLoader[Any]):
         self, data: TableDataset, order: Order, collate_fn: Callable[[list[Any]], Any] | None = None, **options: Any
     ) -> None:
         self.order = order
+        self._data = data
         self._handed: int | None = None  # batches of the iteration that is under way
         if collate_fn is None and data.chooser.raw:
             super().__init__(_Together(data), batch_sampler=order, collate_fn=_as_it_is, **options)
@@ -75,10 +79,12 @@ class Loader(DataLoader[Any]):
 
         Raises: what reading raises, with URL and byte, also for what a worker met.
         """
-        batches: Any = super().__iter__()
         self._handed = 0
         rooms: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
+        keep_freed_memory()
+        batches: Any = None
         try:
+            batches = super().__iter__()
             for batch in batches:
                 if isinstance(batch, TarToolsError):
                     raise batch
@@ -88,13 +94,26 @@ class Loader(DataLoader[Any]):
                 self._handed += 1
                 yield batch
                 del batch  # its room is free, unless the caller has kept it
-        except (ConnectionError, EOFError) as error:
-            if not self.num_workers:
+        except (ConnectionError, EOFError, RuntimeError) as error:
+            torchs = isinstance(error, RuntimeError)
+            if not self.num_workers or (torchs and not str(error).startswith(ENDED)):
                 raise
-            raise RuntimeError("a worker has ended before its batch was received: was it killed?") from error
+            what = str(error) if torchs else "a worker has ended before its batch was received: was it killed?"
+            raise RuntimeError(f"{' '.join(what.split())} {self._under_way(self._handed)}".strip()) from error
         finally:
             del batches  # an exception holds this frame, and this the workers
         self._handed = None
+
+    def _under_way(self, handed: int) -> str:
+        """Say of which rows and shards batches were asked for, but not handed out yet."""
+        batches = self.order.under_way(handed)
+        if not batches:
+            return ""
+        numbers, rows = self._data.table.places()[0], [row for batch in batches for row in batch]
+        names = [shown(url) for url in self._data.table.shards()]
+        urls = [names[number] for number in dict.fromkeys(numbers[rows].tolist())]
+        what = f"{several(len(batches), 'batch', 'batches')} under way, the next one of rows {_some(batches[0])};"
+        return f"{what} shards of these: {_some(urls)}"
 
     @property
     def epoch(self) -> int:
@@ -153,6 +172,12 @@ class _Together(Dataset[Any]):
             found.bulk.shards = places.numpy()
         _free(taken)
         return found
+
+
+def _some(values: list[Any]) -> str:
+    """Return the first of *values* as text, and how many more there are."""
+    more = f" and {len(values) - NAMED} more" * (len(values) > NAMED)
+    return ", ".join(map(str, values[:NAMED])) + more
 
 
 def _free(rooms: list[torch.Tensor]) -> None:
