@@ -12,7 +12,7 @@ from tartools.errors import TarToolsError, several, shown
 from tartools.train.batches import Samples
 from tartools.train.fields import Decode, Fields
 from tartools.train.order import Order
-from tartools.train.rooms import Lease, Rooms, keep_freed_memory
+from tartools.train.rooms import Handed, Lease, Rooms, keep_freed_memory
 from tartools.train.table import TableDataset
 from tartools.train.tables import Source
 
@@ -88,9 +88,8 @@ class Loader(DataLoader[Any]):
             for batch in batches:
                 if isinstance(batch, TarToolsError):
                     raise batch
-                if isinstance(batch, Samples) and isinstance(batch.bulk.data, torch.Tensor):
-                    room = rooms.setdefault(batch.bulk.data.data_ptr(), batch.bulk.data)
-                    batch.bulk.data = Lease(room)
+                if isinstance(batch, Samples) and isinstance(batch.bulk.data, Lease):
+                    rooms.setdefault(batch.bulk.data.room.data_ptr(), batch.bulk.data.room)
                 self._handed += 1
                 yield batch
                 del batch  # its room is free, unless the caller has kept it
@@ -166,7 +165,7 @@ class _Together(Dataset[Any]):
             _free(taken)
             raise
         if isinstance(found, Samples):
-            found.bulk.data = taken.pop()
+            found.bulk.data = Handed(taken.pop())
             used, places = torch.unique(torch.from_numpy(found.bulk.shards), return_inverse=True)
             found.bulk.urls = [found.bulk.urls[number] for number in used.tolist()]
             found.bulk.shards = places.numpy()

@@ -44,6 +44,7 @@ class Lease:
     """A batch in *room*, in the training process. When it is dropped, the worker may use the room again."""
 
     def __init__(self, room: torch.Tensor) -> None:
+        self.room = room
         self._bytes: Any = room.numpy()
 
     def view(self) -> memoryview:
@@ -52,3 +53,13 @@ class Lease:
 
     def __del__(self) -> None:
         self._bytes[-1] = 0
+
+
+class Handed:
+    """A batch in *room*, in the worker: a `Lease` once it is received, so that nobody has to look at it to drop it."""
+
+    def __init__(self, room: torch.Tensor) -> None:
+        self.room = room
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Lease, (self.room,)

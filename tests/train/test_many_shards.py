@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import subprocess
 import sys
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import tartools
 from tartools.tables import local
 from tartools.train import Order, TableDataset, loader
 from tartools.train.batches import Samples
+from tartools.train.rooms import Handed, Lease, Rooms
 from tests.conftest import Run, make_tar
 
 pytestmark = pytest.mark.filterwarnings(
@@ -121,6 +124,14 @@ def test_pinned_memory_leaves_batches_as_they_are(table: str) -> None:
             rows[4:8],
             rows[8:],
         ]
+
+
+def test_rooms_of_batches_that_nobody_looks_at_are_used_again() -> None:
+    room = Rooms().take(1000)
+    lease = pickle.loads(ForkingPickler.dumps(Handed(room)))
+    assert isinstance(lease, Lease) and lease.view()[-1] == room[-1] == 1
+    del lease
+    assert room[-1] == 0
 
 
 @pytest.mark.parametrize("table", [13], indirect=True)
