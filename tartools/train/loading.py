@@ -108,11 +108,12 @@ class Loader(DataLoader[Any]):
         batches = self.order.under_way(handed)
         if not batches:
             return ""
-        numbers, rows = self._data.table.places()[0], [row for batch in batches for row in batch]
-        names = [shown(url) for url in self._data.table.shards()]
+        table, rows = self._data.table, [row for batch in batches for row in batch]
+        numbers, begins, _ = table.places()
+        names = [shown(url) for url in table.shards()]
         urls = [names[number] for number in dict.fromkeys(numbers[rows].tolist())]
-        what = f"{several(len(batches), 'batch', 'batches')} under way, the next one of rows {_some(batches[0])};"
-        return f"{what} shards of these: {_some(urls)}"
+        what = f"{several(len(batches), 'batch', 'batches')} under way, from {_some(urls)}; the next one has rows "
+        return f"{what}{_some(batches[0])}, and begins at byte {begins[rows[0]]} of {urls[0]}"
 
     @property
     def epoch(self) -> int:

@@ -266,7 +266,8 @@ def test_a_killed_worker(table_of: Callable[..., str]) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stdout == "" and ENDED.search(done.stderr)
     last = done.stderr.splitlines()[-1]
-    assert re.search(r" [12] batch(es)? under way, the next one of rows 0, 1, 2, 3; shards of these: plain\.tar$", last)
+    next_one = "the next one has rows 0, 1, 2, 3, and begins at byte 0 of plain.tar"
+    assert re.search(rf" [12] batch(es)? under way, from plain\.tar; {next_one}$", last)
 
 
 def collated(samples: list[Any]) -> Iterator[Any]:
