@@ -97,8 +97,9 @@ class Loader(DataLoader[Any]):
             torchs = isinstance(error, RuntimeError)
             if not self.num_workers or (torchs and not str(error).startswith(ENDED)):
                 raise
-            what = str(error) if torchs else "a worker has ended before its batch was received: was it killed?"
-            raise RuntimeError(f"{' '.join(what.split())} {self._under_way(self._handed)}".strip()) from error
+            what = str(error) if torchs else "a worker has ended, or was killed, before its batch was received"
+            what = " ".join(what.split()).rstrip(".")
+            raise RuntimeError(what + self._under_way(self._handed)) from error
         finally:
             del batches  # an exception holds this frame, and this the workers
         self._handed = None
@@ -112,7 +113,7 @@ class Loader(DataLoader[Any]):
         numbers, begins, _ = table.places()
         names = [shown(url) for url in table.shards()]
         urls = [names[number] for number in dict.fromkeys(numbers[rows].tolist())]
-        what = f"{several(len(batches), 'batch', 'batches')} under way, from {_some(urls)}; the next one has rows "
+        what = f"; {several(len(batches), 'batch', 'batches')} under way, from {_some(urls)}; the next one has rows "
         return f"{what}{_some(batches[0])}, and begins at byte {begins[rows[0]]} of {urls[0]}"
 
     @property

@@ -267,7 +267,7 @@ def test_a_killed_worker(table_of: Callable[..., str]) -> None:
     assert done.returncode == 1 and done.stdout == "" and ENDED.search(done.stderr)
     last = done.stderr.splitlines()[-1]
     next_one = "the next one has rows 0, 1, 2, 3, and begins at byte 0 of plain.tar"
-    assert re.search(rf" [12] batch(es)? under way, from plain\.tar; {next_one}$", last)
+    assert re.search(rf"\w; [12] batch(es)? under way, from plain\.tar; {next_one}$", last)
 
 
 def collated(samples: list[Any]) -> Iterator[Any]:
