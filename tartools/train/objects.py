@@ -175,6 +175,8 @@ class ObjectStream(IterableDataset[Any]):
         self._source = Objects(prefixes, transform)
         self.objects = self._source.objects
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
+        known = {"objects": len(self.objects), "checksum": self.objects.checksum()}
+        self._kind = known | {"shuffle": shuffle, "drop_last": drop_last}  # what a state has in common with this
         self._rank: tuple[int, int] | None = None  # that of the process that pickled this
         self._state: dict[str, int] | None = None  # of the iteration that was begun last
         self._loaded: dict[str, Any] | None = None  # where the next iteration begins
@@ -185,16 +187,16 @@ class ObjectStream(IterableDataset[Any]):
 
         It begins at the place of a state that was loaded, if that is of the same epoch.
         """
+        if self.state_dict()["epoch"] != epoch:
+            self._loaded = self._state = None
         self._epoch[0] = epoch
-        if self._loaded is not None and self._loaded["epoch"] != epoch:
-            self._loaded = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iteration is that was begun last, in this process."""
         if self._loaded is not None:
             return self._loaded
         place = self._state or {"epoch": int(self._epoch[0]), "begin": 0, "taken": 0, **self._place()}
-        return {"seed": self._seed, **self._kind(), **place}
+        return {"seed": self._seed, **self._kind, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration go on where *state* was made.
@@ -202,17 +204,12 @@ class ObjectStream(IterableDataset[Any]):
         That of a loader without workers may go on with other numbers of ranks and workers: all ranks are taken to have
         had equally many items. Raises: ValueError if it is the state of other objects, or of another kind of order.
         """
-        if not isinstance(state, dict) or not {"seed", "epoch", "begin", "taken", *self._kind()} <= {*state}:
+        if not isinstance(state, dict) or not {"seed", "epoch", "begin", "taken", *self._kind} <= {*state}:
             raise ValueError("this is no state of an ObjectStream")
-        for name, value in self._kind().items():
+        for name, value in self._kind.items():
             if state[name] != value:
                 raise ValueError(f"the state is of a stream with {name} {state[name]!r}, and here it is {value!r}")
         self._loaded, self._seed, self._epoch[0] = dict(state), state["seed"], state["epoch"]
-
-    def _kind(self) -> dict[str, Any]:
-        """Return what a state has to have in common with this."""
-        known = {"objects": len(self.objects), "checksum": self.objects.checksum()}
-        return known | {"shuffle": self._shuffle, "drop_last": self._drop_last}
 
     def _place(self) -> dict[str, int]:
         """Return which rank and worker this process is."""
