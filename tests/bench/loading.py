@@ -29,6 +29,10 @@ from tests.bench import loose
 from tests.bench.peers import READERS, Epoch, Task
 
 BATCHES = {"A": 64, "B": 256}  # by the first letter of the folder
+ONCE = (  # imported before the forks: these take seconds
+    *("torch.utils.data", "pyarrow.parquet", "PIL.Image", "webdataset", "litdata", "streaming"),
+    *("tartools.train.loading", "tartools.train.webdataset", "tartools.train.objects", "tartools.train.checkpoint"),
+)
 PATIENCE = 90  # seconds of a line and what it prepares
 
 
@@ -117,7 +121,7 @@ def serve(lines: Iterable[str], answers: Any, seconds: float) -> None:
 
 def main() -> None:
     """Serve stdin. What libraries print goes nowhere."""
-    for name in ("torch.utils.data", "litdata", "streaming"):  # these take seconds
+    for name in ONCE:
         with contextlib.suppress(ImportError):
             import_module(name)
     answers = os.fdopen(os.dup(1), "w")

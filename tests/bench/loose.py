@@ -17,6 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.archives import entry
+from tests.bench.data import write
+
 SIZE = 100 << 10
 NEAR, FAR, RATE = 0.005, 0.03, 85e6  # seconds, bytes a second
 TENSORS, VALUES = 16, 16 << 20  # of the checkpoint: 1 GiB
@@ -63,13 +66,12 @@ def command(name: str) -> str:
 
 def made(files: Path, count: int) -> list[bytes]:
     """Return the values of *count* objects, which are there."""
-    from tests.conftest import make_tar
-
     values = [random.Random(n).randbytes(SIZE) for n in range(count)]
     if not (files / "all.tar").exists():
         for n, data in enumerate(values):
             (files / f"{n:06d}.bin").write_bytes(data)
-        (files / "all.tar").write_bytes(make_tar([(f"{n:06d}.bin", data) for n, data in enumerate(values)]))
+        with (files / "all.tar").open("wb") as shard:
+            write(shard, (entry(b"%06d.bin" % n, data) for n, data in enumerate(values)))
     return values
 
 
@@ -82,7 +84,8 @@ def objects(place: dict[str, str], way: str, count: str) -> Figures:
     data: Any
     if way == "shard":
         table = files / "t.parquet"
-        subprocess.run([command("tarindex"), "-q", f"{place['near']}/all.tar", "-o", table], check=True)
+        if not table.exists():
+            subprocess.run([command("tarindex"), "-q", f"{place['near']}/all.tar", "-o", table], check=True)
         data = TableDataset(str(table), fields=("bin",))
         values_of: Callable[[list[Any]], list[bytes]] = lambda found: [value for (value,) in found]  # noqa: E731
     else:
@@ -112,12 +115,12 @@ def checkpoints(place: dict[str, str], who: str, way: str, scale: str) -> Figure
     import torch
 
     from tartools.train import checkpoint
-    from tests.conftest import make_tar
 
     files, far, values = Path(place["files"]), place["far"], max(1, int(VALUES * float(scale)))
     if not (files / "a.tar").exists():
         torch.save({f"layer{n}": layer(n, values) for n in range(TENSORS)}, files / "a.pt")
-        (files / "a.tar").write_bytes(make_tar([("a.pt", (files / "a.pt").read_bytes())]))
+        with (files / "a.tar").open("wb") as shard:
+            write(shard, [entry(b"a.pt", (files / "a.pt").read_bytes())])
     size = (files / "a.pt").stat().st_size / 1e6
     if who == "tarcat":
         words = [f"{far}/a.tar", "-o", "/dev/null"] if way == "read" else [str(files / "a.tar"), "-o", f"{far}/b.tar"]

@@ -148,7 +148,8 @@ class Bench:
         for number in range(self._runs):
             for line in lines:
                 if not line.rounds or number < line.rounds:
-                    measured.rounds.setdefault(line.name, []).append(self._timed(work, line))
+                    done = self._timed(work, line)
+                    measured.rounds.setdefault(line.name, []).append(done)
 
     def _missing(self, line: Line) -> str:
         """Return how to get a program or library that *line* needs and that is not there, else ""."""

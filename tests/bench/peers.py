@@ -227,7 +227,7 @@ def webshart(task: Task) -> Epoch:
     return lambda: map(len, batches)
 
 
-def pread(task: Task) -> Epoch:
+def pread(task: Task, kept: int = 1) -> Epoch:
     """One `os.pread` of a payload for each sample, at places that are known, in a loop: nothing is checked or kept."""
     import tartools
 
@@ -238,17 +238,26 @@ def pread(task: Task) -> Epoch:
     files = [os.open(url, os.O_RDONLY) for url in shards]
     which = [files[shards[url]] for url in found.arrow.column("__shard__").to_pylist()]
     places = list(zip(which, sizes.tolist(), begins.tolist(), strict=True))
-    return lambda: preads(places, task.way == "random")
+    return lambda: preads(places, kept, task.way == "random")
 
 
-def preads(places: list[tuple[int, int, int]], shuffle: bool) -> Iterator[int]:
-    """Read all of *places*, in order or at random; yield how many, 64 at a time."""
-    rows = drawn(len(places)) if shuffle else range(len(places))
-    for first in range(0, len(rows), 64):
-        part = rows[first : first + 64]
-        for row in part:
-            os.pread(*places[row])
-        yield len(part)
+def pread_kept(task: Task) -> Epoch:
+    """The same, but that the payloads of a batch are there together, as training needs them: that takes memory."""
+    return pread(task, task.batch)
+
+
+def preads(places: list[tuple[int, int, int]], kept: int, shuffle: bool) -> Iterator[int]:
+    """Read all of *places*, in order or at random, and keep so many at a time; yield how many, some 64 at a time."""
+    rows = drawn(len(places)) if shuffle else list(range(len(places)))
+    count = max(64, kept)
+    for first in range(0, len(rows), count):
+        part = rows[first : first + count]
+        if kept > 1:
+            yield len([os.pread(*places[row]) for row in part])
+        else:
+            for row in part:
+                os.pread(*places[row])
+            yield len(part)
 
 
 def zipped(task: Task) -> Epoch:
@@ -321,5 +330,6 @@ def samples(task: Task) -> Iterator[dict[str, bytes]]:
 
 
 READERS: dict[str, Callable[[Task], Epoch]] = {
-    each.__name__: each for each in (table, stream, webdataset, litdata, streaming, webshart, pread, zipped, decoding)
+    each.__name__: each
+    for each in (table, stream, webdataset, litdata, streaming, webshart, zipped, pread, pread_kept, decoding)
 }

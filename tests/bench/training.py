@@ -14,6 +14,7 @@ TOLD = {
     "zipped": "zip",
     "decoding": "decoding alone",
     "pread": "pread",
+    "pread_kept": "pread, a batch kept",
     "webshart": "webshart",
     "litdata": "litdata",
     "streaming": "streaming (MDS)",
@@ -47,8 +48,8 @@ def work(
 def loaders(data: str) -> list[Work]:
     """Bytes of the data set *data*: by table, in order, at random and by two workers; and without a table."""
     every = dict.fromkeys(LOADERS, AHEAD)
-    in_order = every | {"litdata": 1 / 1.2 if data == "B" else AHEAD, "pread": 0}
-    at_random = {"pread": 1 / 0.6} | {peer: AHEAD for peer in LOADERS if peer != "webdataset"}
+    in_order = every | {"litdata": 1 / 1.2 if data == "B" else AHEAD, "pread": 0, "pread_kept": 0}
+    at_random = {"pread": 1 / 0.6, "pread_kept": 0} | {peer: AHEAD for peer in LOADERS if peer != "webdataset"}
     by_two = dict.fromkeys(LOADERS, 0.5 if data == "A" else AHEAD)
     return [
         work(f"order-{data}", "table", "order", 0, data, in_order),
