@@ -214,7 +214,12 @@ def webshart(task: Task) -> Epoch:
             for number, name in enumerate(reader.filenames())
             if name.endswith(task.main)
         ]
-        return lambda: one_by_one(lambda index: places[index][0](places[index][1]), len(places))
+
+        def read(index: int) -> Any:
+            data = places[index][0](places[index][1])
+            return small(data) if task.decoded else data
+
+        return lambda: one_by_one(read, len(places))
 
     class Data(IterableDataset[Any]):
         def __iter__(self) -> Iterator[Any]:

@@ -64,7 +64,7 @@ def decoded() -> list[Work]:
     """Photographs, decoded to 224 x 224 pixels: what a loader takes is a small part of it."""
     beside = dict.fromkeys(("decoding", *LOADERS), 0.0)
     return [
-        work("decoded", "table", "random", 0, "photos", {p: g for p, g in beside.items() if p != "webdataset"}, True),
+        work("decoded", "table", "order", 0, "photos", beside, True),
         work("decoded-2", "table", "order", 2, "photos", beside, True),
         work("decoded-stream-2", "stream", "order", 2, "photos", {"decoding": 0.0, "webdataset": 0.0}, True),
     ]
