@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.data import SETS
-from tests.bench.measure import Bench, Measured
+from tests.bench.measure import Bench, Measured, installed
 from tests.bench.training import TRAINING
 from tests.bench.works import WORKS as COMMANDS
 from tests.bench.works import Goal, Line
@@ -161,7 +161,11 @@ def machine() -> dict[str, str]:
         "Python": platform.python_version(),
         "tartools": metadata.version("tartools"),
         "webdataset": metadata.version("webdataset"),
+        "load": f"{os.getloadavg()[0]:.1f}",
     }
+    for library in ("torch", "litdata", "mosaicml-streaming", "webshart"):
+        if installed(library):
+            about[library] = metadata.version(library)
     for program in ("bash", "cat", "tar", "bsdtar", "gzip", "pigz", "xargs"):
         if path := shutil.which(program):
             done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
