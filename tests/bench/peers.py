@@ -152,7 +152,7 @@ def litdata(task: Task) -> Epoch:
 
     data = Data(path, shuffle=False)
     if task.way == "random":
-        return lambda: one_by_one(data.__getitem__, len(data))
+        return lambda: one_by_one(data.__getitem__, len(data), task.batch)
     batches = lit.StreamingDataLoader(data, batch_size=task.batch, **task.collation, **task.options)
     return lambda: map(len, batches)
 
@@ -180,7 +180,7 @@ def streaming(task: Task) -> Epoch:
 
     data = Data(local=path, shuffle=False, batch_size=task.batch)
     if task.way == "random":
-        return lambda: one_by_one(data.__getitem__, len(data))
+        return lambda: one_by_one(data.__getitem__, len(data), task.batch)
     batches = DataLoader(data, task.batch, **task.collation, **task.options)
     return lambda: map(len, batches)
 
@@ -219,7 +219,7 @@ def webshart(task: Task) -> Epoch:
             data = places[index][0](places[index][1])
             return small(data) if task.decoded else data
 
-        return lambda: one_by_one(read, len(places))
+        return lambda: one_by_one(read, len(places), task.batch)
 
     class Data(IterableDataset[Any]):
         def __iter__(self) -> Iterator[Any]:
@@ -291,7 +291,7 @@ def zipped(task: Task) -> Epoch:
             return small(data) if task.decoded else data
 
     if task.way == "random":
-        return lambda: one_by_one(Data().__getitem__, len(names))
+        return lambda: one_by_one(Data().__getitem__, len(names), task.batch)
     batches = DataLoader(Data(), task.batch, **task.collation, **task.options)
     return lambda: map(len, batches)
 
@@ -308,14 +308,11 @@ def decoding(task: Task) -> Epoch:
     return epoch
 
 
-def one_by_one(get: Callable[[int], object], count: int) -> Iterator[int]:
-    """Get each of *count* samples by its number, at random; yield how many, 16 at a time."""
+def one_by_one(get: Callable[[int], object], count: int, batch: int) -> Iterator[int]:
+    """Get each of *count* samples by its number, at random, in lists of *batch*; yield how many each has."""
     rows = drawn(count)
-    for first in range(0, count, 16):
-        part = rows[first : first + 16]
-        for row in part:
-            get(row)
-        yield len(part)
+    for first in range(0, count, batch):
+        yield len([get(row) for row in rows[first : first + batch]])
 
 
 def drawn(count: int) -> list[int]:
