@@ -80,7 +80,8 @@ def pace(measured: Measured, line: Line) -> str:
     wall, cpu = measured.median(line.name), measured.median(line.name, "cpu")
     if line.told:
         alone = measured.median(DECODING, "cpu") / cpu if DECODING in measured.rounds and line.name != DECODING else 0
-        return f"{1e3 / wall:,.0f} {line.told}/s" + (f", decoding is {alone:.0%} of the CPU time" if alone else "")
+        known = 0 < alone <= 1  # the CPU of workers that were not ended is not known
+        return f"{1e3 / wall:,.0f} {line.told}/s" + (f", decoding is {alone:.0%} of the CPU time" if known else "")
     samples = measured.samples(line)
     return f"{samples * SETS[line.of].members / wall:,.0f} members/s, {wall / samples * 1e6:.2f} µs a sample"
 
