@@ -25,7 +25,6 @@ from tartools.tar import compression
 from tartools.tar.cut import Cut, find_cut
 
 PART = 32 << 20  # bytes of a part of a shard
-MUCH = 8 * PART  # bytes; a shard above this may be worth an import before its workers start
 MOST_OUTPUT = 64 << 20  # bytes of output that a worker holds
 READ = 1 << 20  # bytes of output that are read at a time
 TOGETHER = 64  # outputs that are written at a time
@@ -333,10 +332,6 @@ def cut_up(number: int, url: str) -> Iterator[Task]:
             return
         known = identity(file)
         begin, size = 0, os.fstat(file.fileno()).st_size
-        if size > MUCH:
-            from tartools.tar.runs import prepare
-
-            prepare(file)
         while begin + 2 * PART < size and (cut := find_cut(file, begin + PART)):
             yield Task([ShardPart(number, url, begin, cut, known)], True)
             begin = cut.offset

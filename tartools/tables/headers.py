@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tartools.tar import BLOCK
-from tartools.tar.runs import checked
+from tartools.tar.runs import plain, sizes_in
 
 NAME = 100  # bytes
 
@@ -45,8 +45,13 @@ def sound(data: bytes | bytearray, starts: Any, keys: list[bytes]) -> bool:
 
 def plain_sizes(headers: Any) -> Any:
     """Return the sizes of payloads in *headers*; None unless all are of regular files, with right checksums."""
-    sizes, sound = checked(headers)
-    return sizes if sound.all() else None
+    return sizes_of(headers) if plain(headers).all() else None
+
+
+def sizes_of(headers: Any) -> Any:
+    """Return the sizes of payloads in *headers*; None unless all have one in octal digits."""
+    sizes, right = sizes_in(headers)
+    return sizes if right.all() else None
 
 
 def named(found: Any, names: Any, inside: Any, lengths: Any) -> bool:

@@ -70,7 +70,8 @@ def take_run(window: Window) -> int:
     if len(at) < FEW or at[0]:
         return 0
     headers = blocks[at]
-    sizes, sound = checked(headers)
+    sizes, sound = sizes_in(headers)
+    sound &= plain(headers)
     ends = at + 1 + (sizes + BLOCK - 1) // BLOCK
     sound[1:] &= ends[:-1] == at[1:]
     sound &= ends <= (window.available() - position) // BLOCK
@@ -158,27 +159,34 @@ class Paths:
         return [data[at:end] for at, end in zip((which * width).tolist(), ends, strict=True)]
 
 
-def checked(headers: Any) -> tuple[Any, Any]:
-    """Return the sizes of payloads in *headers*, and which are sound: regular files, with right checksums.
+def sizes_in(headers: Any) -> tuple[Any, Any]:
+    """Return the sizes of payloads that *headers* have, and which have one, in octal digits."""
+    import numpy as np
+
+    sizes, right = octal(_numbers(headers, SIZE + 4, "<u8"), 7)  # of 11 digits
+    sizes = sizes.view("i8")
+    if not (_numbers(headers, SIZE, "<u4") == ZEROS >> 32).all():
+        digits = headers[:, SIZE : SIZE + 4] - ord("0")  # what is less wraps around
+        right &= (digits <= 7).all(axis=1)
+        sizes += digits.astype(np.int64) @ (8 ** np.arange(10, 6, -1, dtype=np.int64))
+    return sizes, right
+
+
+def plain(headers: Any) -> Any:
+    """Return which *headers* are of regular files with short names, and have right checksums.
 
     Sums are compared modulo 65536; the largest is not twice that.
     """
     import numpy as np
 
-    sizes, sound = octal(_numbers(headers, SIZE + 4, "<u8"), 7)  # of 11 digits
-    sizes = sizes.view("i8")
-    stored, right = octal(_numbers(headers, CHKSUM, "<u8"), 6)
+    stored, found = octal(_numbers(headers, CHKSUM, "<u8"), 6)
     sums = headers.sum(axis=1, dtype=np.uint16)
     sums -= headers[:, CHKSUM : CHKSUM + 8].sum(axis=1, dtype=np.uint16)
     sums += np.uint16(8 * ord(" "))
     kinds = headers[:, KIND]
-    sound &= right & (sums == (stored & 0xFFFF))
-    sound &= ((kinds == ord("0")) | (kinds == 0)) & (headers[:, PREFIX] == 0)
-    if not (_numbers(headers, SIZE, "<u4") == ZEROS >> 32).all():
-        digits = headers[:, SIZE : SIZE + 4] - ord("0")  # what is less wraps around
-        sound &= (digits <= 7).all(axis=1)
-        sizes += digits.astype(np.int64) @ (8 ** np.arange(10, 6, -1, dtype=np.int64))
-    return sizes, sound
+    found &= sums == (stored & 0xFFFF)
+    found &= ((kinds == ord("0")) | (kinds == 0)) & (headers[:, PREFIX] == 0)
+    return found
 
 
 def octal(words: Any, digits: int) -> tuple[Any, Any]:
