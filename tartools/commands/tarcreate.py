@@ -48,7 +48,7 @@ Examples:
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from tartools import cli, storage
@@ -58,7 +58,7 @@ from tartools.formats import build, plan, tsv
 from tartools.formats.build import PlannedSample
 from tartools.formats.plan import Plan
 from tartools.samples.account import Account
-from tartools.samples.sample import checked_path
+from tartools.samples.sample import Sample, checked_path
 from tartools.shards.writing import write_samples
 from tartools.storage.local import path_of
 from tartools.storage.names.expand import expand
@@ -132,20 +132,17 @@ class PlanOptions(cli.Group):
 @cli.command(__doc__)
 def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None:
     """Run the command."""
-    check_usage(wanted)
-    if wanted.zips is not None:
-        from tartools.formats import zipped
-
-        urls = expand(wanted.zips)
+    source, files = checked_source(wanted)
+    if source in FILES:
+        urls = expand(files)
         storage.check_inputs(urls)
         storage.check_output(output.url, output.force, urls)
-        found = zipped.samples(urls, account, wanted.class_field, wanted.skip_special)
-        write_samples(found, output.destination, account)
+        write_samples(FILES[source](wanted, urls, account), output.destination, account)
         return
-    if wanted.folder is not None:
+    if source == "--folder":
         from tartools.formats.folder import Folder, from_folder
 
-        path = os.path.join(wanted.base, wanted.folder)
+        path = os.path.join(wanted.base, wanted.folder or "")
         folder = Folder(path, wanted.class_field, wanted.exclude or (), wanted.dots)
         write(from_folder(folder, account, wanted.skip_special), account, output, Plan(path))
         return
@@ -155,6 +152,53 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
     origin = Plan(name, wanted.base, wanted.allow_pipe)
     with stream_file(storage.open_read(name), name) as file:
         write(described(wanted, file, origin), account, output, origin)
+
+
+def zip_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
+    """Yield the samples of zip files."""
+    from tartools.formats import zipped
+
+    return zipped.samples(urls, account, wanted.class_field, wanted.skip_special)
+
+
+# The options that name files which hold samples, and what yields these samples, counted in the account.
+FILES: dict[str, Callable[[PlanOptions, Sequence[str], Account], Iterator[Sample]]] = {"--zip": zip_samples}
+PLAN = "a PLAN"
+
+
+def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
+    """Return the option that names what samples are made from, or PLAN; and the files, if it is one of FILES.
+
+    Raises: UsageError for two of them, for options that do not go with it, for a template of keys or a field that can
+    be none.
+    """
+    named = {PLAN: wanted.plan, "--folder": wanted.folder, "--zip": wanted.zips}
+    given = [name for name, value in named.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other")
+    source = given[0] if given else PLAN
+    for name, value, fitting in (
+        ("--format", wanted.form, (PLAN,)),
+        ("--key", wanted.template, (PLAN,)),
+        ("--allow-pipe", wanted.allow_pipe or None, (PLAN,)),
+        ("-C", wanted.base or None, (PLAN, "--folder")),
+        ("--class", wanted.class_field, ("--folder", "--zip")),
+        ("--exclude", wanted.exclude, ("--folder",)),
+        ("--dots", wanted.dots, ("--folder",)),
+        ("--skip-special", wanted.skip_special or None, ("--folder", "--zip")),
+    ):
+        if value is not None and source not in fitting:
+            raise UsageError(f"{name} needs {' or '.join(fitting)}")
+    template = wanted.template or KEYS
+    try:
+        template.format(0, index=0)
+        checked_path("key", wanted.class_field or "cls")
+    except (KeyError, IndexError, ValueError, AttributeError):
+        raise UsageError(f"not a template for keys: {template!r}; write '{{:09d}}' or 'name-{{index}}'") from None
+    except SampleError:
+        raise UsageError(f"not a name for a field: {wanted.class_field!r}") from None
+    files = named[source]
+    return source, files if isinstance(files, list) else []
 
 
 def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: Plan) -> None:
@@ -186,28 +230,6 @@ def advice(url: str, origin: Plan) -> str:
 
         return f"; it exists in the folder of the plan: add -C {shlex.quote(folder)}"
     return "" if origin.base else "; paths are relative to the current directory, or to that of -C"
-
-
-def check_usage(wanted: PlanOptions) -> None:
-    """Raise UsageError for options that do not go together, a key template or a field that can be none."""
-    template = wanted.template or KEYS
-    try:
-        template.format(0, index=0)
-        checked_path("key", wanted.class_field or "cls")
-    except (KeyError, IndexError, ValueError, AttributeError):
-        raise UsageError(f"not a template for keys: {template!r}; write '{{:09d}}' or 'name-{{index}}'") from None
-    except SampleError:
-        raise UsageError(f"not a name for a field: {wanted.class_field!r}") from None
-    given = {"--exclude": wanted.exclude, "--dots": wanted.dots}
-    for name, value in given.items():
-        if value is not None and wanted.folder is None:
-            raise UsageError(f"{name} needs --folder")
-    if wanted.class_field is not None and wanted.folder is None and wanted.zips is None:
-        raise UsageError("--class needs --folder or --zip")
-    if wanted.zips is not None and (wanted.folder is not None or wanted.plan or wanted.form or wanted.template):
-        raise UsageError("with --zip there is no PLAN, and neither --folder, --format nor --key")
-    if wanted.folder is not None and (wanted.plan or wanted.form or wanted.template):
-        raise UsageError("with --folder there is no PLAN, and neither --format nor --key")
 
 
 def found_plan(wanted: PlanOptions) -> str:
