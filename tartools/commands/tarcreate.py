@@ -46,7 +46,6 @@ Examples:
     printf 'a.txt text:hello\na.jpg photo.jpg\n' | tarcreate --format recipe > a.tar
 """
 
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Literal
@@ -54,8 +53,8 @@ from typing import Annotated, Literal
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, TarToolsError, UsageError
-from tartools.formats import build, plan, tsv
-from tartools.formats.build import PlannedSample
+from tartools.formats import build, plan
+from tartools.formats.build import PlannedMember, PlannedSample
 from tartools.formats.plan import Plan
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, checked_path
@@ -65,14 +64,13 @@ from tartools.storage.names.expand import expand
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 
-FORMATS = ("tsv", "csv", "recipe")
 KEYS = "{:09d}"
 
 
 def plan_format(text: str) -> str:
     """Return *text* if it is a format of plans. Raises: ValueError."""
-    if text not in FORMATS:
-        raise ValueError(f"not a format: {text!r}; choose from {', '.join(FORMATS)}")
+    if text not in plan.FORMATS:
+        raise ValueError(f"not a format: {text!r}; choose from {', '.join(plan.FORMATS)}")
     return text
 
 
@@ -87,7 +85,7 @@ class PlanOptions(cli.Group):
             metavar="FORMAT",
             parser=plan_format,
             default="tsv for stdin, else by suffix",
-            help="Format of the plan: tsv, csv or recipe.",
+            help="Format of the plan: tsv, csv, jsonl or recipe.",
         ),
     ] = None
     template: Annotated[
@@ -110,6 +108,18 @@ class PlanOptions(cli.Group):
     zips: Annotated[
         list[str] | None,
         Option("--zip", metavar="FILE", help="Make samples from the members of a zip file; repeatable."),
+    ] = None
+    tfrecords: Annotated[
+        list[str] | None,
+        Option("--tfrecord", metavar="FILE", help="Make samples from the records of a TFRecord file; repeatable."),
+    ] = None
+    fields: Annotated[
+        list[str] | None,
+        Option(
+            *("-f", "--fields"),
+            metavar="SPEC",
+            help="With --tfrecord: features that become fields, in quotes: 'jpg=image cls=label __key__=id'.",
+        ),
     ] = None
     class_field: Annotated[
         str | None,
@@ -150,8 +160,14 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
     origin = Plan(name, wanted.base, wanted.allow_pipe)
+    form = wanted.form or plan.format_of(name)
+    if form == "jsonl":
+        write_objects(wanted, account, output, origin)
+        return
+    if form == "recipe" and wanted.template is not None:
+        raise UsageError("--key is for tables; in a recipe, names hold the keys")
     with stream_file(storage.open_read(name), name) as file:
-        write(described(wanted, file, origin), account, output, origin)
+        write(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
 
 
 def zip_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
@@ -161,8 +177,20 @@ def zip_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> I
     return zipped.samples(urls, account, wanted.class_field, wanted.skip_special)
 
 
+def tfrecord_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
+    """Yield the samples of TFRecord files."""
+    from tartools.formats import tfrecord
+    from tartools.stages.select import parse_words
+
+    words = None if wanted.fields is None else [(word.choices, word.new) for word in parse_words(wanted.fields)]
+    return tfrecord.samples(urls, account, words, wanted.template or KEYS)
+
+
 # The options that name files which hold samples, and what yields these samples, counted in the account.
-FILES: dict[str, Callable[[PlanOptions, Sequence[str], Account], Iterator[Sample]]] = {"--zip": zip_samples}
+FILES: dict[str, Callable[[PlanOptions, Sequence[str], Account], Iterator[Sample]]] = {
+    "--zip": zip_samples,
+    "--tfrecord": tfrecord_samples,
+}
 PLAN = "a PLAN"
 
 
@@ -172,14 +200,15 @@ def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
     Raises: UsageError for two of them, for options that do not go with it, for a template of keys or a field that can
     be none.
     """
-    named = {PLAN: wanted.plan, "--folder": wanted.folder, "--zip": wanted.zips}
+    named = {PLAN: wanted.plan, "--folder": wanted.folder, "--zip": wanted.zips, "--tfrecord": wanted.tfrecords}
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} exclude each other")
     source = given[0] if given else PLAN
     for name, value, fitting in (
         ("--format", wanted.form, (PLAN,)),
-        ("--key", wanted.template, (PLAN,)),
+        ("--key", wanted.template, (PLAN, "--tfrecord")),
+        ("-f", wanted.fields, ("--tfrecord",)),
         ("--allow-pipe", wanted.allow_pipe or None, (PLAN,)),
         ("-C", wanted.base or None, (PLAN, "--folder")),
         ("--class", wanted.class_field, ("--folder", "--zip")),
@@ -201,19 +230,36 @@ def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
     return source, files if isinstance(files, list) else []
 
 
+def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, origin: Plan) -> None:
+    """Write the samples that the JSON lines *origin* plan, which are read twice: first for their sources."""
+    from tartools.formats import jsonl
+    from tartools.storage import files
+
+    with files.seekable(origin.name) as file:
+        check_sources(jsonl.sources(file, origin), output, origin)
+        file.seek(0)
+        samples = jsonl.samples(file, origin, wanted.template or KEYS)
+        write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
+
+
 def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: Plan) -> None:
     """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
-        urls = build.urls_of(samples)
-        try:
-            storage.check_inputs(urls)
-        except TarToolsError as error:
-            part = next((part for sample in samples for part in sample.parts if part.url == error.url), None)
-            if part is None or not part.line:
-                raise
-            raise build.located(error, part, origin.name, advice(error.url, origin)) from None
-        storage.check_output(output.url, output.force, urls)
+        check_sources((part for sample in samples for part in sample.parts), output, origin)
     write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
+
+
+def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Plan) -> None:
+    """Check what the *parts* that *origin* plans are read from, and that *output* is none of it."""
+    sources = build.sources_of(parts)
+    try:
+        storage.check_inputs(list(sources))
+    except TarToolsError as error:
+        part = sources.get(error.url)
+        if part is None or not part.line:
+            raise
+        raise build.located(error, part, origin.name, advice(error.url, origin)) from None
+    storage.check_output(output.url, output.force, list(sources))
 
 
 def advice(url: str, origin: Plan) -> str:
@@ -239,24 +285,3 @@ def found_plan(wanted: PlanOptions) -> str:
     if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
         return inside
     return name
-
-
-def described(wanted: PlanOptions, file: io.BufferedReader, origin: Plan) -> Iterable[PlannedSample]:
-    """Return the samples that the plan *file* describes: as a list if they have sources, which must be looked at."""
-    suffix = origin.name.partition("?")[0].rpartition(".")[2].lower()
-    form = wanted.form or ("tsv" if origin.name == "-" else suffix)
-    if form not in ("tsv", "csv"):
-        if wanted.template is not None:
-            raise UsageError("--key is for tables; in a recipe, names hold the keys")
-        samples = list(plan.from_recipe(tsv.text_lines(file, "\n"), origin))
-        if not samples:
-            raise SampleError("the plan is empty: it names no member", url=origin.name)
-        return samples
-    rows: Iterator[tsv.Row] = tsv.read_rows(file, form, origin.name)
-    header = next(rows, None)
-    if header is None:
-        raise SampleError("the plan is empty: a table has a header", url=origin.name)
-    columns = plan.read_header(header.cells, origin, header.line)
-    key_at = header.cells.index("__key__") if "__key__" in header.cells else None
-    found = plan.from_table(columns, rows, origin, wanted.template or KEYS, key_at)
-    return list(found) if any(column.reads for column in columns) else found
