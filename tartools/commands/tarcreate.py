@@ -1,11 +1,18 @@
-r"""Make a tar from a plan, a folder, or zip files.
+r"""Make a tar from a plan, a folder, or files of other formats.
 
-A PLAN is a table or a recipe. A table (TSV or CSV) has a header, one column per field and one row per sample; its cells
-are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means that the sample
-lacks the field. A column __key__ holds the keys; without it, --key makes them from the row's number. TSV cells use the
-escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields back. A column \@NAME (in
-TSV \\@NAME) is the field @NAME, from which nothing is read; tar2tsv writes it so. Columns __shard__, __index__ and
-__size__ are ignored.
+A PLAN is a table, JSON lines or a recipe. A table (TSV or CSV) has a header, one column per field and one row per
+sample; its cells are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means
+that the sample lacks the field. A column __key__ holds the keys; without it, --key makes them from the row's number.
+TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields back. A
+column \@NAME (in TSV \\@NAME) is the field @NAME, from which nothing is read; tar2tsv writes it so. Columns __shard__,
+__index__ and __size__ are ignored.
+
+JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
+number is its digits as they are written, other values are JSON without blanks; null means that the sample lacks the
+field. {"@base64": "..."} stands for bytes, {"@url": "a.tar", "offset": 1536, "size": 800} for a range of a file or
+object, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and --key are as in tables too. A name with
+a backslash before @ or __ is the rest of it. tar2jsonl(1) writes all of this. A name twice in an object is an error.
+The lines are read twice; those from stdin are copied to a temporary file first.
 
 A recipe has lines NAME SOURCE: the name of a member, blanks, and text:PAYLOAD, a path, or a URL (file:, pipe:COMMAND).
 Adjacent lines with the same key are one sample.
@@ -26,6 +33,14 @@ by ranges; one from stdin is copied to a temporary file first. Directories, and 
 are reported as with --folder. Encrypted members, two members of one name, and names that are absolute or contain '..'
 are errors. tar2zip(1) writes samples to a zip file.
 
+--tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
+fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of
+bytes are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded.
+-f chooses features and renames them: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a
+feature __key__, --key makes keys from the record's number, counted over all files. Features without a value are no
+fields, and are counted in a warning. Checksums are compared. Files compressed by gzip, zlib or another codec are
+recognized. A file that was cut between two records looks complete.
+
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
 in a table, unless --allow-pipe is given: a plan from the network must not run commands. A PLAN that does not exist in
 the current directory is looked for in that of -C. Members have mode 0644, owner 0 and time 0: the same input gives the
@@ -42,6 +57,8 @@ Examples:
     tarcreate --folder photos --exclude '*~' --exclude .cache -o photos.tar
   Make shards from zip files with one folder per class:
     tarcreate --zip 'photos-*.zip' --class cls | tarsplit -s 1e9 -o photos
+  Make shards from TFRecord files, with short names:
+    tarcreate --tfrecord 'train-*' -f 'jpg=image.encoded cls=image.class.label' | tarsplit -s 1e9 -o photos
   Make a sample with a text and a photo:
     printf 'a.txt text:hello\na.jpg photo.jpg\n' | tarcreate --format recipe > a.tar
 """
