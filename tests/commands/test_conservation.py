@@ -118,6 +118,8 @@ ACCOUNTS = {
     "tarpcat": ["tarpcat", "--slice", "2:9:2"],
     "tarpcat --unordered": ["tarpcat", "--unordered", "-x", "jpg"],
     "tar2tsv": ["tar2tsv", "-f", "cls"],
+    "tar2jsonl": ["tar2jsonl", "-f", "jpg"],
+    "tar2tfrecord": ["tar2tfrecord", "-f", "jpg"],
     "tar2zip": ["tar2zip"],
     "tarshow": ["tarshow", "-c", "2"],
     "tarfirst": ["tarfirst", "-i", "3"],

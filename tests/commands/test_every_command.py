@@ -41,6 +41,8 @@ COMMANDS = {
     "tarshow": Case(("-f", "cls")),
     "tarstat": Case(()),
     "tar2tsv": Case(("-f", "cls")),
+    "tar2jsonl": Case(()),
+    "tar2tfrecord": Case(()),
     "tar2zip": Case(()),
     "tarfilter": Case(("--hash", "0:1"), writes_tar=True),
     "tarfirst": Case(("-f", "cls")),
