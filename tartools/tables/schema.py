@@ -58,7 +58,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _missing() -> StorageError:
-    return StorageError("tables need pyarrow: pip install 'tartools[table]'")
+    return StorageError("Parquet files need pyarrow: pip install 'tartools[table]'")
 
 
 def raw(column: Any) -> Any:
