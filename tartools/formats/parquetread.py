@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tartools import tar
+from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.payloads import ChosenColumns
@@ -22,7 +22,7 @@ Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification
 KEY = schema.KEY
 WHAT = "Parquet file"
 HELD, MOST_ROWS = 4 << 20, 1 << 12  # bytes and rows of a batch, by the average of its row group
-BUFFER = 1 << 20  # bytes of a column that are read at once
+BUFFER, FAR = 1 << 20, 4 << 20  # bytes of a column that are read at once; from servers, where each is a request
 
 
 def samples(urls: Iterable[str], account: Account, words: Words | None, template: str) -> Iterator[Sample]:
@@ -38,7 +38,7 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
     """
     index = 0
     for url in urls:
-        with opened_any(url, files.seekable(url), WHAT, BUFFER) as table:
+        with opened_any(url, files.seekable(url), WHAT, FAR if storage.is_far(url) else BUFFER) as table:
             rows = _Rows(table, words)
             keys = FirstKeys(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
             for sample in rows.samples(template, index):
