@@ -68,21 +68,12 @@ def chosen(samples: Iterator[Sample], choice: Choice, wanted: cli.Fields, accoun
     """Return the stages that *choice* and *wanted* ask for, one behind the other."""
     from tartools.stages import select
 
-    samples = with_fields(numbered(samples, choice, account), wanted, account)
+    samples = numbered(samples, choice, account)
+    samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
     samples = drawn(samples, choice, account, Sample.own)
     if choice.rekey is not None:
         samples = select.rekey(samples, choice.rekey, verbatim=wanted.verbatim)
     return samples
-
-
-def with_fields(samples: Iterator[Sample], wanted: cli.Fields, account: Account) -> Iterator[Sample]:
-    """Return *samples* with the fields that are *wanted*."""
-    if not (wanted.fields or wanted.exclude):
-        return samples
-    from tartools.stages import select
-
-    words, dropped = select.parse_words(wanted.fields or ()), " ".join(wanted.exclude or ()).split()
-    return select.fields(samples, words, dropped, account, verbatim=wanted.verbatim)
 
 
 def numbered(items: Iterator[Item], choice: Choice, account: Account) -> Iterator[Item]:

@@ -48,7 +48,6 @@ from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.commands import _cat
 from tartools.errors import TarToolsError, UsageError, several, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
@@ -111,7 +110,8 @@ def tarshow(
     reading = Reading(source.lax, source.skip_special, ranges=ranges)
 
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
-        samples = _cat.with_fields(read_samples(urls, account, reading), wanted, account)
+        samples = read_samples(urls, account, reading)
+        samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
         return samples if contact.url is not None else choose(samples, contact, first, account)
 
     def total() -> int | None:

@@ -140,7 +140,7 @@ def _key(found: dict[str, Any], template: str, index: int) -> str:
         return template.format(index, index=index)
     key = found["__key__"]
     if not isinstance(key, str):
-        raise SampleError(f"the key is {compact(key)}, and it has to be text")
+        raise SampleError(f"the key is {compact(key)}, and it has to be text or a number")
     _encoded(key)
     return key
 
