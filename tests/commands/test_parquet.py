@@ -201,6 +201,16 @@ def test_a_field_that_comes_late(
     assert members_of(Path("b.tar").read_bytes()) == members
 
 
+def test_a_payload_that_is_too_large(
+    main: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parquetwrite, "LARGEST", 5000)
+    Path("a.tar").write_bytes(make_tar([("a.jpg", bytes(5000)), ("b.jpg", bytes(7000))]))
+    assert main(tar2parquet, "a.tar", "-o", "a.parquet") == 1
+    said = "'b.jpg' has 7.0 kB, and a value of a Parquet file at most 5.0 kB"
+    assert capfd.readouterr().err == f"tar2parquet: a.tar: sample 'b': {said}\n"
+
+
 VALUES: list[tuple[str, Any, list[bytes | None]]] = [  # columns, and the payloads that are made of them
     (
         "image",
