@@ -368,6 +368,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tar2tfrecord": ["a.tar", "-o", "7.tfrecord"],
         "tar2tsv": ["-f", "cls", "a.tar", "-o", "7.tsv"],
         "tar2zip": ["a.tar", "-o", "7.zip"],
+        "tar2parquet": ["a.tar", "-o", "14.parquet"],
     }
     assert sorted(runs) == sorted(COMMANDS)
     program = f"""

@@ -33,6 +33,15 @@ by ranges; one from stdin is copied to a temporary file first. Directories, and 
 are reported as with --folder. Encrypted members, two members of one name, and names that are absolute or contain '..'
 are errors. tar2zip(1) writes samples to a zip file.
 
+--parquet makes a sample from each row of Parquet files, such as tar2parquet(1) and Hugging Face's `datasets` write. A
+column is a field: of a picture or sound, which is a struct of bytes and path, the bytes; a string is UTF-8, bytes are
+taken as they are. Numbers, truth values and dates are written as tar2tsv writes them, lists and objects as JSON, with
+bytes in hex. null means that the sample lacks the field. The column __key__ has the keys; without it, --key makes them
+from the row's number, counted over all files. -f chooses columns and renames them: 'jpg=image cls=label __key__=id'. Of
+a class label the payload is the number. Other columns called __NAME__ are left out, unless -f names them. A picture of
+which there is only the path is an error. Memory: a page of each column. Some programs write large pages: pyarrow up to
+1,024 values, DuckDB more.
+
 --tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
 fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of
 bytes are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded.
@@ -57,6 +66,8 @@ Examples:
     tarcreate --folder photos --exclude '*~' --exclude .cache -o photos.tar
   Make shards from zip files with one folder per class:
     tarcreate --zip 'photos-*.zip' --class cls | tarsplit -s 1e9 -o photos
+  Make shards from a data set of Hugging Face:
+    tarcreate --parquet 'train-*.parquet' -f 'jpg=image cls=label' | tarsplit -s 1e9 -o photos
   Make shards from TFRecord files, with short names:
     tarcreate --tfrecord 'train-*' -f 'jpg=image.encoded cls=image.class.label' | tarsplit -s 1e9 -o photos
   Make a sample with a text and a photo:
@@ -126,6 +137,10 @@ class PlanOptions(cli.Group):
         list[str] | None,
         Option("--zip", metavar="FILE", help="Make samples from the members of a zip file; repeatable."),
     ] = None
+    parquets: Annotated[
+        list[str] | None,
+        Option("--parquet", metavar="FILE", help="Make samples from the rows of a Parquet file; repeatable."),
+    ] = None
     tfrecords: Annotated[
         list[str] | None,
         Option("--tfrecord", metavar="FILE", help="Make samples from the records of a TFRecord file; repeatable."),
@@ -135,7 +150,7 @@ class PlanOptions(cli.Group):
         Option(
             *("-f", "--fields"),
             metavar="SPEC",
-            help="With --tfrecord: features that become fields, in quotes: 'jpg=image cls=label __key__=id'.",
+            help="With --parquet, --tfrecord: what becomes fields, in quotes: 'jpg=image cls=label __key__=id'.",
         ),
     ] = None
     class_field: Annotated[
@@ -184,6 +199,9 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
     if form == "recipe" and wanted.template is not None:
         raise UsageError("--key is for tables; in a recipe, names hold the keys")
     with stream_file(storage.open_read(name), name) as file:
+        if option := MAGIC.get(file.peek(4)[:4]):
+            what = f"this is no plan: with {option} before its name, samples are made of what is in it"
+            raise SampleError(what, url=name)
         write(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
 
 
@@ -194,21 +212,35 @@ def zip_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> I
     return zipped.samples(urls, account, wanted.class_field, wanted.skip_special)
 
 
+def parquet_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
+    """Yield the samples of Parquet files."""
+    from tartools.formats import parquetread
+
+    return parquetread.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+
+
 def tfrecord_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
     """Yield the samples of TFRecord files."""
     from tartools.formats import tfrecord
+
+    return tfrecord.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+
+
+def chosen(wanted: PlanOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
+    """Return the words of -f: choices, and the new name or None."""
     from tartools.stages.select import parse_words
 
-    words = None if wanted.fields is None else [(word.choices, word.new) for word in parse_words(wanted.fields)]
-    return tfrecord.samples(urls, account, words, wanted.template or KEYS)
+    return None if wanted.fields is None else [(word.choices, word.new) for word in parse_words(wanted.fields)]
 
 
 # The options that name files which hold samples, and what yields these samples, counted in the account.
 FILES: dict[str, Callable[[PlanOptions, Sequence[str], Account], Iterator[Sample]]] = {
     "--zip": zip_samples,
+    "--parquet": parquet_samples,
     "--tfrecord": tfrecord_samples,
 }
 PLAN = "a PLAN"
+MAGIC = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
 
 
 def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
@@ -217,15 +249,18 @@ def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
     Raises: UsageError for two of them, for options that do not go with it, for a template of keys or a field that can
     be none.
     """
-    named = {PLAN: wanted.plan, "--folder": wanted.folder, "--zip": wanted.zips, "--tfrecord": wanted.tfrecords}
+    named = {
+        **{PLAN: wanted.plan, "--folder": wanted.folder},
+        **{"--zip": wanted.zips, "--parquet": wanted.parquets, "--tfrecord": wanted.tfrecords},
+    }
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} exclude each other")
     source = given[0] if given else PLAN
     for name, value, fitting in (
         ("--format", wanted.form, (PLAN,)),
-        ("--key", wanted.template, (PLAN, "--tfrecord")),
-        ("-f", wanted.fields, ("--tfrecord",)),
+        ("--key", wanted.template, (PLAN, "--parquet", "--tfrecord")),
+        ("-f", wanted.fields, ("--parquet", "--tfrecord")),
         ("--allow-pipe", wanted.allow_pipe or None, (PLAN,)),
         ("-C", wanted.base or None, (PLAN, "--folder")),
         ("--class", wanted.class_field, ("--folder", "--zip")),

@@ -40,7 +40,7 @@ def arrow() -> Any:
 
 
 def _missing() -> StorageError:
-    return StorageError("tables need pyarrow: pip install 'tartools[table]'")
+    return StorageError("Parquet files need pyarrow: pip install 'tartools[table]'")
 
 
 def raw(column: Any) -> Any:
