@@ -172,6 +172,6 @@ def run(template: str, word: str) -> None:
 
 def share_memory(count: int) -> None:
     """Limit this process, which reads nothing yet, to one of *count* shares of the memory for ranges read ahead."""
-    from tartools.storage.objects import ranges
+    from tartools.storage.objects.budget import BUDGET, budget
 
-    ranges.budget.give(ranges.BUDGET // count - ranges.BUDGET)
+    budget.give(BUDGET // count - BUDGET)

@@ -24,14 +24,13 @@ from urllib3 import exceptions
 
 from tartools.errors import NotFoundError, StorageError
 from tartools.storage.objects import contract
-from tartools.storage.objects.contract import NoPermissionError, Reply
+from tartools.storage.objects.contract import NoPermissionError, Reply, put
+from tartools.storage.objects.quick import CONNECTIONS, REDIRECTS, Answer
 from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.streams import EXISTS
 
-CONNECTIONS = 64  # that are kept open: to one server, and servers
 CHUNK = 256 << 10  # bytes that are sent at once
 MOST = 32 << 20  # bytes of a response that is not an object
-REDIRECTS = 5
 
 _lock = threading.Lock()  # sessions are for all threads; making one is not
 _sessions: dict[tuple[int, str], requests.Session] = {}
@@ -270,6 +269,10 @@ class Body:
         except (exceptions.HTTPError, OSError) as error:
             raise connection_error(error, self._url) from None
 
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes. Raises: as `read`."""
+        return put(self.read(len(view)), view)
+
     def close(self) -> None:
         """Release the connection."""
         self._response.close()
@@ -309,13 +312,13 @@ def range_header(start: int, end: int | None) -> dict[str, str]:
     return {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
 
 
-def content_length(response: requests.Response) -> int | None:
+def content_length(response: requests.Response | Answer) -> int | None:
     """Return the length of the body of *response*, also to a HEAD; None if the server does not say."""
     text = response.headers.get("Content-Length", "")
     return int(text) if text.isdecimal() and "Transfer-Encoding" not in response.headers else None
 
 
-def reply(response: requests.Response, url: str, start: int, version: str) -> Reply:
+def reply(response: requests.Response | Answer, url: str, start: int, version: str) -> Reply:
     """Return *response*, with status 200, 206 or 416, to a request for the bytes from *start* on.
 
     A Content-Range counts with status 200 too: AIStore up to 4.4 sends that. Source: RFC 9110, 14.4 and 15.5.17.
@@ -323,15 +326,16 @@ def reply(response: requests.Response, url: str, start: int, version: str) -> Re
     Raises: StorageError for status 206 without Content-Range.
     """
     length = content_length(response)
+    body: contract.Body = response if isinstance(response, Answer) else Body(response, url)
     about = response.headers.get("Content-Range", "")
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", about)
     if found:
         first, last = int(found[1]), int(found[2])
         size = None if found[3] == "*" else int(found[3])
-        return Reply(Body(response, url), first, last - first + 1 if length is None else length, size, version)
+        return Reply(body, first, last - first + 1 if length is None else length, size, version)
     if response.status_code == 200:
         framed = length is not None or "Transfer-Encoding" in response.headers  # RFC 9112, 6.3
-        return Reply(Body(response, url), 0, length, length, version, framed)
+        return Reply(body, 0, length, length, version, framed)
     response.close()
     if response.status_code == 416 or length == 0:
         found = re.fullmatch(r"bytes \*/(\d+)", about)

@@ -10,6 +10,7 @@ import ssl
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
 from urllib.request import getproxies
@@ -17,9 +18,10 @@ from urllib.request import getproxies
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url, wait_for_read
 
-from tartools.storage.objects.http import CONNECTIONS, REDIRECTS
 from tartools.storage.objects.retry import TransientError, timeouts
 
+CONNECTIONS = 64  # that are kept open: to one server, and servers
+REDIRECTS = 5
 _PROXIES = tuple(name for kind in ("http", "https", "all") for name in (f"{kind}_proxy", f"{kind}_PROXY".upper()))
 _HEADERS = {"User-Agent": "tartools", "Accept-Encoding": "identity"}
 _PLAIN = re.compile(r"(https?)://([A-Za-z0-9][A-Za-z0-9.-]*)(?::([0-9]{1,5}))?(/[A-Za-z0-9_~!$&'()*+,;=:@/?%.-]*)")
@@ -92,15 +94,30 @@ class Answer:
 
     def read(self, most: int, /, decode_content: bool = False) -> bytes:
         """Return up to *most* bytes as they were sent, b"" at the end. Raises: TransientError if it was cut."""
+        data: bytes = self._received(self._found.read, most)
+        if not data and most:
+            self._check_end()
+        return data
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Receive up to `len(view)` bytes into *view*, without a copy; 0 at the end. Raises: as `read`."""
+        count: int = self._received(self._found.readinto, view)
+        if not count and view:
+            self._check_end()
+        return count
+
+    def _received(self, receive: Callable[[Any], Any], most: int | memoryview) -> Any:
         try:
-            data = self._found.read(most)
+            return receive(most)
         except (http.client.HTTPException, OSError, ValueError) as error:  # ValueError: the length of a chunk
             self._drop()
             raise _failure(error) from None
-        if not data and most and self._found.length:
+
+    def _check_end(self) -> None:
+        """Raise TransientError if bytes are missing."""
+        if self._found.length:
             self._drop()
             raise TransientError("the connection was cut")
-        return data
 
     def drain_conn(self) -> None:
         """Read the rest, so that the connection can be used again."""

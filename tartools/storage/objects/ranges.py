@@ -17,40 +17,16 @@ from collections import deque
 from collections.abc import Iterator
 
 from tartools.errors import StorageError
+from tartools.storage.objects.budget import budget
 from tartools.storage.objects.contract import Object, Reply
 from tartools.storage.objects.retry import Attempts, TransientError, setting
 
 RANGE = 8 << 20  # bytes
 FIRST_READ, READ = 64 << 10, 1 << 20  # bytes a read, which double: short reads return soon
 AHEAD, MOST_AHEAD = 8, 16  # ranges
-BUDGET = 256 << 20  # bytes that all open objects of this process may read ahead
 WORTH = 256 << 10  # bytes; after an attempt that brought so many, attempts are counted from 0
 BUSY = 4  # a range that took more than so many times its processor time was waited for
 GATHER = 0.05  # seconds to wait for a whole range before its first bytes are read
-
-
-class _Budget:
-    """A limit of memory, in bytes, that the open objects share."""
-
-    def __init__(self, free: int) -> None:
-        self._lock = threading.Lock()
-        self._free = free
-
-    def take(self, count: int) -> bool:
-        """Take *count* bytes; tell whether so many were free."""
-        with self._lock:
-            enough = self._free >= count
-            self._free -= count * enough
-            return enough
-
-    def give(self, count: int) -> None:
-        """Give *count* bytes back."""
-        with self._lock:
-            self._free += count
-
-
-budget = _Budget(BUDGET)
-os.register_at_fork(after_in_child=lambda: budget.__init__(BUDGET))  # type: ignore[misc]  # the parent holds what was taken
 
 
 class _Range:
@@ -61,6 +37,7 @@ class _Range:
         self.end = end
         self.held = held  # bytes of the budget
         self.received = 0
+        self.room: memoryview | None = None  # where bytes go that are received without a thread
         self.chunks: deque[memoryview] = deque()  # received by a thread, not yet read
         self.seconds = self.work = 0.0  # that receiving took, and of the processor
         self.done = False
@@ -100,8 +77,8 @@ class RangedInput:
         self._owner, self._window = os.getpid(), 1  # process; ranges that are requested at once
         self._slow = 0  # ranges in a row for which the reader waited
         self._waited, self._since = 0.0, time.monotonic()  # seconds of waiting for the current range, and its begin
-        self._own: tuple[_Range, Iterator[bytes]] | None = None  # received without a thread
-        self._rest = memoryview(b"")  # of the bytes received
+        self._own: tuple[_Range, Iterator[int]] | None = None  # received without a thread
+        self._rest = memoryview(b"")  # of a chunk
         self._changed = threading.Condition()
         self._parts: deque[_Range] = deque()  # received by threads
         self._receiving = self._hungry = self._stopped = False
@@ -119,7 +96,8 @@ class RangedInput:
             if self._parts:
                 self._rest = self._from_thread()
             elif self._own is not None or (self._ranged and (self._size is None or self._next < self._size)):
-                self._rest = self._receive_directly()
+                if count := self._receive_directly(view):
+                    return count
             else:
                 return 0
         count = min(len(view), len(self._rest))
@@ -151,8 +129,11 @@ class RangedInput:
 
     # ---- while one connection is enough ----
 
-    def _receive_directly(self) -> memoryview:
-        """Return the next bytes of the range that is received without a thread; none at its end."""
+    def _receive_directly(self, view: memoryview) -> int:
+        """Receive the next bytes of the range that needs no thread into *view*; return how many.
+
+        0 at its end, and where the bytes are in `_rest`, because *view* is short.
+        """
         if self._own is None:
             part = self._new_part(0)
             self._own = part, self._bytes_of(part)
@@ -160,23 +141,26 @@ class RangedInput:
         if part.error is not None:
             raise part.error
         begin, work = time.monotonic(), time.thread_time()
-        self._receiving = True
+        self._receiving, part.room = True, view if len(view) >= FIRST_READ else None  # short reads take too long
         try:
-            data = next(flow, b"")
+            count = next(flow, 0)
         except BaseException as error:  # a generator that raised would only stop the next time
             interrupted = StorageError("reading was interrupted", url=self._source.url)
             part.error = error if isinstance(error, Exception) else interrupted
             raise
         finally:
-            self._receiving = False
+            self._receiving, part.room = False, None
         waited = time.monotonic() - begin
         self._waited += waited
         part.seconds += waited
         part.work += time.thread_time() - work
-        if not data:
+        if not count:
             self._own = None
             self._done_with(part)
-        return memoryview(data)
+        if part.chunks:
+            self._rest = part.chunks.popleft()
+            return 0
+        return count
 
     # ---- several ranges ahead ----
 
@@ -239,8 +223,7 @@ class RangedInput:
         """Receive *part* in a thread."""
         begin = time.monotonic()
         try:
-            for data in self._bytes_of(part):
-                part.chunks.append(memoryview(data))
+            for _ in self._bytes_of(part):
                 if self._hungry:
                     with self._changed:
                         self._changed.notify_all()
@@ -262,15 +245,18 @@ class RangedInput:
         self._next, self._length = end, 2 * self._length
         return part
 
-    def _bytes_of(self, part: _Range) -> Iterator[bytes]:
-        """Yield the bytes of *part*, up to 1 MiB at a time, and resume where it was cut."""
+    def _bytes_of(self, part: _Range) -> Iterator[int]:
+        """Receive the bytes of *part*, up to 1 MiB at a time, and resume where it was cut; yield how many each time.
+
+        They are in the room that the part has, or else in new chunks.
+        """
         attempts = Attempts(self._source.url)
         while not self._stopped:
             before = part.received
             try:
-                for data in self._one_attempt(part):
-                    part.received += len(data)
-                    yield data
+                for count in self._one_attempt(part):
+                    part.received += count
+                    yield count
                 return
             except TransientError as error:
                 if part.received - before >= WORTH:
@@ -280,8 +266,11 @@ class RangedInput:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, pause)
 
-    def _one_attempt(self, part: _Range) -> Iterator[bytes]:
-        """Yield the missing bytes of *part* from one response. Raises: TransientError, StorageError."""
+    def _one_attempt(self, part: _Range) -> Iterator[int]:
+        """Receive the missing bytes of *part* from one response, as `_bytes_of` does.
+
+        Raises: TransientError, StorageError.
+        """
         position = part.start + part.received
         reply = self._source.get(position, part.end, self._version or "")
         try:
@@ -292,19 +281,25 @@ class RangedInput:
             surplus = position - reply.start  # if the server began at 0
             while not self._stopped:
                 missing = READ if part.end is None else part.end - position
-                data = reply.body.read(min(self._read, missing, surplus or READ) or 1)
+                most = min(self._read, missing, surplus or READ) or 1
+                data = b""
+                if part.room is None:
+                    data = reply.body.read(most)
+                count = len(data) if part.room is None else reply.body.readinto(part.room[:most])
                 self._read = min(2 * self._read, READ)
-                if not data:
+                if not count:
                     break
                 if not missing:
                     raise StorageError(
                         "the server sent more bytes than it stated", url=self._source.url, offset=position
                     )
                 if surplus:
-                    surplus -= len(data)
+                    surplus -= count
                 else:
-                    position += len(data)
-                    yield data
+                    position += count
+                    if data:
+                        part.chunks.append(memoryview(data))
+                    yield count
             else:
                 return
         finally:

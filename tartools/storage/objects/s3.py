@@ -15,7 +15,7 @@ from botocore import exceptions
 
 from tartools.errors import StorageError, UsageError
 from tartools.storage.objects import quick
-from tartools.storage.objects.contract import Listed, Page, Reply
+from tartools.storage.objects.contract import Body, Listed, Page, Reply, put
 from tartools.storage.objects.s3client import (
     ABSENT,
     bucket_and_key,
@@ -40,7 +40,7 @@ def object_at(url: str) -> S3Object:
 
 
 class _Body:
-    """The body of a response."""
+    """The body of a response to boto3."""
 
     def __init__(self, body: Any, url: str) -> None:
         self._body = body
@@ -51,12 +51,15 @@ class _Body:
             data: bytes = self._body.read(most)
             return data
 
+    def readinto(self, view: memoryview, /) -> int:
+        return put(self.read(len(view)), view)
+
     def close(self) -> None:
         if self._body is not None:
             self._body.close()
 
 
-def _reply(status: int, body: Any, url: str, place: str | None, length: int | None, etag: str | None) -> Reply:
+def _reply(status: int, body: Body, url: str, place: str | None, length: int | None, etag: str | None) -> Reply:
     """Return the response with *body*; *place* is its Content-Range (RFC 9110, 14.4), if it has one.
 
     Raises: StorageError for status 206 without Content-Range.
@@ -66,11 +69,11 @@ def _reply(status: int, body: Any, url: str, place: str | None, length: int | No
         body.close()
         raise StorageError("206 response without Content-Range", url=url)
     if not found:
-        return Reply(_Body(body, url), 0, length, length, etag or "")
+        return Reply(body, 0, length, length, etag or "")
     start, end = int(found[1]), int(found[2]) + 1
     size = None if found[3] == "*" else int(found[3])
     length = end - start if length is None else length
-    return Reply(_Body(body, url), start, length, size, etag or "")
+    return Reply(body, start, length, size, etag or "")
 
 
 class S3Object:
@@ -97,7 +100,7 @@ class S3Object:
                     raise
                 return self._behind_the_end(error, start)
         status, known = answer["ResponseMetadata"]["HTTPStatusCode"], ("ContentRange", "ContentLength", "ETag")
-        return _reply(status, answer["Body"], self.url, *map(answer.get, known))
+        return _reply(status, _Body(answer["Body"], self.url), self.url, *map(answer.get, known))
 
     def _get_signed(self, headers: dict[str, str]) -> Reply | None:
         """Request a range by the signed URL. Return None if boto3 has to make the request.

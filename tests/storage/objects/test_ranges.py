@@ -13,7 +13,8 @@ import pytest
 
 from tartools.errors import StorageError
 from tartools.storage.objects import ranges, retry
-from tartools.storage.objects.contract import Listed, Reply
+from tartools.storage.objects.budget import BUDGET, Budget
+from tartools.storage.objects.contract import Listed, Reply, put
 from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.streams import Output
@@ -86,6 +87,9 @@ class MemoryBody:
         self._position = end
         return source.data[start:end]
 
+    def readinto(self, view: memoryview, /) -> int:
+        return put(self.read(len(view)), view)
+
     def close(self) -> None:
         with self._source.changed:
             self._source.under_way -= self._open
@@ -94,8 +98,8 @@ class MemoryBody:
 
 
 def read(stream: RangedInput, sizes: random.Random | None = None) -> bytes:
-    """Return all of *stream*, read by any *sizes*."""
-    parts, room = [], memoryview(bytearray(1000))
+    """Return all of *stream*, read by any *sizes*; without, what needs no thread is received where it is wanted."""
+    parts, room = [], memoryview(bytearray(ranges.FIRST_READ))
     while count := stream.readinto(room[: sizes.randrange(1, 300)] if sizes else room):
         parts.append(bytes(room[:count]))
     return b"".join(parts)
@@ -176,8 +180,8 @@ def test_more_at_once_where_the_network_is_slow(allowed: int, monkeypatch: pytes
 @pytest.mark.usefixtures("small")
 def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads its first range itself; of the next ones all together get no more than there is memory for."""
-    assert ranges.BUDGET == 256 << 20
-    monkeypatch.setattr(ranges, "budget", ranges._Budget(11 * RANGE))
+    assert BUDGET == 256 << 20
+    monkeypatch.setattr(ranges, "budget", Budget(11 * RANGE))
     look_ahead(monkeypatch)
     sources = [Memory(DATA) for _ in range(4)]
     streams = [RangedInput(source) for source in sources]
@@ -196,7 +200,7 @@ def test_many_shards_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_who_stops_asks_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "budget", ranges._Budget(8 * RANGE))
+    monkeypatch.setattr(ranges, "budget", Budget(8 * RANGE))
     look_ahead(monkeypatch)
     source = Memory(DATA * 4)
     going = threading.Event()
