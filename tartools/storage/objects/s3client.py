@@ -15,6 +15,7 @@ from botocore.config import Config
 from urllib3 import exceptions as http
 
 from tartools.errors import NotFoundError, StorageError, concealed
+from tartools.storage.garbage import uncollected
 from tartools.storage.objects.contract import NoPermissionError
 from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.streams import EXISTS
@@ -49,7 +50,8 @@ def _client_of(process: int) -> Any:
         max_pool_connections=CONNECTIONS,
         response_checksum_validation="when_required",  # ranges have no checksum
     )
-    client = boto3.client("s3", config=config)
+    with uncollected():
+        client = boto3.client("s3", config=config)
     client.meta.events.register_first("choose-signer.s3", _sign_by_version_4)
     client.meta.events.register_first("before-parse.s3.GetObject", _check_length)
     return client
