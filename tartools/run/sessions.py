@@ -85,7 +85,7 @@ class Sessions:
                     child = self._start(words, environment, stdout, stderr)
                 if child is None:
                     return CommandResult(None, "was not begun", "", b"")
-                status, failure = self._wait(child, stdout)
+                status, failure, printed = self._wait(child, stdout)
             except (OSError, ValueError) as error:
                 if child is not None:
                     raise
@@ -93,8 +93,7 @@ class Sessions:
             finally:
                 if child is not None:
                     self._release(child)
-            printed = b"" if failure else os.pread(stdout.fileno(), STDOUT, 0)
-            return CommandResult(status, failure, _end_of(stderr), printed)
+            return CommandResult(status, failure, _end_of(stderr, STDERR).decode("utf-8", "replace"), printed)
 
     def stop(self) -> None:
         """End what runs, by SIGTERM, after three seconds by SIGKILL; nothing is started any more.
@@ -139,29 +138,29 @@ class Sessions:
             self._guard.watch(slot, child.pid)
             return child
 
-    def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str]:
-        """Wait for *child*, which writes to *stdout*; return its status and how it failed."""
+    def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
+        """Wait for *child*, which writes to *stdout*; return its status, how it failed, and what it wrote if not."""
         until = math.inf if self._timeout is None else time.monotonic() + self._timeout
         ended = too_much = False
         while not ended and not too_much and (left := until - time.monotonic()) > 0:
             ended = child.has_ended(min(left, LOOK))
-            too_much = os.fstat(stdout.fileno()).st_size > STDOUT
+            too_much = not ended and os.fstat(stdout.fileno()).st_size > STDOUT
         if not ended:
             end_all([child], patience=PATIENCE)
         elif self.stopped:
             self._over.wait()  # `stop` may still be ending what is left of it
         status = child.wait()
         if not ended and not too_much:
-            return None, f"took longer than {self._timeout:g} seconds and was stopped"
+            return None, f"took longer than {self._timeout:g} seconds and was stopped", b""
         if self.stopped:
-            return status, "was stopped"
+            return status, "was stopped", b""
         if status and ended:
-            return status, describe(status)
+            return status, describe(status), b""
         # What it left in its process group may have printed more, until it was killed.
-        if too_much or os.fstat(stdout.fileno()).st_size > STDOUT:
+        if too_much or len(printed := _end_of(stdout, STDOUT + 1)) > STDOUT:
             why = f"printed more than {STDOUT:,} bytes, which is the limit: have it write a file (-o)"
-            return status if ended else None, why
-        return status, ""
+            return status if ended else None, why, b""
+        return status, "", printed
 
     def _release(self, child: Child) -> None:
         """Forget *child*, which has ended; end it first if waiting for it was interrupted."""
@@ -191,7 +190,7 @@ def _why(words: Sequence[str], error: OSError | ValueError) -> str:
     return str(error)  # a NUL
 
 
-def _end_of(file: io.FileIO) -> str:
-    """Return the last 2 KB of *file* as text."""
+def _end_of(file: io.FileIO, most: int) -> bytes:
+    """Return the last bytes of *file*, up to *most*."""
     size = os.fstat(file.fileno()).st_size
-    return os.pread(file.fileno(), STDERR, max(0, size - STDERR)).decode("utf-8", "replace")
+    return os.pread(file.fileno(), most, max(0, size - most)) if size else b""

@@ -81,6 +81,7 @@ class Child:
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
+        self._seen = False  # that it has ended
         try:
             with deferred_signals():
                 self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)  # type: ignore[call-overload]
@@ -138,7 +139,7 @@ class Child:
 
         Processes that it left run until `wait`, `kill` or `end` is called.
         """
-        if not self.running:
+        if self._seen or not self.running:
             return True
         try:
             if seconds is not None:
@@ -146,7 +147,8 @@ class Child:
                 try:
                     poll = select.poll()
                     poll.register(fd, select.POLLIN)
-                    return bool(poll.poll(seconds * 1000))
+                    self._seen = bool(poll.poll(seconds * 1000))
+                    return self._seen
                 finally:
                     os.close(fd)
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
