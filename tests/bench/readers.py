@@ -114,7 +114,19 @@ def first_of_webdataset(path: str) -> tuple[int, int]:
     return len(shards), len([next(iter(webdataset.WebDataset(shards, shardshuffle=False)))["cls"]])
 
 
+def boto3(key: str) -> tuple[int, int]:
+    """Read the object *key* of the bucket `bucket` with boto3 alone; the numbers are of reads and of bytes."""
+    import boto3
+
+    body = boto3.client("s3").get_object(Bucket="bucket", Key=key)["Body"]
+    reads = size = 0
+    while data := body.read(1 << 20):
+        reads += 1
+        size += len(data)
+    return reads, size
+
+
 if __name__ == "__main__":
-    every = (tartools, stream, tarfile, webdataset, select, mix, files, first, first_of_webdataset)
+    every = (tartools, stream, tarfile, webdataset, select, mix, files, first, first_of_webdataset, boto3)
     readers = {each.__name__: each for each in every}
     print(*readers[sys.argv[1]](sys.argv[2]))  # noqa: T201

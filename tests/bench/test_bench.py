@@ -20,6 +20,7 @@ from tests.bench.__main__ import WORKS
 from tests.bench.data import SETS, home, make, samples_in
 from tests.bench.measure import Measured, Round, installed
 from tests.conftest import BIN, ROOT, Result, clean_environment, running
+from tests.storage.objects import servers
 
 SCALE = 0.001
 
@@ -176,8 +177,17 @@ def test_what_works_ask_for_is_there() -> None:
         names = [line.name for line in work.lines]
         assert len(set(names)) == len(names), work.name
         assert {goal.beside for goal in work.goals} <= {"", *names[1:]}, work.name
-        alone = work.name == "near-1m" or work.ours.needs  # hashes at random; objects on a server
+        alone = work.name in ("near-1m", "job-true") or work.ours.needs  # hashes at random, items; a server
         assert work.sets or alone, work.name
+
+
+@pytest.mark.skipif(servers.NGINX is None, reason="needs nginx")
+def test_a_server_is_there_for_each_line(bench: Bench) -> None:
+    done = bench("--json", "s3-A", "job-true")
+    assert done.status == 0, done.stderr
+    for work in works_of(done).values():
+        assert work["failure"] == "" and work["missing"] == {}
+        assert all(len(line["rounds"]) == 1 for line in work["lines"])
 
 
 def test_training_is_measured_beside_what_is_installed(bench: Bench) -> None:

@@ -124,7 +124,7 @@ def pipes() -> list[Work]:
             "pcat-bz2",
             Line("tarpcat -p 2", 'tarpcat -p 2 "$BZ"/*.bz2 | cat >/dev/null'),
             (Line("tarcat", 'tarcat "$BZ"/*.bz2 | cat >/dev/null', rounds=3),),
-            (Goal(0.6, "tarcat"),),
+            (Goal(0.55, "tarcat"),),
             'test "$(tarpcat -p 2 "$BZ"/*.bz2 | tar -tf - | wc -l)" = $((2 * 4 * BZ_COUNT))',
         ),
     ]
@@ -241,6 +241,13 @@ def runs() -> list[Work]:
             'cmp "$OUT/x.tar" "$P"',
         ),
         Work(
+            "proc-memory",
+            Line("tarproc -p 2", 'tarproc -p 2 --tmpdir "$OUT" -c true "$P" >"$OUT/x.tar"'),
+            (Line("xargs -P2", 'seq "$P_COUNT" | xargs -P2 -n1 bash -c true'),),
+            (Goal(1.0, "xargs -P2"),),
+            'cmp "$OUT/x.tar" "$P"',
+        ),
+        Work(
             "proc-cp",
             Line("tarproc -p 2", 'tarproc -p 2 -c "cp sample.jpg sample.out" "$P" >"$OUT/x.tar"'),
             (
@@ -278,6 +285,31 @@ def runs() -> list[Work]:
             'test "$(tar -tf "$OUT/x.tar" | wc -l)" = $((2 * TINY_COUNT))',
         ),
     ]
+
+
+def jobs() -> Work:
+    """Run a program that does nothing for many items."""
+    items = "{1..$((2 * P_COUNT))}"
+    return Work(
+        "job-true",
+        Line("tarjob -j 2", f'tarjob -q -s "{items}" -j 2 -- true'),
+        (Line("xargs -P2", "seq $((2 * P_COUNT)) | xargs -P2 -n1 true"),),
+        (Goal(1.3, "xargs -P2"),),
+        f'tarjob -q -s "{items}" -j 2 --log "$OUT/log" -- true && '
+        """test "$(grep -c '"status": "done"' "$OUT/log")" = $((2 * P_COUNT))""",
+    )
+
+
+def bucket() -> Work:
+    """Read a shard in S3, from a server on this machine."""
+    server, there = 'python -m tests.bench.bucket "$A" "$OUT/server"', '. "$OUT/server"'
+    return Work(
+        "s3-A",
+        Line("tarcat", f"{there}; tarcat -q s3://bucket/a.tar >/dev/null", before=server, needs="nginx"),
+        (Line("boto3", f'{there}; python -P "$READERS" boto3 a.tar', before=server, needs="nginx"),),
+        (Goal(1 / 0.9, "boto3"),),
+        f'{there}; tarcat -q s3://bucket/a.tar | cmp - "$A"',
+    )
 
 
 def reading(name: str, rounds: int) -> Work:
@@ -445,6 +477,8 @@ WORKS = {
         *pipes(),
         *outputs(),
         *runs(),
+        jobs(),
+        bucket(),
         *tables(),
         *duplicates(),
         streaming(),
