@@ -9,6 +9,7 @@ complete -c tartools -n 'test (count (commandline -opc)) -gt 1' -a '(__tartools_
 complete -c tartools -n '__fish_seen_subcommand_from completion' -x -a 'bash zsh fish'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2tsv -d 'Write fields of samples as a table.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2zip -d 'Write samples to a zip file.'
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarbench -d 'Measure how fast your data can be read for training.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarcat -d 'Concatenate shards.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarcheck -d 'Find what is wrong with a data set.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarcreate -d 'Make a tar from a plan, a folder, or zip files.'

@@ -119,6 +119,7 @@ ACCOUNTS = {
     "tarpcat --unordered": ["tarpcat", "--unordered", "-x", "jpg"],
     "tar2tsv": ["tar2tsv", "-f", "cls"],
     "tar2zip": ["tar2zip"],
+    "tarbench": ["tarbench", "--dry-run"],
     "tarshow": ["tarshow", "-c", "2"],
     "tarfirst": ["tarfirst", "-i", "3"],
 }

@@ -61,6 +61,7 @@ CASES = {
     "tarjoin": Case(("--left", "--with", str(Path(__file__).with_name("rows.tsv"))), 7),
     "tarmix": Case(("--stop", "all", "1"), 7),
     "tar2zip": Case((), 1),
+    "tarbench": Case(("--dry-run",), 7, ()),
     "tarfirst": Case(("-k", "nope"), 1, ()),
     "tardedup": Case(("--rest", "rest.tar"), 1),
 }
