@@ -6,6 +6,7 @@ complete -c tarbench -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directo
 complete -c tarbench -l workers -x -d 'Numbers of workers, in quotes: \'0 2 4\'. Default: 0, and one per core up to 4.'
 complete -c tarbench -l batch -x -d 'Samples of a batch. At least 1. Default: 32.'
 complete -c tarbench -l seconds -x -d 'How long each row is measured. At least 0.01. Default: 0.5.'
+complete -c tarbench -l passes -x -d 'Measure each row for N passes, however long they take. At least 1.'
 complete -c tarbench -l cold -d 'Drop the files from the page cache before each pass.'
 complete -c tarbench -l delay -x -d 'Serve the copies, and wait before each answer.'
 complete -c tarbench -l dry-run -d 'Only print which rows would be measured.'

@@ -16,7 +16,6 @@ from tartools.errors import TarToolsError, without_query
 from tartools.samples.account import Account, Phase
 from tartools.shards.reading import Reading, closing_upstream
 from tartools.show import benchadvice
-from tartools.storage.names.listing import ls
 
 MOST_WORKERS = 4  # by default
 COLD = 0.01  # of the pages of files that may still be cached in a cold run
@@ -40,7 +39,7 @@ def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: A
         if ways.delay is not None:
             places = [behind_server(place, folder) for place in places]
         workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.workers(0), MOST_WORKERS)]
-        wanted = Wanted(workers, ways.batch, ways.seconds, ways.cold, far or ways.delay is not None)
+        wanted = Wanted(workers, ways.batch, ways.seconds, ways.passes or 0, ways.cold, far or ways.delay is not None)
         found = rows(places, wanted)
         if measurer is not None:
             if ways.delay is not None:
@@ -50,11 +49,12 @@ def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: A
         row.pop("task")
     facts = {
         "source": [without_query(url) for url in urls],
-        "samples": taken.samples if taken else max((place.samples for place in places), default=0),
+        "samples": taken.samples if taken else places[0].samples,
         "bytes": taken.bytes if taken else None,
         "fields": taken.fields if taken else None,
         "batch": ways.batch,
         "seconds": ways.seconds,
+        "passes": ways.passes,
         "delay": ways.delay,
         "cores": cli.workers(0),
         "left_out": left,
@@ -135,14 +135,12 @@ def remote_places(
     there = {LOOSE: [LOOSE], ZIP: [ZIP], TABLE: [TABLE], TAR: [TAR, TABLE]}[kind]
     left += [{"form": NAMES[form], "why": NOT_WRITTEN} for form in NAMES if form not in there]
     left.append({"form": RAW, "why": NOT_WRITTEN})
-    if kind == LOOSE:
-        count = min(data.count, sum(1 for _ in ls(urls[0])))
-        account.samples_in = account.samples_out = count
-        return [Place(LOOSE, ENCODED, list(urls), [], data.count)]
-    if kind == ZIP:
-        storage.check_inputs(urls)
-        return [Place(ZIP, ENCODED, list(urls), [], data.count)]
     account.phase = Phase("listing")
+    if kind in (LOOSE, ZIP):
+        there_are = forms.object_samples(urls[0]) if kind == LOOSE else forms.zip_samples(urls)
+        count = min(data.count, there_are)
+        account.samples_in = account.samples_out = count
+        return [Place(kind, ENCODED, list(urls), [], count)]
     table, shards, count = forms.far_table(urls, data.count, data.size, folder, account)
     places = [Place(TABLE, ENCODED, [table], [], count)]
     return [Place(TAR, ENCODED, shards, [], count), *places] if kind == TAR else places
@@ -157,19 +155,18 @@ def measure(measurer: Measurer, found: list[dict[str, Any]], account: Account, o
             took = measurer.ask(**row["task"])
         except TarToolsError as error:
             raise forms.raised_for(error, origins) from None
-        seconds = took["seconds"] or 1e-9
         cache = None
         if row["task"]["files"]:
             cache = "cold" if row["task"]["cold"] and took["cached"] <= COLD else "warm"
-            if row["task"]["cold"] and cache == "warm" and not account.quiet:
+            if row["task"]["cold"] and cache == "warm":
                 row["warm"] = took["cached"]
         row |= {
             "cache": cache,
             "samples": took["samples"],
             "passes": took["passes"],
             "run_seconds": took["seconds"],
-            "samples_per_second": took["samples"] / seconds,
-            "bytes_per_second": took["bytes"] / seconds,
+            "samples_per_second": took["samples_per_second"],
+            "bytes_per_second": took["bytes_per_second"],
             "cpu_seconds": took["cpu_seconds"],
             "parts": took["parts"],
         }

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,10 @@ from tartools.shards.listing import Indexing, TableDestination, listed, row_batc
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.shards.writing import write_batches, write_samples
 from tartools.stages import select
+from tartools.storage import files
 from tartools.storage.scratch import write_file
 from tartools.storage.url import Url
+from tartools.tar import split_path
 from tartools.tar.compression import is_table
 
 LOOSE, ZIP, TAR, TABLE = "loose", "zip", "tar", "table"
@@ -82,6 +85,22 @@ def objects(prefix: str) -> Iterator[PlannedMember]:
         raise StorageError("nothing is listed under this", url=prefix)
     for url in found:
         yield PlannedMember(os.fsencode(url.removeprefix(prefix)), url=url)
+
+
+def object_samples(prefix: str) -> int:
+    """Return how many samples the objects below *prefix* are: those of one key, side by side, are one."""
+    return sum(1 for _ in groupby(objects(prefix), lambda member: split_path(member.path)[0]))
+
+
+def zip_samples(urls: Sequence[str]) -> int:
+    """Return how many samples the zip files *urls* have. Raises: what `Zipped` raises."""
+    from tartools.formats.zipped import Zipped
+
+    count = 0
+    for url in urls:
+        with files.seekable(url) as file:
+            count += len(Zipped(file, url))
+    return count
 
 
 def taken(samples: Iterable[Sample], count: int, size: int, account: Account) -> Iterator[tuple[Sample, int]]:

@@ -37,6 +37,7 @@ class Wanted(NamedTuple):
     workers: Sequence[int]
     batch: int
     seconds: float
+    passes: int
     cold: bool
     far: bool
 
@@ -71,6 +72,7 @@ def row_of(place: Place, order: str | None, at_once: int, workers: int, wanted: 
             "batch": wanted.batch,
             "samples": place.samples,
             "seconds": wanted.seconds,
+            "passes": wanted.passes,
             "cold": wanted.cold,
             "files": place.files,
             "probed": workers == 0,

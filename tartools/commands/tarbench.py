@@ -1,22 +1,22 @@
 """Measure how fast your data can be read for training.
 
-Reads the first samples of SOURCE and measures how fast training gets them, with PyTorch's DataLoader: from loose files,
-from a zip file, from a tar shard in order, and by a table of the shard in order, in shuffled blocks, and shuffled as a
-whole; with pictures as they are and as decoded arrays ("raw"). Prints samples and bytes a second, processor time, what
-the time is spent for, what limits each row, and what to do. Needs tartools[train].
+Reads the first samples and measures how fast training gets them, with PyTorch's DataLoader: from loose files, from a
+zip file, from a tar shard in order, and by a table of the shard in order, in shuffled blocks, and shuffled as a whole;
+with pictures as they are and as decoded arrays ("raw"). Prints samples and bytes a second, processor time, what the
+time is spent for, what limits each row, and what to do. Needs tartools[train].
 
-SOURCE is a folder of files, a prefix of objects that ends in a slash, zip files, shards, or tables. Of a local SOURCE,
+SHARD may also be a table, a zip file, a folder of files, or a prefix of objects, which ends in a slash. Of local data,
 copies in all forms are made in a folder below --tmpdir, which is removed at the end: use a directory of the file system
-that you want to know about. They take 4 times the bytes that are read, and raw ones up to 3 GiB. Of SOURCE on a server
+that you want to know about. They take 4 times the bytes that are read, and raw ones up to 3 GiB. Of data on a server
 nothing is copied, and what is there is read as it is; what this leaves out is named. With --delay it is copied.
 
 --delay SECONDS puts the copies behind a small store on 127.0.0.1 that waits that long before each answer, as a store
 that is far away does. It answers on the same processors. Then objects are also read one at a time.
 
-Each row takes about --seconds, and half of that twice more for its parts. Complete passes are checked: each sample has
-to come exactly once. Batches have --batch samples: pictures are decoded to RGB, and cropped or filled to 224 x 224 at
-their top left, in one tensor. Orders are shuffled with a fixed seed. Workers are those of DataLoader; the time to start
-them does not count.
+Each row takes about --seconds, and half of that twice more for its parts; or as long as --passes take. Complete passes
+are checked: each sample has to come exactly once. Batches have --batch samples: pictures are decoded to RGB, and
+cropped or filled to 224 x 224 at their top left, in one tensor. Orders are shuffled with a fixed seed. Workers are
+those of DataLoader; the time to start them does not count.
 
 Parts of the time are those of one process without workers, in seconds a sample:
 
@@ -25,12 +25,12 @@ Parts of the time are those of one process without workers, in seconds a sample:
   first byte    to open files, or from a request to its first byte: the same
                 files and requests, of one byte each
   transfer      the same files and requests, of all bytes, minus that
-  tar           to make samples of them: the time that training waits for
-                samples that are not decoded, minus first byte and transfer
-  decode        payloads to arrays, numbers and text
+  tar           the rest of the time that training waits for samples that are
+                not decoded: to make samples of the bytes
+  decode        pictures, arrays (npy) and JSON; other payloads stay bytes
   collate       samples to a batch
 
-The first four are measured in runs of their own, so the parts do not add up exactly to the time of the row.
+First byte and transfer are measured in runs of their own, and count as no more than what training waits.
 
 --cold drops the files from the page cache before each pass; without it they are there. What is left is looked at: where
 more than 1 % stays, because the file system does not drop it, the row is called warm. A disk or a host may still hold
@@ -43,11 +43,13 @@ the bytes in a cache of its own.
   source, samples,
   bytes, fields      what was measured; bytes of payloads
   batch, seconds,
-  delay, cores       how; delay is null without --delay
+  passes, delay,
+  cores              how; null without --passes, --delay
   left_out           of each form that was left out: form, why
   rows               of each: name, form, stored (encoded, raw), order, workers,
                      requests (at once, null for files), cache (cold, warm, or
-                     null for servers), samples, passes (complete), run_seconds,
+                     null for servers), samples (all that came), passes
+                     (complete), run_seconds,
                      samples_per_second, bytes_per_second, cpu_seconds (a
                      sample), parts (seconds a sample; null with workers),
                      limit (the largest part), says
@@ -117,6 +119,10 @@ class Ways(cli.Group):
     seconds: Annotated[
         float, Option("--seconds", metavar="SECONDS", minimum=0.01, help="How long each row is measured.")
     ] = 0.5
+    passes: Annotated[
+        int | None,
+        Option("--passes", metavar="N", minimum=1, help="Measure each row for N passes, however long they take."),
+    ] = None
     cold: Annotated[bool, Option("--cold", help="Drop the files from the page cache before each pass.")] = False
     delay: Annotated[
         float | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tartools.errors import in_units
@@ -57,75 +57,93 @@ def sentence(row: Row, base: Row, cores: int) -> str:
     }[most]
 
 
-def best(rows: Sequence[Row], fits: Callable[[Row], bool]) -> Row | None:
-    """Return the fastest of *rows* that fits."""
-    return max(filter(fits, rows), key=lambda row: row["samples_per_second"], default=None)
-
-
-def times(row: Row, other: Row) -> float:
-    """Return how many times as fast *row* is."""
-    return float(row["samples_per_second"] / (other["samples_per_second"] or 1e-9))
-
-
 def called(row: Row) -> str:
     """Return the name of *row* with its workers."""
     return f"{row['name']}, {row['workers']} workers" if row["workers"] else row["name"]
 
 
+def brought(row: Row) -> float:
+    """Return the seconds a sample that *row*, without workers, takes until its bytes are there as a sample."""
+    return sum(row["parts"][name] for name in PARTS[:4]) or 1e-9
+
+
+def worked(row: Row) -> float:
+    """Return the seconds a sample that *row*, without workers, takes from then on until it is in a batch."""
+    return float(row["parts"]["decode"] + row["parts"]["collate"])
+
+
 def advice(facts: dict[str, Any]) -> list[str]:
-    """Return what to do with the data of *facts*, in sentences."""
-    found = facts["rows"]
-    loose = best(found, lambda row: row["form"] == "loose" and row["stored"] == "encoded")
-    packed = best(found, lambda row: row["form"] != "loose" and row["stored"] == "encoded")
-    said = list(claims(found))
+    """Return what to do with the data of *facts*, in sentences.
+
+    Rows are compared by the times that samples take to come, with the same time to decode and collate them, so that
+    what else the machine did at that moment counts less.
+    """
+    alone = [row for row in facts["rows"] if row["parts"]]
+    encoded = [row for row in alone if row["stored"] == "encoded"]
+    loose = min((row for row in encoded if row["form"] == "loose"), key=brought, default=None)
+    packed = min((row for row in encoded if row["form"] != "loose"), key=brought, default=None)
+    said = claims(encoded)
     if loose and packed:
-        factor = times(packed, loose)
         what = "objects" if loose["requests"] is not None else "loose files"
-        if factor >= BETTER:
-            text = f"Pack the files: {called(packed)} gives {factor:.1f} times the samples a second of {what}."
-        else:
-            text = f"Packing does not make this faster: {called(packed)} gives {factor:.2f} times what {what} give."
-        said.append(f"{text} What limits it: {packed['says']}.")
-    elif packed or loose:
+        work = min(map(worked, encoded))
+        factor = (brought(loose) + work) / (brought(packed) + work)
+        first = "Pack the files" if factor >= BETTER else "Packing gains little"
+        said.append(
+            f"{first}: {packed['name']} brings a sample in {ms(brought(packed))}, {what} in {ms(brought(loose))}; with "
+            f"the decoding that is {rounded(factor)} times as fast. What limits it then: {packed['says']}."
+        )
+    elif loose or packed:
         only = packed or loose
         assert only is not None
-        said.append(f"The fastest is {called(only)}. What limits it: {only['says']}.")
-    raw = best(found, lambda row: row["stored"] == "raw")
-    encoded = best(found, lambda row: row["stored"] == "encoded")
-    if raw and encoded:
-        size = mean(raw) / (mean(encoded) or 1)
-        factor = times(raw, encoded)
-        verb = "Decoded arrays are worth a try" if factor >= MUCH else "Keep pictures as they are"
+        said.append(f"A sample comes in {ms(brought(only))} ({only['name']}); {only['says']}.")
+    raw = min((row for row in alone if row["stored"] == "raw"), key=brought, default=None)
+    if raw and packed:
+        factor = (brought(packed) + worked(packed)) / (brought(raw) + worked(raw))
+        first = "Decoded arrays are worth a try" if factor >= MUCH else "Keep pictures as they are"
+        size = mean(raw) / (mean(packed) or 1)
         said.append(
-            f"{verb}: decoded arrays give {factor:.1f} times the samples a second, of {size:.0f} times the bytes."
+            f"{first}: decoded arrays come {rounded(factor)} times as fast, and are {rounded(size)} times as large."
         )
     return said
 
 
-def claims(found: Sequence[Row]) -> list[str]:
+def claims(encoded: Sequence[Row]) -> list[str]:
     """Return what requests side by side gain, and what shards gain over these, for objects."""
-    objects = [row for row in found if row["form"] == "loose" and row["stored"] == "encoded" and row["requests"]]
-    alone = best(objects, lambda row: row["requests"] == 1 and not row["workers"])
-    together = best(objects, lambda row: row["requests"] > 1 and not row["workers"])
-    if not alone or not together:
+    objects = [row for row in encoded if row["form"] == "loose" and row["requests"]]
+    single = next((row for row in objects if row["requests"] == 1), None)
+    together = next((row for row in objects if row["requests"] > 1), None)
+    if not single or not together:
         return []
+    gained = rounded(brought(single) / brought(together))
     said = [
-        f"{together['requests']} requests at once bring the bytes {brought(alone) / brought(together):.1f} times as "
+        f"{together['requests']} requests at once bring the bytes {gained} times as "
         f"fast as one at a time, for objects of {in_units(mean(together))}."
     ]
-    packed = [row for row in found if row["form"] in ("table", "tar") and row["parts"] and row["stored"] == "encoded"]
-    shard = min(packed, key=brought, default=None)
+    shard = min((row for row in encoded if row["form"] in ("table", "tar")), key=brought, default=None)
     if shard:
         factor = brought(together) / brought(shard)
-        said.append(f"A shard ({shard['name']}) brings them {factor:.1f} times as fast as these requests.")
+        said.append(f"A shard ({shard['name']}) brings them {rounded(factor)} times as fast as these requests.")
         if factor < BETTER:
             said.append("Here the bytes take the time, not the requests, so packing gains nothing.")
     return said
 
 
-def brought(row: Row) -> float:
-    """Return the seconds a sample that *row*, without workers, takes until its bytes are there as a sample."""
-    return sum(row["parts"][name] for name in PARTS[:4]) or 1e-9
+def ms(seconds: float) -> str:
+    """Return *seconds* in milliseconds.
+
+    >>> ms(0.00512), ms(1.5)
+    ('5.1 ms', '1,500 ms')
+    """
+    return f"{1e3 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
+
+
+def rounded(factor: float) -> str:
+    """Return how many times, with one decimal below 10.
+
+    >>> rounded(1.04), rounded(12.34)
+    ('1.0', '12')
+    """
+    return f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
 
 
 def mean(row: Row) -> float:

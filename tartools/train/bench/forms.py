@@ -26,7 +26,8 @@ class Row(NamedTuple):
     """What is measured: samples in a *form* at *urls*, in an *order*.
 
     *at_once* is how many requests are made side by side, *samples* how many are read of those that there are.
-    *files* are the local files, which are dropped from the page cache if the row is *cold*. It takes about *seconds*.
+    *files* are the local files, which are dropped from the page cache if the row is *cold*. It takes about *seconds*,
+    or so many *passes* if they are not 0.
     """
 
     form: str
@@ -37,6 +38,7 @@ class Row(NamedTuple):
     batch: int
     samples: int
     seconds: float
+    passes: int
     cold: bool
     files: list[str]
     probed: bool

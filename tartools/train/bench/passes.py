@@ -18,12 +18,13 @@ from tartools.storage.objects import object_at
 from tartools.storage.url import Url
 from tartools.train.bench.forms import FORMS, Form, Row, sizes
 from tartools.train.bench.probes import probed, probed_stream
-from tartools.train.fields import KEY, UNPICKLED, URL, Chooser
+from tartools.train.fields import KEY, URL, Chooser
 from tartools.train.stream import samples
 
 CROP = 224  # pixels
 MOST = 2  # times as long as a row is measured it may take, with what starts workers
 AHEAD = 2  # batches that DataLoader asks each worker for in advance
+DECODED = ("npy", "json", "jsn")  # besides pictures
 PICTURES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "gif", "bmp", "tif", "tiff")
 
 clock = time.perf_counter
@@ -46,9 +47,8 @@ class Note(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A sample that can't be decoded: its *key* and shard, and what is wrong."""
+    """A sample of the shard *url* that can't be decoded, and *what* is wrong, with its key."""
 
-    key: str
     url: str
     what: str
 
@@ -73,7 +73,7 @@ class Maker:
             try:
                 decoded.append(self._chooser(sample))
             except TarToolsError as error:
-                return Broken(sample[KEY], str(sample[URL]), error.message)
+                return Broken(str(sample[URL]), error.message)
         ended = clock()
         made = collated(decoded)
         keys = [sample[KEY] for sample in found]
@@ -82,8 +82,8 @@ class Maker:
 
 
 def _kept(field: str, data: bytes) -> bytes | None:
-    """Leave what would be unpickled as it is."""
-    return data if field.rpartition(".")[2].lower() in UNPICKLED else None
+    """Leave what is neither picture nor array nor JSON as it is: a class may be a number or a word."""
+    return None if field.rpartition(".")[2].lower() in DECODED else data
 
 
 def collated(decoded: list[dict[str, Any]]) -> dict[str, Any]:
@@ -160,7 +160,8 @@ class Total:
     """What the passes of a row add up to."""
 
     def __init__(self) -> None:
-        self.samples = self.size = self.passes = 0
+        self.given = self.passes = 0
+        self.samples = self.size = 0  # of these, what was timed
         self.seconds = self.cpu = self.read = self.decoded = self.collated = 0.0
         self.cached = 0.0  # the most of the files that was in the page cache when a pass began
 
@@ -193,29 +194,44 @@ def measured(row: Row) -> dict[str, Any]:
         made = FORMS[row.form](row)
         count = made.count
     listed = clock() - begun
-    parts: dict[str, float] = {}
+    alone = (0.0, 0.0)
     if row.probed:
         probe: Callable[..., tuple[float, float]] = probed_stream if row.form == "tar" else probed
-        parts["first_byte"], parts["transfer"] = probe(row, made, lambda: _prepare(row, total))
+        alone = probe(row, made, lambda: _prepare(row, total))
     begun = clock()
-    while count and total.seconds < row.seconds and clock() - begun < MOST * row.seconds:
+    while count and (
+        total.passes < row.passes
+        if row.passes
+        else total.seconds < row.seconds and clock() - begun < MOST * row.seconds
+    ):
         _prepare(row, total)
         _pass(row, made, total, count)
     taken = total.samples or 1
-    bytes_alone = parts.get("first_byte", 0.0) + parts.get("transfer", 0.0)
-    parts = {"list": listed / max(count, 1), **parts}
-    if row.probed:
-        parts["tar"] = max(0.0, total.read / taken - bytes_alone)
-        parts |= {"decode": total.decoded / taken, "collate": total.collated / taken}
     return {
-        "samples": total.samples,
+        "samples": total.given,
         "passes": total.passes,
-        "count": count,
-        "bytes": total.size,
         "seconds": total.seconds,
+        "samples_per_second": total.samples / (total.seconds or 1),
+        "bytes_per_second": total.size / (total.seconds or 1),
         "cpu_seconds": total.cpu / taken,
         "cached": total.cached if row.files else None,
-        "parts": parts if row.probed else None,
+        "parts": _parts(listed / max(count, 1), alone, total) if row.probed else None,
+    }
+
+
+def _parts(listed: float, alone: tuple[float, float], total: Total) -> dict[str, float]:
+    """Return the parts of the time of a sample: what the bytes took *alone* is no more than what samples took."""
+    taken = total.samples or 1
+    read = total.read / taken
+    first = min(alone[0], read)
+    transfer = min(alone[1], read - first)
+    return {
+        "list": listed,
+        "first_byte": first,
+        "transfer": transfer,
+        "tar": read - first - transfer,
+        "decode": total.decoded / taken,
+        "collate": total.collated / taken,
     }
 
 
@@ -253,14 +269,16 @@ def _pass(row: Row, made: Any, total: Total, count: int) -> None:
                 skipped -= bool(note.keys)
                 if skipped <= 0:
                     timer = _Timer(total, before)
-            if given >= count or (timer is not None and total.seconds + timer.seconds >= row.seconds):
+            late = not row.passes and timer is not None and total.seconds + timer.seconds >= row.seconds
+            if late or given >= count:
                 break
     if timer is not None:
         timer.stop()
     if len(keys) < given or given > count:
         raise SampleError(f"{several(given, 'sample')} of {count:,} came, with {len(keys):,} keys: some came twice")
-    if given < count and total.seconds < row.seconds:
+    if given < count and (row.passes or total.seconds < row.seconds):
         raise SampleError(f"only {several(given, 'sample')} of {count:,} came")
+    total.given += given
     total.passes += given == count
 
 
@@ -309,7 +327,7 @@ def _sound(item: Any) -> Note:
     if isinstance(item, TarToolsError):
         raise item
     if isinstance(item, Broken):
-        raise SampleError(f"sample {item.key!r}: {item.what}", url=item.url)
+        raise SampleError(item.what, url=item.url)
     note: Note = item if isinstance(item, Note) else item[1]
     return note
 

@@ -1,0 +1,76 @@
+"""tarbench of data on servers: they are read as they are, and nothing is written there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Run, make_tar
+from tests.storage.objects.faults import FaultServer
+
+COUNT = 6
+MEMBERS = [(f"d/{n}.{field}", data) for n in range(COUNT) for field, data in (("txt", b"%d" % n), ("cls", b"1" * n))]
+SOURCES = {
+    "a.tar": ["tar, in order", "table, in order", "table, blocks", "table, shuffled"],
+    "a.parquet": ["table, in order", "table, blocks", "table, shuffled"],
+    "a.zip": ["zip"],
+    "loose/": ["objects, one at a time", "objects, 64 at once"],
+}
+
+
+@pytest.fixture
+def server(faulty: FaultServer, run: Run, tmp_path: Path) -> FaultServer:
+    """Return a server with the same samples as a shard, as the table of it, as a zip file, and as objects."""
+    (tmp_path / "a.tar").write_bytes(make_tar(MEMBERS))
+    assert run("tar2zip", "a.tar", "-o", "a.zip").status == 0
+    faulty.objects["a.tar"] = (tmp_path / "a.tar").read_bytes()
+    faulty.objects["a.zip"] = (tmp_path / "a.zip").read_bytes()
+    faulty.objects.update({f"loose/{name}": data for name, data in MEMBERS})
+    url = faulty.url("s3", "a.tar")
+    assert run("tarindex", url, "-o", "a.parquet", env=faulty.env) == (0, b"", "")
+    return faulty
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_is_there_is_read_and_nothing_is_written(source: str, server: FaultServer, run: Run) -> None:
+    server.requests.clear()
+    url = source if source == "a.parquet" else server.url("s3", source)
+    far = [] if source != "a.parquet" else ["--delay", "0"]
+    if far:  # a local table of objects: its samples are copied, and served
+        facts = measured(run, server, *far, url)
+        assert {row["form"] for row in facts["rows"]} == {"loose", "zip", "tar", "table"}
+        assert facts["left_out"] == [{"form": "raw", "why": "there are no pictures"}]
+    else:
+        facts = measured(run, server, url)
+        assert [row["name"] for row in facts["rows"]] == SOURCES[source]
+        forms = {"loose files", "zip", "tar, in order", "table", "raw"}
+        there = {"a.tar": {"tar, in order", "table"}, "a.zip": {"zip"}, "loose/": {"loose files"}}[source]
+        assert {left["form"] for left in facts["left_out"]} == forms - there
+        assert all("nothing is written" in left["why"] for left in facts["left_out"])
+        assert {row["cache"] for row in facts["rows"]} == {None}
+    assert {request.method for request in server.requests} <= {"GET", "HEAD"}
+
+
+def measured(run: Run, server: FaultServer, *arguments: str) -> dict[str, Any]:
+    """Return what was measured in one pass, of which each row gave each sample."""
+    done = run("tarbench", "--json", "--passes", 1, "--workers", 0, "--batch", 4, *arguments, env=server.env)
+    assert (done.status, done.stderr) == (0, ""), done.stderr
+    facts: dict[str, Any] = json.loads(done.stdout)
+    assert facts["samples"] == COUNT
+    for row in facts["rows"]:
+        assert (row["samples"], row["passes"]) == (COUNT, 1), row["name"]
+        assert row["requests"] and row["parts"]["first_byte"] > 0
+    return facts
+
+
+def test_an_object_that_can_not_be_read_is_named(server: FaultServer, run: Run) -> None:
+    damaged = bytearray(server.objects["a.tar"])
+    damaged[1024 + 3] ^= 0x55
+    server.objects["a.tar"] = bytes(damaged)
+    url = server.url("s3", "a.tar")
+    done = run("tarbench", "--workers", 0, "--passes", 1, url, env=server.env)
+    assert (done.status, done.stdout) == (1, b"")
+    assert done.stderr.startswith(f"tarbench: {url}: at byte 1024: ") and done.stderr.count("\n") == 1
