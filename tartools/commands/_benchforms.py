@@ -224,6 +224,7 @@ def far_table(urls: Sequence[str], count: int, size: int, folder: Path, account:
     most = min(count, sum(part.rows for part in inputs.parts))
     url = str(folder / "data.parquet")
     write_batches(rows_at(inputs, range(most), str(folder)), TableDestination(url, False, inputs), account)
+    account.samples_in += most
     return url, some, most
 
 

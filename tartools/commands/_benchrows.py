@@ -14,8 +14,6 @@ from tartools import errors
 from tartools.commands._benchforms import ENCODED, LOOSE, RAW, TABLE, TAR, ZIP
 from tartools.errors import StorageError, TarToolsError
 from tartools.storage.children import Child
-from tartools.storage.contents import requests_at_once
-from tartools.storage.serving import BUCKET
 
 ORDERS: dict[str, tuple[str | None, ...]] = {LOOSE: ("global",), ZIP: ("global",), TAR: (None,)}
 ORDERS[TABLE] = (None, "blocks", "global")
@@ -84,6 +82,8 @@ def requests(place: Place, far: bool) -> list[int]:
     """Return how many requests are made side by side, in each of the rows of *place*."""
     if not far:
         return [1]
+    from tartools.storage.contents import requests_at_once
+
     most = requests_at_once()
     if place.form == LOOSE:
         return [1, most] if place.stored == ENCODED else [most]
@@ -146,4 +146,6 @@ class Measurer:
 
 def served(path: str) -> str:
     """Return the URL of the file *path*, relative to the folder that is served."""
+    from tartools.storage.serving import BUCKET
+
     return f"gs://{BUCKET}/{path}"
