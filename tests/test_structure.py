@@ -294,7 +294,7 @@ def test_every_module_has_a_docstring() -> None:
 
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     project = PROJECT["project"]
-    optional = [lines for extra, lines in project["optional-dependencies"].items() if extra != "test"]
+    optional = [lines for extra, lines in project["optional-dependencies"].items() if extra not in ("test", "site")]
     declared = {distribution(line) for line in (*project["dependencies"], *chain.from_iterable(optional))}
     imported = {DISTRIBUTIONS.get(name, name) for name in libraries_of(MODULES)}
     assert declared == imported
