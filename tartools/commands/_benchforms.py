@@ -20,7 +20,6 @@ from tartools.shards.listing import Indexing, TableDestination, listed, row_batc
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.shards.writing import write_batches, write_samples
 from tartools.stages import select
-from tartools.storage import files
 from tartools.storage.scratch import write_file
 from tartools.storage.url import Url
 from tartools.tar import split_path
@@ -95,6 +94,7 @@ def object_samples(prefix: str) -> int:
 def zip_samples(urls: Sequence[str]) -> int:
     """Return how many samples the zip files *urls* have. Raises: what `Zipped` raises."""
     from tartools.formats.zipped import Zipped
+    from tartools.storage import files
 
     count = 0
     for url in urls:
