@@ -6,7 +6,7 @@ Decoders are those of webdataset. What would unpickle is refused, because whoeve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
@@ -103,8 +103,13 @@ def as_dict(sample: Sample) -> dict[str, Any]:
 
     Raises: SampleError if two fields differ only in case.
     """
-    found: dict[str, Any] = {KEY: sample.key, URL: sample.shard}
-    for field, payload in sample.items():
+    return dict_of(sample.key, sample.shard, sample.items())
+
+
+def dict_of(key: str, url: str, payloads: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
+    """Return the sample *key* of *url* with *payloads*, (field, bytes), as `as_dict` does."""
+    found: dict[str, Any] = {KEY: key, URL: url}
+    for field, payload in payloads:
         name = field.lower()
         if name in found:
             raise _failure(found, f"has two fields {name!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from random import Random
@@ -50,15 +50,15 @@ def samples(urls: str | Sequence[str], shuffle: bool = False, seed: int = 0, res
 
 
 class Position(NamedTuple):
-    """Where a reader is: at part *number*, of which it has had so many samples.
-
-    If *offset* is given, a sample begins at this byte of the shard, and *skip* of those from there on were had.
-    """
+    """Where a reader is: at part *number*, of which *rest* is left; None if it has had nothing of it."""
 
     number: int = 0
-    had: int = 0
-    offset: int | None = None
-    skip: int = 0
+    rest: Part | None = None
+
+    @classmethod
+    def of(cls, number: int, rest: Sequence[Any] | None) -> Position:
+        """Return the position with these items, from JSON."""
+        return cls(number, None if rest is None else Part(*rest))
 
 
 class Samples(IterableDataset[dict[str, Any]]):
@@ -92,12 +92,20 @@ class Samples(IterableDataset[dict[str, Any]]):
         """Return what the reader *place* reads in *epoch*, its number and that of the repetition in it."""
         if self.resampled:
             count, name = len(self.urls), f"resampled {self.seed} {epoch} {place}"
-            return lambda number: Part(Random(f"{name} {number}").randrange(count), 0, 1)
-        order = list(range(len(self.urls)))
+            return lambda number: Part(Random(f"{name} {number}").randrange(count))
+        return numbered(self.dealt(epoch, place))
+
+    def dealt(self, epoch: tuple[int, int], place: Place) -> list[Part]:
+        """Return all parts that the reader *place* reads in *epoch*, if shards are not resampled."""
+        order = [*map(Part, range(len(self.urls)))]
         if self.shuffled:
             Random(f"shards {self.seed} {epoch}").shuffle(order)
-        dealt = dealing.deal(order, place)
-        return lambda number: dealt[number] if number < len(dealt) else None
+        return dealing.deal(order, place)
+
+
+def numbered(parts: Sequence[Part]) -> Numbered:
+    """Return what gives *parts* by their number."""
+    return lambda number: parts[number] if number < len(parts) else None
 
 
 class Reader:
@@ -115,81 +123,91 @@ class Reader:
     ) -> None:
         self._urls = urls
         self._numbered = numbered
-        self._start = start or Position()
         self._wanted = wanted
-        self._number, self._count, _, _ = self._start
-        self._anchor = self._start.offset, self._count - self._start.skip  # where a batch began, samples before it
+        self._number, self._rest = start or Position()
+        self._borders: Borders | None = None
+        self._plain = False  # whether reading can begin at any byte of the shard
+        self._count = 0  # samples of the part that were had
+        self._batch: Batch | None = None
+        self._first = 0  # number of the first sample of the batch among those of the part
         self._begun = self._iterated()
 
     def position(self) -> Position:
         """Return where this is."""
-        offset, before = self._anchor
-        return Position(self._number, self._count, offset, self._count - before if offset is not None else 0)
+        part, borders, batch = self._rest, self._borders, self._batch
+        if not self._count or part is None or borders is None or batch is None:
+            return Position(self._number, part)
+        if borders.end is not None:
+            return Position(self._number, Part(part.shard, begin=borders.begin + self._count, end=borders.end))
+        number, groups = self._count - self._first, batch.groups
+        if self._plain and batch.offset is not None:
+            rest = part.rest(batch.offset, borders.cut, number)
+        elif self._plain and groups is not None and isinstance(groups.source, (io.FileIO, Chunk)):
+            base = 0 if isinstance(groups.source, io.FileIO) else groups.source.base
+            rest = part.rest(base + groups.starts[number], borders.cut)
+        else:
+            rest = part.rest(borders.begin, borders.cut, part.skip + self._count)
+        return Position(self._number, rest)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self._begun
 
     def _iterated(self) -> Iterator[dict[str, Any]]:
-        account, resumed = Account(), self._start if self._count else None
-        while (part := self._numbered(self._number)) is not None:
-            url = self._urls[part.shard]
-            borders = dealing.borders(url, part)
+        account = Account()
+        while (part := self._rest or self._numbered(self._number)) is not None:
+            self._rest, url = part, self._urls[part.shard]
+            self._borders = borders = dealing.borders(url, part)
             if borders is not None:
-                batches, skip = _from(url, borders, resumed, account)
-                with closing(batches):
+                with closing(self._batches(url, part, borders, account)) as batches:
+                    first = -part.skip
                     for batch in batches:
-                        if skip >= len(batch):
-                            skip -= len(batch)
-                            continue
-                        self._note(batch, skip)
-                        for sample in dicts(batch, skip, self._wanted):
+                        self._batch, self._first = batch, first
+                        skip, first = max(-first, 0), first + len(batch)
+                        for sample in dicts(batch, skip, self._wanted) if first > 0 else ():
                             self._count += 1
                             yield sample
-                        skip = 0
                 account.check()
-            resumed = None
-            self._number, self._count, self._anchor = self._number + 1, 0, (None, 0)
+            self._number, self._rest, self._borders, self._count, self._batch = self._number + 1, None, None, 0, None
 
-    def _note(self, batch: Batch, skip: int) -> None:
-        """Note where *batch* begins, of which *skip* samples were had before, if that is known."""
-        groups = batch.groups
-        if batch.offset is not None:
-            self._anchor = batch.offset, self._count - skip
-        elif groups is not None and isinstance(groups.source, io.FileIO):
-            self._anchor = groups.starts[0], self._count - skip
-        elif groups is not None and isinstance(groups.source, Chunk):
-            self._anchor = groups.source.base + groups.starts[0], self._count - skip
-
-
-def _from(url: str, borders: Borders, resumed: Position | None, account: Account) -> tuple[Any, int]:
-    """Return the batches of the part *borders* of the shard *url*, and how many samples of them to skip.
-
-    If *resumed* is given, as many as it has had are left out, by skipping bytes where that is possible.
-    """
-    count = resumed.had if resumed else 0
-    if borders.end is not None:
-        return row_batches(url, range(borders.begin + count, borders.end), account), 0
-    if resumed is None or resumed.offset is None or not is_repeatable(url) or Url(url).read_command:
-        return part_batches(url, borders, account), count
-    with closing(files.reading(url)) as file:
-        if not dealing.can_be_cut(url, file) or file.seek(0) or file.read(4) == b"PAR1":
-            return part_batches(url, borders, account), count
-    return part_batches(url, borders._replace(begin=resumed.offset), account), resumed.skip
+    def _batches(self, url: str, part: Part, borders: Borders, account: Account) -> Generator[Batch, None, None]:
+        """Yield the batches of *part* of the shard *url*."""
+        if borders.end is not None:
+            yield from row_batches(url, range(borders.begin, borders.end), account)
+            return
+        stream = ShardStream(url, account) if not borders.begin or Url(url).is_local else _Ranged(url, borders.begin)
+        if borders.begin and isinstance(stream, ShardStream):
+            stream.start_at(borders.begin)
+        for number, batch in enumerate(part_batches(url, stream, borders, account, part.begin > 0)):
+            if not number:
+                self._plain = borders.begin > 0 or _is_plain(url, stream, batch)
+            yield batch
 
 
-def part_batches(url: str, borders: Borders, account: Account) -> Iterator[Batch]:
-    """Yield the samples of the part *borders* of the shard *url*.
+def _is_plain(url: str, stream: ShardStream | _Ranged, batch: Batch) -> bool:
+    """Tell whether reading can begin at any byte of the shard *url*, whose *stream* gave *batch* first."""
+    if not is_repeatable(url) or Url(url).read_command or not isinstance(stream, ShardStream):
+        return False
+    if stream.compressed or batch.shards[0] != url:  # that of a table
+        return False
+    begin = batch.offset
+    if batch.groups is not None:
+        begin = batch.groups.starts[0]
+        begin += batch.groups.source.base if isinstance(batch.groups.source, Chunk) else 0
+    if begin == 0 or not Url(url).is_local:
+        return begin == 0
+    with closing(files.reading(url)) as file:  # the first header is not that of a sample
+        return dealing.can_be_cut(url, file)
 
-    Raises: TarFormatError, also if no sample begins at its end.
+
+def part_batches(
+    url: str, stream: ShardStream | _Ranged, borders: Borders, account: Account, going_on: bool = False
+) -> Iterator[Batch]:
+    """Yield the samples of the part *borders* of the shard *url*, whose *stream* is at its begin.
+
+    If this is *going_on* behind a sample, there may be none. Raises: TarFormatError, also if none begins at its end.
     """
     begin, cut, _ = borders
     until = None if cut is None else cut.offset
-    stream: Any = None
-    if begin and Url(url).is_local:
-        stream = ShardStream(url, account)
-        stream.start_at(begin)
-    elif begin:
-        stream = _Ranged(url, begin)
     last = b""
     try:
         for batch in shard_batches(url, account, Reading(), stream, begin=begin, until=until):
@@ -199,7 +217,7 @@ def part_batches(url: str, borders: Borders, account: Account) -> Iterator[Batch
         if until is None or error.offset != until:
             raise
         raise _wrong_cut(url, until) from error
-    if cut is not None and last in (b"", cut.key):
+    if cut is not None and last in ((cut.key,) if going_on else (b"", cut.key)):
         raise _wrong_cut(url, cut.offset)
 
 
