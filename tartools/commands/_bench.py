@@ -27,7 +27,7 @@ def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: A
     """Return what was measured of *urls*, in the shape of --json. *options* are those of the command."""
     ways = options[1]
     kind = forms.kind_of(urls)
-    far = storage.is_far(urls[0]) and ways.delay is None
+    far = ways.delay is None and (forms.lists_far(urls[0]) if kind == TABLE else storage.is_far(urls[0]))
     left: list[dict[str, str]] = []
     taken: Any = None
     with ExitStack() as stack:

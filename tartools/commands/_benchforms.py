@@ -28,6 +28,7 @@ from tartools.tar.compression import is_table
 LOOSE, ZIP, TAR, TABLE = "loose", "zip", "tar", "table"
 ENCODED, RAW = "encoded", "raw"
 PICTURES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "gif", "bmp", "tif", "tiff")
+LOOKED_AT = 1000  # rows of a table
 RAW_LIMIT = 1 << 30  # bytes of decoded pictures in one form
 
 
@@ -84,6 +85,20 @@ def objects(prefix: str) -> Iterator[PlannedMember]:
         raise StorageError("nothing is listed under this", url=prefix)
     for url in found:
         yield PlannedMember(os.fsencode(url.removeprefix(prefix)), url=url)
+
+
+def lists_far(url: str) -> bool:
+    """Tell whether the first samples of the table *url* are on a server."""
+    from tartools.tables import schema, source
+    from tartools.tables.places import Listing
+
+    listing = Listing(url)
+    with source.opened(url) as table:
+        columns = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END)
+        for rows in table.batches(columns, LOOKED_AT):
+            listing.piece(rows, 0, keyed=False)
+            break
+    return any(listing.far)
 
 
 def object_samples(prefix: str) -> int:

@@ -37,21 +37,19 @@ def server(faulty: FaultServer, run: Run, tmp_path: Path) -> FaultServer:
 @pytest.mark.parametrize("source", SOURCES)
 def test_what_is_there_is_read_and_nothing_is_written(source: str, server: FaultServer, run: Run) -> None:
     server.requests.clear()
-    url = source if source == "a.parquet" else server.url("s3", source)
-    far = [] if source != "a.parquet" else ["--delay", "0"]
-    if far:  # a local table of objects: its samples are copied, and served
-        facts = measured(run, server, *far, url)
-        assert {row["form"] for row in facts["rows"]} == {"loose", "zip", "tar", "table"}
-        assert facts["left_out"] == [{"form": "raw", "why": "there are no pictures"}]
-    else:
-        facts = measured(run, server, url)
-        assert [row["name"] for row in facts["rows"]] == SOURCES[source]
-        forms = {"loose files", "zip", "tar, in order", "table", "raw"}
-        there = {"a.tar": {"tar, in order", "table"}, "a.zip": {"zip"}, "loose/": {"loose files"}}[source]
-        assert {left["form"] for left in facts["left_out"]} == forms - there
-        assert all("nothing is written" in left["why"] for left in facts["left_out"])
-        assert {row["cache"] for row in facts["rows"]} == {None}
+    url = source if source == "a.parquet" else server.url("s3", source)  # a local table of an object
+    facts = measured(run, server, url)
+    assert [row["name"] for row in facts["rows"]] == SOURCES[source]
+    forms = {"loose files", "zip", "tar, in order", "table", "raw"}
+    there = {"a.tar": {"tar, in order", "table"}, "a.parquet": {"table"}, "a.zip": {"zip"}, "loose/": {"loose files"}}
+    assert {left["form"] for left in facts["left_out"]} == forms - there[source]
+    assert all("nothing is written" in left["why"] for left in facts["left_out"])
+    assert {row["cache"] for row in facts["rows"]} == {None}
     assert {request.method for request in server.requests} <= {"GET", "HEAD"}
+    copied = run("tarbench", "--json", "--dry-run", "--delay", 0, url, env=server.env)
+    facts = json.loads(copied.stdout)
+    assert (copied.status, facts["samples"], facts["bytes"]) == (0, COUNT, sum(len(data) for _, data in MEMBERS))
+    assert {row["form"] for row in facts["rows"]} == {"loose", "zip", "tar", "table"}
 
 
 def measured(run: Run, server: FaultServer, *arguments: str) -> dict[str, Any]:
