@@ -38,7 +38,10 @@ def main() -> None:
                 server, answer = _served(**task)
             else:
                 answer = _forked(kind, task)
-            write_all(1, memoryview(json.dumps(answer).encode() + b"\n"))
+            try:
+                write_all(1, memoryview(json.dumps(answer).encode() + b"\n"))
+            except BrokenPipeError:  # tarbench was killed
+                break
     if server is not None:
         server.close()
 
