@@ -88,6 +88,8 @@ def advice(facts: dict[str, Any]) -> list[str]:
         work = min(map(worked, encoded))
         factor = (brought(loose) + work) / (brought(packed) + work)
         first = "Pack the files" if factor >= BETTER else "Packing gains little"
+        if factor * BETTER <= 1:
+            first = "Leave the files as they are"
         said.append(
             f"{first}: {packed['name']} brings a sample in {ms(brought(packed))}, {what} in {ms(brought(loose))}; with "
             f"the decoding that is {rounded(factor)} times as fast. What limits it then: {packed['says']}."
