@@ -141,16 +141,15 @@ def remote_places(
         count = min(data.count, there_are)
         account.samples_in = account.samples_out = count
         return [Place(kind, ENCODED, list(urls), [], count)]
-    table, shards, count = forms.far_table(urls, data.count, data.size, folder, account)
-    places = [Place(TABLE, ENCODED, [table], [], count)]
-    return [Place(TAR, ENCODED, shards, [], count), *places] if kind == TAR else places
+    listed = forms.far_table(urls, data.count, data.size, folder, account)
+    places = [Place(TABLE, ENCODED, [listed.url], [], listed.samples)]
+    return [*places, Place(TAR, ENCODED, listed.shards, [], listed.rows)] if kind == TAR else places
 
 
 def measure(measurer: Measurer, found: list[dict[str, Any]], account: Account, origins: Sequence[Any]) -> None:
     """Measure the rows *found*, and add to each what it took."""
-    done = 0
-    account.phase = Phase("measuring", len(found), lambda: done)
-    for row in found:
+    for number, row in enumerate(found, 1):
+        account.phase = Phase(f"row {number} of {len(found)}")
         try:
             took = measurer.ask(**row["task"])
         except TarToolsError as error:
@@ -170,7 +169,6 @@ def measure(measurer: Measurer, found: list[dict[str, Any]], account: Account, o
             "cpu_seconds": took["cpu_seconds"],
             "parts": took["parts"],
         }
-        done += 1
     warm = [row.pop("warm") for row in found if "warm" in row]
     if warm:
         share = f"{100 * max(warm):.0f} %"

@@ -20,6 +20,7 @@ from tartools.shards.listing import Indexing, TableDestination, listed, row_batc
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.shards.writing import write_batches, write_samples
 from tartools.stages import select
+from tartools.storage.local import path_of
 from tartools.storage.scratch import write_file
 from tartools.storage.url import Url
 from tartools.tar import split_path
@@ -72,7 +73,7 @@ def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Re
     if Url(urls[0]).is_local:
         from tartools.formats.folder import Folder, from_folder
 
-        return build_samples(from_folder(Folder(urls[0]), account, reading.skip_special), account, urls[0])
+        return build_samples(from_folder(Folder(path_of(urls[0])), account, reading.skip_special), account, urls[0])
     return build_samples(grouped(objects(urls[0]), urls[0]), account, urls[0])
 
 
@@ -222,8 +223,17 @@ def raw_picture(field: str, payload: bytes, failure: Callable[[str], SampleError
     return f"{front}{dot}npy", file.getvalue()
 
 
-def far_table(urls: Sequence[str], count: int, size: int, folder: Path, account: Account) -> tuple[str, list[str], int]:
-    """Write the table of the first *count* samples of tables and shards that are far; return it, shards, samples.
+class FarTable(NamedTuple):
+    """The table *url* of so many *samples*: the first ones of *shards*, which have so many *rows*."""
+
+    url: str
+    samples: int
+    shards: list[str]
+    rows: int
+
+
+def far_table(urls: Sequence[str], count: int, size: int, folder: Path, account: Account) -> FarTable:
+    """Make the table of the first *count* samples of tables and shards that are far.
 
     Of shards, the first ones are read, up to *size* bytes of them, but at least one.
     """
@@ -236,11 +246,12 @@ def far_table(urls: Sequence[str], count: int, size: int, folder: Path, account:
             if room <= 0:
                 break
     inputs = listed(some, account, Indexing(Reading(), 1))
-    most = min(count, sum(part.rows for part in inputs.parts))
+    there_are = sum(part.rows for part in inputs.parts)
+    most = min(count, there_are)
     url = str(folder / "data.parquet")
     write_batches(rows_at(inputs, range(most), str(folder)), TableDestination(url, False, inputs), account)
     account.samples_in += most
-    return url, some, most
+    return FarTable(url, most, some, there_are)
 
 
 def raised_for(error: TarToolsError, origins: Sequence[tuple[str, str]]) -> TarToolsError:

@@ -18,7 +18,7 @@ Facts = Mapping[str, Any]
 
 def plain_lines(facts: Facts) -> Iterator[str]:
     """Yield the *facts*, one per line. Of a dry run, what would be measured."""
-    yield f"source: {' '.join(shown(url) for url in facts['source'])}"
+    yield f"source: {source(facts)}"
     yield f"samples: {facts['samples']}"
     if facts["bytes"] is not None:
         yield f"bytes: {facts['bytes']}"
@@ -59,6 +59,12 @@ def tables(facts: Facts, screen: Screen) -> str:
             console.print()
             console.print(printable(text), style="bold cyan")
     return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
+
+
+def source(facts: Facts) -> str:
+    """Return the name of what was measured; of several shards the first one."""
+    first, *more = facts["source"]
+    return f"{shown(first)} and {len(more):,} more" if more else shown(first)
 
 
 def headline(facts: Facts) -> str:

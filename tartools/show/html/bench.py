@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from string import Template
 from typing import Any
 
-from tartools.errors import shown
 from tartools.show.benchadvice import PARTS, WORDS
-from tartools.show.benchreport import headline, rounded
+from tartools.show.benchreport import headline, rounded, source
 from tartools.show.html.page import part, sum_of
 from tartools.show.html.tile import safe
 
@@ -25,7 +24,7 @@ def page(facts: Facts) -> str:
     """Return the page of *facts*, which are in the form of `tarbench --json`."""
     style = part("css") + file("bench.css")
     policy = f"default-src 'none'; img-src data:; style-src '{sum_of(style)}'; base-uri 'none'; form-action 'none'"
-    title = f"tarbench {' '.join(shown(url) for url in facts['source'])}"
+    title = f"tarbench {source(facts)}"
     left = [f"<li>{safe(each['form'])}: {safe(each['why'])}</li>" for each in facts["left_out"]]
     return Template(file("bench.html")).substitute(
         policy=policy,

@@ -14,7 +14,7 @@ from tests.storage.objects.faults import FaultServer
 COUNT = 6
 MEMBERS = [(f"d/{n}.{field}", data) for n in range(COUNT) for field, data in (("txt", b"%d" % n), ("cls", b"1" * n))]
 SOURCES = {
-    "a.tar": ["tar, in order", "table, in order", "table, blocks", "table, shuffled"],
+    "a.tar": ["table, in order", "table, blocks", "table, shuffled", "tar, in order"],
     "a.parquet": ["table, in order", "table, blocks", "table, shuffled"],
     "a.zip": ["zip"],
     "loose/": ["objects, one at a time", "objects, 64 at once"],
@@ -62,6 +62,17 @@ def measured(run: Run, server: FaultServer, *arguments: str) -> dict[str, Any]:
         assert (row["samples"], row["passes"]) == (COUNT, 1), row["name"]
         assert row["requests"] and row["parts"]["first_byte"] > 0
     return facts
+
+
+def test_the_first_samples_are_taken(server: FaultServer, run: Run) -> None:
+    """Keys may come twice: of a server, samples are read as they are."""
+    server.objects["b.tar"] = server.objects["a.tar"]
+    line = ("tarbench", "--json", "--passes", 1, "--workers", 1, "-c", 8, server.url("s3", "{a,b}.tar"))
+    done = run(*line, env=server.env)
+    assert (done.status, done.stderr) == (0, "")
+    facts = json.loads(done.stdout)
+    found = {(row["form"], row["samples"]) for row in facts["rows"]}
+    assert (facts["samples"], found) == (8, {("table", 8), ("tar", 2 * COUNT)})
 
 
 def test_an_object_that_can_not_be_read_is_named(server: FaultServer, run: Run) -> None:
