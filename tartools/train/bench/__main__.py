@@ -14,13 +14,18 @@ import os
 import socket
 import traceback
 import warnings
+from importlib import import_module
 from typing import Any
+
+from PIL import Image
 
 from tartools import errors, storage
 from tartools.errors import TarToolsError
 from tartools.shards.forks import Child, write_all
 from tartools.storage import serving
+from tartools.storage.objects import object_at
 from tartools.storage.streams import stream_file
+from tartools.storage.url import Url
 from tartools.train.bench.forms import Row
 from tartools.train.bench.passes import measured
 from tartools.train.tables import table_of
@@ -29,6 +34,7 @@ from tartools.train.tables import table_of
 def main() -> None:
     """Answer the lines on stdin until it ends."""
     warnings.simplefilter("ignore")  # of torch, about what users of it choose
+    _load()
     server: Child | None = None
     with stream_file(storage.open_read("-"), "-") as lines:
         for line in lines:
@@ -44,6 +50,12 @@ def main() -> None:
                 break
     if server is not None:
         server.close()
+
+
+def _load() -> None:
+    """Load what rows use when they begin, so that its time is not theirs."""
+    import_module("pyarrow.parquet")
+    Image.init()
 
 
 def _served(folder: str, delay: float) -> tuple[Child, dict[str, Any]]:
@@ -62,7 +74,10 @@ def _address(made: socket.socket) -> str:
 
 
 def _forked(kind: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Return what a fork answers."""
+    """Return what a fork answers. What requests need is imported before, so that its time is not that of the row."""
+    for url in task.get("urls", [task.get("url", "")]):
+        if not Url(url).is_local:
+            object_at(f"{url}x" if url.endswith("/") else url)
     child = Child(lambda pipe: write_all(pipe, memoryview(json.dumps(_done(kind, task)).encode())))
     try:
         answer = child.pipe.readall()

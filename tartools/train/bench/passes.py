@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from webdataset.autodecode import ImageHandler
 
 from tartools.errors import SampleError, TarToolsError, several
 from tartools.storage import pagecache
-from tartools.storage.objects import object_at
-from tartools.storage.url import Url
 from tartools.train.bench.forms import FORMS, Form, Row, sizes
 from tartools.train.bench.probes import probed, probed_stream
 from tartools.train.fields import KEY, URL, Chooser
@@ -62,8 +61,6 @@ class Maker:
     """Makes batches of samples as training wants them: decoded, and pictures cropped to one size."""
 
     def __init__(self) -> None:
-        from webdataset.autodecode import ImageHandler
-
         self._chooser = Chooser(decode=[ImageHandler("rgb8", PICTURES), _kept])
 
     def batch(self, found: list[dict[str, Any]], read: float) -> tuple[dict[str, Any], Note] | Broken:
@@ -183,9 +180,6 @@ def measured(row: Row) -> dict[str, Any]:
     torch.set_num_threads(1)
     total = Total()
     _prepare(row, total)
-    for url in row.urls:
-        if not Url(url).is_local:
-            object_at(url if row.form != "loose" else f"{url}x")  # imports what its requests need
     begun = clock()
     made: Any
     if row.form == "tar":
