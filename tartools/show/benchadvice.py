@@ -48,12 +48,12 @@ def sentence(row: Row, base: Row, cores: int) -> str:
         return f"all {cores} processors are busy, most with: {WORDS.get(most, most)}"
     far = row["requests"] is not None
     return {
-        "list": f"to list what there is takes {share}",
-        "first_byte": f"{'to wait for requests' if far else 'to open files'} takes {share}",
-        "transfer": f"to {'transfer' if far else 'read'} the bytes takes {share}",
-        "tar": f"to make samples of bytes takes {share}",
-        "decode": f"to decode takes {share}",
-        "collate": f"to make batches takes {share}",
+        "list": f"listing takes {share}",
+        "first_byte": f"{'waiting for requests' if far else 'opening files'} takes {share}",
+        "transfer": f"{'transferring' if far else 'reading'} the bytes takes {share}",
+        "tar": f"making samples of the bytes takes {share}",
+        "decode": f"decoding takes {share}",
+        "collate": f"making batches takes {share}",
     }[most]
 
 

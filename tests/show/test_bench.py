@@ -76,15 +76,15 @@ FAR = {"requests": 64}
 def test_where_decoding_limits_packing_gains_little_and_arrays_much() -> None:
     facts = facts_of(LOOSE, TABLE, with_workers(TABLE, 2, 1.9, 3e-3), with_workers(LOOSE, 2, 1.2, 1e-3), RAW)
     assert [(each["limit"], each["says"]) for each in facts["rows"]] == [
-        ("decode", "to decode takes 93 % of the time"),
-        ("decode", "to decode takes 95 % of the time"),
+        ("decode", "decoding takes 93 % of the time"),
+        ("decode", "decoding takes 95 % of the time"),
         ("processors", "all 2 processors are busy, most with: decode"),
-        ("decode", "to decode takes 93 % of the time"),
-        ("decode", "to decode takes 38 % of the time"),
+        ("decode", "decoding takes 93 % of the time"),
+        ("decode", "decoding takes 38 % of the time"),
     ]
     assert facts["says"] == [
         "Packing gains little: table, shuffled brings a sample in 0.07 ms, loose files in 0.11 ms; with the decoding "
-        "that is 1.0 times as fast. What limits it then: to decode takes 95 % of the time.",
+        "that is 1.0 times as fast. What limits it then: decoding takes 95 % of the time.",
         "Decoded arrays are worth a try: decoded arrays come 6.0 times as fast, and are 12 times as large.",
     ]
 
@@ -101,7 +101,7 @@ def test_where_requests_limit_they_are_made_side_by_side_and_shards_are_better()
         "64 requests at once bring the bytes 6.0 times as fast as one at a time, for objects of 40.0 kB.",
         "A shard (tar, in order) brings them 4.0 times as fast as these requests.",
         "Pack the files: tar, in order brings a sample in 0.25 ms, objects in 1 ms; with the decoding that is 3.1 "
-        "times as fast. What limits it then: to transfer the bytes takes 57 % of the time.",
+        "times as fast. What limits it then: transferring the bytes takes 57 % of the time.",
     ]
 
 
@@ -122,13 +122,13 @@ def test_what_is_slower_when_packed_stays_as_it_is() -> None:
     facts = facts_of(row("objects, 64 at once", "loose", [0.1, 1, 2, 0, 0, 0], **FAR), packed)
     assert facts["says"] == [
         "Leave the files as they are: zip brings a sample in 6.1 ms, objects in 3.1 ms; with the decoding that is 0.5 "
-        "times as fast. What limits it then: to wait for requests takes 33 % of the time."
+        "times as fast. What limits it then: waiting for requests takes 33 % of the time."
     ]
 
 
 def test_one_form_alone_is_described() -> None:
     assert facts_of(row("zip", "zip", [0.1, 6, 1, 0.1, 1, 0.1], **FAR))["says"] == [
-        "A sample comes in 7.2 ms (zip); to wait for requests takes 72 % of the time."
+        "A sample comes in 7.2 ms (zip); waiting for requests takes 72 % of the time."
     ]
 
 
