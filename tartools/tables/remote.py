@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from mmap import mmap
 from typing import Any
 
 from tartools.errors import StorageError, TarToolsError
@@ -81,7 +82,8 @@ class RemoteShards:
         bounds = np.concatenate(([0], np.cumsum(rows.ends - rows.begins))).tolist()
         if bounds[-1] > WHOLE * self._window:
             return None
-        data: Any = np.empty(bounds[-1], np.uint8) if room is None else room
+        # pages are cleared by the threads, as bytes come; `np.empty` asks for huge ones, which can take longer
+        data: Any = np.frombuffer(mmap(-1, bounds[-1]), np.uint8) if room is None else room
         view = memoryview(data)
         wanted = spans(rows, self._at_once)
         answers: list[Callable[[], object]] = []
