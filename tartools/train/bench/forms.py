@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tartools.storage.contents import content_of
+from tartools.storage.objects.fetching import requests_at_once
 from tartools.storage.probing import Range
 from tartools.tables.fetching import spans
 from tartools.tables.places import Piece
@@ -148,7 +149,7 @@ class Tabled(Form):
         rows = list(numbers)
         piece = Piece(0, self._numbers[rows], self._begins[rows], self._ends[rows])
         if self._far:
-            places = [(span.number, span.begin, span.end) for span in spans(piece)]
+            places = [(span.number, span.begin, span.end) for span in spans(piece, requests_at_once())]
         else:
             places = [piece.place(number) for number in range(len(rows))]
         return [Range(self._urls[n], begin, end, self._versions[n] or "") for n, begin, end in places]
