@@ -6,11 +6,11 @@ Decoders are those of webdataset. What would unpickle is refused, because whoeve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
-from tartools.samples.sample import Sample
+from tartools.samples.sample import Sample, field_name
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
 KEY, URL = "__key__", "__url__"
@@ -98,17 +98,18 @@ class Chooser:
             raise
 
 
-def as_dict(sample: Sample) -> dict[str, Any]:
+def as_dict(sample: Sample, wanted: Container[str] | None = None) -> dict[str, Any]:
     """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
 
-    Raises: SampleError if two fields differ only in case.
+    Only the fields *wanted* are read, if they are given. Raises: SampleError if two fields differ only in case.
     """
     found: dict[str, Any] = {KEY: sample.key, URL: sample.shard}
-    for field, payload in sample.items():
-        name = field.lower()
+    for member in sample.members:
+        name = field_name(member).lower()
         if name in found:
             raise _failure(found, f"has two fields {name!r}")
-        found[name] = payload
+        if wanted is None or name in wanted:
+            found[name] = member.read()
     return found
 
 
