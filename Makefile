@@ -1,13 +1,15 @@
-# The quick loop:  make test ROOM=tar   make lint   make bench WORK=cat-B   make man   make ci
+# The quick loop:  make test ROOM=tar   make lint   make bench WORK=cat-B   make man   make site   make ci
 python := .venv/bin/python
-.PHONY: test lint bench man ci
+.PHONY: test lint bench man site ci
 test:  # all, or those of one room, with its doctests
 	$(python) -m pytest -q -n 3 $(if $(ROOM),tartools/$(ROOM) $(wildcard tests/$(ROOM)))
 lint:
-	.venv/bin/ruff check . && .venv/bin/ruff format --check . && $(python) -m mypy && $(python) -m mypy docs/pictures.py
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && $(python) -m mypy && $(python) -m mypy docs/pictures.py docs/site.py
 bench:  # WORK: names from python -m tests.bench --list
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(python) -m tests.bench -n 3 $(WORK)
 man:  # man pages and completions
 	$(python) -m tartools.commands._manual
+site:  # in build/site; mandoc makes the man pages
+	.venv/bin/mkdocs build --strict
 ci:
 	.ci/run

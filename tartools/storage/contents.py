@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -10,22 +11,26 @@ from functools import partial
 
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
+from tartools.storage.objects import fetching
 from tartools.storage.objects.contract import Listed
 from tartools.storage.objects.fetching import fetched
 from tartools.storage.objects.retry import setting
 from tartools.storage.requests import Requests
 from tartools.storage.url import Url
-from tartools.storage.versions import file_version
+from tartools.storage.versions import file_version, look
 
 AT_ONCE = 64  # requests
 HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
+LARGE = 16 << 20  # bytes; larger objects are read in ranges side by side
+RANGE = 8 << 20  # bytes
 REPLACED = "was replaced since it was listed"
 
 
 def contents(entries: Iterable[Listed]) -> Iterator[bytes]:
     """Yield all bytes of each of *entries*, whose sizes are known, in order.
 
-    Up to 64 requests are made at once, or `TARTOOLS_READAHEAD` if that is set. Holds: up to 256 MiB, or one object.
+    Up to 64 requests are made at once, or `TARTOOLS_READAHEAD` if that is set, and 32 for ranges of objects above 16
+    MiB. Holds: up to 256 MiB, or one object; of large ones also the ranges that are received.
 
     Raises: StorageError if one can't be read, or is not the one that was listed.
     """
@@ -49,6 +54,8 @@ def content_of(entry: Listed) -> bytes:
     """Return all bytes of *entry*. Raises: as `contents`."""
     version = f"{entry.size} {entry.version}"
     if not Url(entry.url).is_local:
+        if (entry.size or 0) > LARGE and look(entry.url).version == version:
+            return _in_ranges(entry.url, entry.size or 0, version)
         return fetched(entry.url, 0, entry.size or 0, version, REPLACED)
     try:
         with open(path_of(entry.url), "rb", buffering=0) as file:
@@ -60,6 +67,20 @@ def content_of(entry: Listed) -> bytes:
     if before != version or after != version or len(data) != entry.size:
         raise StorageError(REPLACED, url=entry.url)
     return data
+
+
+def _in_ranges(url: str, size: int, version: str) -> bytes:
+    """Return all bytes of a large object, whose server has ranges and versions. Raises: as `contents`."""
+    data = io.BytesIO()  # gives its bytes without a copy
+    waiting: deque[Callable[[], bytes]] = deque()
+    for begin in range(0, size, RANGE):
+        if len(waiting) >= fetching.requests_at_once():
+            data.write(waiting.popleft()())
+        task = partial(fetched, url, begin, min(begin + RANGE, size), version, REPLACED)
+        waiting.append(_ranges_of(os.getpid()).ask(task))
+    while waiting:
+        data.write(waiting.popleft()())
+    return data.getvalue()
 
 
 def requests_at_once() -> int:
@@ -75,3 +96,9 @@ def requests() -> Requests:
 @functools.cache
 def _requests_of(process: int) -> Requests:
     return Requests(requests_at_once())
+
+
+@functools.cache
+def _ranges_of(process: int) -> Requests:
+    """Return other threads, for ranges: those for whole objects wait for them."""
+    return Requests(fetching.requests_at_once())

@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import Any
 
 from tartools.storage.streams import check_unchanged
-from tartools.tables.headers import NAME, plain_sizes
+from tartools.tables.headers import NAME, SIZE, SIZE_END, octal, plain
 from tartools.tar import BLOCK
 
 LONGEST = 32  # bytes of the name of a field
@@ -109,78 +109,88 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
     """
     import numpy as np
 
-    at, count = begins, len(begins)
-    who = np.arange(count)
-    offsets: dict[bytes, Any] = {}
-    sizes: dict[bytes, Any] = {}
-    keyed: Any = None
-    uniform = True
+    count = len(begins)
+    at, who = begins, np.arange(count)
+    rounds: list[tuple[Any, Any, Any, Any]] = []  # of the first members, of the second ones, ...
     while len(at):
         headers = headers_at(who, at)
-        size = None if headers is None else plain_sizes(headers)
+        size = None if headers is None else octal(headers, SIZE, SIZE_END)
         if size is None:
             return None
-        named = _named(headers[:, :NAME], keyed and (keyed[0][who], keyed[1][who]))
-        if named is None:
-            return None
-        keyed = keyed or named[:2]
-        names, codes = named[2:]
-        uniform = uniform and len(names) == 1 and len(who) == count
-        for code, name in enumerate(names):
-            some = slice(None) if len(names) == 1 else codes == code
-            which = who[some]
-            if name not in offsets:
-                offsets[name], sizes[name] = np.full(count, -1), np.zeros(count, np.int64)
-            elif (offsets[name][which] >= 0).any():
-                return None  # twice
-            offsets[name][which], sizes[name][which] = at[some] + BLOCK, size[some]
+        rounds.append((headers, who, at, size))
         at = at + BLOCK + (size + BLOCK - 1) // BLOCK * BLOCK
-        if (at > ends[who]).any():
+        left = ends[who] - at
+        if (left < 0).any():
             return None
-        more = at < ends[who]
-        if not more.all():
-            at, who = at[more], who[more]
+        if left.any():
+            at, who = at[left > 0], who[left > 0]
+        else:
+            break
+    headers = np.concatenate([one[0] for one in rounds]) if len(rounds) > 1 else rounds[0][0]
+    named = _named(headers[:, :NAME], np.concatenate([one[1] for one in rounds]), count) if plain(headers) else None
+    if named is None:
+        return None
+    names, keys, fields = named
+    offsets: dict[bytes, Any] = {}
+    sizes: dict[bytes, Any] = {}
+    uniform, low = True, 0
+    for _, who, at, size in rounds:
+        texts, codes = _distinct(fields[low : low + len(who)])
+        low += len(who)
+        uniform = uniform and len(texts) == 1 and len(who) == count
+        for code, text in enumerate(texts):
+            some = slice(None) if len(texts) == 1 else codes == code
+            which = who[some]
+            if text not in offsets:
+                offsets[text], sizes[text] = np.full(count, -1), np.zeros(count, np.int64)
+            elif (offsets[text][which] >= 0).any():
+                return None  # twice
+            offsets[text][which], sizes[text][which] = at[some] + BLOCK, size[some]
     try:
-        fields = [name.decode().lower() for name in offsets]
+        known = [text.decode().lower() for text in offsets]
     except UnicodeDecodeError:
         return None
-    if len(set(fields)) < len(fields) or not fields:
+    if len(set(known)) < len(known) or not known:
         return None
     found = np.array([*offsets.values()]), np.array([*sizes.values()])
-    return Bulk(np.ascontiguousarray(keyed[0]), keyed[1], fields, *found, uniform)
+    return Bulk(np.ascontiguousarray(names[:count]), keys, known, *found, uniform)
 
 
-def _named(names: Any, keyed: Any) -> tuple[Any, Any, list[bytes], Any] | None:
-    """Return for the paths *names*: themselves, the lengths of keys, the fields that there are, which of them each has.
+def _named(names: Any, who: Any, count: int) -> tuple[Any, Any, Any] | None:
+    """Return the paths *names*, the lengths of keys of the samples, and for each path the field, filled up with zeros.
 
-    *keyed* has the paths and the lengths of keys of the members before. None if keys differ from these, or are odd.
+    They are those of samples *who*; the first *count* are of the first members. None if keys differ from these, or are
+    odd.
     """
     import numpy as np
 
-    rows = np.arange(len(names))
     ends = (names == 0).argmax(axis=1)
-    names = names[:, : int(ends.max()) + 1]
-    if keyed is None:
-        keys = (names == DOT).argmax(axis=1)
-    else:
-        width = min(names.shape[1], keyed[0].shape[1])
-        keys = keyed[1]
-        if (keys >= width).any():
-            return None
-        inside = np.arange(width) < keys[:, None]
-        if ((names[:, :width] != keyed[0][:, :width]) & inside).any():
-            return None
+    width = int(ends.max()) + 1
+    names = names[:, :width]
+    lengths = (names[:count] == DOT).argmax(axis=1)
+    keys = lengths[who]
     widths = ends - keys - 1
     widest = int(widths.max())
-    if widths.min() < 1 or keys.min() < 1 or widest > LONGEST or (names[rows, keys] != DOT).any():
+    if widths.min() < 1 or lengths.min() < 1 or widest > LONGEST:
         return None
-    if (names[rows, keys - 1] == SLASH).any():
+    rows = np.arange(len(names))
+    if (names[rows, keys] != DOT).any() or (names[rows[:count], lengths - 1] == SLASH).any():
         return None
+    if len(names) > count:
+        others = who[count:]
+        inside = np.arange(width) < lengths[:, None]
+        if ((names[count:] != names[others]) & inside[others]).any():
+            return None
     places = keys[:, None] + np.arange(1, widest + 1)
-    fields = np.where(places < ends[:, None], names[rows[:, None], np.minimum(places, names.shape[1] - 1)], 0)
-    if (fields == SLASH).any():
-        return None
+    fields = np.where(places < ends[:, None], names[rows[:, None], np.minimum(places, width - 1)], 0)
+    return None if (fields == SLASH).any() else (names, lengths, fields)
+
+
+def _distinct(fields: Any) -> tuple[list[bytes], Any]:
+    """Return the texts that *fields* are, and which of them each is; None for that if there is one only."""
+    import numpy as np
+
     if (fields == fields[0]).all():
-        return names, keys, [fields[0].tobytes().rstrip(b"\0")], None
-    texts, codes = np.unique(np.ascontiguousarray(fields).view(f"S{widest}").ravel(), return_inverse=True)
-    return names, keys, texts.tolist(), codes
+        return [fields[0].tobytes().rstrip(b"\0")], None
+    texts, codes = np.unique(np.ascontiguousarray(fields).view(f"S{fields.shape[1]}").ravel(), return_inverse=True)
+    return texts.tolist(), codes

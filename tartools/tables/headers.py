@@ -45,19 +45,27 @@ def sound(data: bytes | bytearray, starts: Any, keys: list[bytes]) -> bool:
 
 def plain_sizes(headers: Any) -> Any:
     """Return the sizes of payloads in *headers*; None unless all are of regular files, with right checksums."""
+    return octal(headers, SIZE, SIZE_END) if plain(headers) else None
+
+
+def plain(headers: Any) -> bool:
+    """Tell whether all *headers* are of regular files with short names, and have right checksums."""
     import numpy as np
 
-    checks, sizes = octal(headers, CHKSUM, CHKSUM_END), octal(headers, SIZE, SIZE_END)
-    if checks is None or sizes is None:
-        return None
+    checks = octal(headers, CHKSUM, CHKSUM_END)
+    if checks is None:
+        return False
     kinds = headers[:, KIND]
     if ((kinds != ord("0")) & (kinds != 0)).any() or headers[:, PREFIX].any():
-        return None
+        return False
     words = headers.view(np.uint64)
-    lanes = ((words & LANES) + ((words >> 8) & LANES)).sum(axis=1)  # at most 64 * 2 * 255 in each of four lanes
+    odd = words >> 8
+    odd &= LANES
+    odd += words & LANES  # at most 64 * 2 * 255 in each of four lanes, of a header
+    lanes = odd.sum(axis=1)
     sums = (lanes & 0xFFFF) + ((lanes >> 16) & 0xFFFF) + ((lanes >> 32) & 0xFFFF) + (lanes >> 48)
     field = headers[:, CHKSUM : CHKSUM + 8].sum(axis=1, dtype=np.uint64)
-    return sizes if (sums - field + 8 * 0x20 == checks).all() else None
+    return bool((sums - field + 8 * 0x20 == checks).all())
 
 
 def octal(headers: Any, begin: int, end: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -29,18 +30,21 @@ WALKED = 1 << 16  # bytes; of a larger sample that lies alone only the headers a
 OPEN_FILES = 128  # at once; macOS allows 256
 BEHIND = "the shard ends before this sample does"
 COLD = 20e-6  # seconds to read a sample from disk; from the page cache it takes 2e-6
+ASKED = 64  # batches for which the kernel is asked in advance once a batch had to wait for the disk
 
 
 class LocalShards:
     """The local shards of *listing*. With *ranges*, samples are ranges of them where that saves reading payloads.
 
-    Several threads may read. Holds: 128 open files, less where it is one of several *sources*.
+    Several threads may read. Holds: 128 open files, less where it is one of several *sources*, or few may be open.
     """
 
     def __init__(
         self, listing: Listing, account: Account, checker: Checker, ranges: bool, listed: bool, sources: int = 1
     ) -> None:
-        self._kept = max(OPEN_FILES // sources, 2)
+        most = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 or 2)
+        self._kept = max(most // sources, 2)
+        self.together = max(most // 2, 1)  # shards of which samples are read at once
         self._listing = listing
         self._account = account
         self._checker = checker
@@ -48,7 +52,7 @@ class LocalShards:
         self._listed = listed
         self._open: dict[int, io.FileIO] = {}  # least recently used first
         self._opening = threading.Lock()
-        self.cold = False  # the files are not in the page cache
+        self.cold = 0  # batches to come that are taken not to be in the page cache
 
     def samples(self, rows: Piece) -> Iterator[Batch]:
         """Yield the samples of *rows*, in batches."""
@@ -127,7 +131,7 @@ class LocalShards:
 
     def files(self, rows: Piece) -> list[io.FileIO] | None:
         """Return the open shard of each of *rows*; None if they are too many to be open at once."""
-        if len(set(rows.numbers.tolist())) > OPEN_FILES // 2:
+        if len(set(rows.numbers.tolist())) > self.together:
             return None
         return Gathered(self, rows, 0).files(0, len(rows))
 
@@ -216,7 +220,8 @@ class Gathered:
         """Return all the bytes, in *room* if there is one; None if a shard ends before."""
         rows = self._rows
         sizes = (rows.ends - rows.begins).tolist()
-        step = len(rows) if len(set(rows.numbers.tolist())) <= OPEN_FILES // 2 else OPEN_FILES // 2
+        most = self._shards.together
+        step = len(rows) if len(set(rows.numbers.tolist())) <= most else most
         parts: list[bytes] = []
         done = at = 0
         for low in range(0, len(rows), step):
@@ -238,7 +243,7 @@ class Gathered:
         """Return all the bytes."""
         rows = self._rows
         begins, sizes = rows.begins.tolist(), (rows.ends - rows.begins).tolist()
-        if len(set(rows.numbers.tolist())) <= OPEN_FILES // 2:
+        if len(set(rows.numbers.tolist())) <= self._shards.together:
             files = self.files(0, len(rows))
             started = self._before(files, begins, sizes)
             data = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
@@ -266,8 +271,8 @@ class Gathered:
             if begin + self._done == end:
                 self._next, self._done = low + 1, 0
             return count
-        if len(set(rows.numbers[low:high].tolist())) > OPEN_FILES // 2:
-            high = min(high, low + OPEN_FILES // 2)
+        if len(set(rows.numbers[low:high].tolist())) > self._shards.together:
+            high = min(high, low + self._shards.together)
         begins = rows.begins[low:high]
         count = self._read(low, high, begins.tolist(), (rows.ends[low:high] - begins).tolist(), view)
         self._next = high
@@ -293,7 +298,11 @@ class Gathered:
 
     def _after(self, files: list[io.FileIO], started: float) -> None:
         """Note whether reads that *started* then had to wait. Raises: StorageError if a file has changed."""
-        self._shards.cold = self._shards.cold or perf_counter() - started > COLD * len(files)
+        shards = self._shards
+        if shards.cold:
+            shards.cold -= 1
+        else:
+            shards.cold = ASKED * (perf_counter() - started > COLD * len(files))
         for file in set(files):
             check_unchanged(file)
 

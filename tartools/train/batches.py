@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import repeat
+from operator import getitem
 from typing import Any
 
 from tartools.tables.bulk import Bulk
@@ -45,11 +47,11 @@ class Samples:
 
     def __iter__(self) -> Iterator[Any]:
         chooser = self.chooser
-        if chooser.raw:
-            found = self._tuples()
-            if found is not None:
-                return found
-        return map(chooser, self._dicts())
+        if not chooser.raw:
+            return map(chooser, self._dicts())
+        if chooser.fields is None:
+            return self._dicts()
+        return self._tuples() or map(chooser, self._dicts())
 
     def _tuples(self) -> Iterator[tuple[Any, ...]] | None:
         """Return the tuples of chosen fields; None if a sample lacks one."""
@@ -61,7 +63,7 @@ class Samples:
             columns.append(column)
         return zip(*columns, strict=True) if columns else None
 
-    def _column(self, names: list[str]) -> list[Any] | None:
+    def _column(self, names: list[str]) -> Iterable[Any] | None:
         """Return what the samples have of the first of *names* that they have; None if one has none of them."""
         bulk = self.bulk
         if names[0] in (KEY, URL):
@@ -69,44 +71,34 @@ class Samples:
         known = [bulk.fields.index(name.lower()) for name in names if name.lower() in bulk.fields]
         if not known:
             return None
-        columns = [self._payloads(n) for n in known[:1]]
-        lacking = bulk.offsets[known[0]] < 0
-        for other in known[1:]:
-            if not lacking.any():
-                break
-            columns.append(self._payloads(other))
-            lacking &= bulk.offsets[other] < 0
-        if lacking.any():
+        lacking = bulk.offsets[known] < 0
+        if lacking.all(axis=0).any():
             return None
-        if len(columns) == 1:
-            return columns[0]
-        absent = (bulk.offsets[known[: len(columns)]] < 0).argmin(axis=0).tolist()  # the first that each has
-        return [columns[n][number] for number, n in enumerate(absent)]
+        if not lacking[0].any():
+            return self._payloads(known[0])
+        columns = zip(*map(self._payloads, known), strict=True)
+        return map(getitem, columns, lacking.argmin(axis=0).tolist())  # the first that each has
 
     def _dicts(self) -> Iterator[dict[str, Any]]:
-        """Yield the samples as dicts of the fields that are needed."""
+        """Return the samples as dicts of the fields that are needed."""
         bulk = self.bulk
         needed = self.chooser.needed
         which = [n for n, name in enumerate(bulk.fields) if needed is None or name in needed]
         fields = [bulk.fields[n] for n in which]
         if bulk.uniform:
-            names = [KEY, URL, *fields]
-            columns = [self._payloads(n) for n in which]
-            return (
-                dict(zip(names, values, strict=True))
-                for values in zip(self._keys(), self._urls(), *columns, strict=True)
-            )
+            values = zip(self._keys(), self._urls(), *map(self._payloads, which), strict=True)
+            return map(dict, map(zip, repeat((KEY, URL, *fields)), values))
         return self._varied(which)
 
     def _varied(self, which: list[int]) -> Iterator[dict[str, Any]]:
         """Yield the samples as dicts of the fields *which*, in the order of the archive."""
         bulk = self.bulk
-        columns = {n: self._payloads(n) for n in which}
-        for number, (key, url) in enumerate(zip(self._keys(), self._urls(), strict=True)):
+        columns = zip(*map(self._payloads, which), strict=True) if which else repeat(())
+        orders = bulk.offsets[which].argsort(axis=0).T.tolist()
+        places = bulk.offsets[which].T.tolist()
+        for key, url, values, order, at in zip(self._keys(), self._urls(), columns, orders, places, strict=False):
             found: dict[str, Any] = {KEY: key, URL: url}
-            for offset, n in sorted((bulk.offsets[n, number], n) for n in which):
-                if offset >= 0:
-                    found[bulk.fields[n]] = columns[n][number]
+            found |= {bulk.fields[which[n]]: values[n] for n in order if at[n] >= 0}
             yield found
 
     def _keys(self) -> list[str]:
@@ -120,14 +112,18 @@ class Samples:
     def _urls(self) -> list[str]:
         return list(map(self.bulk.urls.__getitem__, self.bulk.shards.tolist()))
 
-    def _payloads(self, field: int) -> list[bytes]:
-        """Return the payloads of a field, of each sample; what is not there is empty."""
+    def _payloads(self, field: int) -> Iterable[bytes]:
+        """Return the payloads of a field, of each sample; what is not there is empty.
+
+        They are copied one by one, so that who drops each sample has the next one in the same memory.
+        """
         bulk = self.bulk
         if bulk.columns is not None:
             return bulk.columns[field]
-        begins, sizes = bulk.offsets[field], bulk.sizes[field]
-        pairs = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
+        begins = bulk.offsets[field]
+        ends = begins + bulk.sizes[field]
+        spans = map(slice, begins.tolist(), ends.tolist())
         if isinstance(bulk.data, bytes):
-            return [bulk.data[begin:end] for begin, end in pairs]
+            return map(bulk.data.__getitem__, spans)
         data = bulk.data.view() if isinstance(bulk.data, Lease) else memoryview(bulk.data)
-        return [bytes(data[begin:end]) for begin, end in pairs]
+        return map(bytes, map(data.__getitem__, spans))

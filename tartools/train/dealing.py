@@ -37,11 +37,35 @@ class Place(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Part *number* of the *parts* of about equal size that shard number *shard* is cut into."""
+    """Part *number* of *parts* of about equal size, into which bytes *begin* to *end* of shard number *shard* are cut.
+
+    *end* is None for the end of the shard; else a sample of *key* begins there. In a table they are rows. The first
+    *skip* samples were had; such a part is not cut.
+    """
 
     shard: int
-    number: int
-    parts: int
+    number: int = 0
+    parts: int = 1
+    begin: int = 0
+    end: int | None = None
+    key: str = ""
+    skip: int = 0
+
+    def piece(self, number: int, pieces: int) -> Part:
+        """Return piece *number* of so many of this part."""
+        return self._replace(number=self.number * pieces + number, parts=self.parts * pieces)
+
+    def rest(self, begin: int, cut: Cut | None, skip: int = 0) -> Part:
+        """Return what is left of this from *begin* up to *cut*, but for *skip* samples."""
+        if cut is None:
+            return Part(self.shard, begin=begin, skip=skip)
+        key = cut.key.decode("utf-8", "surrogateescape")
+        return Part(self.shard, begin=begin, end=cut.offset, key=key, skip=skip)
+
+    @property
+    def cut(self) -> Cut | None:
+        """Where the bytes end; None for the end of the shard."""
+        return None if self.end is None else Cut(self.end, self.key.encode("utf-8", "surrogateescape"))
 
 
 class Borders(NamedTuple):
@@ -58,21 +82,21 @@ def place_of(rank: int, world: int) -> Place:
     return Place(number * world + rank, workers * world)
 
 
-def deal(shards: Sequence[int], place: Place) -> list[Part]:
-    """Return what the reader *place* reads of *shards*, which are numbers of shards, in their order.
+def deal(parts: Sequence[Part], place: Place) -> list[Part]:
+    """Return what the reader *place* reads of *parts*, in their order.
 
-    All readers get equally many parts, unless there are 8 times as many shards as readers: then whole shards.
+    All readers get equally many pieces of them, unless there are 8 times as many as readers: then whole parts.
     """
     number, readers = place
-    if len(shards) >= MANY * readers:
-        return [Part(shard, 0, 1) for shard in shards[number::readers]]
-    parts = readers // math.gcd(len(shards), readers)
+    if len(parts) >= MANY * readers:
+        return [*parts[number::readers]]
+    pieces = readers // math.gcd(len(parts), readers)
     return [
-        Part(shard, part, parts)
-        for at, shard in enumerate(shards)
-        for part in range(parts)
-        # the first parts go to different readers, since a compressed shard is its first part
-        if (at * parts + (part + at) % parts) % readers == number
+        part if part.skip else part.piece(piece, pieces)
+        for at, part in enumerate(parts)
+        for piece in range(1 if part.skip else pieces)
+        # the first pieces go to different readers, since a compressed shard is its first piece
+        if (at * pieces + (piece + at) % pieces) % readers == number
     ]
 
 
@@ -82,9 +106,9 @@ def borders(url: str, part: Part) -> Borders | None:
     All of a shard that can't be cut is its first part: what is compressed, a pipe, a server without ranges.
     Raises: StorageError.
     """
-    if part.parts == 1 and not compression.is_table_name(url):
-        return Borders(0, None)
-    whole = Borders(0, None) if part.number == 0 else None
+    if part.begin == part.end or (part.parts == 1 and not compression.is_table_name(url)):
+        return None if part.begin == part.end else Borders(part.begin, part.cut)
+    whole = Borders(part.begin, part.cut) if part.number == 0 else None
     if not storage.is_repeatable(url) or Url(url).read_command:
         return whole
     if compression.is_table(url):
@@ -93,8 +117,7 @@ def borders(url: str, part: Part) -> Borders | None:
         if not can_be_cut(url, file):
             return whole
         size = file.seek(0, io.SEEK_END)
-        begin = _cut(file, size, part.number * size // part.parts) if part.number else Cut(0, b"")
-        until = _cut(file, size, (part.number + 1) * size // part.parts) if part.number + 1 < part.parts else None
+        begin, until = (_cut(file, size, part, number) for number in (part.number, part.number + 1))
     if begin is None or (until is not None and until.offset <= begin.offset):
         return None
     return Borders(begin.offset, until)
@@ -113,11 +136,27 @@ def _rows(url: str, part: Part) -> Borders | None:
     from tartools.tables import source
 
     with source.opened(url) as table:
-        begin, end = (table.rows * number // part.parts for number in (part.number, part.number + 1))
+        begin, end = (_share(part, table.rows, number) for number in (part.number, part.number + 1))
     return Borders(begin, None, end) if end > begin else None
 
 
-def _cut(file: io.BufferedReader, size: int, near: int) -> Cut | None:
+def _share(part: Part, size: int, number: int) -> int:
+    """Return the byte or row of a shard of *size* near which piece *number* of *part* begins."""
+    end = size if part.end is None else part.end
+    return part.begin + (end - part.begin) * number // part.parts
+
+
+def _cut(file: io.BufferedReader, size: int, part: Part, number: int) -> Cut | None:
+    """Return where piece *number* of *part* begins; None if that is the end of *file*."""
+    if number == 0:
+        return Cut(part.begin, b"")
+    if number == part.parts:
+        return part.cut
+    found = _next_cut(file, size, _share(part, size, number))
+    return part.cut if part.end is not None and (found is None or found.offset > part.end) else found
+
+
+def _next_cut(file: io.BufferedReader, size: int, near: int) -> Cut | None:
     """Return the first place from byte *near* on where *file* can be cut; None if that is its end."""
 
     def read(count: int, offset: int) -> bytes:

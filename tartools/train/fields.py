@@ -6,7 +6,7 @@ Decoders are those of webdataset. What would unpickle is refused, because whoeve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
@@ -103,13 +103,19 @@ def as_dict(sample: Sample, wanted: Container[str] | None = None) -> dict[str, A
 
     Only the fields *wanted* are read, if they are given. Raises: SampleError if two fields differ only in case.
     """
-    found: dict[str, Any] = {KEY: sample.key, URL: sample.shard}
-    for member in sample.members:
-        name = field_name(member).lower()
+    members = ((field_name(member), member) for member in sample.members)
+    payloads = ((name, one.read()) for name, one in members if wanted is None or name.lower() in wanted)
+    return dict_of(sample.key, sample.shard, payloads)
+
+
+def dict_of(key: str, url: str, payloads: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
+    """Return the sample *key* of *url* with *payloads*, (field, bytes), as `as_dict` does."""
+    found: dict[str, Any] = {KEY: key, URL: url}
+    for field, payload in payloads:
+        name = field.lower()
         if name in found:
             raise _failure(found, f"has two fields {name!r}")
-        if wanted is None or name in wanted:
-            found[name] = member.read()
+        found[name] = payload
     return found
 
 

@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from tartools.errors import TarToolsError
+from tartools.errors import TarToolsError, several, shown
 from tartools.train.batches import Samples
 from tartools.train.fields import Decode, Fields
 from tartools.train.order import Order
-from tartools.train.rooms import Lease, Rooms
+from tartools.train.rooms import Handed, Lease, Rooms, keep_freed_memory
 from tartools.train.table import TableDataset
 from tartools.train.tables import Source
+
+ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
+NAMED = 8  # rows and shards in a message
 
 
 def loader(
@@ -64,6 +67,7 @@ class Loader(DataLoader[Any]):
         self, data: TableDataset, order: Order, collate_fn: Callable[[list[Any]], Any] | None = None, **options: Any
     ) -> None:
         self.order = order
+        self._data = data
         self._handed: int | None = None  # batches of the iteration that is under way
         if collate_fn is None and data.chooser.raw:
             super().__init__(_Together(data), batch_sampler=order, collate_fn=_as_it_is, **options)
@@ -75,26 +79,42 @@ class Loader(DataLoader[Any]):
 
         Raises: what reading raises, with URL and byte, also for what a worker met.
         """
-        batches: Any = super().__iter__()
         self._handed = 0
         rooms: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
+        keep_freed_memory()
+        batches: Any = None
         try:
+            batches = super().__iter__()
             for batch in batches:
                 if isinstance(batch, TarToolsError):
                     raise batch
-                if isinstance(batch, Samples) and isinstance(batch.bulk.data, torch.Tensor):
-                    room = rooms.setdefault(batch.bulk.data.data_ptr(), batch.bulk.data)
-                    batch.bulk.data = Lease(room)
+                if isinstance(batch, Samples) and isinstance(batch.bulk.data, Lease):
+                    rooms.setdefault(batch.bulk.data.room.data_ptr(), batch.bulk.data.room)
                 self._handed += 1
                 yield batch
                 del batch  # its room is free, unless the caller has kept it
-        except (ConnectionError, EOFError) as error:
-            if not self.num_workers:
+        except (ConnectionError, EOFError, RuntimeError) as error:
+            torchs = isinstance(error, RuntimeError)
+            if not self.num_workers or (torchs and not str(error).startswith(ENDED)):
                 raise
-            raise RuntimeError("a worker has ended before its batch was received: was it killed?") from error
+            what = str(error) if torchs else "a worker has ended, or was killed, before its batch was received"
+            what = " ".join(what.split()).rstrip(".")
+            raise RuntimeError(what + self._under_way(self._handed)) from error
         finally:
             del batches  # an exception holds this frame, and this the workers
         self._handed = None
+
+    def _under_way(self, handed: int) -> str:
+        """Say of which rows and shards batches were asked for, but not handed out yet."""
+        batches = self.order.under_way(handed)
+        if not batches:
+            return ""
+        table, rows = self._data.table, [row for batch in batches for row in batch]
+        numbers, begins, _ = table.places()
+        names = [shown(url) for url in table.shards()]
+        urls = [names[number] for number in dict.fromkeys(numbers[rows].tolist())]
+        what = f"; {several(len(batches), 'batch', 'batches')} under way, from {_some(urls)}; the next one has rows "
+        return f"{what}{_some(batches[0])}, and begins at byte {begins[rows[0]]} of {urls[0]}"
 
     @property
     def epoch(self) -> int:
@@ -147,12 +167,18 @@ class _Together(Dataset[Any]):
             _free(taken)
             raise
         if isinstance(found, Samples):
-            found.bulk.data = taken.pop()
+            found.bulk.data = Handed(taken.pop())
             used, places = torch.unique(torch.from_numpy(found.bulk.shards), return_inverse=True)
             found.bulk.urls = [found.bulk.urls[number] for number in used.tolist()]
             found.bulk.shards = places.numpy()
         _free(taken)
         return found
+
+
+def _some(values: list[Any]) -> str:
+    """Return the first of *values* as text, and how many more there are."""
+    more = f" and {len(values) - NAMED} more" * (len(values) > NAMED)
+    return ", ".join(map(str, values[:NAMED])) + more
 
 
 def _free(rooms: list[torch.Tensor]) -> None:

@@ -75,6 +75,10 @@ class Listing(Sequence[tuple[str, int]]):
         name, _, version = self._text[begin : self._ends[number]].partition(b"\0")
         return Listed(name.decode("utf-8", "surrogateescape"), self._sizes[number], None, version.decode())
 
+    def checksum(self) -> int:
+        """Return a number that other URLs or versions would change."""
+        return zlib.crc32(self._text)
+
     def __getstate__(self) -> bytes:
         numbers = self._ends.tobytes() + self._sizes.tobytes()
         return zlib.compress(len(self).to_bytes(8, "little") + numbers + self._text, 1)
@@ -103,6 +107,9 @@ class Objects(Dataset[Any]):
 
     Raises: StorageError with the URL, if an object is gone, can't be read, or was replaced since it was listed: of
     another version or time, or at least, where a server has no versions, of another size.
+
+    With `Order` as the sampler each object comes once an epoch, over all ranks, and a run that was stopped goes on
+    exactly, also with other numbers of ranks and workers.
     """
 
     def __init__(self, prefixes: str | Iterable[str], transform: Transform | None = None) -> None:
@@ -151,6 +158,9 @@ class ObjectStream(IterableDataset[Any]):
 
     An epoch ends when the iteration ends. Ranks are those of torch.distributed if it was initialised, or else RANK and
     WORLD_SIZE of the environment, also in workers of any start method. Holds: up to 256 MiB in each worker.
+
+    A run that was stopped goes on at the next item, with torchdata's StatefulDataLoader and as many ranks and workers,
+    or by `state_dict` and `load_state_dict` with a loader without workers. `Objects` with `Order` knows no such limits.
     """
 
     def __init__(
@@ -165,28 +175,84 @@ class ObjectStream(IterableDataset[Any]):
         self._source = Objects(prefixes, transform)
         self.objects = self._source.objects
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
+        known = {"objects": len(self.objects), "checksum": self.objects.checksum()}
+        self._kind = known | {"shuffle": shuffle, "drop_last": drop_last}  # what a state has in common with this
         self._rank: tuple[int, int] | None = None  # that of the process that pickled this
+        self._state: dict[str, int] | None = None  # of the iteration that was begun last
+        self._loaded: dict[str, Any] | None = None  # where the next iteration begins
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]  # workers see it
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the next iteration the order of *epoch*, also in workers that are there already."""
+        """Give the next iteration the order of *epoch*, also in workers that are there already.
+
+        It begins at the place of a state that was loaded, if that is of the same epoch.
+        """
+        if self.state_dict()["epoch"] != epoch:
+            self._loaded = self._state = None
         self._epoch[0] = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the iteration is that was begun last, in this process."""
+        if self._loaded is not None:
+            return self._loaded
+        place = self._state or {"epoch": int(self._epoch[0]), "begin": 0, "taken": 0, **self._place()}
+        return {"seed": self._seed, **self._kind, **place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next iteration go on where *state* was made.
+
+        That of a loader without workers may go on with other numbers of ranks and workers: all ranks are taken to have
+        had equally many items. Raises: ValueError if it is the state of other objects, or of another kind of order.
+        """
+        if not isinstance(state, dict) or not {"seed", "epoch", "begin", "taken", *self._kind} <= {*state}:
+            raise ValueError("this is no state of an ObjectStream")
+        for name, value in self._kind.items():
+            if state[name] != value:
+                raise ValueError(f"the state is of a stream with {name} {state[name]!r}, and here it is {value!r}")
+        self._loaded, self._seed, self._epoch[0] = dict(state), state["seed"], state["epoch"]
+
+    def _place(self) -> dict[str, int]:
+        """Return which rank and worker this process is."""
+        (rank, world), (worker, workers) = self._rank or this_rank(), this_worker()
+        return {"rank": rank, "world": world, "worker": worker, "workers": workers}
+
+    def _begun(self) -> dict[str, int]:
+        """Return where the next iteration begins. Raises: ValueError if the state that was loaded is another worker's.
+
+        All share what lies behind *begin*, and this process has had the first *taken* items of its part.
+        """
+        epoch, place, (state, self._loaded) = int(self._epoch[0]), self._place(), (self._loaded, None)
+        if state is None or state["epoch"] != epoch:  # a worker that persists is not told of another epoch
+            return {"epoch": epoch, "begin": 0, "taken": 0, **place}
+        begin, taken = state["begin"], state["taken"]
+        if any(state[name] != value for name, value in place.items()):
+            if state["workers"] > 1:
+                made = f"worker {state['worker']} of {state['workers']}, rank {state['rank']} of {state['world']}"
+                raise ValueError(f"the state is that of {made}: go on with as many workers and ranks, or use Order")
+            begin, taken = begin + taken * state["world"], 0
+        return {"epoch": epoch, "begin": begin, "taken": taken, **place}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_rank": self._rank or this_rank()}
 
     def __iter__(self) -> Iterator[Any]:
-        rank, world = self._rank or this_rank()
-        worker, workers = this_worker()
-        count, shares = len(self.objects), world * workers
+        self._state = state = self._begun()
+        begin, count, shares = state["begin"], len(self.objects), state["world"] * state["workers"]
         if self._drop_last:
-            count -= count % shares
-        mine = range(rank * workers + worker, count, shares)
-        if not self._shuffle:
-            return self._source.items(mine)
-        made = torch.Generator().manual_seed((self._seed << 20) + int(self._epoch[0]))
-        order = torch.randperm(len(self.objects), generator=made)
-        return self._source.items(order[mine.start : count : shares].tolist())
+            count -= max(count - begin, 0) % shares
+        first = begin + state["rank"] * state["workers"] + state["worker"]
+        mine: Sequence[int] = range(first, count, shares)[state["taken"] :]
+        if self._shuffle:
+            made = torch.Generator().manual_seed((self._seed << 20) + state["epoch"])
+            order = torch.randperm(len(self.objects), generator=made)
+            mine = order[torch.tensor(mine, dtype=torch.int64)].tolist()
+        return self._counted(mine, state)
+
+    def _counted(self, numbers: Sequence[int], state: dict[str, int]) -> Iterator[Any]:
+        """Yield the items of *numbers*, and count them in *state*."""
+        for item in self._source.items(numbers):
+            state["taken"] += 1
+            yield item
 
 
 def list_urls(prefixes: str | Iterable[str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,6 +179,10 @@ class Order(Sampler[Any]):
             raise ValueError("nothing was taken: no iteration has begun")
         return self._running.state_dict(taken)
 
+    def under_way(self, taken: int) -> list[Any]:
+        """Return what the last iteration was asked for after its first *taken* batches, or samples."""
+        return [] if self._running is None else self._running.after(taken)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made. Raises: ValueError if it is that of another order."""
         if not isinstance(state, dict) or not {"seed", "epoch", "done", *self._kind} <= {*state}:
@@ -246,17 +251,21 @@ class _Run(Iterator[Any]):
         done = self._steps.after(self.taken if taken is None else taken)
         return self._order._state(self._epoch, done)
 
+    def after(self, taken: int) -> list[Any]:
+        """Return what was given after the first *taken* batches, or samples."""
+        return list(islice(self._batches(taken), max(self.taken - taken, 0)))
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made."""
         self._order.load_state_dict(state)
         self._begin()
         self._loaded = True
 
-    def _batches(self) -> Iterator[Any]:
-        """Yield the batches of this rank, or its samples."""
+    def _batches(self, low: int = 0) -> Iterator[Any]:
+        """Yield the batches of this rank, or its samples, from the one with number *low* on."""
         steps, rank, rows_at = self._steps, self._rank, self._order._layout.rows
         at_once = max(CHUNK // steps.size, 1)
-        for first in range(0, steps.full, at_once):
+        for first in range(low, steps.full, at_once):
             numbers = np.arange(first, min(first + at_once, steps.full))[:, None]
             positions = steps.begin + (numbers * steps.world + rank) * steps.size + np.arange(steps.size)
             rows = rows_at(positions.ravel(), self._seed, self._epoch)

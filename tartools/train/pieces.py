@@ -17,6 +17,7 @@ from tartools.tables.table import Table
 from tartools.tar import compression
 from tartools.train.dealing import Part
 from tartools.train.fields import KEY, URL, Chooser, as_dict
+from tartools.train.reader import Reader
 
 Source = str | Table  # a shard, or a table
 
@@ -109,7 +110,5 @@ class Work:
             return (as_dict(sample, wanted) for sample in source[piece.begin : piece.end])
         if piece.version is not None and look(source).version != piece.version:
             raise StorageError("was replaced since the epoch began", url=source)
-        from tartools.train.stream import Reader
-
         part = Part(0, piece.number, piece.pieces)
         return iter(Reader([source], lambda n: None if n else part, wanted=wanted))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, BinaryIO, cast
 
-import numpy as np
 from torch.utils.data import Dataset
 
 from tartools.errors import SampleError, StorageError
 from tartools.formats.zipped import Zipped
 from tartools.formats.zipread import LOCAL, Entry
 from tartools.samples.account import Account
-from tartools.samples.sample import Sample
 from tartools.storage import files
 from tartools.storage.names.expand import expand
 from tartools.storage.objects.fetching import fetched, requests_at_once
@@ -23,7 +23,8 @@ from tartools.storage.requests import Requests
 from tartools.storage.streams import SharedFile
 from tartools.storage.url import Url
 from tartools.storage.versions import file_version, version_of
-from tartools.train.fields import Chooser, Decode, Fields
+from tartools.tar import split_path
+from tartools.train.fields import Chooser, Decode, Fields, dict_of
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
@@ -40,8 +41,8 @@ class ZipDataset(Dataset[Any]):
     of `__key__`, `__url__` and its fields as bytes.
 
     Stored and deflated members are read, each sample with one request of its bytes, and the requests of a batch side by
-    side. Lengths and checksums are compared with the directory. It pickles as URLs and versions, and may be used in
-    forks, other processes and threads: each process opens the files for itself.
+    side. Lengths and checksums of the fields that are needed are compared with the directory. It pickles as URLs and
+    versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
     Holds: 120 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
     damaged payloads; StorageError, also if a file is another one than when this was made; what `Chooser` raises.
@@ -60,23 +61,23 @@ class ZipDataset(Dataset[Any]):
                 name, kind = zipped.others[0]
                 raise SampleError(f"the member {name!r} is a {kind}, which has no payload", url=found.url)
             zipped.report(account, True)
-        self._ends = np.array([*accumulate(len(found.zipped()) for found in self._zips)], np.int64)
+        self._ends = [*accumulate(len(found.zipped()) for found in self._zips)]
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Any:
         found, number = self._place(index)
-        return self.chooser(found.sample(number))
+        return self.chooser(found.sample(number, self.chooser.needed))
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the samples *indices*, in this order."""
         places = [self._place(index) for index in indices]
         if all(found.is_local for found, _ in places):
-            return [self.chooser(found.sample(number)) for found, number in places]
+            return [self.chooser(found.sample(number, self.chooser.needed)) for found, number in places]
         requests = Requests(min(requests_at_once(), len(places)))
         try:
-            answers = [requests.ask(_reading(found, number)) for found, number in places]
+            answers = [requests.ask(partial(found.sample, number, self.chooser.needed)) for found, number in places]
             return [self.chooser(answer()) for answer in answers]
         finally:
             requests.close()
@@ -85,12 +86,8 @@ class ZipDataset(Dataset[Any]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         index %= len(self)
-        place = int(self._ends.searchsorted(index, "right"))
-        return self._zips[place], index - (int(self._ends[place - 1]) if place else 0)
-
-
-def _reading(found: _Zip, number: int) -> Callable[[], Sample]:
-    return lambda: found.sample(number)
+        place = bisect_right(self._ends, index)
+        return self._zips[place], index - (self._ends[place - 1] if place else 0)
 
 
 class _Zip:
@@ -115,11 +112,26 @@ class _Zip:
                 self._zipped = Zipped(file, self.url)
         return self._zipped
 
-    def sample(self, number: int) -> Sample:
-        """Return sample *number*."""
+    def sample(self, number: int, needed: Container[str] | None) -> dict[str, Any]:
+        """Return sample *number*, with the fields *needed*, in lower case; None: all."""
         zipped = self.zipped()
-        begin, end = _span(zipped[number], zipped.directory.start)
-        return zipped.sample(cast(BinaryIO, _Window(self._read, begin, end)), number)
+        entries = zipped[number]
+        begin, end = _span(entries, zipped.directory.start)
+        data = self._read(begin, end)
+        key, _ = split_path(entries[0].path)
+        behind = len(key) + 1
+
+        def payloads() -> Iterator[tuple[str, bytes]]:
+            for entry in entries:
+                field = entry.path[behind:].decode()
+                if needed is None or field.lower() in needed:
+                    found = zipped.directory.quickly(data, begin, entry)
+                    if found is None:
+                        window = cast(BinaryIO, _Window(self._read, begin, data))
+                        found = b"".join(zipped.directory.chunks(window, entry))
+                    yield field, found
+
+        return dict_of(key.decode(), self.url, payloads())
 
     def _read(self, begin: int, end: int) -> bytes:
         """Return bytes of the file. Raises: StorageError if it is another file now."""
@@ -154,11 +166,11 @@ def _span(entries: list[Entry], most: int) -> tuple[int, int]:
 
 
 class _Window:
-    """Bytes *begin* to *end* of a file, read at once, and others as they are asked for; *fetch* reads them."""
+    """A file of which *data*, the bytes from *begin* on, were read, and others are read as needed, by *fetch*."""
 
-    def __init__(self, fetch: Callable[[int, int], bytes], begin: int, end: int) -> None:
+    def __init__(self, fetch: Callable[[int, int], bytes], begin: int, data: bytes) -> None:
         self._fetch = fetch
-        self._begin, self._data = begin, fetch(begin, end)
+        self._begin, self._data = begin, data
         self._position = begin
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:

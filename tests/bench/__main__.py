@@ -18,12 +18,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.data import SETS
-from tests.bench.measure import Bench, Measured
-from tests.bench.works import WORKS, Goal, Line
+from tests.bench.measure import Bench, Measured, installed
+from tests.bench.training import TRAINING
+from tests.bench.works import WORKS as COMMANDS
+from tests.bench.works import Goal, Line
+
+WORKS = COMMANDS | TRAINING
 
 HEADINGS = ("work", "ours", "s", "CPU s", "MB", "beside", "s", "CPU s", "MB", "ratio", "to reach", "reached", "")
 RIGHT = (2, 3, 4, 6, 7, 8, 9, 10)  # columns of numbers
@@ -31,6 +36,7 @@ RIGHT = (2, 3, 4, 6, 7, 8, 9, 10)  # columns of numbers
 
 NONE = ("", "", "")  # no figures
 UNITS = {"wall": "s", "memory": "MB"}
+DECODING = "decoding alone"  # the line beside which others tell how much of their time is this
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Row:
 
 def told(goal: Goal) -> str:
     """Return the limit of *goal* with its unit, if it has one."""
-    return f"{goal.most:g}" if goal.beside else f"{goal.most:g} {UNITS[goal.figure]}"
+    return f"{goal.most:.3g}" if goal.beside else f"{goal.most:g} {UNITS[goal.figure]}"
 
 
 def figures(measured: Measured, name: str) -> tuple[str, ...]:
@@ -64,14 +70,18 @@ def figures(measured: Measured, name: str) -> tuple[str, ...]:
     if name not in measured.rounds:
         return NONE
     wall, cpu, memory = (measured.median(name, figure) for figure in ("wall", "cpu", "memory"))
-    return (f"{wall:.3f}", f"{cpu:.3f}", f"{memory:.0f}")
+    return (f"{wall:.3f}", f"{cpu:.3f}", f"{memory:.0f}" if memory else "")
 
 
 def pace(measured: Measured, line: Line) -> str:
     """Return how many members a second *line* did, and the time of a sample, if its work is told so."""
-    if not line.of or line.name not in measured.rounds:
+    if not (line.of or line.told) or line.name not in measured.rounds:
         return ""
-    wall = measured.median(line.name)
+    wall, cpu = measured.median(line.name), measured.median(line.name, "cpu")
+    if line.told:
+        alone = measured.median(DECODING, "cpu") / cpu if DECODING in measured.rounds and line.name != DECODING else 0
+        known = 0 < alone <= 1  # the CPU of workers that were not ended is not known
+        return f"{1e3 / wall:,.0f} {line.told}/s" + (f", decoding is {alone:.0%} of the CPU time" if known else "")
     samples = measured.samples(line)
     return f"{samples * SETS[line.of].members / wall:,.0f} members/s, {wall / samples * 1e6:.2f} µs a sample"
 
@@ -84,12 +94,12 @@ def rows_of(measured: Measured) -> list[Row]:
     rows = []
     for peer in work.peers:
         aims = {goal.figure: goal for goal in work.goals if goal.beside == peer.name}
-        package = measured.missing.get(peer.name)
-        note = f"not installed; Debian has it in {package}" if package else pace(measured, peer)
+        missing = measured.missing.get(peer.name)
+        note = missing or pace(measured, peer)
         rows.append(
             Row(measured, peer.name, figures(measured, peer.name), measured.ratio(peer), aims.get("wall"), note)
         )
-        if "size" in aims and not package:
+        if "size" in aims and not missing:
             note = "{:.1f} beside {:.1f} MB".format(*(measured.median(n, "size") / 1e6 for n in (ours.name, peer.name)))
             rows.append(Row(measured, f"{peer.name}, size", NONE, measured.ratio(peer, "size"), aims["size"], note))
     limits = [goal for goal in work.goals if not goal.beside]
@@ -152,7 +162,11 @@ def machine() -> dict[str, str]:
         "Python": platform.python_version(),
         "tartools": metadata.version("tartools"),
         "webdataset": metadata.version("webdataset"),
+        "load": f"{os.getloadavg()[0]:.1f}",
     }
+    for library in ("torch", "litdata", "mosaicml-streaming", "webshart"):
+        if installed(library):
+            about[library] = metadata.version(library)
     for program in ("bash", "cat", "tar", "bsdtar", "gzip", "pigz", "xargs"):
         if path := shutil.which(program):
             done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
@@ -201,7 +215,13 @@ def listing() -> str:
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Time our commands beside their peers.")
-    parser.add_argument("works", nargs="*", metavar="WORK", help="which; all but the longest, unless given")
+    parser.add_argument(
+        "works",
+        nargs="*",
+        metavar="WORK",
+        help="which; all but the longest and training, unless given; training: all of that",
+    )
+    parser.add_argument("-s", "--seconds", type=float, default=1.0, help="of a line of training (%(default)s)")
     parser.add_argument("-n", "--runs", type=int, default=5, help="rounds, after one to warm up (%(default)s)")
     place = Path(tempfile.gettempdir()) / "tartools-bench"
     parser.add_argument("--data", type=Path, default=place, metavar="DIR", help="where archives are kept (%(default)s)")
@@ -219,6 +239,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run the works that are asked for; return the exit status."""
     options = parser().parse_args(arguments)
+    if "training" in options.works:
+        options.works = [*filter("training".__ne__, options.works), *TRAINING]
     if unknown := [name for name in options.works if name not in WORKS]:
         parser().error(f"no work is called {' or '.join(unknown)}; there are {', '.join(WORKS)}")
     if options.runs < 1 or not 0 < options.scale <= 1:
@@ -232,13 +254,14 @@ def main(arguments: Sequence[str]) -> int:
         if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup
             signal.signal(ending, lambda number, _: sys.exit(128 + number))
     chosen = [WORKS[name] for name in options.works] or [work for work in WORKS.values() if not work.by_name]
-    bench = Bench(options.data, options.scale, options.runs, tell, options.out)
+    bench = Bench(options.data, options.scale, options.runs, tell, options.out, options.seconds)
     done = []
-    for number, work in enumerate(chosen, 1):
-        start = time.monotonic()
-        done.append(bench.measure(work))
-        result = done[-1].failure or f"{work.name}: {done[-1].median(work.ours.name):.3f} s"
-        tell(f"[{number}/{len(chosen)}] {result} ({time.monotonic() - start:.0f} s)")
+    with closing(bench):
+        for number, work in enumerate(chosen, 1):
+            start = time.monotonic()
+            done.append(bench.measure(work))
+            result = done[-1].failure or f"{work.name}: {done[-1].median(work.ours.name):.3f} s"
+            tell(f"[{number}/{len(chosen)}] {result} ({time.monotonic() - start:.0f} s)")
     if options.json:
         sys.stdout.write(figures_as_json(done, options))
     elif options.markdown:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import os
 import random
 import shutil
 import signal
 import sys
+import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -118,6 +120,47 @@ def gzipped(path: Path) -> gzip.GzipFile:
     return gzip.GzipFile(str(path), "wb", compresslevel=6, mtime=0)
 
 
+def sixteen(samples: Callable[[int], Iterator[bytes]]) -> Callable[[Path, int], None]:
+    """Return what makes a folder of sixteen shards, each of as many *samples* as it is told."""
+
+    def make(folder: Path, number: int) -> None:
+        folder.mkdir()
+        found = samples(16 * number)
+        for shard in range(16):
+            with (folder / f"{shard:02d}.tar").open("wb", buffering=1 << 20) as file:
+                write(file, islice(found, number))
+
+    return make
+
+
+def pictures(number: int) -> Iterator[bytes]:
+    """Yield samples of jpg and cls: the pictures of the archive $BENCH_PHOTOS again and again, or drawn ones."""
+    book = photographs(os.environ["BENCH_PHOTOS"]) if "BENCH_PHOTOS" in os.environ else list(drawings(48))
+    for n in range(number):
+        yield entry(b"%06d.jpg" % n, book[n % len(book)]) + entry(b"%06d.cls" % n, b"%d" % (n % len(book)))
+
+
+def photographs(path: str) -> list[bytes]:
+    """Return the pictures of the archive *path*."""
+    with tarfile.open(path) as archive:
+        files = [archive.extractfile(info) for info in archive if info.name.lower().endswith((".jpg", ".jpeg"))]
+        return [file.read() for file in files if file]
+
+
+def drawings(number: int) -> Iterator[bytes]:
+    """Yield JPEGs of 500 x 375 pixels, as rough as photographs: some 40 KB."""
+    import numpy as np
+    from PIL import Image
+
+    dice = np.random.default_rng(2)
+    for _ in range(number):
+        large = Image.fromarray(dice.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((500, 375))
+        fine = dice.integers(-20, 21, (375, 500, 1))
+        file = io.BytesIO()
+        Image.fromarray((np.asarray(large) + fine).clip(0, 255).astype(np.uint8)).save(file, "jpeg", quality=75)
+        yield file.getvalue()
+
+
 def four_texts(folder: Path, number: int) -> None:
     """Make four shards as `bzip2 -9` makes them."""
     folder.mkdir()
@@ -167,6 +210,9 @@ def rows(folder: Path, number: int) -> None:
 SETS = {
     "A": DataSet("A.tar", 8_000, 3, plain(photos)),
     "B": DataSet("B.tar", 300_000, 2, plain(texts)),
+    "A16": DataSet("A-16", 500, 3, sixteen(photos)),
+    "B16": DataSet("B-16", 18_750, 2, sixteen(texts)),
+    "PHOTOS": DataSet("photos" if "BENCH_PHOTOS" in os.environ else "drawings", 300, 2, sixteen(pictures)),
     "P": DataSet("P.tar", 500, 3, plain(photos)),
     "ONE": DataSet("one.tar", 1, 2, plain(texts)),
     "GA": DataSet("A-gz", 800, 3, packed_photos),

@@ -1,108 +1,135 @@
-"""Samples a second that a training process gets: `tartools.train.loader` beside webdataset and bare reads.
+"""The process that training is measured in: it has imported torch, and forks for each line, which takes a second.
 
-    python -m tests.bench.loading A.tar B.tar
+    python -m tests.bench.loading < lines
 
-Each line is run in turn, three times in a process of its own, on a quiet machine; printed are the medians, for at most
-10 s each, bytes only. "pread" reads one payload a sample at places that are known, in a loop: nothing is checked or
-kept. Archives are those of `tests.bench.data`; files should be in the page cache.
+Reads lines such as `table order 0 FOLDER`, `litdata random 0 FOLDER`, `webdataset order 2 FOLDER decoded`: a library
+of `peers`, the order, workers, a folder of shards; and those of `loose`. Writes one line of JSON for each: a count of
+samples (or MB), and the seconds of wall and of CPU that they took; or an error.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import json
 import os
-import statistics
-import subprocess
+import resource
+import shlex
+import signal
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-LIMIT = 10.0  # seconds
-ROUNDS = 3
-BATCHES = {"A": 64, "B": 256}
+from tests.bench import loose
+from tests.bench.peers import READERS, Epoch, Task
+
+BATCHES = {"A": 64, "B": 256}  # by the first letter of the folder
+ONCE = (  # imported before the forks: these take seconds
+    *("torch.utils.data", "pyarrow.parquet", "PIL.Image", "webdataset", "litdata", "streaming"),
+    *("tartools.train.loading", "tartools.train.webdataset", "tartools.train.objects", "tartools.train.checkpoint"),
+)
+PATIENCE = 90  # seconds of a line and what it prepares
 
 
-def ours(table: str, shuffle: str | None, workers: int, batch: int) -> Iterator[int]:
-    """Yield how many samples each batch has, after looking at each."""
-    from tartools.train import loader
-
-    for samples in loader(table, batch, shuffle=shuffle, num_workers=workers):
-        yield sum("cls" in sample for sample in samples)
-
-
-def webdataset(shard: str, workers: int, batch: int) -> Iterator[int]:
-    import webdataset as wds
-    from torch.utils.data import DataLoader
-
-    data = wds.WebDataset(shard, shardshuffle=False, empty_check=False).batched(batch, collation_fn=list)
-    for samples in DataLoader(data, batch_size=None, num_workers=workers):
-        yield len(samples)
-
-
-def pread(table: str, shuffle: bool) -> Iterator[int]:
-    import numpy as np
-
-    import tartools
-
-    found = tartools.Table(table)
-    payload = found.arrow.column("__members__").combine_chunks().field(0)
-    begins, sizes = (payload.field(n).to_numpy() for n in (0, 1))
-    rows = np.random.default_rng(1).permutation(len(found)) if shuffle else np.arange(len(found))
-    file = os.open(found.shards()[0], os.O_RDONLY)
-    for part in np.array_split(rows, len(rows) // 64):
-        for begin, size in zip(begins[part].tolist(), sizes[part].tolist(), strict=True):
-            os.pread(file, size, begin)
-        yield len(part)
+def counted(epoch: Epoch, seconds: float) -> tuple[int, float, float]:
+    """Go through epochs until some *seconds* have passed; return samples, seconds, and CPU, from the first batch on."""
+    begun, before, count = 0.0, 0.0, 0
+    while True:
+        for found in epoch():
+            now = time.perf_counter()
+            if begun:
+                count += found
+                if now - begun >= seconds:
+                    return count, now - begun, used() - before
+            else:
+                begun, before = time.perf_counter(), used()
+        if not begun:
+            raise ValueError("there are no samples")
 
 
-LINES: dict[str, Callable[[str, str, int], Iterator[int]]] = {
-    "loader, in order": lambda _, table, batch: ours(table, None, 0, batch),
-    "loader, global": lambda _, table, batch: ours(table, "global", 0, batch),
-    "loader, global, 2 workers": lambda _, table, batch: ours(table, "global", 2, batch),
-    "pread, global": lambda _, table, batch: pread(table, True),
-    "webdataset": lambda shard, _, batch: webdataset(shard, 0, batch),
-    "webdataset, 2 workers": lambda shard, _, batch: webdataset(f"{{{shard},{shard}}}", 2, batch),
-}
+def used() -> float:
+    """Return the seconds of CPU of this process and of its children that have ended."""
+    about = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in about)
 
 
-def measured(line: str, shard: str, table: str) -> float:
-    """Return samples a second, from the first batch on."""
+def loaded(words: list[str], seconds: float, tables: Path) -> dict[str, float]:
+    """Measure a library."""
+    library, way, workers, folder, *decoded = words
+    place = Path(folder)
+    batch = 16 if decoded else BATCHES.get(place.name[0], 64)
+    epoch = READERS[library](Task(place, way, int(workers), bool(decoded), batch, tables))
+    gc.freeze()
+    # CPU of workers is that of batches that nobody had, too: some 64 pictures
+    count, wall, cpu = counted(epoch, 3 * seconds if decoded else seconds)
+    before = used()
+    del epoch
+    gc.collect()  # ends the workers, whose CPU is known then
+    return {"count": count, "wall": wall, "cpu": cpu + used() - before}
+
+
+def apart(work: Callable[[], dict[str, float]]) -> dict[str, Any]:
+    """Return what *work* returns in a fork, or its error."""
+    answer, telling = os.pipe()
+    if not (child := os.fork()):
+        os.setpgid(0, 0)
+        os.close(answer)
+        signal.alarm(PATIENCE)
+        try:
+            told: dict[str, Any] = work()
+        except BaseException as error:  # whatever a library raises
+            told = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        os.write(telling, json.dumps(told).encode())
+        os._exit(0)
+    with contextlib.suppress(OSError):
+        os.setpgid(child, child)
+    os.close(telling)
+    os.set_blocking(answer, False)  # its workers may have the pipe
+    try:
+        _, status = os.waitpid(child, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    with os.fdopen(answer, "rb") as file:
+        text = file.read()
+    if not text:
+        return {"error": f"ended by signal {status & 127}" if status & 127 else f"status {status >> 8}"}
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def serve(lines: Iterable[str], answers: Any, seconds: float) -> None:
+    """Answer each of *lines*."""
     warnings.simplefilter("ignore")
-    batches = LINES[line](shard, table, BATCHES.get(Path(shard).stem, 64))
-    next(batches)
-    begun, count = time.perf_counter(), 0
-    for found in batches:
-        count += found
-        if time.perf_counter() - begun > LIMIT:
-            break
-    return count / (time.perf_counter() - begun)
-
-
-def run(arguments: list[str]) -> str:
-    """Return what a process of this module prints."""
-    line: list[Any] = [sys.executable, "-m", "tests.bench.loading", *arguments]
-    return subprocess.run(line, check=True, capture_output=True, text=True).stdout
+    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as servers:
+        known: dict[str, str] = {}
+        for line in lines:
+            words = shlex.split(line)
+            if words[0] in loose.LINES:
+                if not known:
+                    known.update(servers.enter_context(loose.servers_below(Path(place))))
+                told = apart(lambda: loose.LINES[words[0]](known, *words[1:]))  # noqa: B023  # is called at once
+            else:
+                told = apart(lambda: loaded(words, seconds, Path(place)))  # noqa: B023
+            answers.write(json.dumps(told) + "\n")
+            answers.flush()
 
 
 def main() -> None:
-    if sys.argv[1] in LINES:
-        print(measured(*sys.argv[1:]))  # noqa: T201
-        return
-    for name in ("litdata", "streaming", "webshart"):
-        if find_spec(name) is None:
-            print(f"{name} is not installed, and left out")  # noqa: T201
-    with tempfile.TemporaryDirectory() as folder:
-        for shard in sys.argv[1:]:
-            table = f"{folder}/{Path(shard).stem}.parquet"
-            subprocess.run(["tarindex", shard, "-o", table], check=True)
-            rounds = [{line: float(run([line, shard, table])) for line in LINES} for _ in range(ROUNDS)]
-            for line in LINES:
-                print(f"{shard}: {line:28} {statistics.median(one[line] for one in rounds):10,.0f} samples/s")  # noqa: T201
-    print("load:", *os.getloadavg())  # noqa: T201
+    """Serve stdin. What libraries print goes nowhere."""
+    for name in ONCE:
+        with contextlib.suppress(ImportError):
+            import_module(name)
+    answers = os.fdopen(os.dup(1), "w")
+    for number in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    serve(sys.stdin, answers, float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)
 
 
 if __name__ == "__main__":

@@ -1,46 +1,42 @@
-"""What loose objects on a server take: one by one, by `Objects` with requests side by side, and as a shard.
+"""Loose objects on a server, one by one, by `Objects` with requests side by side, and as a shard; and checkpoints.
 
-    python -m tests.bench.loose [COUNT]
-
-1,000 objects of 100 KiB, and a checkpoint of 268 MB beside tarcat. The server, nginx, is 5 ms away for the objects and
-30 ms for the checkpoint, with 85 MB/s a connection, by `tests.storage.objects.delay`. Raises AssertionError if a value
-is not the one that was stored.
+The server, nginx, is 5 ms away for the objects and 30 ms for the checkpoint, with 85 MB/s a connection, by
+`tests.storage.objects.delay`. `tests.bench.loading` runs these in forks. Each raises AssertionError if a value is not
+the one that was stored, and returns a count (of objects, MB), and the seconds of wall and CPU that it took.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import socket
+import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import torch
+from tests.archives import entry
+from tests.bench.data import write
 
-import tartools
-from tartools.train import Objects, TableDataset, checkpoint
-from tests.conftest import make_tar
-from tests.storage.objects import servers
-
-SIZE, ROUNDS = 100 << 10, 3
+SIZE = 100 << 10
 NEAR, FAR, RATE = 0.005, 0.03, 85e6  # seconds, bytes a second
-TENSORS, VALUES = 16, 4 << 20  # of the checkpoint: 256 MiB
+TENSORS, VALUES = 16, 16 << 20  # of the checkpoint: 1 GiB
+
+Figures = dict[str, float]
 
 
-def seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+def timed(count: float, work: Callable[[], object]) -> Figures:
+    """Run *work*, and return what it took for *count* things."""
+
+    def used() -> float:
+        about = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(each.ru_utime + each.ru_stime for each in about)
+
+    before, begun = used(), time.perf_counter()
     work()
-    return time.perf_counter() - begun
-
-
-def best(work: Callable[[], object]) -> float:
-    """Return the seconds of the best of a few rounds."""
-    return min(seconds(work) for _ in range(ROUNDS))
+    return {"count": count, "wall": time.perf_counter() - begun, "cpu": used() - before}
 
 
 @contextmanager
@@ -53,62 +49,101 @@ def behind(base: str, delay: float) -> Iterator[str]:
         proxy.stdin.close()
 
 
-def objects(files: Path, base: str, count: int) -> None:
-    """Print what *count* objects take."""
-    made = [random.Random(n).randbytes(SIZE) for n in range(count)]
-    for n, data in enumerate(made):
-        (files / f"{n:06d}.bin").write_bytes(data)
-    (files / "all.tar").write_bytes(make_tar([(f"{n:06d}.bin", data) for n, data in enumerate(made)]))
-    with behind(base, NEAR) as near:
-        data = Objects(f"{near}/{{000000..{count - 1:06d}}}.bin")
-        few = max(count // 10, 1)
-        one = seconds(lambda: [data[n] for n in range(few)]) * count / few
-        assert data.__getitems__(range(count)) == made
-        several = best(lambda: data.__getitems__(range(count)))
+@contextmanager
+def servers_below(folder: Path) -> Iterator[dict[str, str]]:
+    """Start the server of a folder in *folder*; give this folder, and the server's addresses, near and far."""
+    from tests.storage.objects import servers
+
+    files = folder / "files"
+    files.mkdir()
+    with servers.nginx(str(files)) as base, behind(base, NEAR) as near, behind(base, FAR) as far:
+        yield {"files": str(files), "near": near, "far": far}
+
+
+def command(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def made(files: Path, count: int) -> list[bytes]:
+    """Return the values of *count* objects, which are there."""
+    values = [random.Random(n).randbytes(SIZE) for n in range(count)]
+    if not (files / "all.tar").exists():
+        for n, data in enumerate(values):
+            (files / f"{n:06d}.bin").write_bytes(data)
+        with (files / "all.tar").open("wb") as shard:
+            write(shard, (entry(b"%06d.bin" % n, data) for n, data in enumerate(values)))
+    return values
+
+
+def objects(place: dict[str, str], way: str, count: str) -> Figures:
+    """Read *count* objects: "one" after the other (a tenth of them), "many" at once, or in a "shard" by its table."""
+    from tartools.train import Objects, TableDataset
+
+    files, number = Path(place["files"]), int(count)
+    values = made(files, number)
+    data: Any
+    if way == "shard":
         table = files / "t.parquet"
-        subprocess.run([Path(sys.executable).parent / "tarindex", f"{near}/all.tar", "-o", table], check=True)
-        shard = TableDataset(tartools.Table(str(table)), fields=("bin",))
-        assert [found for (found,) in shard.__getitems__(range(count))] == made
-        packed = best(lambda: shard.__getitems__(range(count)))
-    print(f"{count} objects of 100 KiB, {NEAR * 1e3:.0f} ms a request")  # noqa: T201
-    print(f"one by one: {one:.2f} s (of {few} objects)")  # noqa: T201
-    print(f"Objects: {several:.2f} s, {one / several:.1f} times as fast")  # noqa: T201
-    print(f"TableDataset of a shard: {packed:.2f} s, {several / packed:.1f} times as fast as Objects")  # noqa: T201
+        if not table.exists():
+            subprocess.run([command("tarindex"), "-q", f"{place['near']}/all.tar", "-o", table], check=True)
+        data = TableDataset(str(table), fields=("bin",))
+        values_of: Callable[[list[Any]], list[bytes]] = lambda found: [value for (value,) in found]  # noqa: E731
+    else:
+        data = Objects(f"{place['near']}/{{000000..{number - 1:06d}}}.bin")
+        values_of = list
+    if way == "one":
+        number = max(number // 10, 1)
+        read: Callable[[], list[Any]] = lambda: [data[n] for n in range(number)]  # noqa: E731
+    else:
+        read = lambda: data.__getitems__(list(range(number)))  # noqa: E731
+    if way != "one":
+        read()  # connections are open, as in the middle of an epoch
+    found: list[Any] = []
+    figures = timed(number, lambda: found.extend(read()))
+    assert values_of(found) == values[:number]
+    return figures
 
 
-def checkpoints(files: Path, base: str) -> None:
-    """Print what a checkpoint takes, beside tarcat of as many bytes."""
-    state = {f"layer{n}": torch.randn(VALUES) for n in range(TENSORS)}
-    torch.save(state, files / "a.pt")
-    with (files / "a.pt").open("rb") as file:
-        (files / "a.tar").write_bytes(make_tar([("a.pt", file.read())]))
+def layer(number: int, values: int) -> Any:
+    import torch
 
-    def load() -> None:
-        with checkpoint.reader(f"{far}/a.pt") as file:
-            assert torch.equal(torch.load(file, weights_only=True)["layer7"], state["layer7"])
+    return torch.randn(values, generator=torch.Generator().manual_seed(number))
 
-    def save(url: str) -> None:
-        with checkpoint.writer(url) as file:
+
+def checkpoints(place: dict[str, str], who: str, way: str, scale: str) -> Figures:
+    """Have *who*, "ours" or "tarcat", "read" or "write" a checkpoint of *scale* GiB; tarcat one member of its bytes."""
+    import torch
+
+    from tartools.train import checkpoint
+
+    files, far, values = Path(place["files"]), place["far"], max(1, int(VALUES * float(scale)))
+    if not (files / "a.tar").exists():
+        torch.save({f"layer{n}": layer(n, values) for n in range(TENSORS)}, files / "a.pt")
+        with (files / "a.tar").open("wb") as shard:
+            write(shard, [entry(b"a.pt", (files / "a.pt").read_bytes())])
+    size = (files / "a.pt").stat().st_size / 1e6
+    if who == "tarcat":
+        words = [f"{far}/a.tar", "-o", "/dev/null"] if way == "read" else [str(files / "a.tar"), "-o", f"{far}/b.tar"]
+        return timed(size, lambda: subprocess.run([command("tarcat"), "-q", "--force", *words], check=True))
+    if way == "read":
+        found: dict[str, Any] = {}
+
+        def load() -> None:
+            with checkpoint.reader(f"{far}/a.pt") as file:
+                found.update(torch.load(file, weights_only=True))
+
+        figures = timed(size, load)
+        assert torch.equal(found["layer7"], layer(7, values)) and len(found) == TENSORS
+        return figures
+    state = torch.load(files / "a.pt", weights_only=True)
+
+    def save() -> None:
+        with checkpoint.writer(f"{far}/b.pt") as file:
             torch.save(state, file)
 
-    tarcat = str(Path(sys.executable).parent / "tarcat")
-    with behind(base, FAR) as far:
-        reading = best(load), best(lambda: subprocess.run([tarcat, f"{far}/a.tar", "-o", "/dev/null"], check=True))
-        put = [tarcat, str(files / "a.tar"), "--force", "-o", f"{far}/b.tar"]
-        writing = best(lambda: save(f"{far}/b.pt")), best(lambda: subprocess.run(put, check=True))
-    size = (files / "a.pt").stat().st_size
-    for name, (ours, beside) in (("read", reading), ("written", writing)):
-        speed = f"{ours:.2f} s ({size / ours / 1e6:.0f} MB/s)"
-        print(f"checkpoint of {size / 1e6:.0f} MB {name}: {speed}; tarcat {beside:.2f} s")  # noqa: T201
+    figures = timed(size, save)
+    assert torch.equal(torch.load(files / "b.pt", weights_only=True)["layer7"], state["layer7"])
+    return figures
 
 
-def main() -> None:
-    """Start the server, and measure."""
-    with tempfile.TemporaryDirectory() as folder, servers.nginx(folder) as base:
-        objects(Path(folder), base, int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
-        checkpoints(Path(folder), base)
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors, {socket.gethostname()}")  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()
+LINES: dict[str, Callable[..., Figures]] = {"objects": objects, "checkpoint": checkpoints}

@@ -6,6 +6,7 @@ it became another program. So nothing large is imported here, or made here.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,8 +20,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from string import Template
+from typing import Any, NamedTuple
 
 from tests.bench.data import SETS, home, samples_in
 from tests.bench.works import Line, Work
@@ -28,7 +31,7 @@ from tests.bench.works import Line, Work
 ROOT = Path(__file__).parents[2]
 MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
 KIB = 1 if sys.platform == "darwin" else 1024  # bytes in the unit of ru_maxrss
-PACKAGES = {"bsdtar": "libarchive-tools", "pigz": "pigz", "gzip": "gzip", "xargs": "findutils"}  # of Debian
+PACKAGES = {"bsdtar": "libarchive-tools", "pigz": "pigz", "gzip": "gzip", "xargs": "findutils", "nginx": "nginx-light"}
 PATIENCE = 5.0  # seconds that an interrupted command has to clean up
 
 
@@ -47,7 +50,7 @@ class Round(NamedTuple):
 
 @dataclass
 class Measured:
-    """What came of a work: the rounds of each line, by its name, and which package has a peer that is missing."""
+    """What came of a work: the rounds of each line, by its name, and why a peer has none."""
 
     work: Work
     scale: float
@@ -75,11 +78,18 @@ class Measured:
 class Bench:
     """Runs works on data sets of *scale* below *folder*, in *runs* rounds; *tell* is given a line about progress.
 
-    Outputs go below *place*, by default where there is room: in memory, or else beside the data.
+    Outputs go below *place*, by default where there is room: in memory, or else beside the data. A line of training
+    takes *seconds*, and what it prepares.
     """
 
     def __init__(
-        self, folder: Path, scale: float, runs: int, tell: Callable[[str], None], place: Path | None = None
+        self,
+        folder: Path,
+        scale: float,
+        runs: int,
+        tell: Callable[[str], None],
+        place: Path | None = None,
+        seconds: float = 1.0,
     ) -> None:
         self._folder, self._scale, self._runs, self._tell, self._place = folder.absolute(), scale, runs, tell, place
         self._out = Path()
@@ -90,14 +100,27 @@ class Bench:
         self._env |= {name: str(self._home / each.path) for name, each in SETS.items()}
         self._env |= {f"{name}_COUNT": str(samples_in(name, scale)) for name in SETS}
         self._env["READERS"] = str(Path(__file__).with_name("readers.py"))
+        self._env |= {"SCALE": str(scale), "OBJECTS": str(max(20, round(1000 * scale)))}
+        self._seconds = seconds
+        self._loading: subprocess.Popen[str] | None = None
+
+    def close(self) -> None:
+        """End the process that lines of training are run in."""
+        if self._loading:
+            stop(self._loading)
+            self._loading.communicate()
 
     def measure(self, work: Work) -> Measured:
         """Run *work*. A line that fails ends it, and is told as its `failure`."""
         measured = Measured(work, self._scale)
         try:
             sizes = [self._size_of(name) for name in work.sets]
-            with self._output(sum(sizes)):
+            if work.ours.told:
+                self._level(work)
                 self._rounds(measured)
+            else:
+                with self._output(sum(sizes)):
+                    self._rounds(measured)
         except LineError as failed:
             measured.failure = f"{work.name}: {failed}"
         return measured
@@ -105,25 +128,38 @@ class Bench:
     def _rounds(self, measured: Measured) -> None:
         work, lines = measured.work, []
         for line in work.lines:
-            if package := self._missing(line):
-                measured.missing[line.name] = package
+            if remedy := self._missing(line):
+                measured.missing[line.name] = f"not installed; {remedy}"
             else:
                 lines.append(line)
+        if work.ours not in lines:
+            raise LineError(measured.missing[work.ours.name])
         for line in lines:
-            if not line.rounds:
+            if not line.rounds and not line.told:
                 self._timed(work, line)
-            if line is work.ours:
+            if line is work.ours and work.check:
                 self._run("its check", work.check)
         for number in range(self._runs):
-            for line in lines:
-                if not line.rounds or number < line.rounds:
-                    measured.rounds.setdefault(line.name, []).append(self._timed(work, line))
+            for line in [each for each in lines if not each.rounds or number < each.rounds]:
+                try:
+                    done = self._timed(work, line)
+                except LineError as failed:
+                    if line is work.ours or line.needs in ("", *PACKAGES):
+                        raise
+                    lines.remove(line)  # a library that fails is no failure of the work
+                    measured.rounds.pop(line.name, None)
+                    measured.missing[line.name] = f"failed: {failed}"
+                else:
+                    measured.rounds.setdefault(line.name, []).append(done)
 
     def _missing(self, line: Line) -> str:
-        """Return the Debian package of a program that *line* needs and that is not there, else ""."""
+        """Return how to get a program or library that *line* needs and that is not there, else ""."""
+        if line.needs and line.needs not in PACKAGES and not installed(line.needs):
+            return f"pip install {line.needs}"
+        text, path = f"{line.needs} {line.line}", f"{self._env['PATH']}{os.pathsep}/usr/sbin"
         for program, package in PACKAGES.items():
-            if re.search(rf"(?<![\w./-]){program}\b", line.line) and not shutil.which(program, path=self._env["PATH"]):
-                return package
+            if re.search(rf"(?<![\w./-]){program}\b", text) and not shutil.which(program, path=path):
+                return f"Debian has it in {package}"
         return ""
 
     def _size_of(self, name: str) -> int:
@@ -171,6 +207,8 @@ class Bench:
 
     def _timed(self, work: Work, line: Line) -> Round:
         """Run *line* with an empty $OUT; what its `less` takes is taken off."""
+        if line.told:
+            return self._told(line)
         started = Round(0, 0, 0)
         if line.less:
             self._empty()
@@ -181,6 +219,26 @@ class Bench:
         self._level(work)
         done = self._run(line.name, line.line)
         return Round(done.wall - started.wall, done.cpu - started.cpu, done.memory, size_below(self._out))
+
+    def _told(self, line: Line) -> Round:
+        """Have *line* run by the process of `tests.bench.loading`; return what 1,000 of its units take."""
+        if not self._loading:
+            self._loading = subprocess.Popen(
+                [sys.executable, "-m", "tests.bench.loading", str(self._seconds)],
+                **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True},
+                env=self._env,
+                cwd=ROOT,
+                process_group=0,
+            )
+        asked, answers = self._loading.stdin, self._loading.stdout
+        assert asked is not None
+        assert answers is not None
+        asked.write(Template(line.line).substitute(self._env) + "\n")
+        asked.flush()
+        found = json.loads(answers.readline() or '{"error": "its process has ended"}')
+        if "error" in found:
+            raise LineError(f"{line.name}: {found['error']}")
+        return Round(*(found[name] * 1000 / found["count"] for name in ("wall", "cpu")), memory=0)
 
     def _empty(self) -> None:
         for path in self._out.iterdir():
@@ -208,7 +266,16 @@ class Bench:
         return Round(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * KIB / 1e6)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def installed(distribution: str) -> bool:
+    """Return whether the Python package is there."""
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
     """End the process group of *process*, and wait until nothing of it is left."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + PATIENCE

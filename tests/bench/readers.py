@@ -97,7 +97,24 @@ def files(path: str) -> tuple[int, int]:
     return number, size
 
 
+def first(path: str) -> tuple[int, int]:
+    """Open a table for training, and take its first sample; the numbers are of shards and of samples."""
+    from tartools.train import TableDataset
+
+    data = TableDataset(path)
+    return len(data.table.shards()), len([data[0]["cls"]])
+
+
+def first_of_webdataset(path: str) -> tuple[int, int]:
+    """Take the first sample of the shards that *path* lists, for training."""
+    import torch.utils.data  # noqa: F401
+    import webdataset
+
+    shards = Path(path).read_text().split()
+    return len(shards), len([next(iter(webdataset.WebDataset(shards, shardshuffle=False)))["cls"]])
+
+
 if __name__ == "__main__":
-    every = (tartools, stream, tarfile, webdataset, select, mix, files)
+    every = (tartools, stream, tarfile, webdataset, select, mix, files, first, first_of_webdataset)
     readers = {each.__name__: each for each in every}
     print(*readers[sys.argv[1]](sys.argv[2]))  # noqa: T201

@@ -22,6 +22,9 @@ class Line:
 
     *before* is run first, and not timed. The time of *less*, a start-up, is taken off. *rounds* is for slow ones: not
     more than these, and no warm-up. *of* is the data set whose samples the time is for, if it is told for each.
+
+    With *told* it is no command line, but one for the process of `tests.bench.loading`, which tells a number of these
+    units and what they took. *needs* is a library or program that may not be there.
     """
 
     name: str
@@ -30,6 +33,8 @@ class Line:
     less: str = ""
     rounds: int = 0
     of: str = ""
+    told: str = ""
+    needs: str = ""
 
 
 class Goal(NamedTuple):

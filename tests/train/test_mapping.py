@@ -87,10 +87,11 @@ def test_fields_are_chosen_and_decoded(folder: Path) -> None:
 PROGRAM = """
 import sys
 from functools import partial
-from tartools.train import stream_map
 from tests.train.mapped import gated
 
 if __name__ == "__main__":
+    from tartools.train import stream_map  # which workers need not import
+
     for ordered in (True, False):
         function = partial(gated, f"gate-{ordered}")
         data = stream_map(function, sys.argv[2:], engine=sys.argv[1], workers=4, part="20K", ordered=ordered)
@@ -255,8 +256,8 @@ list(stream_map(len, "a.tar", engine="processes", workers=1))
 """
 LEFT = """
 import multiprocessing
-from tartools.train import stream_map
 if __name__ == "__main__":
+    from tartools.train import stream_map
     for engine in ("threads", "processes"):
         globals()[engine] = iter(stream_map(len, "a.tar", engine=engine, workers=2, part="5K"))
         next(globals()[engine])

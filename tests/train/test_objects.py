@@ -137,6 +137,45 @@ def test_requests_side_by_side_in_bounded_memory(server: FaultServer, monkeypatc
     assert sorted(request.path[-3:] for request in server.requests) == ["000", "001", "002", "198", "199"]
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "LARGE", 1000)
+    monkeypatch.setattr(contents, "RANGE", 300)
+    server.objects.update({name: bytes(range(250)) * 4 * n for n, name in enumerate("xyz")})
+    data = Objects([server.url(scheme, name) for name in "xyz"])
+    server.requests.clear()
+    last = Fault("z", "GET", start=1800, cut=50)
+    server.faults = [Fault("z", "GET", start=0, skip=1, silent=True), Fault("z", "GET", start=900, status=503), last]
+    found: list[bytes] = []
+    reading = threading.Thread(target=lambda: found.extend(data.__getitems__(range(3))))
+    reading.start()
+    until(lambda: last.played == 1)  # all are asked for, though the first does not answer
+    server.release()
+    reading.join()
+    assert found == [server.objects[name] for name in "xyz"]
+    starts = sorted(request.start or 0 for request in server.asked("GET", "z"))
+    assert starts == [0, 0, 0, 300, 600, 900, 900, 1200, 1500, 1800, 1850]  # the first: is it that version?
+    assert len(server.asked("GET", "y")) == 1  # 1,000 bytes are not large
+    server.faults = [Fault("z", "GET", start=0, body=server.objects["z"], headers={"Content-Range": ""}, status=200)]
+    assert data[2] == server.objects["z"]  # a server without ranges is asked for all, once
+    good, look = server.objects["z"], contents.look
+    for other in (good[::-1], None):
+        server.faults = []
+        server.objects["z"] = good
+        again = Objects(server.url(scheme, "z"))
+
+        def replaced(url: str, other: bytes | None = other) -> object:
+            seen = look(url)
+            server.objects.pop("z")
+            server.objects.update({} if other is None else {"z": other})
+            return seen
+
+        monkeypatch.setattr(contents, "look", replaced)
+        with pytest.raises(StorageError, match=r"z: (at byte \d+: )?was (replaced|deleted)"):
+            again[0]
+        monkeypatch.setattr(contents, "look", look)
+
+
 def test_transforms_that_fail_name_the_object(server: FaultServer) -> None:
     fill(server, 10)
     data = Objects(server.url("s3", "d/"), reversed_or_failing)

@@ -6,7 +6,9 @@ import contextlib
 import io
 import re
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,7 +84,19 @@ def test_aistore(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (left[2]["url"], left[2]["data"]) == (urls[-1], b"4")
 
 
-def test_cortx(server: FaultServer, tmp_path: Path) -> None:
+class ImageFolder:
+    """What is asked of torchvision's: the files of a folder of classes, with the class of each."""
+
+    def __init__(self, root: str) -> None:
+        classes = sorted(path.name for path in Path(root).iterdir())
+        self.samples = [(str(path), classes.index(path.parent.name)) for path in sorted(Path(root).glob("*/*"))]
+        self.loader, self.target_transform = Image.open, None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+def test_cortx(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(10):
         path = tmp_path / "imagenet-val" / str(n % 2) / f"{n}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +106,17 @@ def test_cortx(server: FaultServer, tmp_path: Path) -> None:
     subprocess.run(["bash", "-euo", "pipefail", "-c", line], cwd=tmp_path, env=clean_environment(), check=True)
     shards = [name for name in server.objects if name.endswith(".tar")]
     assert len(shards) > 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(datasets=SimpleNamespace(ImageFolder=ImageFolder)))
     left, printed = ran("cortx.md", testbucket="b")
-    values = [(round(float(x[0, 0, 0]) * 255), int(y)) for x, y in left[-1]["dataset"]]
+    values = [(round(float(x[0, 0, 0]) * 255), int(y)) for x, y in left[0]["dataset"]]
     assert sorted(values) == [(n, n % 2) for n in range(10)]
-    assert printed[0].startswith("torch.Size([10, 3, 224, 224])")
+    assert [line.partition("]")[0] for line in printed if "Size" in line][:2] == ["torch.Size([10, 3, 224, 224"] * 2
+    assert left[1]["table"] == "s3://b/packed/val.parquet" and "packed/val-000000.tar" in server.objects
+    for name in ("dataloader", "dataset"):
+        found = [
+            (round(float(x[0, 0, 0]) * 255), int(y))
+            for images, labels in left[2 if name == "dataloader" else 3][name]
+            for x, y in zip(images, labels, strict=True)
+        ]
+        assert sorted(found) == [(n, n % 2) for n in range(10)]

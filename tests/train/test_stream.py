@@ -7,7 +7,9 @@ import json
 import os
 import pickle
 import random
+import signal
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -21,10 +23,11 @@ import webdataset
 from torch.utils.data import DataLoader
 
 import tartools
-from tartools.errors import SampleError, StorageError
+from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import WebDataset, samples
 from tartools.train.dealing import Place
-from tartools.train.stream import Reader
+from tartools.train.epochs import Epochs
+from tartools.train.reader import Reader
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer
@@ -143,7 +146,7 @@ def test_objects_are_cut_too(server: FaultServer) -> None:
         assert [*chain(*found)] == every and (all(found) or url.endswith("tgz"))
 
 
-def test_a_thousand_shards(tmp_path: Path) -> None:
+def test_a_thousand_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1000):
         (tmp_path / f"{number:04d}.tar").write_bytes(entry(b"%d.cls" % number, b"1") + END)
     urls = str(tmp_path / "{0000..0999}.tar")
@@ -153,6 +156,12 @@ def test_a_thousand_shards(tmp_path: Path) -> None:
     first, second = keys(list(loader)), keys(list(loader))
     assert sorted(first, key=int) == sorted(second, key=int) == every
     assert first != second and every not in (first, second)
+    shares = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        shares.append(keys(list(DataLoader(WebDataset(urls, shuffle=50), batch_size=None, num_workers=3))))
+    assert [len(share) for share in shares] == [500, 500] and sorted(shares[0] + shares[1], key=int) == every
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
@@ -217,6 +226,26 @@ def test_ranks_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("WORLD_SIZE", "3")
         shared += list(samples("0.tar"))
     assert shared == read("0.tar")
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_equal_numbers_of_batches(workers: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards of different sizes: `with_epoch` gives each rank as many full batches, and repeats samples for it."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    urls = ["0.tar", "pax.tar", "1.tar"]
+    batches: list[list[Any]] = []
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        data = WebDataset(urls, shuffle=10).to_tuple("__key__").listed(4, partial=False)
+        steps = data.with_epoch(36 // max(workers, 1))
+        batches.append(list(DataLoader(steps, batch_size=None, num_workers=workers)))
+    assert [len(batch) for share in batches for batch in share] == [4] * 72
+    had = {key for share in batches for batch in share for (key,) in batch}
+    readers = 2 * max(workers, 1)  # each leaves out what does not fill a batch
+    assert had <= {*keys(read(urls))} and len(had) >= 200 - 3 * readers
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(UsageError, match=r"with_epoch can't give 5 items, because reader 1 of 2 .* has none"):
+        list(WebDataset("packed.tgz").with_epoch(5))
 
 
 def test_resampled(folder: Path) -> None:
@@ -292,3 +321,33 @@ def test_nothing_is_unpickled(field: str, tmp_path: Path) -> None:
             list(data)
     with pytest.raises((SampleError, ValueError), match=r"unpickled|No decoder|allow_pickle"):
         list(WebDataset(url).xdecode())
+
+
+def epochs_of_a_process(killed: bool, said: Any) -> None:
+    epochs = Epochs()
+    said.send(epochs.take())
+    if killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    said.recv()
+    said.send(epochs.take())
+
+
+def test_what_a_killed_process_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files about epochs of processes that live stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    forks = torch.multiprocessing.get_context("fork")
+    found = []
+    for killed in (False, True, False):
+        here, there = forks.Pipe()
+        process = forks.Process(target=epochs_of_a_process, args=(killed, there))
+        process.start()
+        assert here.recv() == 0
+        found.append((process, here, {*tmp_path.iterdir()}))
+        if killed:
+            process.join()
+    (first, one, alone), (_, _, both), (last, other, after) = found
+    assert len(alone) == 1 and len(both) == len(after) == 2 and both & after == alone
+    for process, pipe in (first, one), (last, other):
+        pipe.send(None)
+        assert pipe.recv() == 1
+        process.join()

@@ -153,9 +153,7 @@ def test_states_of_other_data() -> None:
         with pytest.raises(UsageError, match="other URLs, another seed or another shuffle"):
             other.load_state_dict(state)
     data.load_state_dict(state | {"place": [1, 4]})
-    with pytest.raises(
-        UsageError, match=r"reader 1 of 4 \(ranks times workers\), and this is reader 0 of 1: go on with"
-    ):
+    with pytest.raises(UsageError, match=r"readers 1 of 4 \(ranks times workers\), and this is reader 0 of 1: give"):
         iter(data)
     data.load_state_dict({})
     assert len(list(data)) == 7

@@ -247,7 +247,7 @@ import os, signal
 from tartools.train import TableDataset, loader
 
 def label(values):
-    if values[0] == 30:
+    if values[0] == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return values[0]
 
@@ -265,6 +265,9 @@ def test_a_killed_worker(table_of: Callable[..., str]) -> None:
     table_of("plain")
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stdout == "" and ENDED.search(done.stderr)
+    last = done.stderr.splitlines()[-1]
+    next_one = "the next one has rows 0, 1, 2, 3, and begins at byte 0 of plain.tar"
+    assert re.search(rf"\w; [12] batch(es)? under way, from plain\.tar; {next_one}$", last)
 
 
 def collated(samples: list[Any]) -> Iterator[Any]:

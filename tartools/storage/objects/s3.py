@@ -7,23 +7,17 @@ docs/adr/0008.
 
 from __future__ import annotations
 
-import functools
 import io
-import os
 import re
 from typing import Any
-from urllib.request import getproxies
 
-import urllib3
 from botocore import exceptions
-from urllib3 import exceptions as http
 
 from tartools.errors import StorageError, UsageError
+from tartools.storage.objects import quick
 from tartools.storage.objects.contract import Listed, Page, Reply
-from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.s3client import (
     ABSENT,
-    CONNECTIONS,
     bucket_and_key,
     busy_error,
     client,
@@ -36,14 +30,6 @@ from tartools.storage.objects.uploads import Upload
 
 LISTS_IN_PARALLEL = True
 LIFE = 3600  # seconds of a signature
-
-
-@functools.cache
-def _pool_of(process: int) -> urllib3.PoolManager:
-    times = timeouts()
-    return urllib3.PoolManager(
-        maxsize=CONNECTIONS, retries=False, timeout=urllib3.Timeout(connect=times.connect, read=times.idle)
-    )
 
 
 def object_at(url: str) -> S3Object:
@@ -118,27 +104,24 @@ class S3Object:
 
         That is for proxies, for certificates that only boto3 trusts, and for failures, which it explains.
         """
-        if self._signed is None or getproxies():
+        if self._signed is None:
             return None
         with translated_errors(self.url):
             if not self._signed:
                 self._signed = client().generate_presigned_url("get_object", Params=self.place, ExpiresIn=LIFE)
-            try:
-                answer = _pool_of(os.getpid()).request(
-                    "GET", self._signed, headers=headers, preload_content=False, decode_content=False
-                )
-            except http.SSLError:
-                self._signed = None
-                return None
-        if answer.status != 206:
+        answer = quick.answer(self._signed, headers)
+        if answer is None:
+            self._signed = None
+            return None
+        if answer.status_code != 206:
             answer.close()
-            if is_busy(answer.status):
-                raise busy_error(str(answer.status), answer.headers.get("Retry-After", ""))
-            self._signed = "" if answer.status == 403 else None  # it may have expired
+            if is_busy(answer.status_code):
+                raise busy_error(str(answer.status_code), answer.headers.get("Retry-After", ""))
+            self._signed = "" if answer.status_code == 403 else None  # it may have expired
             return None
         length = answer.headers.get("Content-Length", "")
         return _reply(
-            answer.status,
+            answer.status_code,
             answer,
             self.url,
             answer.headers.get("Content-Range"),

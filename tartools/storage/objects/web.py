@@ -78,7 +78,7 @@ class WebObject:
             headers[name] = value
         response: Any = None
         if self._quick and version and end is not None:
-            response = quick.answer(self.url, self.url, headers)
+            response = quick.answer(self.url, headers)
         if response is None:
             response = self.request("GET", headers)
             self._quick = not version and not response.history

@@ -1,0 +1,83 @@
+"""The stages of a `WebDataset` that take the place of those of webdataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from webdataset import autodecode, filters
+
+from tartools.errors import SampleError, TarToolsError
+from tartools.train.fields import KEY, URL, Chooser
+
+FIRST = 100  # samples of the first block that is shuffled; blocks double up to the size asked for
+# Stages of webdataset that take a sample and give one or none before they take the next.
+_HOLD_NOTHING = {
+    *(filters._decode, filters._extract_keys, filters._log_keys, filters._map, filters._map_dict, filters._map_tuple),
+    *(filters._rename, filters._rename_keys, filters._rsample, filters._select, filters._to_tuple, filters._xdecode),
+}
+
+
+class Shuffle:
+    """Shuffles blocks of *size* samples, each by *seed*, epoch and its number."""
+
+    def __init__(self, size: int, seed: int, initial: int = FIRST) -> None:
+        self.size, self.seed, self.initial = size, seed, max(1, initial)
+
+    def block(self, number: int) -> int:
+        """Return how many samples block *number* has."""
+        return min(self.size, self.initial << min(number, 40))
+
+
+class Batch:
+    """Makes batches of *size* samples. Unlike webdataset's, it gives a batch as soon as it is full."""
+
+    def __init__(self, size: int, collate: Callable[[list[Any]], Any] | None, partial: bool) -> None:
+        self._size, self._collate, self._partial = size, collate, partial
+
+    def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches of *samples*."""
+        while batch := [*islice(samples, self._size)]:
+            if len(batch) == self._size or self._partial:
+                yield batch if self._collate is None else self._collate(batch)
+
+
+class Choose:
+    """A `Chooser` as a stage."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        names = chooser.fields
+        self.wanted = None if names is None else {name.lower() for each in names for name in each}
+
+    def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
+        """Yield what training takes of *samples*."""
+        return map(self._chooser, samples)
+
+
+class DecodeFields:
+    """Decodes the fields of a sample by *decoder*, one of webdataset. Raises: SampleError, with shard and field."""
+
+    def __init__(self, decoder: Any) -> None:
+        self._decoder = decoder
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return *sample* with its fields decoded."""
+        try:
+            return self._decoder(sample)  # type: ignore[no-any-return]
+        except autodecode.DecodingError as error:
+            cause = error.__cause__
+            text = cause.message if isinstance(cause, TarToolsError) else f"{type(cause).__name__}: {cause}"
+            what = f"sample {sample.get(KEY)!r}: field {error.k!r}: {text}"
+            raise SampleError(what, url=str(sample.get(URL) or "")) from cause
+
+
+def refused(_: object) -> Any:
+    """Raise SampleError, in the place of a function that unpickles."""
+    raise SampleError("this would be unpickled, and could run any code; give xdecode a function of your own for it")
+
+
+def holds_nothing(step: Any) -> bool:
+    """Tell whether the stage *step* is known to hold no samples between two that it gives."""
+    return isinstance(step, Choose) or (isinstance(step, filters.FilterFunction) and step.f in _HOLD_NOTHING)

@@ -1,0 +1,150 @@
+"""`loader` over more shards than may be open, an epoch that is left anywhere, and batches for accelerators."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import subprocess
+import sys
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data._utils.pin_memory import pin_memory
+
+import tartools
+from tartools.tables import local
+from tartools.train import Order, TableDataset, loader
+from tartools.train.batches import Samples
+from tartools.train.rooms import Handed, Lease, Rooms
+from tests.conftest import Run, make_tar
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*fork.*:DeprecationWarning",
+    "ignore:This DataLoader will create:UserWarning",  # more workers than cores
+    "ignore:.*pin_memory.*:UserWarning",  # no accelerator
+)
+SHARDS, EACH = 1000, 10
+COUNT = SHARDS * EACH
+
+
+@pytest.fixture
+def table(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """Return a table of shards of 10 samples, 1,000 of them unless told otherwise; row n has the key n."""
+    monkeypatch.chdir(tmp_path)
+    shards = getattr(request, "param", SHARDS)
+    for first in range(0, shards * EACH, EACH):
+        members = [(f"{n:04d}.cls", b"%d" % n) for n in range(first, first + EACH)]
+        (tmp_path / f"{first // EACH:03d}.tar").write_bytes(make_tar(members))
+    assert run("tarindex", f"{{000..{shards - 1:03d}}}.tar", "-o", "t.parquet").status == 0
+    return "t.parquet"
+
+
+def rows_of(batches: Any) -> list[list[int]]:
+    """Return the rows of each batch, which are the keys and the payloads of its samples."""
+    found = []
+    for batch in batches:
+        found.append([int(sample["__key__"]) for sample in batch])
+        assert [int(sample["cls"]) for sample in batch] == found[-1]
+    return found
+
+
+def in_order(ranks: list[list[list[int]]]) -> list[int]:
+    """Return the rows of all ranks in the order of the epoch."""
+    assert len({*map(len, ranks)}) == 1
+    return [row for step in zip(*ranks, strict=True) for batch in step for row in batch]
+
+
+def test_a_thousand_shards_left_anywhere(table: str) -> None:
+    whole = list(Order(range(COUNT), seed=3))
+    assert sorted(whole) == list(range(COUNT))
+    data = TableDataset(table)
+    for workers in (0, 3):
+        for world in (1, 2):
+            ranks = [
+                rows_of(loader(data, 256, seed=3, rank=rank, world=world, num_workers=workers)) for rank in range(world)
+            ]
+            assert in_order(ranks) == whole
+    draw = random.Random(8)
+    for before, after in (((0, 1), (3, 2)), ((3, 2), (0, 3)), ((0, 3), (2, 1))):
+        (workers, world), (others, ranks_after) = before, after
+        taken = draw.randrange(1, COUNT // (50 * world))
+        ranks, states = [], []
+        for rank in range(world):
+            batches = loader(data, 50, seed=3, rank=rank, world=world, num_workers=workers)
+            run = iter(batches)
+            ranks.append(rows_of(next(run) for _ in range(taken)))
+            states.append(batches.state_dict())
+            run.close()  # type: ignore[attr-defined]
+        assert all(state == states[0] for state in states)
+        rest = []
+        for rank in range(ranks_after):
+            batches = loader(data, 81, rank=rank, world=ranks_after, num_workers=others)
+            batches.load_state_dict(states[0])
+            rest.append(rows_of(batches))
+        assert in_order(ranks) + in_order(rest) == whole
+
+
+FEW_FILES = """
+import os, resource, sys
+from tartools.train import TableDataset, loader
+
+most = len(os.listdir("/proc/self/fd")) + 40 if os.path.exists("/proc/self/fd") else 80
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+rows = list(range(0, 10_000, 7))
+data = TableDataset("t.parquet")
+rooms = []
+
+def room_of(size):
+    rooms.append(bytearray(size))
+    return memoryview(rooms[-1])
+
+for batch in (data.batch(rows), data.batch(rows, room_of), data.table[rows]):
+    assert [sample["cls"] for sample in batch] == [b"%d" % row for row in rows]
+assert len(rooms) == 1 and len(data.batch(rows).bulk.fields) == 1
+"""
+
+
+def test_a_batch_of_more_shards_than_may_be_open(table: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FEW_FILES], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("table", [70], indirect=True)
+def test_pinned_memory_leaves_batches_as_they_are(table: str) -> None:
+    rows = list(range(0, 700, 70))
+    batch = TableDataset(table).batch(rows)
+    assert isinstance(batch, Samples) and pin_memory(batch) is batch
+    assert pin_memory(list(batch)) == list(batch)  # which a batch is that has something unusual
+    few = tartools.Table(table).take(rows)
+    for workers in (0, 1):
+        assert rows_of(loader(few, 4, shuffle=None, pin_memory=True, num_workers=workers)) == [
+            rows[:4],
+            rows[4:8],
+            rows[8:],
+        ]
+
+
+def test_rooms_of_batches_that_nobody_looks_at_are_used_again() -> None:
+    room = Rooms().take(1000)
+    lease = pickle.loads(ForkingPickler.dumps(Handed(room)))
+    assert isinstance(lease, Lease) and lease.view()[-1] == room[-1] == 1
+    del lease
+    assert room[-1] == 0
+
+
+@pytest.mark.parametrize("table", [13], indirect=True)
+def test_files_that_were_slow_once_are_not_taken_to_be_so_for_ever(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, now, asked = TableDataset(table), [0.0], []
+
+    def clock() -> float:
+        now[0] += 1.0 if len(asked) == 0 else 0.0
+        return now[0]
+
+    monkeypatch.setattr(local, "perf_counter", clock)
+    monkeypatch.setattr(local.os, "posix_fadvise", lambda *_: asked.append(number), raising=False)
+    monkeypatch.setattr(local.os, "POSIX_FADV_WILLNEED", 3, raising=False)
+    for number in range(2 * local.ASKED):
+        assert [int(sample["cls"]) for sample in data.batch([number])] == [number]
+    assert asked == list(range(1, local.ASKED + 1))

@@ -1,0 +1,156 @@
+"""Loose objects, stopped and resumed: what comes before and after is the epoch, by a state and by `Order`."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain, islice
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from tartools.train import Objects, ObjectStream, Order
+from tests.storage.objects.faults import FaultServer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata calls it
+]
+COUNT = 23
+
+
+@pytest.fixture
+def wanted(server: FaultServer) -> list[str]:
+    """Put objects on the server; return their URLs, in order."""
+    server.objects.update({f"o{n:02d}": b"%d" % n for n in range(COUNT)})
+    return [f"gs://b/o{n:02d}" for n in range(COUNT)]
+
+
+def stream(**options: Any) -> ObjectStream:
+    return ObjectStream("gs://b/o", name_of, **options)
+
+
+def name_of(data: bytes, url: str) -> str:
+    assert data == b"%d" % int(url[-2:])
+    return url
+
+
+def ranked(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_stream_after_every_item(shuffle: bool, wanted: list[str]) -> None:
+    data = stream(shuffle=shuffle, seed=5)
+    data.set_epoch(2)
+    whole = list(data)
+    assert sorted(whole) == wanted and (whole == wanted) == (not shuffle)
+    for stop in range(COUNT + 1):
+        begun = stream(shuffle=shuffle, seed=5)
+        begun.set_epoch(2)
+        assert list(islice(DataLoader(begun, None), stop)) == whole[:stop]
+        state = json.loads(json.dumps(begun.state_dict()))
+        resumed = stream(shuffle=shuffle)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        resumed.set_epoch(2)  # as a loop over epochs does
+        assert list(DataLoader(resumed, None)) == whole[stop:]
+        assert list(resumed) == whole
+        resumed.load_state_dict(state)
+        resumed.set_epoch(0)
+        assert resumed.state_dict()["epoch"] == 0
+        assert list(resumed) == list(stream(shuffle=shuffle, seed=5))
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_stream_with_other_ranks_and_workers(
+    drop_last: bool, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked(monkeypatch, 0, 1)
+    whole = list(stream(shuffle=True))
+    for before, stop, after, workers in ((2, 4, 3, 0), (3, 5, 1, 2), (1, 7, 2, 3), (2, 11, 1, 0)):
+        had, states = [], []
+        for rank in range(before):
+            ranked(monkeypatch, rank, before)
+            data = stream(shuffle=True, drop_last=drop_last)
+            had.append(list(islice(data, stop)))
+            states.append(data.state_dict())
+        assert list(chain(*zip(*had, strict=True))) == whole[: before * stop]
+        rest: list[list[str]] = []
+        for rank in range(after):
+            ranked(monkeypatch, rank, after)
+            data = stream(shuffle=True, drop_last=drop_last)
+            data.load_state_dict(states[rank % before])
+            fork = "fork" if workers else None
+            rest.append(list(DataLoader(data, None, num_workers=workers, multiprocessing_context=fork)))
+        left = COUNT - before * stop
+        left -= left % (after * max(workers, 1)) if drop_last else 0
+        assert sorted(chain(*rest)) == sorted(whole[before * stop :][:left])
+
+
+@pytest.mark.parametrize(("workers", "batch"), [(0, 4), (2, 3), (3, None)])
+def test_stream_by_stateful_data_loader(workers: int, batch: int | None, wanted: list[str]) -> None:
+    def loader() -> Any:
+        fork = "fork" if workers else None
+        return StatefulDataLoader(
+            stream(shuffle=True, seed=2), batch, num_workers=workers, multiprocessing_context=fork
+        )
+
+    whole = list(loader())
+    assert sorted(chain(*whole) if batch else whole) == wanted
+    for stop in (1, len(whole) - 2) if workers else range(len(whole)):
+        begun = loader()
+        steps = iter(begun)
+        assert [next(steps) for _ in range(stop)] == whole[:stop]
+        state = begun.state_dict()
+        del steps
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert list(resumed) == whole[stop:]
+        assert list(resumed) == whole  # the next one, of the same epoch, is whole
+
+
+def test_states_of_others_are_refused(server: FaultServer, wanted: list[str]) -> None:
+    state = stream().state_dict()
+    with pytest.raises(ValueError, match="no state of an ObjectStream"):
+        stream().load_state_dict({"seed": 1})
+    with pytest.raises(ValueError, match="a stream with shuffle False, and here it is True"):
+        stream(shuffle=True).load_state_dict(state)
+    other = stream()
+    other.load_state_dict(state | {"worker": 1, "workers": 2})
+    with pytest.raises(ValueError, match="worker 1 of 2, rank 0 of 1: go on with as many"):
+        iter(other)
+    server.objects["o00"] = b"0 "
+    with pytest.raises(ValueError, match="a stream with checksum"):
+        stream().load_state_dict(state)
+
+
+def test_objects_in_order(wanted: list[str]) -> None:
+    """`Objects` with `Order`: each once, on all ranks, and stopped at each batch; also with other ranks and workers."""
+    data = Objects("gs://b/o", name_of)
+
+    def batches(rank: int, world: int, state: dict[str, Any] | None, workers: int) -> tuple[Order, Any]:
+        order = Order(data, seed=3, batch_size=2, rank=rank, world=world)
+        if state is not None:
+            order.load_state_dict(state)
+        fork = "fork" if workers else None
+        return order, DataLoader(data, batch_sampler=order, num_workers=workers, multiprocessing_context=fork)
+
+    def step_by_step(world: int, state: dict[str, Any] | None, workers: int) -> list[str]:
+        """Return what the ranks have, step by step, in the order of the epoch."""
+        ranks = [list(batches(rank, world, state, workers)[1]) for rank in range(world)]
+        assert len({*map(len, ranks)}) == 1
+        return [url for step in zip(*ranks, strict=True) for batch in step for url in batch]
+
+    whole = step_by_step(1, None, 0)
+    assert sorted(whole) == wanted != whole
+    assert step_by_step(2, None, 1) == step_by_step(3, None, 0) == whole
+    for stop in range(6):
+        order, loader = batches(0, 2, None, 2 if stop == 3 else 0)
+        for _ in islice(loader, stop):
+            pass
+        state = order.state_dict(taken=stop)
+        assert step_by_step(2, state, 0) == step_by_step(1, state, 3 if stop == 3 else 0) == whole[4 * stop :]
+        assert step_by_step(3, state, 0) == whole[4 * stop :]
