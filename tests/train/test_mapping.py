@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import gzip
+import io
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
+from tartools.storage.requests import Requests
 from tartools.train import samples, stream_map
 from tests.conftest import ROOT, Run, clean_environment, make_tar
 from tests.run.conftest import until
@@ -191,7 +195,7 @@ def test_an_error_names_the_sample_and_comes_behind_the_results_before(engine: A
         assert isinstance(error, kind)
         assert found == before[: len(found)]
         if how == "kill":
-            assert str(error) == "b.tar: part 2 of 13: killed by SIGKILL while a worker was at it, 2 times"
+            assert str(error) == "b.tar: part 2 of 15: killed by SIGKILL while a worker was at it, 2 times"
         else:
             assert found == before and "in sample '2/0007' of b.tar" in error.__notes__
         if how == "strange":
@@ -246,8 +250,10 @@ def test_what_can_not_be_done_is_said_at_once(folder: Path) -> None:
             stream_map(**({"function": mixed, "source": "a.tar"} | options))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="define it at the top of a module"):
         list(stream_map(lambda sample: sample, "a.tar", engine="processes"))
+    loader: Any = iter(DataLoader(stream_map(mixed, "a.tar"), batch_size=None, num_workers=1))
     with pytest.raises(RuntimeError, match="stream_map has workers of its own: give num_workers=0"):
-        list(DataLoader(stream_map(mixed, "a.tar"), batch_size=None, num_workers=1))
+        next(loader)
+    loader._shutdown_workers()
 
 
 UNGUARDED = """
@@ -288,11 +294,13 @@ def test_a_program_that_ends_leaves_nothing() -> None:
     assert not [number for number in numbers if Path(f"/proc/{number}").exists()]
 
 
-def test_closing_ends_what_runs(folder: Path) -> None:
+def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a process is at is ended; in a thread the call that runs ends, and no other begins."""
+    table = tartools.Table("t.parquet").take(range(40))
+    options: Any = {"part": 1, "ahead": 9}
     with Path("gate").open("w") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        results: Any = iter(stream_map(partial(gated, "gate"), "a.tar", engine="processes", workers=2, part="10K"))
+        results: Any = iter(stream_map(partial(gated, "gate"), table, engine="processes", workers=2, **options))
         next(results)
         until(lambda: list(folder.glob("gate-at-*")))
         results.close()
@@ -300,6 +308,11 @@ def test_closing_ends_what_runs(folder: Path) -> None:
 
     made: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
+    join = Requests.join
+
+    def joined(requests: Requests) -> None:
+        go_on.set()
+        join(requests)
 
     def waiting(sample: dict[str, Any]) -> str:
         made.append(sample["__key__"])
@@ -308,14 +321,11 @@ def test_closing_ends_what_runs(folder: Path) -> None:
             go_on.wait(60)
         return made[-1]
 
-    results = iter(stream_map(waiting, tartools.Table("t.parquet").take(range(40)), workers=1, part=1, ahead=9))
+    results = iter(stream_map(waiting, table, workers=1, **options))
     next(results)
     assert begun.wait(60)
-    closing = threading.Thread(target=results.close)
-    closing.start()
-    until(lambda: "was closed" if not closing.is_alive() else sys._current_frames())
-    go_on.set()
-    closing.join(60)
+    monkeypatch.setattr(Requests, "join", joined)
+    results.close()
     assert threading.active_count() == 1 and made == ["2/0000", "2/0001"]
 
 
@@ -370,3 +380,19 @@ def test_loaders_batch_and_go_on() -> None:
     loader.load_state_dict(state)
     assert [batch.tolist() for batch in loader] == whole[5:]
     assert [batch.tolist() for batch in DataLoader(stream_map(len, "a.tar"), batch_size=8)] == whole
+
+
+def test_the_page_runs(folder: Path) -> None:
+    for number in range(4):
+        file = io.BytesIO()
+        Image.new("RGB", (32, 24), (number, 0, 0)).save(file, "jpeg")
+        samples = [(f"{number}{n}", file.getvalue(), b"%d" % (n % 10)) for n in range(50)]
+        members = [
+            (f"{key}.{field}", data) for key, jpg, cls in samples for field, data in (("jpg", jpg), ("cls", cls))
+        ]
+        Path(f"train-{number:06d}.tar").write_bytes(make_tar(members))
+    page = (ROOT / "docs/training/preprocessing.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    done = program("".join(blocks))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
