@@ -51,9 +51,15 @@ DISTRIBUTIONS |= {
     "xdist": "pytest-xdist",
     "_pytest": "pytest",
     "yaml": "pyyaml",
+    "google.protobuf": "protobuf",
+    "google.protobuf.message": "protobuf",
+    "google.protobuf.unknown_fields": "protobuf",
+    "google_crc32c": "google-crc32c",
 }
 STANDARD_LATER = {"compression"}  # in the standard library from Python 3.14
 HEAVY = (
+    "google.protobuf",
+    "google_crc32c",
     "pyarrow",
     "webdataset",
     "numpy",
@@ -112,7 +118,8 @@ def imports_of(path: Path) -> Iterator[str]:
 
 def libraries_of(paths: Iterable[Path]) -> set[str]:
     """Return the top-level modules that *paths* import from neither the project nor the standard library."""
-    found = {module.partition(".")[0] for path in paths for module, _ in imports_in(nodes_of(path))}
+    modules = {module for path in paths for module, _ in imports_in(nodes_of(path))}
+    found = {module if module in DISTRIBUTIONS else module.partition(".")[0] for module in modules}
     return found - sys.stdlib_module_names - STANDARD_LATER - {"tartools", "tests", ""}
 
 
@@ -357,8 +364,11 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         "tarsort": ["a.tar", "-o", "5.tar"],
         "tarstat": ["a.tar"],
         "tarsplit": ["-o", "6", "a.tar"],
+        "tar2jsonl": ["a.tar", "-o", "7.jsonl"],
+        "tar2tfrecord": ["a.tar", "-o", "7.tfrecord"],
         "tar2tsv": ["-f", "cls", "a.tar", "-o", "7.tsv"],
         "tar2zip": ["a.tar", "-o", "7.zip"],
+        "tar2parquet": ["a.tar", "-o", "14.parquet"],
     }
     assert sorted(runs) == sorted(COMMANDS)
     program = f"""

@@ -16,12 +16,15 @@ function __tartools_fields
         return
     end
 end
-complete -c tarcreate -l format -x -d 'Format of the plan: tsv, csv or recipe. Default: tsv for stdin, else by suffix.'
+complete -c tarcreate -l format -x -d 'Format of the plan: tsv, csv, jsonl or recipe. Default: tsv for stdin, else by suffix.'
 complete -c tarcreate -l key -x -d 'Make keys from the row\'s number, if there is no __key__. Default: {:09d}.'
 complete -c tarcreate -s C -l directory -x -a '(__fish_complete_directories)' -d 'Directory of relative paths. Default: the current one.'
 complete -c tarcreate -l allow-pipe -d 'Run the commands (pipe:) that a table names; only for tables that you trust.'
 complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make samples from the files below DIR, without a plan.'
 complete -c tarcreate -l zip -r -F -d 'Make samples from the members of a zip file; repeatable.'
+complete -c tarcreate -l parquet -r -F -d 'Make samples from the rows of a Parquet file; repeatable.'
+complete -c tarcreate -l tfrecord -r -F -d 'Make samples from the records of a TFRecord file; repeatable.'
+complete -c tarcreate -s f -l fields -x -a '(__tartools_fields)' -d 'With --parquet, --tfrecord: what becomes fields, in quotes: \'jpg=image cls=label __key__=id\'.'
 complete -c tarcreate -l class -x -a '(__tartools_fields)' -d 'With --folder, --zip: store the name of each directory as FIELD.'
 complete -c tarcreate -l exclude -x -d 'With --folder: leave out files and folders that match; repeatable.'
 complete -c tarcreate -l dots -x -a 'first last' -d 'With --folder: which dot of a file\'s name ends the key. Default: first.'

@@ -69,9 +69,7 @@ def chosen(samples: Iterator[Sample], choice: Choice, wanted: cli.Fields, accoun
     from tartools.stages import select
 
     samples = numbered(samples, choice, account)
-    if wanted.fields or wanted.exclude:
-        words, dropped = select.parse_words(wanted.fields or ()), " ".join(wanted.exclude or ()).split()
-        samples = select.fields(samples, words, dropped, account, verbatim=wanted.verbatim)
+    samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
     samples = drawn(samples, choice, account, Sample.own)
     if choice.rekey is not None:
         samples = select.rekey(samples, choice.rekey, verbatim=wanted.verbatim)

@@ -1,11 +1,18 @@
-r"""Make a tar from a plan, a folder, or zip files.
+r"""Make a tar from a plan, a folder, or files of other formats.
 
-A PLAN is a table or a recipe. A table (TSV or CSV) has a header, one column per field and one row per sample; its cells
-are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means that the sample
-lacks the field. A column __key__ holds the keys; without it, --key makes them from the row's number. TSV cells use the
-escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields back. A column \@NAME (in
-TSV \\@NAME) is the field @NAME, from which nothing is read; tar2tsv writes it so. Columns __shard__, __index__ and
-__size__ are ignored.
+A PLAN is a table, JSON lines or a recipe. A table (TSV or CSV) has a header, one column per field and one row per
+sample; its cells are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means
+that the sample lacks the field. A column __key__ holds the keys; without it, --key makes them from the row's number.
+TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields back. A
+column \@NAME (in TSV \\@NAME) is the field @NAME, from which nothing is read; tar2tsv writes it so. Columns __shard__,
+__index__ and __size__ are ignored.
+
+JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
+number is its digits as they are written, other values are JSON without blanks; null means that the sample lacks the
+field. {"@base64": "..."} stands for bytes, {"@url": "a.tar", "offset": 1536, "size": 800} for a range of a file or
+object, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and --key are as in tables too. A name with
+a backslash before @ or __ is the rest of it. tar2jsonl(1) writes all of this. A name twice in an object is an error.
+The lines are read twice; those from stdin are copied to a temporary file first.
 
 A recipe has lines NAME SOURCE: the name of a member, blanks, and text:PAYLOAD, a path, or a URL (file:, pipe:COMMAND).
 Adjacent lines with the same key are one sample.
@@ -26,6 +33,23 @@ by ranges; one from stdin is copied to a temporary file first. Directories, and 
 are reported as with --folder. Encrypted members, two members of one name, and names that are absolute or contain '..'
 are errors. tar2zip(1) writes samples to a zip file.
 
+--parquet makes a sample from each row of Parquet files, such as tar2parquet(1) and Hugging Face's `datasets` write. A
+column is a field: of a picture or sound, which is a struct of bytes and path, the bytes; a string is UTF-8, bytes are
+taken as they are. Numbers, truth values and dates are written as tar2tsv writes them, lists and objects as JSON, with
+bytes in hex. null means that the sample lacks the field. The column __key__ has the keys; without it, --key makes them
+from the row's number, counted over all files. -f chooses columns and renames them: 'jpg=image cls=label __key__=id'. Of
+a class label the payload is the number. Other columns called __NAME__ are left out, unless -f names them. A picture of
+which there is only the path is an error. Memory: a page of each column. Some programs write large pages: pyarrow up to
+1,024 values, DuckDB more.
+
+--tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
+fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of
+bytes are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded.
+-f chooses features and renames them: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a
+feature __key__, --key makes keys from the record's number, counted over all files. Features without a value are no
+fields, and are counted in a warning. Checksums are compared. Files compressed by gzip, zlib or another codec are
+recognized. A file that was cut between two records looks complete.
+
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
 in a table, unless --allow-pipe is given: a plan from the network must not run commands. A PLAN that does not exist in
 the current directory is looked for in that of -C. Members have mode 0644, owner 0 and time 0: the same input gives the
@@ -42,37 +66,39 @@ Examples:
     tarcreate --folder photos --exclude '*~' --exclude .cache -o photos.tar
   Make shards from zip files with one folder per class:
     tarcreate --zip 'photos-*.zip' --class cls | tarsplit -s 1e9 -o photos
+  Make shards from a data set of Hugging Face:
+    tarcreate --parquet 'train-*.parquet' -f 'jpg=image cls=label' | tarsplit -s 1e9 -o photos
+  Make shards from TFRecord files, with short names:
+    tarcreate --tfrecord 'train-*' -f 'jpg=image.encoded cls=image.class.label' | tarsplit -s 1e9 -o photos
   Make a sample with a text and a photo:
     printf 'a.txt text:hello\na.jpg photo.jpg\n' | tarcreate --format recipe > a.tar
 """
 
-import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, TarToolsError, UsageError
-from tartools.formats import build, plan, tsv
-from tartools.formats.build import PlannedSample
+from tartools.formats import build, plan
+from tartools.formats.build import PlannedMember, PlannedSample
 from tartools.formats.plan import Plan
 from tartools.samples.account import Account
-from tartools.samples.sample import checked_path
+from tartools.samples.sample import Sample, checked_path
 from tartools.shards.writing import write_samples
 from tartools.storage.local import path_of
 from tartools.storage.names.expand import expand
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 
-FORMATS = ("tsv", "csv", "recipe")
 KEYS = "{:09d}"
 
 
 def plan_format(text: str) -> str:
     """Return *text* if it is a format of plans. Raises: ValueError."""
-    if text not in FORMATS:
-        raise ValueError(f"not a format: {text!r}; choose from {', '.join(FORMATS)}")
+    if text not in plan.FORMATS:
+        raise ValueError(f"not a format: {text!r}; choose from {', '.join(plan.FORMATS)}")
     return text
 
 
@@ -87,7 +113,7 @@ class PlanOptions(cli.Group):
             metavar="FORMAT",
             parser=plan_format,
             default="tsv for stdin, else by suffix",
-            help="Format of the plan: tsv, csv or recipe.",
+            help="Format of the plan: tsv, csv, jsonl or recipe.",
         ),
     ] = None
     template: Annotated[
@@ -111,6 +137,22 @@ class PlanOptions(cli.Group):
         list[str] | None,
         Option("--zip", metavar="FILE", help="Make samples from the members of a zip file; repeatable."),
     ] = None
+    parquets: Annotated[
+        list[str] | None,
+        Option("--parquet", metavar="FILE", help="Make samples from the rows of a Parquet file; repeatable."),
+    ] = None
+    tfrecords: Annotated[
+        list[str] | None,
+        Option("--tfrecord", metavar="FILE", help="Make samples from the records of a TFRecord file; repeatable."),
+    ] = None
+    fields: Annotated[
+        list[str] | None,
+        Option(
+            *("-f", "--fields"),
+            metavar="SPEC",
+            help="With --parquet, --tfrecord: what becomes fields, in quotes: 'jpg=image cls=label __key__=id'.",
+        ),
+    ] = None
     class_field: Annotated[
         str | None,
         Option("--class", metavar="FIELD", help="With --folder, --zip: store the name of each directory as FIELD."),
@@ -132,20 +174,17 @@ class PlanOptions(cli.Group):
 @cli.command(__doc__)
 def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None:
     """Run the command."""
-    check_usage(wanted)
-    if wanted.zips is not None:
-        from tartools.formats import zipped
-
-        urls = expand(wanted.zips)
+    source, files = checked_source(wanted)
+    if source in FILES:
+        urls = expand(files)
         storage.check_inputs(urls)
         storage.check_output(output.url, output.force, urls)
-        found = zipped.samples(urls, account, wanted.class_field, wanted.skip_special)
-        write_samples(found, output.destination, account)
+        write_samples(FILES[source](wanted, urls, account), output.destination, account)
         return
-    if wanted.folder is not None:
+    if source == "--folder":
         from tartools.formats.folder import Folder, from_folder
 
-        path = os.path.join(wanted.base, wanted.folder)
+        path = os.path.join(wanted.base, wanted.folder or "")
         folder = Folder(path, wanted.class_field, wanted.exclude or (), wanted.dots)
         write(from_folder(folder, account, wanted.skip_special), account, output, Plan(path))
         return
@@ -153,23 +192,126 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
     origin = Plan(name, wanted.base, wanted.allow_pipe)
+    form = wanted.form or plan.format_of(name)
+    if form == "jsonl":
+        write_objects(wanted, account, output, origin)
+        return
+    if form == "recipe" and wanted.template is not None:
+        raise UsageError("--key is for tables; in a recipe, names hold the keys")
     with stream_file(storage.open_read(name), name) as file:
-        write(described(wanted, file, origin), account, output, origin)
+        if option := MAGIC.get(file.peek(4)[:4]):
+            what = f"this is no plan: with {option} before its name, samples are made of what is in it"
+            raise SampleError(what, url=name)
+        write(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
+
+
+def zip_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
+    """Yield the samples of zip files."""
+    from tartools.formats import zipped
+
+    return zipped.samples(urls, account, wanted.class_field, wanted.skip_special)
+
+
+def parquet_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
+    """Yield the samples of Parquet files."""
+    from tartools.formats import parquetread
+
+    return parquetread.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+
+
+def tfrecord_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
+    """Yield the samples of TFRecord files."""
+    from tartools.formats import tfrecord
+
+    return tfrecord.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+
+
+def chosen(wanted: PlanOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
+    """Return the words of -f: choices, and the new name or None."""
+    from tartools.stages.select import parse_words
+
+    return None if wanted.fields is None else [(word.choices, word.new) for word in parse_words(wanted.fields)]
+
+
+# The options that name files which hold samples, and what yields these samples, counted in the account.
+FILES: dict[str, Callable[[PlanOptions, Sequence[str], Account], Iterator[Sample]]] = {
+    "--zip": zip_samples,
+    "--parquet": parquet_samples,
+    "--tfrecord": tfrecord_samples,
+}
+PLAN = "a PLAN"
+MAGIC = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
+
+
+def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
+    """Return the option that names what samples are made from, or PLAN; and the files, if it is one of FILES.
+
+    Raises: UsageError for two of them, for options that do not go with it, for a template of keys or a field that can
+    be none.
+    """
+    named = {
+        **{PLAN: wanted.plan, "--folder": wanted.folder},
+        **{"--zip": wanted.zips, "--parquet": wanted.parquets, "--tfrecord": wanted.tfrecords},
+    }
+    given = [name for name, value in named.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other")
+    source = given[0] if given else PLAN
+    for name, value, fitting in (
+        ("--format", wanted.form, (PLAN,)),
+        ("--key", wanted.template, (PLAN, "--parquet", "--tfrecord")),
+        ("-f", wanted.fields, ("--parquet", "--tfrecord")),
+        ("--allow-pipe", wanted.allow_pipe or None, (PLAN,)),
+        ("-C", wanted.base or None, (PLAN, "--folder")),
+        ("--class", wanted.class_field, ("--folder", "--zip")),
+        ("--exclude", wanted.exclude, ("--folder",)),
+        ("--dots", wanted.dots, ("--folder",)),
+        ("--skip-special", wanted.skip_special or None, ("--folder", "--zip")),
+    ):
+        if value is not None and source not in fitting:
+            raise UsageError(f"{name} needs {' or '.join(fitting)}")
+    template = wanted.template or KEYS
+    try:
+        template.format(0, index=0)
+        checked_path("key", wanted.class_field or "cls")
+    except (KeyError, IndexError, ValueError, AttributeError):
+        raise UsageError(f"not a template for keys: {template!r}; write '{{:09d}}' or 'name-{{index}}'") from None
+    except SampleError:
+        raise UsageError(f"not a name for a field: {wanted.class_field!r}") from None
+    files = named[source]
+    return source, files if isinstance(files, list) else []
+
+
+def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, origin: Plan) -> None:
+    """Write the samples that the JSON lines *origin* plan, which are read twice: first for their sources."""
+    from tartools.formats import jsonl
+    from tartools.storage import files
+
+    with files.seekable(origin.name) as file:
+        check_sources(jsonl.sources(file, origin), output, origin)
+        file.seek(0)
+        samples = jsonl.samples(file, origin, wanted.template or KEYS)
+        write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
 
 
 def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: Plan) -> None:
     """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
-        urls = build.urls_of(samples)
-        try:
-            storage.check_inputs(urls)
-        except TarToolsError as error:
-            part = next((part for sample in samples for part in sample.parts if part.url == error.url), None)
-            if part is None or not part.line:
-                raise
-            raise build.located(error, part, origin.name, advice(error.url, origin)) from None
-        storage.check_output(output.url, output.force, urls)
+        check_sources((part for sample in samples for part in sample.parts), output, origin)
     write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
+
+
+def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Plan) -> None:
+    """Check what the *parts* that *origin* plans are read from, and that *output* is none of it."""
+    sources = build.sources_of(parts)
+    try:
+        storage.check_inputs(list(sources))
+    except TarToolsError as error:
+        part = sources.get(error.url)
+        if part is None or not part.line:
+            raise
+        raise build.located(error, part, origin.name, advice(error.url, origin)) from None
+    storage.check_output(output.url, output.force, list(sources))
 
 
 def advice(url: str, origin: Plan) -> str:
@@ -188,28 +330,6 @@ def advice(url: str, origin: Plan) -> str:
     return "" if origin.base else "; paths are relative to the current directory, or to that of -C"
 
 
-def check_usage(wanted: PlanOptions) -> None:
-    """Raise UsageError for options that do not go together, a key template or a field that can be none."""
-    template = wanted.template or KEYS
-    try:
-        template.format(0, index=0)
-        checked_path("key", wanted.class_field or "cls")
-    except (KeyError, IndexError, ValueError, AttributeError):
-        raise UsageError(f"not a template for keys: {template!r}; write '{{:09d}}' or 'name-{{index}}'") from None
-    except SampleError:
-        raise UsageError(f"not a name for a field: {wanted.class_field!r}") from None
-    given = {"--exclude": wanted.exclude, "--dots": wanted.dots}
-    for name, value in given.items():
-        if value is not None and wanted.folder is None:
-            raise UsageError(f"{name} needs --folder")
-    if wanted.class_field is not None and wanted.folder is None and wanted.zips is None:
-        raise UsageError("--class needs --folder or --zip")
-    if wanted.zips is not None and (wanted.folder is not None or wanted.plan or wanted.form or wanted.template):
-        raise UsageError("with --zip there is no PLAN, and neither --folder, --format nor --key")
-    if wanted.folder is not None and (wanted.plan or wanted.form or wanted.template):
-        raise UsageError("with --folder there is no PLAN, and neither --format nor --key")
-
-
 def found_plan(wanted: PlanOptions) -> str:
     """Return the URL of the plan: one that is not here may be in the directory of -C."""
     name = wanted.plan or "-"
@@ -217,24 +337,3 @@ def found_plan(wanted: PlanOptions) -> str:
     if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
         return inside
     return name
-
-
-def described(wanted: PlanOptions, file: io.BufferedReader, origin: Plan) -> Iterable[PlannedSample]:
-    """Return the samples that the plan *file* describes: as a list if they have sources, which must be looked at."""
-    suffix = origin.name.partition("?")[0].rpartition(".")[2].lower()
-    form = wanted.form or ("tsv" if origin.name == "-" else suffix)
-    if form not in ("tsv", "csv"):
-        if wanted.template is not None:
-            raise UsageError("--key is for tables; in a recipe, names hold the keys")
-        samples = list(plan.from_recipe(tsv.text_lines(file, "\n"), origin))
-        if not samples:
-            raise SampleError("the plan is empty: it names no member", url=origin.name)
-        return samples
-    rows: Iterator[tsv.Row] = tsv.read_rows(file, form, origin.name)
-    header = next(rows, None)
-    if header is None:
-        raise SampleError("the plan is empty: a table has a header", url=origin.name)
-    columns = plan.read_header(header.cells, origin, header.line)
-    key_at = header.cells.index("__key__") if "__key__" in header.cells else None
-    found = plan.from_table(columns, rows, origin, wanted.template or KEYS, key_at)
-    return list(found) if any(column.reads for column in columns) else found

@@ -110,7 +110,8 @@ def tarshow(
     reading = Reading(source.lax, source.skip_special, ranges=ranges)
 
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
-        samples = with_fields(read_samples(urls, account, reading), wanted, account)
+        samples = read_samples(urls, account, reading)
+        samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
         return samples if contact.url is not None else choose(samples, contact, first, account)
 
     def total() -> int | None:
@@ -144,14 +145,6 @@ def check_usage(contact: Sheet, pictures: Pictures, interactive: bool) -> None:
         raise UsageError("--pictures is for terminals; leave it out with --html")
     if contact.large and contact.url is None:
         raise UsageError("--large is for a page; it needs --html FILE")
-
-
-def with_fields(samples: Iterator[Sample], wanted: cli.Fields, account: Account) -> Iterator[Sample]:
-    """Yield *samples* with the fields that are *wanted*."""
-    if not (wanted.fields or wanted.exclude):
-        return samples
-    words, dropped = select.parse_words(wanted.fields or ()), " ".join(wanted.exclude or ()).split()
-    return select.fields(samples, words, dropped, account, verbatim=wanted.verbatim)
 
 
 def choose(samples: Iterator[Sample], contact: Sheet, first: int | None, account: Account) -> Iterator[Sample]:

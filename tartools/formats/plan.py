@@ -1,16 +1,19 @@
 """Plans of tarcreate: read a table or a recipe, and say which samples to make of it.
 
-`from_table` and `from_recipe` give planned samples, `folder.from_folder` those of a folder; `build` makes them.
+`samples` gives those of a table or a recipe, `jsonl.samples` those of JSON lines, `folder.from_folder` those of a
+folder; `build` makes them.
 """
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
+from tartools.formats import tsv
 from tartools.formats.build import PlannedMember, PlannedSample, local_url, place
 from tartools.formats.tsv import titled
 from tartools.samples.sample import checked_path
@@ -50,6 +53,47 @@ class Plan(NamedTuple):
         if url.scheme == "-":
             raise self.failure(line, "a member cannot be read from stdin; write ./- for a file of that name", column)
         return local_url(path, self.base) if url.is_local else url
+
+    def cell_source(self, text: str, line: int, column: str) -> str:
+        """Return the URL that *text* names, as `source`. Raises: SampleError for a command, unless it may be run."""
+        url = self.source(text, line, column)
+        if Url(url).scheme == "pipe" and not self.allow_pipe:
+            what = f"a command in a table is not run without --allow-pipe: {shown(text)}"
+            raise self.failure(line, what, column)
+        return url
+
+
+FORMATS = ("tsv", "csv", "jsonl", "recipe")
+SUFFIXES = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
+
+
+def format_of(name: str) -> str:
+    """Return the format of the plan *name*: by its suffix; that of stdin is TSV.
+
+    >>> format_of("a.CSV"), format_of("-"), format_of("https://host/a.jsonl?sig=x.y")
+    ('csv', 'tsv', 'jsonl')
+    """
+    return "tsv" if name == "-" else SUFFIXES.get(name.partition("?")[0].rpartition(".")[2].lower(), "recipe")
+
+
+def samples(file: io.BufferedReader, form: str, plan: Plan, template: str) -> Iterable[PlannedSample]:
+    """Return the samples that *file* plans, as *form* (tsv, csv or recipe): a list, if they have sources to look at.
+
+    *template* makes keys where a table has none. Raises: SampleError, naming the line.
+    """
+    if form == "recipe":
+        found = list(from_recipe(tsv.text_lines(file, "\n"), plan))
+        if not found:
+            raise SampleError("the plan is empty: it names no member", url=plan.name)
+        return found
+    rows: Iterator[tsv.Row] = tsv.read_rows(file, form, plan.name)
+    header = next(rows, None)
+    if header is None:
+        raise SampleError("the plan is empty: a table has a header", url=plan.name)
+    columns = read_header(header.cells, plan, header.line)
+    key_at = header.cells.index("__key__") if "__key__" in header.cells else None
+    planned = from_table(columns, rows, plan, template, key_at)
+    return list(planned) if any(column.reads for column in columns) else planned
 
 
 # ---- tables ----
@@ -125,11 +169,7 @@ def from_table(
 def _cell(path: bytes, cell: str, column: PlanColumn, plan: Plan, line: int) -> PlannedMember:
     if not column.reads:
         return PlannedMember(path, _bytes(cell))
-    url = plan.source(cell, line, column.title)
-    if Url(url).scheme == "pipe" and not plan.allow_pipe:
-        what = f"a command in a table is not run without --allow-pipe: {shown(cell)}"
-        raise plan.failure(line, what, column.title)
-    return PlannedMember(path, url=url, line=line, column=column.title)
+    return PlannedMember(path, url=plan.cell_source(cell, line, column.title), line=line, column=column.title)
 
 
 # ---- recipes ----

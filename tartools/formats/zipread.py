@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from tartools import tar
 from tartools.errors import SampleError, TarFormatError, TruncatedError
+from tartools.formats.build import kept
 from tartools.samples.values import checked_key
-from tartools.storage.scratch import scratch_file
 from tartools.tar import Member
 
 CENTRAL = struct.Struct("<4s4x4H3L5H2L")  # without what made it and what it needs; then name, extra fields, comment
@@ -33,7 +33,6 @@ STORED, DEFLATED = 0, 8
 UNIX, REGULAR = (3, 19), 8  # systems that made a file: Unix, macOS; kind of a regular file
 METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "zstd", 95: "xz", 98: "PPMd"}
 READ = 1 << 18  # bytes
-LARGE = 16 << 20  # bytes; larger payloads go to a scratch file
 
 
 class Entry(NamedTuple):
@@ -261,13 +260,5 @@ class Directory:
 
         Holds: its payload, above 16 MiB in a scratch file. Raises: TarFormatError, StorageError.
         """
-        held, scratch = bytearray(), None
-        for chunk in self.chunks(file, entry):
-            held += chunk
-            if scratch is None and len(held) > LARGE:
-                scratch = scratch_file()
-            if scratch is not None:
-                tar.write_all(scratch, held)
-                held.clear()
-        source = held if scratch is None else scratch
+        source = kept(self.chunks(file, entry))
         return Member(entry.path, source, 0, 0, entry.size, tar.encode_header(entry.path, entry.size))

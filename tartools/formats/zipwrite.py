@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tartools.errors import SampleError, StorageError
+from tartools.formats.neighbours import distinct
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage.scratch import reread, scratch_file
@@ -33,16 +34,8 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
     held: Any = _Held(sink)
     method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
     archive = zipfile.ZipFile(held, "w", method)  # not closed after an error: no end then
-    last: bytes | None = None
     try:
-        for sample in samples:
-            if sample.raw_key == last and sample.grouped:
-                raise SampleError(
-                    f"two samples with the key {sample.key!r} side by side, which readers would take for one: "
-                    "--rekey of tarcat gives new keys, tarsort joins them",
-                    url=sample.shard,
-                )
-            last = sample.raw_key if sample.grouped else None
+        for sample in distinct(samples):
             for member in sample.members:
                 _write(archive, member, sample)
                 held.flush_member()

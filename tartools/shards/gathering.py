@@ -7,11 +7,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import TypeVar
 
+from tartools import storage
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.shards.reading import Reading, check_shards, one_by_one, shard_batches
 
 WORKERS = 4  # by default; more would wait for this process, which gathers what they make
+MUCH = 256 << 20  # bytes; a shard above this may be worth an import before workers start
 SMALL = 64 << 20  # bytes of input; it takes longer to start workers than to read less
 
 Result = TypeVar("Result")
@@ -45,7 +47,18 @@ def gather(
         return _in_this_process(urls, account, reading, work, collect)
     from tartools.shards import workers
 
+    if urls and (storage.plain_size(urls[0]) or 0) > MUCH:
+        _prepare(urls[0])
     return workers.gather(urls, account, reading, work, collect, workers.Sharing(most, remote, plain))
+
+
+def _prepare(url: str) -> None:
+    """Import numpy, so that not each worker does, if the shard *url* is of small members."""
+    with closing(storage.open_read(url)) as stream:
+        if stream.file is not None:
+            from tartools.tar.runs import prepare
+
+            prepare(stream.file)
 
 
 def _in_this_process(

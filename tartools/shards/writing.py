@@ -88,7 +88,7 @@ class ShardWriter:
     def __init__(self, destination: Destination) -> None:
         url = self.url = destination.url
         if compression.is_table_name(url):
-            raise UsageError(f"{NO_LIST}; name a shard, such as .tar", url=url)
+            raise UsageError(f"{NO_LIST}; name a shard, such as .tar, or use tar2parquet", url=url)
         codec = compression.codec_for(url, destination.gzip)
         compressor = codec.compressor() if codec else None
         self._output = storage.open_write(url, destination.force)

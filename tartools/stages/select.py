@@ -100,6 +100,24 @@ def fields(
         raise SampleError(f"no sample had the field {missing}{blanks(missing)}; the fields were: {field_list(seen)}")
 
 
+def by_specs(
+    samples: Iterator[Sample],
+    specs: Sequence[str] | None,
+    excluded: Sequence[str] | None,
+    account: Account,
+    *,
+    verbatim: bool = False,
+) -> Iterator[Sample]:
+    """Return *samples* with the members that *specs* select and *excluded* does not name, as `fields` does.
+
+    Both are words separated by blanks; without any, all members stay. Raises: UsageError for a bad word.
+    """
+    if not (specs or excluded):
+        return samples
+    words, dropped = parse_words(specs or ()), " ".join(excluded or ()).split()
+    return fields(samples, words, dropped, account, verbatim=verbatim)
+
+
 def _chosen(
     sample: Sample,
     named: list[tuple[str, Member]],

@@ -10,8 +10,9 @@ from itertools import repeat
 from typing import Any
 
 from tartools.storage.streams import check_unchanged
-from tartools.tables.headers import NAME, SIZE, SIZE_END, octal, plain
+from tartools.tables.headers import NAME, sizes_of
 from tartools.tar import BLOCK
+from tartools.tar.runs import plain
 
 LONGEST = 32  # bytes of the name of a field
 DOT, SLASH = ord("."), ord("/")
@@ -114,7 +115,7 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
     rounds: list[tuple[Any, Any, Any, Any]] = []  # of the first members, of the second ones, ...
     while len(at):
         headers = headers_at(who, at)
-        size = None if headers is None else octal(headers, SIZE, SIZE_END)
+        size = None if headers is None else sizes_of(headers)
         if size is None:
             return None
         rounds.append((headers, who, at, size))
@@ -127,7 +128,8 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
         else:
             break
     headers = np.concatenate([one[0] for one in rounds]) if len(rounds) > 1 else rounds[0][0]
-    named = _named(headers[:, :NAME], np.concatenate([one[1] for one in rounds]), count) if plain(headers) else None
+    who = np.concatenate([one[1] for one in rounds])
+    named = _named(headers[:, :NAME], who, count) if plain(headers).all() else None
     if named is None:
         return None
     names, keys, fields = named

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tartools.tar import BLOCK
+from tartools.tar.runs import plain, sizes_in
 
-NAME, SIZE, SIZE_END, CHKSUM, CHKSUM_END, KIND, PREFIX = 100, 124, 135, 148, 154, 156, 345  # bytes of a header
-LANES = 0x00FF00FF00FF00FF  # every other byte of eight
+NAME = 100  # bytes
 
 
 def sound(data: bytes | bytearray, starts: Any, keys: list[bytes]) -> bool:
@@ -45,38 +45,13 @@ def sound(data: bytes | bytearray, starts: Any, keys: list[bytes]) -> bool:
 
 def plain_sizes(headers: Any) -> Any:
     """Return the sizes of payloads in *headers*; None unless all are of regular files, with right checksums."""
-    return octal(headers, SIZE, SIZE_END) if plain(headers) else None
+    return sizes_of(headers) if plain(headers).all() else None
 
 
-def plain(headers: Any) -> bool:
-    """Tell whether all *headers* are of regular files with short names, and have right checksums."""
-    import numpy as np
-
-    checks = octal(headers, CHKSUM, CHKSUM_END)
-    if checks is None:
-        return False
-    kinds = headers[:, KIND]
-    if ((kinds != ord("0")) & (kinds != 0)).any() or headers[:, PREFIX].any():
-        return False
-    words = headers.view(np.uint64)
-    odd = words >> 8
-    odd &= LANES
-    odd += words & LANES  # at most 64 * 2 * 255 in each of four lanes, of a header
-    lanes = odd.sum(axis=1)
-    sums = (lanes & 0xFFFF) + ((lanes >> 16) & 0xFFFF) + ((lanes >> 32) & 0xFFFF) + (lanes >> 48)
-    field = headers[:, CHKSUM : CHKSUM + 8].sum(axis=1, dtype=np.uint64)
-    return bool((sums - field + 8 * 0x20 == checks).all())
-
-
-def octal(headers: Any, begin: int, end: int) -> Any:
-    """Return the octal numbers in bytes *begin* to *end* of *headers*; None if one has other characters, or no end."""
-    import numpy as np
-
-    digits = headers[:, begin:end] - ord("0")  # what is less wraps around
-    after = headers[:, end]
-    if (digits > 7).any() or ((after != 0) & (after != ord(" "))).any():
-        return None
-    return digits.astype(np.int64) @ (8 ** np.arange(end - begin - 1, -1, -1, dtype=np.int64))
+def sizes_of(headers: Any) -> Any:
+    """Return the sizes of payloads in *headers*; None unless all have one in octal digits."""
+    sizes, right = sizes_in(headers)
+    return sizes if right.all() else None
 
 
 def named(found: Any, names: Any, inside: Any, lengths: Any) -> bool:

@@ -5,15 +5,13 @@ Rows travel in blocks of bytes, from the process that reads a shard to the one t
 
 from __future__ import annotations
 
-import io
 import marshal
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
 
-from tartools.errors import SampleError
-from tartools.samples.sample import Batch, Sample, field_name
-from tartools.tar import ContiguousGroups, Member, split_path
+from tartools.samples.places import begin_of, payloads_of
+from tartools.samples.sample import Batch, Sample
+from tartools.tar import ContiguousGroups, split_path
 from tartools.tar.member import Chunk
 
 BLOCK = 1 << 13  # rows
@@ -57,7 +55,7 @@ class Block:
         groups = batch.groups
         if groups is None or groups.members is None or not self._add_alike(groups):
             for number, sample in enumerate(batch):
-                self.add_sample(sample, self._begin(sample, sample.members, batch, number))
+                self.add_sample(sample, begin_of(sample, batch, number))
 
     def add_facts(self, found: Iterable[Mapping[Fact, object]], first: int) -> None:
         """Add what was *found* of samples number *first* and on; what is not found of a sample is null."""
@@ -105,10 +103,7 @@ class Block:
     def add_sample(self, sample: Sample, begin: int) -> None:
         """Add *sample*, which is in the shard from byte *begin* on."""
         seen: set[bytes] = set()
-        position = begin
-        for member in sample.members:
-            data = position + (member.data - member.start if member.head is None else len(member.head))
-            position += member.stored
+        for member, data in payloads_of(sample, begin):
             field = split_path(member.path)[1]
             if field and field not in seen:
                 offsets, sizes = self._columns(field)
@@ -119,25 +114,7 @@ class Block:
             seen.add(field)
         self.keys.append(sample.raw_key)
         self.begins.append(begin)
-        self.ends.append(position)
-
-    @staticmethod
-    def _begin(sample: Sample, members: tuple[Member, ...], batch: Batch, number: int) -> int:
-        """Return the byte of the shard at which *sample* begins."""
-        if batch.groups is not None:
-            source = batch.groups.source
-            return batch.groups.starts[number] + (source.base if isinstance(source, Chunk) else 0)
-        if batch.offset is not None:
-            return batch.offset
-        source = members[0].source
-        together = all(a.source is b.source and a.end == b.start for a, b in pairwise(members))
-        if together and isinstance(source, io.FileIO) and not source.writable():
-            return members[0].start
-        raise SampleError(
-            f"sample {sample.key!r}, with {field_name(members[0])!r}, is not in one piece with its own headers, so a "
-            "table can't say where it is; tarcat makes a copy that a table can list",
-            url=sample.shard,
-        )
+        self.ends.append(begin + sum(member.stored for member in sample.members))
 
 
 def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:

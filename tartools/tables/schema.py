@@ -6,14 +6,12 @@ Everything that reading relies on is a column, because SQL engines drop the meta
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from tartools.errors import StorageError
 from tartools.storage.url import Url
 from tartools.tar import compression
+from tartools.tar.runs import one_thread
 
 SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
 BEGIN, END, MEMBERS = "__begin__", "__end__", "__members__"
@@ -33,7 +31,7 @@ def check_installed() -> None:
 def arrow() -> Any:
     """Return pyarrow, with `pyarrow.parquet` imported. Raises: StorageError that says how to install it."""
     try:
-        with _one_thread():
+        with one_thread():
             import pyarrow
             import pyarrow.parquet
     except ImportError as error:
@@ -41,24 +39,8 @@ def arrow() -> Any:
     return pyarrow
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Have numpy, in a command, import without threads for products of matrices: it takes 50 ms less.
-
-    In a program that only uses tartools they are left alone, and processes that a command starts have theirs.
-    """
-    if "numpy" in sys.modules or "tartools.cli" not in sys.modules or "OPENBLAS_NUM_THREADS" in os.environ:
-        yield
-        return
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["OPENBLAS_NUM_THREADS"]
-
-
 def _missing() -> StorageError:
-    return StorageError("tables need pyarrow: pip install 'tartools[table]'")
+    return StorageError("Parquet files need pyarrow: pip install 'tartools[table]'")
 
 
 def raw(column: Any) -> Any:

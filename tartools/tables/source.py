@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from base64 import b64decode
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,13 +17,32 @@ ROWS = 1 << 13  # read from a table at a time
 
 
 class Source:
-    """The table *url*, opened. `names` are its columns, `rows` is how many it has, `parquet` is pyarrow's file."""
+    """The table *url*, opened. `names` are its columns, `rows` is how many it has, `parquet` is pyarrow's file.
 
-    def __init__(self, url: str, parquet: Any) -> None:
+    *what* it is, a "table" or another word, is for messages.
+    """
+
+    def __init__(self, url: str, parquet: Any, what: str) -> None:
         self.url = url
         self.parquet = parquet
+        self._what = what
         self.names: list[str] = parquet.schema_arrow.names
         self.rows: int = parquet.metadata.num_rows
+
+    def check_names(self) -> None:
+        """Raise TarFormatError if the names of columns are not those of the copy of the schema that Arrow adds.
+
+        Names have no checksum, and with a changed one a file is sound by its format.
+        """
+        with _arrow_errors(self.url, self._what):
+            about = (self.parquet.metadata.metadata or {}).get(b"ARROW:schema")
+            if about is None:
+                return
+            pa = schema.arrow()
+            copy = pa.ipc.read_schema(pa.py_buffer(b64decode(about)))
+            same = _names(copy) == _names(self.parquet.schema_arrow)
+        if not same:
+            raise TarFormatError(f"this {self._what} is damaged: it has two names for one column", url=self.url)
 
     @cached_property
     def fields(self) -> list[str] | None:
@@ -50,7 +70,7 @@ class Source:
         Holds: a row group of these columns. Raises: TarFormatError if the table is damaged.
         """
         wanted = [name for name in columns if name in self.names]
-        with _arrow_errors(self.url):
+        with _arrow_errors(self.url, self._what):
             for batch in self.parquet.iter_batches(most, columns=wanted, row_groups=groups, use_threads=False):
                 if len(batch):
                     batch.validate(full=True)  # a damaged table may have text and numbers that crash who uses them
@@ -67,10 +87,16 @@ class Source:
 
     def read(self, columns: Sequence[str] | None) -> Any:
         """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError."""
-        with _arrow_errors(self.url):
+        with _arrow_errors(self.url, self._what):
             found = self.parquet.read(columns=columns)
             found.validate(full=True)
             return found
+
+
+def _names(fields: Any) -> list[Any]:
+    """Return the names of *fields*, each with those in it if it is a struct."""
+    is_struct = schema.arrow().types.is_struct
+    return [(each.name, _names(each.type) if is_struct(each.type) else []) for each in fields]
 
 
 @contextmanager
@@ -84,38 +110,44 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
         if lacking:
             raise TarFormatError(
                 f"this Parquet file is no table of samples: it has no column {lacking[0]} "
-                "(tarindex makes a table; tarcreate makes samples of a TSV or CSV table)",
+                "(tarcreate --parquet makes samples of its rows; tarindex makes a table of shards)",
                 url=url,
             )
         yield found
 
 
 @contextmanager
-def opened_any(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
-    """Give the Parquet file *url*, whether it lists samples or not, as `opened` does."""
+def opened_any(
+    url: str, file: io.BufferedReader | None = None, what: str = "table", buffer: int = 0
+) -> Iterator[Source]:
+    """Give the Parquet file *url*, whether it lists samples or not, as `opened` does. Messages say *what* it is.
+
+    With *buffer*, a column is read in pieces of so many bytes, not all of a row group at once.
+    """
     from tartools.storage import files  # and what servers need
 
     pa = schema.arrow()
     with file or files.reading(url) as seekable:
-        with _arrow_errors(url):
+        with _arrow_errors(url, what):
             parquet = pa.parquet.ParquetFile(
                 seekable,
+                buffer_size=buffer,
                 pre_buffer=False,  # threads that read end the process badly
                 page_checksum_verification=True,
             )
         with parquet:
-            yield Source(url, parquet)
+            yield Source(url, parquet, what)
 
 
 @contextmanager
-def _arrow_errors(url: str) -> Iterator[None]:
-    """Turn what pyarrow raises for a damaged table into a TarFormatError."""
+def _arrow_errors(url: str, what: str) -> Iterator[None]:
+    """Turn what pyarrow raises for a damaged file, a *what*, into a TarFormatError."""
     pa = schema.arrow()
     try:
         yield
     except (pa.ArrowException, EOFError, UnicodeDecodeError) as error:
-        raise TarFormatError(f"this table is damaged: {str(error).splitlines()[0]}", url=url) from error
+        raise TarFormatError(f"this {what} is damaged: {str(error).splitlines()[0]}", url=url) from error
     except OSError as error:
         if error.errno is not None:
             raise
-        raise TarFormatError(f"this table is damaged: {str(error).splitlines()[0]}", url=url) from error
+        raise TarFormatError(f"this {what} is damaged: {str(error).splitlines()[0]}", url=url) from error

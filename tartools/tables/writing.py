@@ -33,8 +33,11 @@ class RowBatch:
         return int(self._ends[first:].searchsorted(before + room, "right"))
 
 
-class _File:
-    """What pyarrow writes to: *sink*, until it is `closed`, and the count of bytes `written`."""
+class SinkFile:
+    """What pyarrow writes to: *sink*, until it is `closed`, and the count of bytes `written`.
+
+    After a failure it is closed first: pyarrow writes the end of a file whenever its writer is dropped.
+    """
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -42,15 +45,17 @@ class _File:
         self.written = 0
 
     def write(self, data: bytes) -> int:
+        """Add *data*."""
         if not self.closed:
             self._sink.write(data)
             self.written += len(data)
         return len(data)
 
     def flush(self) -> None:
-        pass
+        """Do nothing: nothing is held here."""
 
     def close(self) -> None:
+        """Drop what is written from now on."""
         self.closed = True
 
 
@@ -76,7 +81,7 @@ class TableWriter:
         whole = unified.table_schema(columns)
         values = [name for name in whole.names if not name.startswith("__")]
         self._output = storage.open_write(url, force)
-        self._file = _File(self._output.sink)
+        self._file = SinkFile(self._output.sink)
         try:
             self._parquet = pa.parquet.ParquetWriter(
                 pa.PythonFile(self._file, "w"),
@@ -132,5 +137,5 @@ class TableWriter:
 
     def abort(self, *, flush: bool = True) -> None:
         """Drop the table: no file appears."""
-        self._file.close()  # for pyarrow writes the end of a table whenever its writer is dropped
+        self._file.close()
         self._output.abort()

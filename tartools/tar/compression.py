@@ -94,7 +94,7 @@ def decompressed(stream: Stream, url: str) -> Stream:
     codec = codec_of(head)
     if codec is None and head.startswith(PARQUET):
         return Refused(_parquet(url, stream))
-    return stream if codec is None else _Decompressed(stream, codec, url)
+    return stream if codec is None else Decompressed(stream, codec, url)
 
 
 def _parquet(url: str, stream: Stream) -> ParquetError:
@@ -129,6 +129,15 @@ def head_of(file: io.FileIO, start: int = 0) -> bytes:
     return os.pread(file.fileno(), MAGIC, start)
 
 
+def first_bytes(stream: Stream, count: int) -> bytes:
+    """Return the next *count* bytes of *stream*; fewer at its end."""
+    head = bytearray(count)
+    have = 0
+    while have < count and (more := stream.readinto(memoryview(head)[have:])):
+        have += more
+    return bytes(head[:have])
+
+
 class _Unrecognized:
     """A stream that cannot be looked into before it is read: its first read recognizes the codec."""
 
@@ -147,18 +156,14 @@ class _Unrecognized:
 
     def _recognize(self) -> Stream:
         """Read as many bytes as the longest magic number has; return the stream, with them before the rest."""
-        head = bytearray(MAGIC)
-        have = 0
-        while have < MAGIC and (count := self._stream.readinto(memoryview(head)[have:])):
-            have += count
-        first = bytes(head[:have])
-        codec, whole = codec_of(first), _Pushed(self._stream, first)
+        first = first_bytes(self._stream, MAGIC)
+        codec, whole = codec_of(first), Pushed(self._stream, first)
         if first.startswith(PARQUET):
             raise _parquet(self._url, whole)
-        return whole if codec is None else _Decompressed(whole, codec, self._url)
+        return whole if codec is None else Decompressed(whole, codec, self._url)
 
 
-class _Pushed:
+class Pushed:
     """A stream with its first bytes, which were already read, put back."""
 
     file: io.FileIO | None = None
@@ -169,6 +174,7 @@ class _Pushed:
         self._head = head
 
     def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end."""
         if self._head:
             count = min(len(view), len(self._head))
             view[:count], self._head = self._head[:count], self._head[count:]
@@ -176,7 +182,7 @@ class _Pushed:
         return self._stream.readinto(view)
 
 
-class _Decompressed:
+class Decompressed:
     """A stream decompressed: one compressed stream or several, one after the other.
 
     The bytes it returns before it raises do not depend on the size of the reader's buffer.
@@ -198,6 +204,7 @@ class _Decompressed:
         self._output = memoryview(b"")  # decompressed, not yet returned
 
     def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` decompressed bytes; 0 at the end. Raises: see `decompressed`."""
         output = self._output or self._decompress()
         count = min(len(view), len(output))
         view[:count] = output[:count]

@@ -9,6 +9,7 @@ copied, so that groups stay contiguous.
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Iterator
 
 from tartools.errors import TarFormatError, TruncatedError
@@ -21,6 +22,9 @@ from tartools.tar.member import Member
 from tartools.tar.window import Window
 
 ZEROS = bytes(BLOCK)
+SOME = 200  # groups that are parsed before runs are looked for
+MANY = 40_000  # groups; to parse them takes about as long as to import numpy
+TRIES = 4  # to find a run in a window
 
 
 def read_members(
@@ -54,6 +58,7 @@ def read_members(
     reader = _Reader(stream, url, scratch, ranges, listed, begin, until)
     while True:
         failure = reader.parse()
+        reader.note_groups()
         yield from reader.groups.taken(reader.position)
         if failure is not None:
             raise failure
@@ -75,6 +80,8 @@ class _Reader(Window):
     # another Python function, and each access to an attribute instead of a local variable, would be measurable.
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
+        if self.takes_runs and not self.globals and not self.groups.scattered:
+            self._take_run()
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
         unpack, expected, sizes = FAST.unpack_from, EXPECTED_SUMS, SIZES
         source, shift, available = groups.source, groups.shift, self.available()
@@ -132,6 +139,23 @@ class _Reader(Window):
                 position = self.position
         self.need, self.waiting = BLOCK, "a header"
         return None
+
+    def _take_run(self) -> None:
+        """Parse what is plain by numpy; do not try again after several times in vain."""
+        from tartools.tar import runs
+
+        if self.filled - self.position >= runs.FEW * BLOCK:
+            self.failed = 0 if runs.take_run(self) else self.failed + 1
+            self.takes_runs = self.failed < TRIES
+
+    def note_groups(self) -> None:
+        """Count the groups that were found; decide whether numpy is to look for runs."""
+        self.seen += len(self.groups.keys)
+        if self.failed or self.takes_runs or self.seen < SOME:
+            return
+        done = self.buffer.base + self.position
+        more = self.seen * (self.size - done) // done if self.size else self.seen
+        self.takes_runs = "numpy" in sys.modules or (self.seen > MANY and more > MANY)
 
     def sound_end(self, lax: bool) -> bool:
         """Return, at the end of the stream, whether it ended with an end of archive.

@@ -51,6 +51,9 @@ class Window:
         self.ended = False  # the last thing parsed was an end of archive
         self.globals: Records = {}
         self.reach = READ  # bytes of the next read
+        self.seen = 0  # groups
+        self.takes_runs = False  # of plain headers, by numpy
+        self.failed = 0  # times in a row that there was no run
         self.groups = Grouper(scratch, listed)
         # no larger than the file: large buffers cost time
         self._begin_buffer(Chunk(BUFFER if stream.file is None else min(BUFFER, self.size + BLOCK), stream, begin))

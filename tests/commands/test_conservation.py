@@ -118,7 +118,11 @@ ACCOUNTS = {
     "tarpcat": ["tarpcat", "--slice", "2:9:2"],
     "tarpcat --unordered": ["tarpcat", "--unordered", "-x", "jpg"],
     "tar2tsv": ["tar2tsv", "-f", "cls"],
+    "tar2jsonl": ["tar2jsonl", "-f", "jpg"],
+    "tar2tfrecord": ["tar2tfrecord", "-f", "jpg"],
     "tar2zip": ["tar2zip"],
+    "tar2parquet": ["tar2parquet"],
+    "tar2parquet -f": ["tar2parquet", "-f", "cls"],
     "tarshow": ["tarshow", "-c", "2"],
     "tarfirst": ["tarfirst", "-i", "3"],
 }

@@ -60,7 +60,10 @@ CASES = {
     "tarfilter": Case(("--hash", "0:0.5", "--rest", "rest.tar"), 1),
     "tarjoin": Case(("--left", "--with", str(Path(__file__).with_name("rows.tsv"))), 7),
     "tarmix": Case(("--stop", "all", "1"), 7),
+    "tar2jsonl": Case((), 1),
+    "tar2tfrecord": Case((), 1),
     "tar2zip": Case((), 1),
+    "tar2parquet": Case((), 7),
     "tarfirst": Case(("-k", "nope"), 1, ()),
     "tardedup": Case(("--rest", "rest.tar"), 1),
 }

@@ -342,5 +342,5 @@ def test_without_pyarrow(line: list[str], run: Run, tmp_path: Path) -> None:
         [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"{name}: tables need pyarrow: pip install 'tartools[table]'\n"
+    assert done.stderr == f"{name}: Parquet files need pyarrow: pip install 'tartools[table]'\n"
     assert not (tmp_path / "u.parquet").exists()

@@ -1,0 +1,33 @@
+# Made by python -m tartools.commands._manual.
+function __tartools_fields
+    for file in (commandline -opc)[2..]
+        set file (string replace -r -- '^~/' "$HOME/" $file)
+        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
+        set -l names
+        if head -c 4 "$file" 2>/dev/null | grep -q PAR1
+            set names (env tartools completion table "$file" 2>/dev/null |
+        sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p')
+        else
+            set names (tar -tf "$file" 2>/dev/null | head -n 200 |
+        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u)
+        end
+        test -n "$names"; or continue  # no archive
+        printf '%s\n' $names
+        return
+    end
+end
+complete -c tar2jsonl -s f -l fields -x -a '(__tartools_fields)' -d 'Fields to keep, in quotes: \'jpg cls\'. \'a;b\' takes the first that exists, \'new=old\' renames.'
+complete -c tar2jsonl -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields to drop, in quotes: \'json txt\'.'
+complete -c tar2jsonl -l verbatim -d 'Match field names by exact case.'
+complete -c tar2jsonl -l refer -x -a '(__tartools_fields)' -d 'Write where the payloads of these fields are: \'jpg png\'.'
+complete -c tar2jsonl -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
+complete -c tar2jsonl -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
+complete -c tar2jsonl -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
+complete -c tar2jsonl -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
+complete -c tar2jsonl -l lax -d 'Accept shards without an end-of-archive block.'
+complete -c tar2jsonl -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
+complete -c tar2jsonl -l progress -d 'Show progress even if stderr is not a terminal.'
+complete -c tar2jsonl -s q -l quiet -d 'Show neither progress nor warnings.'
+complete -c tar2jsonl -s v -l verbose -d 'Print one line of totals on stderr at the end.'
+complete -c tar2jsonl -l version -d 'Show the version and exit.'
+complete -c tar2jsonl -s h -l help -d 'Show this help and exit.'

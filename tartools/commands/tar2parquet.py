@@ -1,0 +1,77 @@
+r"""Write samples to a Parquet file, payloads included.
+
+Reads the samples of each SHARD, or those that a table lists, and writes a row for each: the key as __key__, and a
+column for each field. pandas, Polars, DuckDB and Hugging Face's `datasets` read such a file; load_dataset("parquet",
+data_files="train.parquet") gives pictures as pictures. tarcreate --parquet makes samples of it again. (A table, which
+tarindex makes, is a Parquet file too, but only says where samples are.)
+
+The last part of a field's name says what its column is. Pictures (bmp gif jpeg jpg png ppm tif tiff webp) and sounds
+(flac mp3 ogg wav) are structs of `bytes` and `path`, which `datasets` calls Image and Audio; the path is the name of
+the member. Text (caption cls csv html id index json label md text tsv txt xml yaml) is a string, and has to
+be UTF-8. Everything else is bytes. --binary makes columns of plain bytes, also of pictures and text. A payload is
+stored as it is, with its final newline. A sample that lacks a field has null.
+
+-f names the columns: FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD. A column with a new name is
+called and read as that name says, if that says what it is; else as the field says, so 'image=jpg;png' has pictures.
+Without -f there is a column for each field that samples of the first row group have; a field that only comes later is
+an error. Columns are in the order of -f, else in that of the members. Samples without any of the fields are left out.
+
+A row group has 32 MiB of payloads, or 65,536 rows. Pages have checksums. Text and bytes are compressed by zstd,
+pictures and sounds are not. The same samples give the same bytes (with one version of pyarrow).
+
+Examples:
+  Make a Parquet file from shards:
+    tar2parquet 'train-*.tar' -o train-00000.parquet
+  Name pictures and labels as many data sets on Hugging Face do:
+    tar2parquet -f 'image=jpg;png label=cls' train.tar -o train.parquet
+  Make one file of each shard, four at a time:
+    tarjob -p 4 -s '{000..147}' -- tar2parquet train-{}.tar -o train-{}.parquet
+"""
+
+import os
+from typing import Annotated
+
+from tartools import cli, storage
+from tartools.cli import Option
+from tartools.errors import UsageError
+from tartools.samples.account import Account
+from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.stages import select
+from tartools.storage.names.expand import expand
+
+
+class ParquetOutput(cli.Group):
+    """The Parquet file to write."""
+
+    url: cli.Url = "-"
+    force: cli.Force = False
+    binary: Annotated[
+        list[str] | None,
+        Option("--binary", metavar="NAMES", help="Columns to store as plain bytes, in quotes: 'jpg txt'."),
+    ] = None
+
+
+@cli.command(__doc__)
+def tar2parquet(account: Account, source: cli.Inputs, chosen: cli.Fields, output: ParquetOutput) -> None:
+    """Run the command."""
+    from tartools.formats.parquetwrite import Layout, write_parquet
+    from tartools.tables import schema
+
+    words = select.parse_words(chosen.fields or ())
+    if chosen.fields is not None and not words:
+        raise UsageError("-f names no field")
+    layout = Layout(
+        [(word.choices, word.new) for word in words] or None,
+        " ".join(chosen.exclude or ()).split(),
+        " ".join(output.binary or ()).split(),
+        chosen.verbatim,
+    )
+    urls = expand(*source.named)
+    schema.check_installed()
+    storage.check_output(output.url, output.force, urls)
+    if output.url == "-" and os.isatty(1):
+        raise UsageError("stdout is a terminal, which cannot show a Parquet file: use -o FILE, > FILE or a pipe")
+    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
+    with closing_upstream(samples), storage.writing(output.url, output.force) as sink:
+        write_parquet(samples, sink, account, layout)
+        account.check()

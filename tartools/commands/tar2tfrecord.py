@@ -1,0 +1,51 @@
+r"""Write samples to a TFRecord file.
+
+Writes one tf.train.Example per sample, with a feature for each field, and __key__ for the key; each is a list of one
+value of bytes, the payload as it is. tf.data.TFRecordDataset and tf.io.parse_single_example read that, and so does
+tarcreate --tfrecord, which gives back keys, fields and payloads byte for byte; its members are in the order of their
+names. TensorFlow is not needed, but protobuf and google-crc32c: pip install 'tartools[tfrecord]'.
+
+-f chooses fields and gives them the names that a program expects: 'image/encoded=jpg image/class/label=cls'. Payloads
+stay bytes: a class is the text of its number. The same samples give the same bytes. A field called __key__, two fields
+of one name, names that are not UTF-8, and samples above 2 GiB are errors. A sample is held in memory three times.
+
+Examples:
+  Make a TFRecord file from shards:
+    tar2tfrecord 'train-*.tar' -o train.tfrecord
+  Make one with two features, called as TensorFlow's examples do:
+    tar2tfrecord -f 'image/encoded=jpg image/class/label=cls' train.tar -o train.tfrecord
+  Make ten files of the shards, four at a time:
+    tarjob -p 4 -s '{0..9}' -- tar2tfrecord train-{}.tar -o train-{}.tfrecord
+"""
+
+import os
+
+from tartools import cli, storage
+from tartools.errors import UsageError
+from tartools.samples.account import Account
+from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.storage.names.expand import expand
+
+
+@cli.command(__doc__)
+def tar2tfrecord(
+    account: Account, source: cli.Inputs, wanted: cli.Fields, url: cli.Url = "-", force: cli.Force = False
+) -> None:
+    """Run the command."""
+    from tartools.formats import tfrecordmessage, tfrecordwrite, tsv
+    from tartools.samples.payloads import ChosenColumns
+    from tartools.stages import select
+
+    tfrecordmessage.check_installed()
+    urls = expand(*source.named)
+    storage.check_output(url, force, urls)
+    if url == "-" and os.isatty(1):
+        raise UsageError("stdout is a terminal, which cannot show a TFRecord file: use -o FILE, > FILE or a pipe")
+    words = [(word.choices, word.new) for word in select.parse_words(wanted.fields or ())] or None
+    chosen = ChosenColumns(words, (), str if wanted.verbatim or words is None else str.lower, hidden=False)
+    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
+    if wanted.exclude:
+        samples = select.fields(samples, (), " ".join(wanted.exclude).split(), account, verbatim=wanted.verbatim)
+    with closing_upstream(samples), storage.writing(url, force) as sink:
+        tsv.write_lines(tfrecordwrite.records(samples, account, chosen), sink)
+        account.check()

@@ -1,0 +1,199 @@
+"""Parquet files that hold payloads to samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from tartools import storage, tar
+from tartools.errors import SampleError, TarFormatError
+from tartools.samples.account import Account, FirstKeys
+from tartools.samples.payloads import ChosenColumns
+from tartools.samples.sample import Sample, checked_path
+from tartools.samples.values import as_text, blanks, checked_key, field_list
+from tartools.storage import files
+from tartools.tables import schema
+from tartools.tables.columns import plain
+from tartools.tables.source import NEEDED, Source, opened_any
+from tartools.tar import split_path
+
+Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
+
+KEY = schema.KEY
+WHAT = "Parquet file"
+HELD, MOST_ROWS = 4 << 20, 1 << 12  # bytes and rows of a batch, by the average of its row group
+BUFFER, FAR = 1 << 20, 4 << 20  # bytes of a column that are read at once; from servers, where each is a request
+
+
+def samples(urls: Iterable[str], account: Account, words: Words | None, template: str) -> Iterator[Sample]:
+    """Yield a sample for each row of Parquet files, file by file. Members are new: mode 0644, owner and time 0.
+
+    A column is a field, in the order of the columns, or of *words* if they are given. Null is no field. `__key__`, or
+    the column that a word gives this name, has the keys; without it *template* makes them of the numbers of rows, over
+    all files. Other names between two pairs of underscores are no fields, unless *words* have them. A row without any
+    field that *words* choose is left out; without words it is an error.
+
+    Holds: a batch of 4 MiB, or a row; a page of each column.
+    Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
+    """
+    index = 0
+    for url in urls:
+        with opened_any(url, files.seekable(url), WHAT, FAR if storage.is_far(url) else BUFFER) as table:
+            rows = _Rows(table, words)
+            keys = FirstKeys(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
+            for sample in rows.samples(template, index):
+                account.bytes_in += sum(member.size for member in sample.members)
+                account.samples_in += 1
+                index += 1
+                if words is not None and not sample.members:
+                    account.left_out += 1
+                    continue
+                if keys.left:
+                    keys.add([sample.raw_key])
+                yield sample
+        account.shards_done += 1
+
+
+class _Rows:
+    """The rows of the Parquet file *table*. Raises: SampleError if its columns are not those that are wanted."""
+
+    def __init__(self, table: Source, words: Words | None) -> None:
+        self._table = table
+        self._all = words is None
+        names = table.names
+        table.check_names()
+        self._check(set(NEEDED) <= set(names), "is a table that lists samples of shards: tarcat reads it")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        self._check(twice is not None, f"has two columns {twice!r}")
+        places = {name: place for place, name in enumerate(names)}
+        try:
+            self._key = self._key_column(places, words)
+            self._fields = self._field_columns(places, words)
+        except SampleError as error:
+            raise SampleError(error.message, url=table.url) from None
+        self._check(not self._fields, f"has no column for a field; its columns are: {field_list(names)}")
+
+    def _check(self, wrong: bool, what: str) -> None:
+        if wrong:
+            raise SampleError(f"this {WHAT} {what}", url=self._table.url)
+
+    @staticmethod
+    def _key_column(places: dict[str, int], words: Words | None) -> str | None:
+        """Return the column that has the keys, if there is one."""
+        named = [(choices, new) for choices, new in words or () if (new or choices[0]) == KEY]
+        if not named:
+            return KEY if KEY in places else None
+        chosen = ChosenColumns(named, (), str.lower)
+        _check_words(chosen, places)
+        return list(places)[chosen.of(places)[0][0]]
+
+    @staticmethod
+    def _field_columns(places: dict[str, int], words: Words | None) -> list[tuple[str, bytes]]:
+        """Return the columns that are fields, with what stands behind the key in the path of a member."""
+        names = list(places)
+        if words is None:
+            hidden = [name for name in names if name.startswith("__") and name.endswith("__")]
+            chosen = ChosenColumns(None, hidden, str, hidden=False)
+        else:
+            chosen = ChosenColumns([word for word in words if (word[1] or word[0][0]) != KEY], (), str.lower)
+            _check_words(chosen, places)
+        found = []
+        for place, field in chosen.of(places):
+            try:
+                found.append((names[place], checked_path("k", field or "/")[1:]))
+            except SampleError:
+                raise SampleError(
+                    f"the column {field!r} can't be a field: -f names the columns to take, 'new=old' renames one"
+                ) from None
+        return found
+
+    def samples(self, template: str, index: int) -> Iterator[Sample]:
+        """Yield the samples; the first is number *index* of all. Raises: SampleError; TarFormatError."""
+        url, first = self._table.url, index
+        wanted = list(dict.fromkeys([*filter(None, [self._key]), *(name for name, _ in self._fields)]))
+        for group, _, count in self._table.groups():
+            size = self._table.parquet.metadata.row_group(group).total_byte_size  # of `column`s a damaged file aborts
+            most = max(1, min(MOST_ROWS, HELD * count // max(size, 1)))
+            batches = self._table.batches(wanted, most, [group])
+            while True:
+                try:
+                    batch = next(batches, None)
+                except TarFormatError as error:
+                    raise TarFormatError(f"behind row {index - first}: {error.message}", url=url) from error
+                if batch is None:
+                    break
+                yield from self._of_batch(batch, template, index, index - first + 1)
+                index += len(batch)
+        if index - first != self._table.rows:
+            what = f"this {WHAT} is damaged: it has {index - first} of {self._table.rows} rows"
+            raise TarFormatError(what, url=url)
+
+    def _of_batch(self, batch: Any, template: str, index: int, row: int) -> Iterator[Sample]:
+        """Yield the samples of *batch*. Its first row is number *row* of the file, from 1, and *index* of all."""
+        at = 0
+        try:
+            columns = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
+            found = [(ending, _payloads(columns[name], name, row)) for name, ending in self._fields]
+            keys = None if self._key is None else _payloads(columns[self._key], self._key, row)
+            for at in range(len(batch)):
+                key = _key(template.format(index + at, index=index + at).encode() if keys is None else keys[at])
+                members = [
+                    tar.new_member(key + ending, payload)
+                    for ending, values in found
+                    if (payload := values[at]) is not None
+                ]
+                if not members and self._all:
+                    raise SampleError(
+                        f"the sample {key.decode('utf-8', 'replace')!r} has no field, so an archive cannot hold it"
+                    )
+                yield Sample(key, members, self._table.url)
+        except SampleError as error:
+            number = row + at if error.offset is None else error.offset
+            raise SampleError(f"row {number}: {error.message}", url=self._table.url) from None
+
+
+def _check_words(chosen: ChosenColumns, places: dict[str, int]) -> None:
+    """Raise SampleError if there is no column for one of the words."""
+    if lost := " ".join(chosen.lost(places)):
+        raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(places)}")
+
+
+def _key(key: bytes | None) -> bytes:
+    """Return the *key* of a sample. Raises: SampleError if it can be none."""
+    if key is None:
+        raise SampleError("the key is null")
+    text = checked_key(key.decode("utf-8", "surrogateescape"))
+    if split_path(key + b".x") != (key, b"x") or b"\0" in key:
+        raise SampleError(f"the key {text!r} would not read back; its last part may have no dot")
+    return key
+
+
+def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
+    """Return the payloads of *column*, called *name*, whose first row is number *row*. None is no field.
+
+    Raises: SampleError, with the row as its offset, for a picture that is only a path.
+    """
+    pa = schema.arrow()
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    is_a, kind = pa.types, column.type
+    if is_a.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}:
+        payloads, paths = (column.field(part) for part in ("bytes", "path"))
+        absent = column.is_valid().to_pylist()
+        found = [
+            payload if valid else None for payload, valid in zip(_payloads(payloads, name, row), absent, strict=True)
+        ]
+        for number, (payload, path, valid) in enumerate(zip(found, paths.to_pylist(), absent, strict=True)):
+            if payload is None and valid and path is not None:
+                what = f"the column {name!r} has only the path {path!r}, not the bytes of that file"
+                raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row + number)
+        return found
+    if is_a.is_dictionary(kind):
+        kind = kind.value_type
+    if any(test(kind) for test in (is_a.is_string, is_a.is_large_string, is_a.is_string_view)):
+        return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
+    if any(
+        test(kind) for test in (is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary)
+    ):
+        return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
+    return [None if value is None else as_text(value).encode() for value in plain(column)]

@@ -1,0 +1,246 @@
+"""TFRecord files to samples: each record is a `tf.train.Example`, and each of its features a field."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from math import isfinite
+from typing import Any
+
+from tartools import storage, tar
+from tartools.errors import SampleError, TarFormatError, TruncatedError, several, shown
+from tartools.formats.tfrecordmessage import (
+    BYTES,
+    CRC,
+    FLOATS,
+    HEAD,
+    KEY,
+    LENGTH,
+    MOST,
+    check_installed,
+    example_class,
+    masked_crc,
+)
+from tartools.samples.account import Account
+from tartools.samples.payloads import ChosenColumns
+from tartools.samples.sample import Sample, checked_path
+from tartools.samples.values import blanks, checked_key, field_list
+from tartools.storage.streams import BUFFER, Stream, check_whole
+from tartools.tar.codecs import Codec, Decompressor, codec_of
+from tartools.tar.compression import Decompressed, Pushed, first_bytes
+
+Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
+
+
+def _zlib_reader() -> Decompressor:
+    from isal import igzip_lib
+
+    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_ZLIB)
+
+
+MAGIC = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # of zlib with a window of 32 KiB: RFC 1950, 2.2
+ZLIB = Codec("zlib", MAGIC, (), _zlib_reader, zlib.compressobj, begins=lambda data: len(data) > 1)
+
+
+def samples(urls: Sequence[str], account: Account, words: Words | None, template: str) -> Iterator[Sample]:
+    """Yield the samples of TFRecord files, file by file, counted in *account*. Members are new: mode 0644, time 0.
+
+    *words* choose features and rename them; None takes all. The feature `__key__` has the key; without it, *template*
+    makes one of the number of the record in all files. Members are in the order of their names. Features without a
+    value are no fields, which is told at the end. A sample without any field that is chosen is left out.
+
+    Holds: one record, three times. Raises: SampleError for a record that is no sample, and for words of which no record
+    had a feature; what `records` raises.
+    """
+    examples = Examples(words, template)
+    for url in urls:
+        with closing(storage.open_read(url)) as stream:
+            for at, record in records(plain(stream, url), url):
+                try:
+                    sample = examples.sample(record, url)
+                except SampleError as error:
+                    raise SampleError(error.message, url=url, offset=at) from None
+                account.bytes_in += len(record)
+                account.samples_in += 1
+                if sample is None:
+                    account.left_out += 1
+                else:
+                    yield sample
+            check_whole(stream, url)
+        account.shards_done += 1
+    if examples.empty:
+        said = several(examples.empty, "feature without a value is no field", "features without a value are no fields")
+        account.warn(f"{said} (the first: {examples.first_empty})")
+    examples.check_words()
+
+
+class _Raw(io.RawIOBase):
+    """A stream as a raw file."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        return self._stream.readinto(buffer)
+
+
+def plain(stream: Stream, url: str) -> io.BufferedReader:
+    """Return the records in *stream*, decompressed if they are not plain.
+
+    The first length and its checksum tell, because a length may begin as compressed data do.
+    """
+    head = first_bytes(stream, HEAD)
+    whole: Stream = Pushed(stream, head)
+    if head[LENGTH.size :] != masked_crc(head[: LENGTH.size]):
+        codec = ZLIB if head.startswith(MAGIC) else codec_of(head)
+        if codec is not None:
+            whole = Decompressed(whole, codec, url)
+    return io.BufferedReader(_Raw(whole), BUFFER)
+
+
+def records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
+    """Yield each record in *file*, and the byte at which its frame begins.
+
+    Raises: TarFormatError, naming *url* and byte, if a checksum differs, or the file ends in a record, or is empty.
+    """
+    at = 0
+    while head := file.read(HEAD):
+        if len(head) < HEAD:
+            raise TruncatedError("ends in the length of a record", url=url, offset=at + len(head))
+        if head[LENGTH.size :] != masked_crc(head[: LENGTH.size]):
+            what = "the checksum of a record's length differs" if at else "this is no TFRecord file, or it is damaged"
+            raise TarFormatError(what, url=url, offset=at)
+        (length,) = LENGTH.unpack_from(head)
+        if length > MOST:
+            raise TarFormatError(f"a record of {length:,} bytes; an Example has at most 2 GiB", url=url, offset=at)
+        record, crc = file.read(length), file.read(CRC.size)
+        if len(crc) < CRC.size:
+            end = at + HEAD + len(record) + len(crc)
+            raise TruncatedError(f"ends in a record of {length:,} bytes", url=url, offset=end)
+        if crc != masked_crc(record):
+            raise TarFormatError(f"the checksum of a record of {length:,} bytes differs", url=url, offset=at)
+        yield at, record
+        at += HEAD + length + CRC.size
+    if not at:
+        raise TruncatedError("is empty: a TFRecord file has a record", url=url, offset=0)
+
+
+class Examples:
+    """Makes samples of records. *words* and *template* are as in `samples`.
+
+    *empty* counts features without a value; *first_empty* says which is the first.
+    """
+
+    def __init__(self, words: Words | None, template: str) -> None:
+        check_installed()
+        from google.protobuf.message import DecodeError
+        from google.protobuf.unknown_fields import UnknownFieldSet
+
+        self._message, self._bad, self._unknown = example_class(), DecodeError, UnknownFieldSet
+        self._template = template
+        self._words = None if words is None else [(choices, new or choices[0]) for choices, new in words]
+        self._chosen: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # of records with these fields
+        self._seen: dict[str, None] = {}
+        self._index = -1
+        self.empty = 0
+        self.first_empty = ""
+
+    def sample(self, record: bytes, url: str) -> Sample | None:
+        """Return the sample that *record* of the file *url* is; None if it has no field that is chosen.
+
+        Raises: SampleError if it is none.
+        """
+        self._index += 1
+        found = self._fields(self._features(record), url)
+        names = tuple(found)
+        if names not in self._chosen:
+            self._chosen[names] = self._choose(names)
+        key = self._template.format(self._index, index=self._index)
+        fields: dict[str, bytes] = {}
+        for place, name in self._chosen[names]:
+            if name == KEY:
+                key = checked_key(found[names[place]].decode("utf-8", "surrogateescape"))
+            else:
+                fields[name] = found[names[place]]
+        if not fields and self._words is None:
+            raise SampleError(f"the sample {key!r} has no feature with a value, so an archive cannot hold it")
+        if len(fields) > 1 and "" in fields:
+            raise SampleError(f"the sample {key!r} has a feature without a name, and others")
+        if not fields:
+            return None
+        members = [tar.new_member(checked_path(key, name), fields[name]) for name in sorted(fields)]
+        return Sample(key.encode("utf-8", "surrogateescape"), members, url)
+
+    def _features(self, record: bytes) -> Any:
+        """Return the features in *record*. Raises: SampleError if it is no Example."""
+        try:
+            example = self._message.FromString(record)
+        except self._bad:
+            raise SampleError("a record that is no tf.train.Example") from None
+        if len(self._unknown(example)) or len(self._unknown(example.features)):
+            raise SampleError("a record that is no tf.train.Example (it may be a SequenceExample)")
+        return example.features.feature
+
+    def _fields(self, features: Any, url: str) -> dict[str, bytes]:
+        """Return the payloads of *features* by field, sorted. Raises: SampleError if two are one field."""
+        found: dict[str, bytes] = {}
+        for name in sorted(features):
+            feature = features[name]
+            kind = feature.WhichOneof("kind")
+            values = getattr(feature, kind).value if kind else ()
+            if not len(values):
+                self.empty += 1
+                self.first_empty = self.first_empty or f"{name!r} of record {self._index + 1} ({shown(url)})"
+                continue
+            for field, payload in payloads(name.replace("/", "."), kind, values):
+                if field in found:
+                    raise SampleError(f"two features are for the field {field!r}")
+                found[field] = payload
+        return found
+
+    def _choose(self, names: tuple[str, ...]) -> list[tuple[int, str]]:
+        """Return which of the fields *names* are taken, and what they are called."""
+        self._seen.update(dict.fromkeys(names))
+        words = self._words
+        if words is not None and KEY in names and not any(new == KEY for _, new in words):
+            words = [*words, ((KEY,), KEY)]
+        fold = str if words is None else str.lower
+        return ChosenColumns(words, (), fold, hidden=False).of({name: n for n, name in enumerate(names)})
+
+    def check_words(self) -> None:
+        """Raise SampleError if no record had a feature for a word."""
+        if lost := " ".join(ChosenColumns(self._words, (), str.lower).lost(self._seen)):
+            raise SampleError(f"no record had the feature {lost}{blanks(lost)}; they were: {field_list(self._seen)}")
+
+
+def payloads(field: str, kind: str, values: Any) -> Iterator[tuple[str, bytes]]:
+    """Yield the fields that *values* of a feature become, and their payloads.
+
+    One value is the payload: bytes as they are, a number as text. Several bytes are FIELD.0, FIELD.1 and so on; several
+    numbers are a JSON list. A float is written with as many digits as tell it from others of 32 bits.
+    """
+    if kind == BYTES:
+        for number, value in enumerate(values):
+            yield f"{field}.{number}" if len(values) > 1 else field, value
+        return
+    texts = list(map(_float_text, values) if kind == FLOATS else map(str, values))
+    yield field, (texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]").encode()
+
+
+def _float_text(value: float) -> str:
+    """Return *value*, of 32 bits, as text; what is no number as Python's JSON writes it.
+
+    >>> _float_text(0.10000000149011612), _float_text(float("-inf"))
+    ('0.1', '-Infinity')
+    """
+    if not isfinite(value):
+        return json.dumps(value)
+    import numpy as np
+
+    return str(np.float32(value))

@@ -1,0 +1,262 @@
+"""tar2jsonl, and JSON lines as plans of tarcreate."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import tempfile
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tartools.cli import Command
+from tartools.commands.tar2jsonl import tar2jsonl
+from tartools.commands.tar2tfrecord import tar2tfrecord
+from tartools.commands.tarcreate import tarcreate
+from tartools.commands.tarindex import tarindex
+from tests.commands.test_conservation import peak_memory
+from tests.conftest import Run, has_end, make_tar, members_of
+from tests.storage.objects.faults import FaultServer
+
+SAMPLES = [
+    ("d/a.JPG", b"\xff\xd8" * 900),
+    ("d/a.cls", b"3\n"),
+    ("README", b"\x00 text\n"),
+    ("d/ü.seg.png", b"\x89PNG" * 70),
+    ("d/ü.json", b'{"a": [1.50, "\xc3\xa9"]}'),
+    ("e.@txt", b"mail"),
+    ("e.\\@txt", b""),
+    ("e.__key__", b"key"),
+]
+
+
+def test_there_and_back(run: Run, shell: Run, tmp_path: Path) -> None:
+    archive = make_tar(SAMPLES)
+    (tmp_path / "a.tar").write_bytes(archive)
+    done = run("tar2jsonl", "-v", "a.tar", "-o", "a.jsonl")
+    assert done.status == 0 and done.stderr.startswith("tar2jsonl: 4 samples in, 4 out, ")
+    lines = (tmp_path / "a.jsonl").read_bytes()
+    assert [json.loads(line) for line in lines.splitlines()] == [
+        {"__key__": "d/a", "JPG": {"@base64": b64encode(b"\xff\xd8" * 900).decode()}, "cls": "3\n"},
+        {"__key__": "README", "": "\x00 text\n"},
+        {
+            "__key__": "d/ü",
+            "seg.png": {"@base64": b64encode(b"\x89PNG" * 70).decode()},
+            "json": '{"a": [1.50, "é"]}',
+        },
+        {"__key__": "e", "\\@txt": "mail", "\\\\@txt": "", "\\__key__": "key"},
+    ]
+    back = run("tarcreate", "-v", "a.jsonl")
+    assert back.stderr.startswith("tarcreate: 4 samples in, 4 out, ")
+    assert members_of(back.stdout) == SAMPLES and has_end(back.stdout)
+    assert shell("tar2jsonl < a.tar | tarcreate --format jsonl | cmp - <(tarcreate a.jsonl)").status == 0
+    chosen = run("tar2jsonl", "-f", "label=CLS", "-x", "jpg", "a.tar", "-v")
+    assert chosen.stdout == b'{"__key__": "d/a", "label": "3\\n"}\n'
+    assert chosen.stderr.startswith("tar2jsonl: 4 samples in, 1 out, 3 left out, ")
+
+
+def test_references(run: Run, tmp_path: Path) -> None:
+    """Of shards, of a table of them, and of objects; ranges of several files, in an order of their own."""
+    large = bytes(range(256)) * (9 << 10)  # above the size that the reader holds
+    (tmp_path / "a.tar").write_bytes(make_tar([*SAMPLES[:2], ("d/b.jpg", large), ("d/b.cls", b"4")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([("d/c.jpg", b"\xff\xd9"), ("d/d.cls", b"")]))
+    assert run("tarindex", "b.tar", "a.tar", "-o", "t.parquet").status == 0
+    whole = run("tarcat", "b.tar", "a.tar").stdout
+    for inputs in (("b.tar", "a.tar"), ("t.parquet",)):
+        done = run("tar2jsonl", "--refer", "jpg", *inputs, "-o", "r.jsonl", "--force")
+        assert (done.status, done.stderr) == (0, "")
+        rows = list(map(json.loads, (tmp_path / "r.jsonl").read_text().splitlines()))
+        assert rows[0]["jpg"] == {"@url": "b.tar", "offset": 512, "size": 2}
+        assert rows[2]["JPG"] == {"@url": "a.tar", "offset": 512, "size": 1800} and rows[2]["cls"] == "3\n"
+        back = run("tarcreate", "r.jsonl")
+        assert (back.status, members_of(back.stdout)) == (0, members_of(whole))
+    with FaultServer() as server:
+        for name in ("a.tar", "b.tar"):
+            server.objects[name] = (tmp_path / name).read_bytes()
+        urls = server.url("http", "b.tar"), server.url("http", "a.tar")
+        done = run("tar2jsonl", "--refer", "jpg", *urls, env=server.env)
+        assert (done.status, done.stdout.count(b"http://127.0.0.1:")) == (0, 3)
+        back = run("tarcreate", "--format", "jsonl", stdin=done.stdout, env=server.env)
+        assert (back.status, members_of(back.stdout)) == (0, members_of(whole))
+
+
+def test_what_can_be_referred_to(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
+    assert run("tarcat", "a.tar", "-o", "a.tgz").status == 0
+    done = run("tar2jsonl", "--refer", "jpg", "a.tgz", "-o", "a.jsonl")
+    assert done.status == 1 and done.stderr.startswith("tar2jsonl: a.tgz: is compressed, so no part of it can be read")
+    for url in ("-", "pipe:cat a.tar"):
+        done = run("tar2jsonl", "--refer", "jpg", url, stdin=b"")
+        assert done.status == 2 and "no part of this can be read alone" in done.stderr
+    done = run("tar2jsonl", "--refer", "jpg nope", "a.tar", "-o", "a.jsonl")
+    assert done.status == 1 and "no sample had the field nope; the fields were: JPG cls" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "a.tgz"]
+
+
+@pytest.mark.parametrize(
+    ("options", "plan", "expected"),
+    [
+        ((), '{"a": "x\\u00e9\\n", "b": ""}', [("000000000.a", b"x\xc3\xa9\n"), ("000000000.b", b"")]),
+        (("--key", "k{:02d}"), '{"a": 1}\n\n{"a": 2}', [("k00.a", b"1"), ("k01.a", b"2")]),
+        ((), '{"__key__": "k", "a": 1.50, "b": -0, "c": 123456789012345678901234567890, "d": 1E400, "e": NaN}',
+         [("k.a", b"1.50"), ("k.b", b"-0"), ("k.c", b"123456789012345678901234567890"), ("k.d", b"1E400"),
+          ("k.e", b"NaN")]),
+        ((), '{"__key__": 7, "a": false}', [("7.a", b"false")]),
+        ((), '{"__key__": "k", "a": true, "b": null, "__index__": 7, "__shard__": "s", "@c": "", "@d": null}',
+         [("k.a", b"true")]),
+        ((), '\ufeff{"__key__": "k", "m": { "x" : [1.0, null, "\\u00fc\\/"], "y": {} }, "l": []}\r\n',
+         [("k.m", '{"x":[1.0,null,"ü/"],"y":{}}'.encode()), ("k.l", b"[]")]),
+        ((), '{"__key__": "k", "m": ["\\ud800"]}', [("k.m", b'["\\ud800"]')]),
+        ((), '{"__key__": "k", "a": {"@base64": "AP8="}, "@b": "one", "c": {"@url": "two", "offset": 1, "size": 2}}',
+         [("k.a", b"\0\xff"), ("k.b", b"1"), ("k.c", b"bc")]),
+        ((), '{"__key__": "k", "\\u0040b": "one", "c": {"\\u0040url": "two", "size": 0, "offset": 4}}',
+         [("k.b", b"1"), ("k.c", b"")]),
+        ((), '{"__key__": "k", "\\\\@b": "one", "\\\\__size__": "2"}', [("k.@b", b"one"), ("k.__size__", b"2")]),
+        ((), '{"__key__": "k", "a": {"@context": "x"}}', [("k.a", b'{"@context":"x"}')]),
+    ],
+)  # fmt: skip
+def test_plans(
+    options: tuple[str, ...], plan: str, expected: list[tuple[str, bytes]], run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/one").write_bytes(b"1")
+    (tmp_path / "data/two").write_bytes(b"abcd")
+    (tmp_path / "plan.jsonl").write_text(plan)
+    done = run("tarcreate", *options, "-C", "data", "plan.jsonl")
+    assert (done.status, done.stderr) == (0, "")
+    assert members_of(done.stdout) == expected and has_end(done.stdout)
+    assert run("tarcreate", *options, "-C", "data", "--format", "jsonl", stdin=plan.encode()) == done
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "stdin: the plan is empty: it has no line"),
+        ("[1]", "stdin: line 1: not a JSON object"),
+        ('{"a": 1', "stdin: line 1: not JSON: Expecting ',' delimiter (character 8)"),
+        ('{"a": 1}\n{"a": 1} x', "stdin: line 2: not JSON: Extra data (character 10)"),
+        ('{"a": "x\ny"}', "stdin: line 1: not JSON: "),
+        ('{"a": ' + "[" * 100_000, "stdin: line 1: not JSON that can be read: too many brackets inside each other"),
+        ('{"a": 1, "a": 2}', "stdin: line 1: the name 'a' stands twice in one object"),
+        ('{"a": {"b": 1, "b": 2}}', "stdin: line 1: the name 'b' stands twice in one object"),
+        ('{"@a": "x", "a": 2}', "stdin: line 1, column a: two values are for the field 'a'"),
+        ('{"@a": 5}', "stdin: line 1, column @a: the value has to be a path or a URL, as text"),
+        ('{"@a": "nope"}', "nope: No such file or directory (stdin: line 1, column @a; paths are relative"),
+        ('{"@a": "pipe:echo"}', "line 1, column @a: a command in a table is not run without --allow-pipe: pipe:echo"),
+        ('{"a": {"@url": "pipe:echo", "offset": 0, "size": 0}}', "column a: a command in a table is not run"),
+        ('{"a": {"@url": "nope", "offset": 0}}', "stdin: line 1, column a: a range of a file is {"),
+        ('{"a": {"@url": "nope", "offset": -1, "size": 1}}', "stdin: line 1, column a: a range of a file is {"),
+        ('{"a": {"@url": "nope", "offset": 1.0, "size": 1}}', "stdin: line 1, column a: a range of a file is {"),
+        ('{"a": {"@url": "four", "offset": 2, "size": 3}}',
+         "four: it has 4 bytes, and this range ends at byte 5 (stdin: line 1, column a)"),
+        ('{"a": {"@base64": "A"}}', "stdin: line 1, column a: not base64: "),
+        ('{"a": {"@base64": "AAA= "}}', "stdin: line 1, column a: not base64: "),
+        ('{"a": {"@base64": "", "x": 1}}', "stdin: line 1, column a: bytes are {"),
+        ('{"a": "\\ud800"}', "stdin: line 1, column a: the lone surrogate '\\ud800' can't be written as UTF-8"),
+        ('{"__key__": "\\udcff", "a": 1}', "stdin: line 1, column __key__: the lone surrogate"),
+        ('{"__key__": true, "a": 1}', "column __key__: the key is true, and it has to be text or a number"),
+        ('{"__key__": null, "a": 1}', "stdin: line 1, column __key__: the key is null"),
+        ('{"__key__": "../x", "a": 1}', "stdin: line 1, column __key__: the key '../x' is absolute or contains '..'"),
+        ('{"__key__": "x.y", "a": 1}', "stdin: line 1, column a: key 'x.y' with field 'a' would not read back"),
+        ('{"a/b": 1}', "stdin: line 1, column a/b: key '000000000' with field 'a/b' would not read back"),
+        ('{"__key__": "k", "a": null}', "stdin: line 1: the sample 'k' has no field"),
+        ('{"__key__": "k", "": "", "a": 1}', "stdin: line 1: a member without a field is a sample of its own"),
+        ('{"__key__": "k", "a": 1}\n\n{"__key__": "k", "b": 1}',
+         "line 3, column __key__: the key 'k' is that of line 1 too"),
+    ],
+)  # fmt: skip
+def test_failures(line: str, message: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "four").write_bytes(b"1234")
+    done = run("tarcreate", "--format", "jsonl", "-o", "out.tar", stdin=line.encode("utf-8", "surrogatepass"))
+    assert done.status == 1 and message in done.stderr and done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["four"]
+
+
+def test_bytes_that_are_not_utf8(run: Run, tmp_path: Path) -> None:
+    done = run("tarcreate", "--format", "jsonl", stdin=b'{"a": 1}\n{"a": "\xff"}\n')
+    assert done.status == 1 and done.stderr == "tarcreate: stdin: line 2: not UTF-8 text (byte 7 of the line)\n"
+    for name in ("\udcff.txt", "a.\udcff"):
+        (tmp_path / "a.tar").write_bytes(make_tar([(name, b"")]))
+        done = run("tar2jsonl", "-q", "a.tar", "-o", "a.jsonl")
+        assert done.status == 1 and "is not UTF-8, so JSON cannot hold it" in done.stderr
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1"), ("a.txt", b"2")]))
+    done = run("tar2jsonl", "-q", "a.tar", "-o", "a.jsonl")
+    assert done.status == 1 and "the sample 'a' has the field 'txt' twice" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
+
+
+def test_a_file_that_is_cut(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cut in a line, it is a failure that names the line. Cut between two lines, all before it is there."""
+    monkeypatch.chdir(tmp_path)
+    lines = [b'{"__key__": "a", "b": {"@base64": "AP8="}}\n', b'{"__key__": "\xc3\xbc", "c": [1, true]}\n']
+    whole = b"".join(lines)
+    for cut in range(len(whole) + 1):
+        Path("a.jsonl").write_bytes(whole[:cut])
+        status = tarcreate.main(["a.jsonl", "-o", "a.tar", "--force"])
+        said = capsys.readouterr().err
+        complete = {len(lines[0]) - 1: 1, len(lines[0]): 1, len(whole) - 1: 2, len(whole): 2}.get(cut)
+        if complete:
+            assert (status, said) == (0, "") and len(members_of(Path("a.tar").read_bytes())) == complete
+            Path("a.tar").unlink()
+        else:
+            line = f"line {1 + (cut > len(lines[0]))}: " if cut else "the plan is empty"
+            assert status == 1 and said.startswith(f"tarcreate: a.jsonl: {line}") and said.count("\n") == 1
+            assert not Path("a.tar").exists()
+
+
+keys = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0/."), min_size=1, max_size=8)
+names = st.text(
+    st.characters(exclude_categories=("Cs",), exclude_characters="\0/") | st.sampled_from('@\\_.A"\n'), max_size=8
+).filter(lambda name: not name.endswith("/") and name != "")
+payloads = st.binary(max_size=20) | st.text(st.characters(exclude_categories=("Cs",)), max_size=20).map(str.encode)
+
+
+@given(st.dictionaries(keys, st.dictionaries(names | st.just("__key__"), payloads, max_size=4), min_size=1, max_size=5))
+@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("command", [tar2jsonl, tar2tfrecord], ids=["jsonl", "tfrecord"])
+def test_any_key_name_and_payload_comes_back(command: Command, samples: dict[str, dict[str, bytes]]) -> None:
+    """From a shard and from a table of it; a sample without a field is a lone member."""
+    if command is tar2tfrecord:  # features are in the order of their names, and one of them is the key
+        samples = {
+            key: {name: fields[name] for name in sorted(fields) if name != "__key__"} for key, fields in samples.items()
+        }
+    content = [
+        (f"{key}.{name}" if name else key, payload)
+        for key, fields in samples.items()
+        for name, payload in (fields or {"": b"alone"}).items()
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        first, table, there, again, back = (f"{folder}/{n}" for n in ("a.tar", "t.parquet", "a.jsonl", "b.x", "b.tar"))
+        Path(first).write_bytes(make_tar(content, tarfile.PAX_FORMAT))
+        assert command.main([first, "-o", there]) == 0
+        assert tarindex.main([first, "-o", table]) == 0
+        assert command.main([table, "-o", again]) == 0
+        assert Path(again).read_bytes() == Path(there).read_bytes()
+        plan = [there] if command is tar2jsonl else ["--tfrecord", there]
+        assert tarcreate.main([*plan, "-o", back]) == 0
+        assert members_of(Path(back).read_bytes()) == content
+
+
+FEEDS = {
+    "tar2jsonl": "import sys, tarfile\n"
+    "for n in range(800):\n"
+    "    info = tarfile.TarInfo('%06d.bin' % n)\n"
+    "    info.size = 102400\n"
+    "    sys.stdout.buffer.write(info.tobuf(tarfile.GNU_FORMAT) + b'\\xff' * 102400)\n"
+    "sys.stdout.buffer.write(bytes(10240))\n",
+    "tarcreate --format jsonl": "import sys\n"
+    "for n in range(800):\n"
+    '    sys.stdout.write(\'{"bin": {"@base64": "%s"}}\\n\' % (\'////\' * 25000))\n',
+}
+FEEDS["tar2tfrecord"] = FEEDS["tar2jsonl"]
+
+
+@pytest.mark.parametrize("line", FEEDS)
+def test_memory_is_bounded(line: str, tmp_path: Path) -> None:
+    """80 MB of samples."""
+    assert peak_memory(line.split(), FEEDS[line], tmp_path) < 70_000_000
