@@ -6,7 +6,6 @@ There is a thread for each worker. It calls the function itself, or waits for th
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -121,8 +120,7 @@ def answers(
             yield waiting[number]()
             del waiting[number]
     finally:
-        if not sys.is_finalizing():  # then threads don't run any more, and processes and tasks were ended
-            caller.stop()
-            requests.close()
-            requests.join()
-            caller.close()
+        caller.stop()
+        requests.close()
+        requests.join()
+        caller.close()

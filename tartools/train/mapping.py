@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any, Literal
 
@@ -81,6 +83,23 @@ def stream_map(
     return StreamMap(function, source, Chooser(fields, decode), options, ordered, ahead, size)
 
 
+@contextmanager
+def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
+    """Have the generator that *mine* refers to closed when the program ends, while threads can still run."""
+
+    def close() -> None:
+        found = mine[0]()
+        if found is not None:
+            with suppress(ValueError):  # it runs, in a thread that ends with the program
+                found.close()
+
+    atexit.register(close)
+    try:
+        yield
+    finally:
+        atexit.unregister(close)
+
+
 class StreamMap(IterableDataset[Any]):
     """What `stream_map` returns. Iterating over it anew ends the iteration before, if nobody has that any more."""
 
@@ -110,16 +129,22 @@ class StreamMap(IterableDataset[Any]):
         if get_worker_info() is not None:
             raise RuntimeError("stream_map has workers of its own: give num_workers=0 to this DataLoader")
         self._next, self._start = self._start, (0, 0)
-        first, had = self._next
-        return self._handed_out(first, had)
+        mine: list[Any] = []
+        found = self._handed_out(*self._next, mine)
+        mine.append(weakref.ref(found))
+        return found
 
-    def _handed_out(self, first: int, had: int) -> Iterator[Any]:
-        """Yield the results of this rank from part *first* on, but for the first *had* of this part."""
+    def _handed_out(self, first: int, had: int, mine: list[Any]) -> Generator[Any, None, None]:
+        """Yield the results of this rank from part *first* on, but for the first *had* of this part.
+
+        *mine* has a reference to this generator.
+        """
         rank, world = this_rank()
         pieces = islice(pieces_of(self._names, self._sources, self._size), rank + first * world, None, world)
         work = Work(self._function, self._sources, self._chooser)
         with (
             calling(work=work, **self._options) as (caller, workers),
+            _closed_at_exit(mine),
             closing(answers(caller, workers, pieces, self._ordered, self._ahead)) as found,
         ):
             for part, answer in enumerate(found, first):
