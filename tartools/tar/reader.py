@@ -57,6 +57,7 @@ def read_members(
     """
     reader = _Reader(stream, url, scratch, ranges, listed, begin, until)
     while True:
+        reader.take_run()
         failure = reader.parse()
         reader.note_groups()
         yield from reader.groups.taken(reader.position)
@@ -80,8 +81,6 @@ class _Reader(Window):
     # another Python function, and each access to an attribute instead of a local variable, would be measurable.
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, or up to damage, which is returned."""
-        if self.takes_runs and not self.globals and not self.groups.scattered:
-            self._take_run()
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
         unpack, expected, sizes = FAST.unpack_from, EXPECTED_SUMS, SIZES
         source, shift, available = groups.source, groups.shift, self.available()
@@ -140,8 +139,10 @@ class _Reader(Window):
         self.need, self.waiting = BLOCK, "a header"
         return None
 
-    def _take_run(self) -> None:
-        """Parse what is plain by numpy; do not try again after several times in vain."""
+    def take_run(self) -> None:
+        """Parse what is plain by numpy, if that pays; do not try again after several times in vain."""
+        if not self.takes_runs or self.globals or self.groups.scattered:
+            return
         from tartools.tar import runs
 
         if self.filled - self.position >= runs.FEW * BLOCK:
