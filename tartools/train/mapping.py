@@ -31,7 +31,7 @@ def stream_map(
     ordered: bool = True,
     fields: Fields = None,
     decode: Decode = None,
-    part: int | str = "8MB",
+    part: int | str | None = None,
     ahead: int | None = None,
     retries: int = 3,
     address: str | None = None,
@@ -50,7 +50,8 @@ def stream_map(
     order. *function* gets a sample as *fields* and *decode* say (see `TableDataset`), by default a dict. It returns one
     result, which may be a list or a tuple; None, for nothing; or an iterator, such as a generator, of results.
 
-    Work goes out in parts of about *part* bytes: runs of samples of a shard, or rows of a table. A shard that is
+    Work goes out in parts of about *part* bytes: runs of samples of a shard, or rows of a table (default: 8 MB, and of
+    shards in stores 32 MB, because a store is asked for up to 8 MB more to find where a part begins). A shard that is
     compressed, or comes from a command or a server without ranges, is one part. The results of a part are handed out
     when all of them are there. So no result comes twice and none is missing if a worker is lost: its part is done
     again, up to *retries* times. *ordered* keeps the order of the samples; else parts come as they are ready.
@@ -77,7 +78,7 @@ def stream_map(
         if number is not None and number < least:
             raise ValueError(f"{name} is {least} or more, not {number}")
     size = byte_size(part) if isinstance(part, str) else part
-    if size < 1:
+    if size is not None and size < 1:
         raise ValueError(f"part is 1 byte or more, not {part}")
     options = {"engine": engine, "workers": workers, "retries": retries, "address": address, "cpus": cpus}
     return StreamMap(function, source, Chooser(fields, decode), options, ordered, ahead, size)
@@ -111,7 +112,7 @@ class StreamMap(IterableDataset[Any]):
         options: dict[str, Any],
         ordered: bool,
         ahead: int | None,
-        size: int,
+        size: int | None,
     ) -> None:
         self._sources: list[Source]
         if isinstance(source, Table):

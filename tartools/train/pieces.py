@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, UsageError, shown
-from tartools.storage import is_repeatable
+from tartools.storage import is_far, is_repeatable
 from tartools.storage.url import Url
 from tartools.storage.versions import look
 from tartools.tables.table import Table
@@ -18,6 +18,9 @@ from tartools.tar import compression
 from tartools.train.dealing import Part
 from tartools.train.fields import KEY, URL, Chooser, as_dict
 from tartools.train.reader import Reader
+
+SIZE = 8_000_000  # bytes of a piece
+FAR = 32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice
 
 Source = str | Table  # a shard, or a table
 
@@ -49,15 +52,18 @@ def sources_of(urls: Sequence[str]) -> list[Source]:
     return [Table(url) if compression.is_table(url) else url for url in urls]
 
 
-def pieces_of(names: Sequence[str], sources: Sequence[Source], size: int) -> Iterator[Piece]:
-    """Yield the pieces of *sources*, which have these *names*, each of about *size* bytes, in order.
+def pieces_of(names: Sequence[str], sources: Sequence[Source], size: int | None) -> Iterator[Piece]:
+    """Yield the pieces of *sources*, which have these *names*, in order, each of about *size* bytes if it is given.
 
     A shard that can't be cut is one piece: what is compressed, a command, a server without ranges.
     Raises: StorageError, when its turn comes.
     """
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
         first = Piece(number, 0, 1, name)
-        yield from _of_table(first, source, size) if isinstance(source, Table) else _of_shard(first, source, size)
+        if isinstance(source, Table):
+            yield from _of_table(first, source, size or SIZE)
+        else:
+            yield from _of_shard(first, source, size or (FAR if is_far(source) else SIZE))
 
 
 def _of_shard(whole: Piece, url: str, size: int) -> Iterator[Piece]:

@@ -30,6 +30,7 @@ from tartools.storage.requests import Requests
 from tartools.train import samples, stream_map
 from tests.conftest import ROOT, Run, clean_environment, make_tar
 from tests.run.conftest import until
+from tests.storage.objects.faults import FaultServer
 from tests.train.mapped import expected, failing, gated, mixed
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
@@ -91,6 +92,7 @@ def test_fields_are_chosen_and_decoded(folder: Path) -> None:
 PROGRAM = """
 import sys
 from functools import partial
+from tests.storage.objects.faults import FaultServer
 from tests.train.mapped import gated
 
 if __name__ == "__main__":
@@ -231,6 +233,22 @@ def test_a_shard_that_is_replaced_is_an_error(folder: Path) -> None:
     Path("new.tar").write_bytes(archive(9, 100))
     os.replace("new.tar", "a.tar")
     assert str(failure(results)[1]) == "a.tar: was replaced since the epoch began"
+
+
+def test_a_store(server: FaultServer) -> None:
+    """Parts are read by ranges, of one version."""
+    server.objects.update({"a.tar": Path("a.tar").read_bytes(), "c.tgz": Path("c.tgz").read_bytes()})
+    urls = [server.url("s3", "a.tar"), server.url("http", "c.tgz")]
+    data = stream_map(mixed, urls, workers=3, part="50K")
+    wanted = expected(list(samples(urls)))
+    assert list(data) == wanted
+    assert len({request.start for request in server.requests if request.path.endswith("a.tar")}) > 3
+    results = iter(stream_map(mixed, urls, workers=1, part="50K", ahead=1))
+    next(results)
+    server.objects["a.tar"] = archive(9, 100)
+    found, error = failure(results)
+    assert str(error) == "s3://b/a.tar: was replaced since the epoch began"
+    assert found == wanted[1 : len(found) + 1]
 
 
 def test_what_can_not_be_done_is_said_at_once(folder: Path) -> None:
