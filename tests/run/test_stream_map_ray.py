@@ -22,7 +22,7 @@ def test_two_of_four_workers_are_killed(
     (tmp_path / "b.tar").write_bytes(archive(2, 45))
     assert run("tarindex", "b.tar", "a.tar", "-o", "t.parquet").status == 0
     environment = without_ray() | {"RAY_ADDRESS": cluster.address}
-    lose_two(tmp_path, "ray", environment)
+    lose_two(tmp_path, "ray", environment, ["a.tar", "t.parquet"])
 
 
 PROGRAM = """
