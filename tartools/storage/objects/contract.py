@@ -24,19 +24,13 @@ class Body(Protocol):
         """Return up to *most* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
         ...
 
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises: as `read`."""
+    def readinto(self, room: memoryview, /) -> int:
+        """Fill *room* as far as bytes come, and return how many did, 0 at the end. Raises: as `read`."""
         ...
 
     def close(self) -> None:
         """Release the connection."""
         ...
-
-
-def put(data: bytes, view: memoryview) -> int:
-    """Copy *data* to the start of *view*, and return its length: the `readinto` of a body that can only `read`."""
-    view[: len(data)] = data
-    return len(data)
 
 
 class Reply(NamedTuple):

@@ -24,7 +24,7 @@ from urllib3 import exceptions
 
 from tartools.errors import NotFoundError, StorageError
 from tartools.storage.objects import contract
-from tartools.storage.objects.contract import NoPermissionError, Reply, put
+from tartools.storage.objects.contract import NoPermissionError, Reply
 from tartools.storage.objects.quick import CONNECTIONS, REDIRECTS, Answer
 from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.streams import EXISTS
@@ -269,9 +269,13 @@ class Body:
         except (exceptions.HTTPError, OSError) as error:
             raise connection_error(error, self._url) from None
 
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes. Raises: as `read`."""
-        return put(self.read(len(view)), view)
+    def readinto(self, room: memoryview, /) -> int:
+        """Fill *room* as far as bytes come. Raises: as `read`."""
+        try:
+            count: int = self._response.raw.readinto(room)
+            return count
+        except (exceptions.HTTPError, OSError) as error:
+            raise connection_error(error, self._url) from None
 
     def close(self) -> None:
         """Release the connection."""

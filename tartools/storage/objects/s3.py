@@ -15,7 +15,7 @@ from botocore import exceptions
 
 from tartools.errors import StorageError, UsageError
 from tartools.storage.objects import quick
-from tartools.storage.objects.contract import Body, Listed, Page, Reply, put
+from tartools.storage.objects.contract import Body, Listed, Page, Reply
 from tartools.storage.objects.s3client import (
     ABSENT,
     bucket_and_key,
@@ -51,8 +51,10 @@ class _Body:
             data: bytes = self._body.read(most)
             return data
 
-    def readinto(self, view: memoryview, /) -> int:
-        return put(self.read(len(view)), view)
+    def readinto(self, room: memoryview, /) -> int:
+        data = self.read(len(room))
+        room[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         if self._body is not None:

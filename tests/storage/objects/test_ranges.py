@@ -14,7 +14,7 @@ import pytest
 from tartools.errors import StorageError
 from tartools.storage.objects import ranges, retry
 from tartools.storage.objects.budget import BUDGET, Budget
-from tartools.storage.objects.contract import Listed, Reply, put
+from tartools.storage.objects.contract import Listed, Reply
 from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.streams import Output
@@ -88,7 +88,9 @@ class MemoryBody:
         return source.data[start:end]
 
     def readinto(self, view: memoryview, /) -> int:
-        return put(self.read(len(view)), view)
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         with self._source.changed:
