@@ -123,9 +123,16 @@ def test_runs_are_parsed_as_the_loop_parses(members: list[bytes], step: int, at:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(MEMBERS, max_size=6), st.integers(2, 5), STEPS, st.none() | st.integers(0, 1 << 20))
-def test_groups_that_are_alike(members: list[bytes], count: int, step: int, at: int | None) -> None:
-    several = [entry(b"%d.%b" % (n, field), data(field * n)) for n in range(count) for field in (b"cls", b"a.png")]
+@given(
+    st.lists(MEMBERS, max_size=6),
+    st.integers(2, 5),
+    st.sampled_from([b"cls", b"csl", b"c"]),
+    STEPS,
+    st.none() | st.integers(0, 1 << 20),
+)
+def test_groups_that_are_alike(members: list[bytes], count: int, other: bytes, step: int, at: int | None) -> None:
+    fields = (b"cls", b"a.png"), (other, b"a.png")
+    several = [entry(b"%d.%b" % (n, field), data(field * n)) for n in range(count) for field in fields[n == 1]]
     content = bytearray(b"".join([*several, *members, *several]) + END)
     if at is not None:  # a bit is flipped
         content[at % len(content)] ^= 1 << at % 8
