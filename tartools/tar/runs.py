@@ -188,10 +188,13 @@ class Paths:
         widths = self.ends[low:high].reshape(-1, each) - lengths
         if not (widths == widths[0]).all():
             return None
-        found = []
+        found, alike = [], (lengths == lengths[0, 0]).all()
         for number, width in enumerate(widths[0].tolist()):
-            columns = lengths[:, number : number + 1] + np.arange(width)
-            there = np.take_along_axis(self.names[low + number : high : each], columns, axis=1)
+            names, first = self.names[low + number : high : each], int(lengths[0, number])
+            if alike:
+                there = names[:, first : first + width]
+            else:
+                there = np.take_along_axis(names, lengths[:, number : number + 1] + np.arange(width), axis=1)
             if not (there == there[0]).all():
                 return None
             found.append(there[0].tobytes())
