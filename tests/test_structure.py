@@ -346,6 +346,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
     (tmp_path / "sound.tar").write_bytes(make_tar([("a.cls", b"1")]))
     (tmp_path / "plan.tsv").write_text("__key__\tcls\na\t1\n")
     runs = {
+        "tarbench": ["--dry-run", "a.tar"],
         "tarcat": ["a.tar", "-o", "1.tar"],
         "tarcreate": ["plan.tsv", "-o", "2.tar"],
         "tarfilter": ["-S", "int(cls) > 0", "a.tar", "-o", "10.tar"],

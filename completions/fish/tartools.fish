@@ -12,6 +12,7 @@ complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2parque
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2tfrecord -d 'Write samples to a TFRecord file.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2tsv -d 'Write fields of samples as a table.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tar2zip -d 'Write samples to a zip file.'
+complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarbench -d 'Measure how fast your data can be read for training.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarcat -d 'Concatenate shards.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarcheck -d 'Find what is wrong with a data set.'
 complete -c tartools -n 'test (count (commandline -opc)) -eq 1' -x -a tarcreate -d 'Make a tar from a plan, a folder, or files of other formats.'

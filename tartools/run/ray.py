@@ -13,11 +13,13 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, redirect_stdout, suppress
 from queue import Empty, SimpleQueue
+from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
+from tartools.run.answers import Item, Work, packed
 from tartools.run.local import Results, run_with_retries
 from tartools.run.sessions import Sessions
 from tartools.run.tasks import Task, TaskResult
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
     from tartools.samples.account import Account
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 IN_FLIGHT = 1000  # tasks submitted at a time; more take memory of Ray and gain nothing
@@ -60,7 +61,7 @@ def run_tasks(
     """
     with redirect_stdout(None), connected(address) as ray:  # Ray prints there what it has lost
         cpus = cores_for(ray, cpus, account)
-        room = max(1, sum(int(cores // cpus) for cores in _cores(ray)))
+        room = room_for(ray, cpus)
         if fail_fast:  # submit no more than can run, since Ray runs all that is submitted
             most = min(most or IN_FLIGHT, room)
         failed = False
@@ -132,6 +133,11 @@ def cores_for(ray: ModuleType, cpus: float, account: Account) -> float:
     return cores
 
 
+def room_for(ray: ModuleType, cpus: float) -> int:
+    """Return how many items can run at a time that request *cpus* cores each, at least 1."""
+    return max(1, sum(int(cores // cpus) for cores in _cores(ray)))
+
+
 def call_on_cluster(
     ray: ModuleType,
     work: Callable[..., Result],
@@ -172,6 +178,59 @@ def call_on_cluster(
         with suppress(Empty):
             while flying:
                 del flying[ended.get(timeout=max(0.0, until - monotonic()))]
+
+
+class Tasks(Generic[Item]):
+    """Calls *work* in a Ray task, which requests *cpus* cores, for each thread that calls; see `answers.packed`.
+
+    Ray pickles *work* and sends it to each worker once. It tries an item *retries* times more if it loses the worker.
+    """
+
+    def __init__(self, ray: ModuleType, work: Work[Item], cpus: float, retries: int) -> None:
+        folder = os.getcwd()
+
+        def answer(item: Item) -> bytes:
+            from ray.cloudpickle import CloudPickler  # for classes of the main program
+
+            accept_interrupts()
+            enter_folder(folder, "")
+            return packed(work, item, CloudPickler)
+
+        self._ray = ray
+        self._run = ray.remote(answer).options(num_cpus=cpus, max_retries=retries)
+        self._lock = Lock()
+        self._flying: set[Any] = set()
+        self._stopped = False
+
+    def __call__(self, item: Item) -> bytes:
+        """Return the message of `packed` for *item*. Raises: RuntimeError if its worker was lost each time."""
+        with self._lock:  # nothing may be begun once all was cancelled
+            if self._stopped:
+                raise RuntimeError("the workers were stopped")
+            ref = self._run.remote(item)
+            self._flying.add(ref)
+        try:
+            found: bytes = ref.future().result()
+        except self._ray.exceptions.RayError as error:
+            raise RuntimeError(f"{item}: {_reason(error)}") from error
+        finally:
+            with self._lock:
+                self._flying.discard(ref)
+        return found
+
+    def stop(self) -> None:
+        """Cancel all tasks. What does not end soon is killed with its worker. Those who wait for tasks go on."""
+        with self._lock:
+            self._stopped = True
+            refs = list(self._flying)
+        for ref in refs:
+            self._ray.cancel(ref)
+        _, left = self._ray.wait(refs, num_returns=len(refs), timeout=PATIENCE) if refs else ((), ())
+        for ref in left:
+            self._ray.cancel(ref, force=True)
+
+    def close(self) -> None:
+        """Do nothing: tasks end by themselves."""
 
 
 def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:

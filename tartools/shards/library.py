@@ -86,7 +86,8 @@ def open(url: str, mode: str = "rb", *, force: bool = False) -> io.BufferedReade
 
         with tartools.open("s3://bucket/model.pt", "wb") as file:
             torch.save(model.state_dict(), file)
-        state = torch.load(tartools.open("s3://bucket/model.pt", "rb"))
+        with tartools.open("s3://bucket/model.pt", "rb") as file:
+            state = torch.load(file)
 
     Reading: buffered; files, and objects of stores and servers that have ranges, seek, and only what is read is
     fetched. A server without ranges has all of it copied to a temporary file first. `pipe:` and stdin do not seek.

@@ -42,15 +42,15 @@ class Requests:
     def __init__(self, most: int) -> None:
         self._most = most
         self._tasks: SimpleQueue[_Answer[object] | None] = SimpleQueue()
-        self._threads = 0
+        self._threads: list[threading.Thread] = []
 
     def ask(self, task: Callable[[], Result]) -> Callable[[], Result]:
         """Have *task* run; return a function that waits for its result."""
         answer = _Answer(task)
         self._tasks.put(answer)  # type: ignore[arg-type]
-        if self._threads < self._most:
-            threading.Thread(target=self._work, daemon=True).start()
-            self._threads += 1
+        if len(self._threads) < self._most:
+            self._threads.append(threading.Thread(target=self._work, daemon=True))
+            self._threads[-1].start()
         return answer
 
     def _work(self) -> None:
@@ -61,5 +61,10 @@ class Requests:
         """Forget the tasks that have not begun, and end the threads when they have done theirs."""
         while not self._tasks.empty():
             self._tasks.get()
-        for _ in range(self._threads):
+        for _ in self._threads:
             self._tasks.put(None)
+
+    def join(self) -> None:
+        """Wait until the threads have ended, after `close`."""
+        for thread in self._threads:
+            thread.join()

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from tartools.tables.places import Piece
 
-SPAN = 8 << 20  # bytes of one request
+SPAN = 8 << 20  # bytes of one request, at most
+LEAST = 1 << 20  # and at least, before more requests are made instead
 GAP = 1 << 20  # bytes between two samples that one request may bring in vain
 WASTE = 0.1  # of the bytes of a request
 
@@ -20,10 +21,14 @@ class Span(NamedTuple):
     wanted: list[int]
 
 
-def spans(rows: Piece) -> list[Span]:
-    """Return the requests that bring the samples of *rows*: those near each other in one shard together."""
+def spans(rows: Piece, most: int) -> list[Span]:
+    """Return the requests that bring the samples of *rows*: those near each other in one shard together.
+
+    So many as *most* are made side by side, each of at least 1 MiB, because each connection has its own limit.
+    """
     import numpy as np
 
+    size = min(max(int((rows.ends - rows.begins).sum()) // most, LEAST), SPAN)
     found: list[Span] = []
     useful = 0
     for index in np.lexsort((rows.ends, rows.begins, rows.numbers)).tolist():
@@ -32,7 +37,7 @@ def spans(rows: Piece) -> list[Span]:
             last = found[-1]
             upto = max(end, last.end)
             lost = upto - last.begin - useful - max(0, end - max(begin, last.end))
-            near = begin <= last.end + GAP and upto - last.begin <= SPAN
+            near = begin <= last.end + GAP and upto - last.begin <= size
             if number == last.number and near and lost <= WASTE * (upto - last.begin):
                 last.wanted.append(index)
                 found[-1] = last._replace(end=upto)

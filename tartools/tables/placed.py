@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from tartools.errors import TarFormatError
@@ -69,7 +70,7 @@ class Placed:
             self._shards = os.getpid(), Shards(self.listing, Account(), listed=False)
         return self._shards[1]
 
-    def __del__(self) -> None:
-        """End the threads that make requests."""
-        if self._shards is not None and self._shards[0] == os.getpid():
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """End the threads that make requests. When Python ends, they end with it; and modules are gone by then."""
+        if self._shards is not None and not ending() and self._shards[0] == os.getpid():
             self._shards[1].close()

@@ -6,13 +6,16 @@ import io
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from mmap import mmap
+from typing import Any
 
 from tartools.errors import StorageError, TarToolsError
 from tartools.samples.sample import Batch
 from tartools.storage import versions
 from tartools.storage.objects import object_at
-from tartools.storage.objects.fetching import fetched, requests_at_once
+from tartools.storage.objects.fetching import fetch_into, fetched, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.requests import Requests
 from tartools.tables.checking import Checker
@@ -22,6 +25,7 @@ from tartools.tables.places import Listing, Piece
 LARGE = 16 << 20  # bytes; a larger sample is read as a stream
 WINDOW = 32 << 20  # bytes of samples that are requested together
 WINDOWS = 3  # that are under way
+WHOLE = 4  # windows; more samples are not read into one buffer
 
 Asked = tuple[Piece, list[Span], list[Callable[[], bytes]]]
 
@@ -36,7 +40,8 @@ class RemoteShards:
         self._window = WINDOW // sources
         self._listing = listing
         self._checker = checker
-        self._requests = Requests(max(requests_at_once() // sources, 1))
+        self._at_once = max(requests_at_once() // sources, 1)
+        self._requests = Requests(self._at_once)
         self._locks: dict[int, threading.Lock] = {}  # of shards whose versions are being asked for
 
     def close(self) -> None:
@@ -67,18 +72,51 @@ class RemoteShards:
         while waiting:
             yield from self._received(*waiting.popleft())
 
-    def whole(self, rows: Piece, room: memoryview | None) -> bytes | memoryview | None:
-        """Return the bytes of *rows*, one after the other, in *room* if there is one; None if they are very many."""
+    def whole(self, rows: Piece, room: memoryview | None) -> Any:
+        """Return the bytes of *rows*, one after the other, in *room* if there is one; None if they are very many.
+
+        Threads receive them there. Nothing writes to it any more when this returns or raises.
+        """
         import numpy as np
 
         bounds = np.concatenate(([0], np.cumsum(rows.ends - rows.begins))).tolist()
-        if bounds[-1] > WINDOWS * self._window:
+        if bounds[-1] > WHOLE * self._window:
             return None
-        data = bytearray(0 if room is not None else bounds[-1])
-        filled = memoryview(data) if room is None else room
-        for index, part in enumerate(self._parts(*self._ask(rows))):
-            filled[bounds[index] : bounds[index + 1]] = part
-        return bytes(data) if room is None else room
+        # pages are cleared by the threads, as bytes come; `np.empty` asks for huge ones, which can take longer
+        data: Any = np.frombuffer(mmap(-1, bounds[-1]), np.uint8) if room is None else room
+        view = memoryview(data)
+        wanted = spans(rows, self._at_once)
+        answers: list[Callable[[], object]] = []
+        failed = False
+
+        def fill(span: Span) -> None:
+            if not failed:
+                self._fill(span, rows, bounds, view)
+
+        try:
+            answers.extend(self._requests.ask(partial(fill, span)) for span in wanted)
+            for span, answer in zip(wanted, answers, strict=True):
+                self._answered(rows, span, answer)
+        except BaseException:
+            failed = True
+            for answer in answers:
+                with suppress(Exception):
+                    answer()
+            raise
+        return data
+
+    def _fill(self, span: Span, rows: Piece, bounds: list[int], room: memoryview) -> None:
+        """Have the bytes of *span* in *room*, where row n begins at `bounds[n]`."""
+        first, last = span.wanted[0], span.wanted[-1]
+        some = slice(first, last + 1)
+        if span.wanted == [*range(first, last + 1)] and (rows.begins[some][1:] == rows.ends[some][:-1]).all():
+            url = self._listing.urls[span.number]
+            fetch_into(room[bounds[first] : bounds[last + 1]], url, span.begin, self._version(span.number))
+            return
+        content = memoryview(self._fetch(span))
+        for index in span.wanted:
+            _, begin, end = rows.place(index)
+            room[bounds[index] : bounds[index + 1]] = content[begin - span.begin : end - span.begin]
 
     def _streamed(self, rows: Piece) -> Iterator[Batch]:
         """Yield the sample of *rows*, which is too large for one request."""
@@ -115,7 +153,7 @@ class RemoteShards:
 
     def _ask(self, rows: Piece) -> Asked:
         """Request the bytes of *rows*."""
-        wanted = spans(rows)
+        wanted = spans(rows, max(self._at_once // WINDOWS, 1))
         return rows, wanted, [self._requests.ask(partial(self._fetch, span)) for span in wanted]
 
     def _received(self, rows: Piece, wanted: list[Span], answers: list[Callable[[], bytes]]) -> Iterator[Batch]:
@@ -127,14 +165,18 @@ class RemoteShards:
         """Return the bytes of each of *rows*, which were requested."""
         data = [memoryview(b"")] * len(rows)
         for span, answer in zip(wanted, answers, strict=True):
-            try:
-                content = memoryview(answer())
-            except TarToolsError as error:
-                raise self._listing.failure(rows, min(span.wanted), error.message) from error
+            content = memoryview(self._answered(rows, span, answer))
             for index in span.wanted:
                 _, begin, end = rows.place(index)
                 data[index] = content[begin - span.begin : end - span.begin]
         return data
+
+    def _answered(self, rows: Piece, span: Span, answer: Callable[[], Any]) -> Any:
+        """Return what was requested for *span* of *rows*. Raises: StorageError with the first of its rows."""
+        try:
+            return answer()
+        except TarToolsError as error:
+            raise self._listing.failure(rows, min(span.wanted), error.message) from error
 
 
 class Parts:

@@ -206,6 +206,10 @@ class Table:
         """Return the URLs of the shards, by their numbers."""
         return list(self._all().listing.urls)
 
+    def versions(self) -> list[str | None]:
+        """Return the versions of the shards when the table was made, by their numbers; None if it does not say."""
+        return list(self._all().listing.versions)
+
     def _all(self) -> Placed:
         """Return the places of all rows."""
         if self._places is None:

@@ -41,6 +41,7 @@ class Grouper:
         self.held = 0  # bytes of memory that these hold
         self.base = 0  # offset of the reader's buffer in the stream
         self.origin = 0  # offset of the open group in the stream, once it has scattered members
+        self.last = 0  # where in the stream the last of these ends
 
     def taken(self, position: int) -> list[Parsed]:
         """Return what was found before *position*, and forget it."""
@@ -74,7 +75,7 @@ class Grouper:
             self.scatter(position)
             own = all(head is None for *_, head in self.scattered)  # no header is replaced
             stored = sum(data - start + padded(size) for _, _, start, data, size, _ in self.scattered)
-            whole = own and stored == self.base + position - self.origin
+            whole = own and stored == self.last - self.origin
             self.parts.append(ScatteredGroup(self.key, self.scattered, self.origin if whole else None))
             self.scattered, self.held = [], 0
         else:
@@ -105,6 +106,7 @@ class Grouper:
             held = not isinstance(self.source, io.FileIO)
             for member in members_in(self.source, self.begin, position + self.shift, ranges=True):
                 self.keep(member, held * (member[3] - member[2] + member[4]))
+                self.last = self.base + position
             if self.members:
                 self.members.clear()
         self.begin, self.first = position + self.shift, 0

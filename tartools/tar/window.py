@@ -143,6 +143,7 @@ class Window:
         if regular and source is not None:
             data = first + large.data - self.position
             self.groups.keep(Member(large.path, source, first, data, large.size, large.head), 0)
+            self.groups.last = start + need
         self._begin_buffer(Chunk(BUFFER if source is None else min(BUFFER, NEXT), self.stream, start + need))
         self.groups.begin = self.groups.shift
         self.position = self.filled = 0

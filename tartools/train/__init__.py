@@ -26,6 +26,7 @@ _MODULES = {
     "open_urls": "objects",
     "pack": "packing",
     "samples": "stream",
+    "stream_map": "mapping",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604

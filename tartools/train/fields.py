@@ -6,11 +6,11 @@ Decoders are those of webdataset. What would unpickle is refused, because whoeve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
-from tartools.samples.sample import Sample
+from tartools.samples.sample import Sample, field_name
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
 KEY, URL = "__key__", "__url__"
@@ -98,12 +98,14 @@ class Chooser:
             raise
 
 
-def as_dict(sample: Sample) -> dict[str, Any]:
+def as_dict(sample: Sample, wanted: Container[str] | None = None) -> dict[str, Any]:
     """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
 
-    Raises: SampleError if two fields differ only in case.
+    Only the fields *wanted* are read, if they are given. Raises: SampleError if two fields differ only in case.
     """
-    return dict_of(sample.key, sample.shard, sample.items())
+    members = ((field_name(member), member) for member in sample.members)
+    payloads = ((name, one.read()) for name, one in members if wanted is None or name.lower() in wanted)
+    return dict_of(sample.key, sample.shard, payloads)
 
 
 def dict_of(key: str, url: str, payloads: Iterable[tuple[str, bytes]]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from torch.utils.data import get_worker_info
 from tartools.errors import UsageError
 from tartools.train import dealing
 from tartools.train.dealing import Part, Place
-from tartools.train.stream import Position, Samples
+from tartools.train.reader import Position
+from tartools.train.stream import Samples
 
 State = dict[str, Any]
 

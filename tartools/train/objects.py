@@ -161,6 +161,8 @@ class ObjectStream(IterableDataset[Any]):
 
     A run that was stopped goes on at the next item, with torchdata's StatefulDataLoader and as many ranks and workers,
     or by `state_dict` and `load_state_dict` with a loader without workers. `Objects` with `Order` knows no such limits.
+    If a plain DataLoader with workers goes on from a state, call `set_epoch` before each epoch behind that one: its
+    workers start anew, and can't tell that an epoch has ended.
     """
 
     def __init__(

@@ -13,8 +13,9 @@ from tartools.errors import UsageError, several
 from tartools.train import left
 from tartools.train.handing import handed
 from tartools.train.left import Left, Loaded
+from tartools.train.reader import Position, Reader, numbered
 from tartools.train.steps import Batch, Choose, Shuffle, holds_nothing
-from tartools.train.stream import Position, Reader, Samples, numbered
+from tartools.train.stream import Samples
 
 
 class Pipeline(Protocol):

@@ -82,6 +82,12 @@ class ZipDataset(Dataset[Any]):
         finally:
             requests.close()
 
+    def span(self, index: int) -> tuple[str, int, int, str]:
+        """Return URL, begin, end and version of the bytes that sample *index* is read with."""
+        found, number = self._place(index)
+        zipped = found.zipped()
+        return (found.url, *_span(zipped[number], zipped.directory.start), found.version)
+
     def _place(self, index: int) -> tuple[_Zip, int]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
@@ -96,18 +102,18 @@ class _Zip:
     def __init__(self, url: str, version: str) -> None:
         self.url = url
         self.is_local = Url(url).is_local
-        self._version = version
+        self.version = version
         self._zipped: Zipped | None = None
         self._open: tuple[int, SharedFile] | None = None  # a process, and what it opened
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Zip, (self.url, self._version)
+        return _Zip, (self.url, self.version)
 
     def zipped(self) -> Zipped:
         """Return what the directory of the file says. Raises: StorageError if it is another file now."""
         if self._zipped is None:
             with files.reading(self.url) as file:
-                if files.version(file) != self._version:
+                if files.version(file) != self.version:
                     raise self._replaced()
                 self._zipped = Zipped(file, self.url)
         return self._zipped
@@ -136,12 +142,12 @@ class _Zip:
     def _read(self, begin: int, end: int) -> bytes:
         """Return bytes of the file. Raises: StorageError if it is another file now."""
         if not self.is_local:
-            return fetched(self.url, begin, end, self._version)
+            return fetched(self.url, begin, end, self.version)
         file = self._file()
         data = os.pread(file.fileno(), end - begin, begin)
         while len(data) < end - begin and (more := os.pread(file.fileno(), end - begin - len(data), begin + len(data))):
             data += more
-        if file_version(os.fstat(file.fileno())) != self._version:
+        if file_version(os.fstat(file.fileno())) != self.version:
             raise self._replaced()
         return data
 

@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 
-from tests.bench.__main__ import WORKS
+from tests.bench.__main__ import WORKS, cells_of
 from tests.bench.data import SETS, home, make, samples_in
-from tests.bench.measure import Measured, Round, installed
+from tests.bench.measure import Bench, Measured, Round, installed
+from tests.bench.works import Goal, Line, Work
 from tests.conftest import BIN, ROOT, Result, clean_environment, running
 
 SCALE = 0.001
 
-Bench = Callable[..., Result]
+Benchmarks = Callable[..., Result]
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def command(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def bench(command: list[str], tmp_path: Path) -> Bench:
+def bench(command: list[str], tmp_path: Path) -> Benchmarks:
     """Return a function that runs the benchmarks, and sees that they leave no output."""
 
     def bench(*arguments: str, env: dict[str, str] | None = None) -> Result:
@@ -75,7 +76,7 @@ def works_of(result: Result) -> dict[str, Any]:
     return {each["work"]: each for each in json.loads(result.stdout)["works"]}
 
 
-def test_all_figures_of_a_work_are_told(bench: Bench, texts: Path) -> None:
+def test_all_figures_of_a_work_are_told(bench: Benchmarks, texts: Path) -> None:
     done = bench("--json", "tsv-B", "read-B")
     assert done.status == 0, done.stderr
     works = works_of(done)
@@ -95,7 +96,7 @@ def test_all_figures_of_a_work_are_told(bench: Bench, texts: Path) -> None:
     assert "making" in done.stderr and "making" not in bench("tsv-B").stderr
 
 
-def test_the_table_tells_what_is_reached(bench: Bench) -> None:
+def test_the_table_tells_what_is_reached(bench: Benchmarks) -> None:
     done = bench("start")
     assert done.status == 0, done.stderr
     heading, beside, limit = done.stdout.decode().splitlines()
@@ -104,7 +105,7 @@ def test_the_table_tells_what_is_reached(bench: Bench) -> None:
     assert " at most " in limit and limit.rpartition("0.1 s")[2].strip() in ("yes", "NO")
 
 
-def test_markdown_tells_of_the_machine(bench: Bench) -> None:
+def test_markdown_tells_of_the_machine(bench: Benchmarks) -> None:
     done = bench("--markdown", "cat-B")
     assert done.status == 0, done.stderr
     about, _, heading, _, *rows = done.stdout.decode().splitlines()
@@ -112,7 +113,7 @@ def test_markdown_tells_of_the_machine(bench: Bench) -> None:
     assert all(row.startswith("| ") and row.replace("\\|", "").count("|") == heading.count("|") for row in rows)
 
 
-def test_a_command_that_fails_is_no_figure(bench: Bench, texts: Path) -> None:
+def test_a_command_that_fails_is_no_figure(bench: Benchmarks, texts: Path) -> None:
     assert bench("tsv-B").status == 0
     os.truncate(texts, 10_000)
     done = bench("--json", "tsv-B", "start")
@@ -123,7 +124,7 @@ def test_a_command_that_fails_is_no_figure(bench: Bench, texts: Path) -> None:
     assert works["start"]["failure"] == "" and all(line["rounds"] for line in works["start"]["lines"])
 
 
-def test_a_command_that_does_too_little_is_no_figure(bench: Bench, texts: Path) -> None:
+def test_a_command_that_does_too_little_is_no_figure(bench: Benchmarks, texts: Path) -> None:
     assert bench("tsv-B", "start").status == 0
     shutil.copy(texts.with_name(SETS["ONE"].path), texts)
     done = bench("tsv-B")
@@ -131,7 +132,7 @@ def test_a_command_that_does_too_little_is_no_figure(bench: Bench, texts: Path) 
     assert "FAILED" in done.stdout.decode()
 
 
-def test_a_peer_that_is_not_there_is_told(bench: Bench, tmp_path: Path) -> None:
+def test_a_peer_that_is_not_there_is_told(bench: Benchmarks, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for program in ("bash", "cat", "cmp", "gzip", "python3"):
         path = shutil.which(program)
@@ -142,7 +143,9 @@ def test_a_peer_that_is_not_there_is_told(bench: Bench, tmp_path: Path) -> None:
     assert done.stdout.decode().endswith("not installed; Debian has it in pigz\n")
 
 
-def test_a_run_that_is_stopped_leaves_no_output(command: list[str], bench: Bench, texts: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_leaves_no_output(
+    command: list[str], bench: Benchmarks, texts: Path, tmp_path: Path
+) -> None:
     assert bench("tsv-B").status == 0
     texts.unlink()
     os.mkfifo(texts)
@@ -156,7 +159,7 @@ def test_a_run_that_is_stopped_leaves_no_output(command: list[str], bench: Bench
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_archives_that_cannot_be_made_are_a_failure(bench: Bench, tmp_path: Path) -> None:
+def test_archives_that_cannot_be_made_are_a_failure(bench: Benchmarks, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in the way")
     done = bench("start")
     assert done.status == 1 and "start: the data set ONE: status 1: " in done.stderr
@@ -171,6 +174,16 @@ def test_ratios_are_of_rounds_and_of_samples() -> None:
     assert sort.ratio(sort.work.peers[0]) == 2
 
 
+@pytest.mark.parametrize("good", [1, 2])
+def test_a_library_that_fails_later_has_no_figures(good: int, tmp_path: Path) -> None:
+    count = f"echo >>{tmp_path}/runs; test $(wc -l <{tmp_path}/runs) -le {good}"  # the first is the warm-up
+    work = Work("ours", Line("true", "true"), (Line("theirs", count, needs="pytest"),), (Goal(1, "theirs"),), check="")
+    measured = Bench(tmp_path, SCALE, 3, lambda line: None, tmp_path).measure(work)
+    assert measured.failure == "" and [*measured.rounds] == ["true"] and len(measured.rounds["true"]) == 3
+    (row,) = cells_of([measured])
+    assert row[:2] == ("ours", "true") and any("failed: theirs: status 1" in cell for cell in row)
+
+
 def test_what_works_ask_for_is_there() -> None:
     for work in WORKS.values():
         names = [line.name for line in work.lines]
@@ -180,7 +193,7 @@ def test_what_works_ask_for_is_there() -> None:
         assert work.sets or alone, work.name
 
 
-def test_training_is_measured_beside_what_is_installed(bench: Bench) -> None:
+def test_training_is_measured_beside_what_is_installed(bench: Benchmarks) -> None:
     done = bench("--json", "-s", "0.01", "order-B", "stream-B-2", "objects-shard")
     assert done.status == 0, done.stderr
     works = works_of(done)
@@ -202,7 +215,7 @@ def test_training_is_measured_beside_what_is_installed(bench: Bench) -> None:
         assert all((work["ratios"][goal["beside"]] is None) == (goal["beside"] in absent) for goal in work["goals"])
 
 
-def test_damage_is_no_figure_of_training(bench: Bench, tmp_path: Path) -> None:
+def test_damage_is_no_figure_of_training(bench: Benchmarks, tmp_path: Path) -> None:
     make(tmp_path / "data", SCALE, "B16")
     shard = home(tmp_path / "data", SCALE) / SETS["B16"].path / "11.tar"
     os.truncate(shard, shard.stat().st_size // 2)
@@ -231,6 +244,6 @@ def test_readers_of_training_come_to_each_sample_once(tmp_path: Path) -> None:
     ], done.stderr
 
 
-def test_a_work_that_is_not_there_is_a_usage_error(bench: Bench) -> None:
+def test_a_work_that_is_not_there_is_a_usage_error(bench: Benchmarks) -> None:
     done = bench("cat-Z")
     assert done.status == 2 and "cat-A" in done.stderr

@@ -121,6 +121,7 @@ ACCOUNTS = {
     "tar2jsonl": ["tar2jsonl", "-f", "jpg"],
     "tar2tfrecord": ["tar2tfrecord", "-f", "jpg"],
     "tar2zip": ["tar2zip"],
+    "tarbench": ["tarbench", "--dry-run"],
     "tar2parquet": ["tar2parquet"],
     "tar2parquet -f": ["tar2parquet", "-f", "cls"],
     "tarshow": ["tarshow", "-c", "2"],

@@ -63,6 +63,7 @@ CASES = {
     "tar2jsonl": Case((), 1),
     "tar2tfrecord": Case((), 1),
     "tar2zip": Case((), 1),
+    "tarbench": Case(("--dry-run",), 7, ()),
     "tar2parquet": Case((), 7),
     "tarfirst": Case(("-k", "nope"), 1, ()),
     "tardedup": Case(("--rest", "rest.tar"), 1),

@@ -56,6 +56,7 @@ COMMANDS = {
     "tarindex": Case(("-o", "-"), reads=""),
     "tarjob": Case(("-s", "1", "--", "head", "-c{}"), reads=""),
     "tarls": Case((), reads=""),
+    "tarbench": Case(("--dry-run",), reads=""),
 }
 OPENERS = [name for name, case in COMMANDS.items() if case.reads]
 READERS = [name for name, case in COMMANDS.items() if case.reads == "tar"]

@@ -10,7 +10,6 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -391,17 +390,16 @@ made = datasets.Dataset.from_dict({"image": pictures, "label": ["y", "x"]}, feat
 made.to_parquet("c.parquet")
 """
 
-if find_spec("datasets"):  # with what it needs it takes 120 MB: it is no part of the extra `test`
 
-    def test_datasets_reads_and_writes_such_files(run: Run, tmp_path: Path) -> None:
-        jpegs = [picture(n, "JPEG") for n in (50, 150)]
-        for n, jpeg in enumerate(jpegs, 1):
-            (tmp_path / f"{n}.jpg").write_bytes(jpeg)
-        archive = make_tar([("1.jpg", jpegs[0]), ("1.cls", b"7"), ("2.jpg", jpegs[1]), ("2.cls", b"8")])
-        assert run("tar2parquet", "-o", "a.parquet", stdin=archive).status == 0
-        assert run("tarcreate", "--parquet", "a.parquet", "-o", "b.tar").status == 0
-        environment = clean_environment() | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-        subprocess.run([sys.executable, "-c", DATASETS], cwd=tmp_path, env=environment, check=True)
-        done = run("tarcreate", "--parquet", "c.parquet", "-f", "jpg=image cls=label")
-        assert (done.status, done.stderr) == (0, "")
-        assert [data for _, data in members_of(done.stdout)] == [jpegs[0], b"1", jpegs[1], b"0"]
+def test_datasets_reads_and_writes_such_files(run: Run, tmp_path: Path) -> None:
+    jpegs = [picture(n, "JPEG") for n in (50, 150)]
+    for n, jpeg in enumerate(jpegs, 1):
+        (tmp_path / f"{n}.jpg").write_bytes(jpeg)
+    archive = make_tar([("1.jpg", jpegs[0]), ("1.cls", b"7"), ("2.jpg", jpegs[1]), ("2.cls", b"8")])
+    assert run("tar2parquet", "-o", "a.parquet", stdin=archive).status == 0
+    assert run("tarcreate", "--parquet", "a.parquet", "-o", "b.tar").status == 0
+    environment = clean_environment() | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", DATASETS], cwd=tmp_path, env=environment, check=True)
+    done = run("tarcreate", "--parquet", "c.parquet", "-f", "jpg=image cls=label")
+    assert (done.status, done.stderr) == (0, "")
+    assert [data for _, data in members_of(done.stdout)] == [jpegs[0], b"1", jpegs[1], b"0"]

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tartools import storage
 from tartools.samples.account import Account
@@ -24,7 +23,6 @@ from tartools.shards.reading import read_samples
 from tartools.show.html.page import Choice, write
 from tests.conftest import Run, make_samples, make_tar
 
-CHROMIUM = shutil.which("chromium")
 PHONE, NARROW, DESKTOP = (390, 844), (420, 900), (1280, 800)
 HOSTILE = "<script>alert(1)</script>.jpg"
 NAMES = ("cat", "dog", "sea lion")
@@ -305,16 +303,6 @@ def test_large_pictures(run: Run, tmp_path: Path) -> None:
     ]
     refused = run("tarshow", "--large", stdin=archive)
     assert refused.status == 2 and "--large is for a page" in refused.stderr
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 Visit = Callable[..., Page]

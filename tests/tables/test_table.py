@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import pickle
 import random
+import subprocess
+import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -189,6 +191,12 @@ def test_what_was_changed_is_a_failure(folder: Path) -> None:
         tartools.Table("cut.parquet")
     with pytest.raises(StorageError, match="No such file"):
         tartools.Table("nothing.parquet")
+
+
+def test_a_table_that_outlives_all_modules_ends_in_silence(folder: Path) -> None:
+    program = "import os, tartools; os.kept = tartools.Table('sets/t.parquet'); print(os.kept[0].key)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (tartools.Table("sets/t.parquet")[0].key + "\n", "")
 
 
 def test_nothing_stays_open(folder: Path) -> None:

@@ -690,3 +690,19 @@ def test_made_up_headers_do_not_fill_the_memory() -> None:
 
 def test_magic_constants_agree() -> None:
     assert (header.USTAR, header.GNU, header.BLOCK) == (USTAR, GNU, BLOCK)
+
+
+@pytest.mark.parametrize("between", [b"", entry(b"d/", kind=b"5")])
+@pytest.mark.parametrize("size", [10, 300_000, 17 << 20])
+def test_a_group_before_a_directory_says_where_it_begins(size: int, between: bytes, scratch: list[io.FileIO]) -> None:
+    def scratch_of() -> io.FileIO:
+        scratch.append(scratch_file())
+        return scratch[-1]
+
+    first, second = entry(b"a.cls", b"1"), entry(b"a.bin", bytes(size))
+    for content, whole in ((first + second + between, True), (first + between + second, not between)):
+        stream = Trickle(entry(b"0.x") + content + entry(b"b.x", b"2") + END, 70_000)
+        parts = read_members(stream, url="a.tar", scratch=scratch_of)
+        found = [part for part in parts if isinstance(part, ScatteredGroup)]
+        assert found or (size < 1 << 20 and not between)
+        assert all(part.offset == (BLOCK if whole else None) for part in found)

@@ -27,7 +27,7 @@ from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import WebDataset, samples
 from tartools.train.dealing import Place
 from tartools.train.epochs import Epochs
-from tartools.train.stream import Reader
+from tartools.train.reader import Reader
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer

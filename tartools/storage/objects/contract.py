@@ -24,6 +24,10 @@ class Body(Protocol):
         """Return up to *most* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
         ...
 
+    def readinto(self, room: memoryview, /) -> int:
+        """Fill *room* as far as bytes come, and return how many did, 0 at the end. Raises: as `read`."""
+        ...
+
     def close(self) -> None:
         """Release the connection."""
         ...

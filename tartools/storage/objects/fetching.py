@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tartools.errors import StorageError
 from tartools.storage.objects import object_at
+from tartools.storage.objects.contract import Body
 from tartools.storage.objects.retry import TransientError, setting, with_retries
 
 REQUESTS = 32  # at once
@@ -18,32 +21,52 @@ def fetched(
 
     Raises: StorageError after the last try, and if the object is another one now, which *replaced* says.
     """
-    size, _, tag = version.partition(" ")
-    source = object_at(url)
     have: list[bytes] = []
 
-    def attempt() -> bytes:
-        position = begin + sum(map(len, have))
+    def take(body: Body, position: int) -> int:
+        if position == begin:
+            have.clear()
+        have.append(body.read(end - position))
+        return len(have[-1])
+
+    _receive(url, begin, end, version, replaced, take)
+    return have[0] if len(have) == 1 else b"".join(have)
+
+
+def fetch_into(
+    room: memoryview, url: str, begin: int, version: str, replaced: str = "was replaced since the table was made"
+) -> None:
+    """Fill *room* with bytes of the object *url*, from *begin* on; as `fetched`, and without a copy."""
+    _receive(url, begin, begin + len(room), version, replaced, lambda body, at: body.readinto(room[at - begin :]))
+
+
+def _receive(url: str, begin: int, end: int, version: str, replaced: str, take: Callable[[Body, int], int]) -> None:
+    """Request the bytes *begin* to *end*; `take(body, position)` reads some and returns how many, 0 at the end.
+
+    Where a server without ranges begins anew, so does the position.
+    """
+    size, _, tag = version.partition(" ")
+    source = object_at(url)
+    position = begin
+
+    def attempt() -> None:
+        nonlocal position
         reply = source.get(position, max(end, position + 1), tag)  # of an empty object too: is it still there?
         try:
             other = tag and reply.version != tag and (reply.version or end > begin)
             if other or (reply.size is not None and str(reply.size) != size):
                 raise StorageError(replaced, url=url, offset=begin)
-            if reply.start == begin:
-                have.clear()  # a server without ranges begins anew
-                position = begin
-            elif reply.start != position:
+            if reply.start not in (begin, position):
                 raise StorageError("the server ignored the range of the request", url=url, offset=begin)
-            while position < end and (data := reply.body.read(end - position)):
-                have.append(data)
-                position += len(data)
+            position = reply.start
+            while position < end and (count := take(reply.body, position)):
+                position += count
         finally:
             reply.body.close()
         if position < end:
             raise TransientError("the connection was cut")
-        return have[0] if len(have) == 1 else b"".join(have)
 
-    return with_retries(attempt, url)
+    with_retries(attempt, url)
 
 
 def requests_at_once() -> int:

@@ -270,6 +270,14 @@ class Body:
         except (exceptions.HTTPError, OSError) as error:
             raise connection_error(error, self._url) from None
 
+    def readinto(self, room: memoryview, /) -> int:
+        """Fill *room* as far as bytes come. Raises: as `read`."""
+        try:
+            count: int = self._response.raw.readinto(room)
+            return count
+        except (exceptions.HTTPError, OSError) as error:
+            raise connection_error(error, self._url) from None
+
     def close(self) -> None:
         """Release the connection."""
         self._response.close()

@@ -1,4 +1,4 @@
-"""GET requests by http.client alone: a third of the processor time of `requests`, which counts for small objects."""
+"""GET requests by http.client alone: less processor time than `requests` takes, which counts for small objects."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import ssl
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
 from urllib.request import getproxies
@@ -92,15 +93,27 @@ class Answer:
 
     def read(self, most: int, /, decode_content: bool = False) -> bytes:
         """Return up to *most* bytes as they were sent, b"" at the end. Raises: TransientError if it was cut."""
+        data: bytes = self._received(self._found.read, most)
+        self._check(len(data), most)
+        return data
+
+    def readinto(self, room: memoryview, /) -> int:
+        """Fill *room* as far as bytes come, and return how many did, 0 at the end. Raises: as `read`."""
+        count: int = self._received(self._found.readinto, room)
+        self._check(count, len(room))
+        return count
+
+    def _received(self, receive: Callable[[Any], Any], what: Any) -> Any:
         try:
-            data = self._found.read(most)
+            return receive(what)
         except (http.client.HTTPException, OSError, ValueError) as error:  # ValueError: the length of a chunk
             self._drop()
             raise _failure(error) from None
-        if not data and most and self._found.length:
+
+    def _check(self, count: int, most: int) -> None:
+        if not count and most and self._found.length:
             self._drop()
             raise TransientError("the connection was cut")
-        return data
 
     def drain_conn(self) -> None:
         """Read the rest, so that the connection can be used again."""

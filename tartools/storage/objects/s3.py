@@ -51,6 +51,11 @@ class _Body:
             data: bytes = self._body.read(most)
             return data
 
+    def readinto(self, room: memoryview, /) -> int:
+        data = self.read(len(room))
+        room[: len(data)] = data
+        return len(data)
+
     def close(self) -> None:
         if self._body is not None:
             self._body.close()

@@ -1,0 +1,178 @@
+"""`stream_map`: what a function makes of the samples of shards, called in threads, processes, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
+from typing import Any, Literal
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from tartools.errors import byte_size, shown
+from tartools.run.answers import results
+from tartools.run.engines import ENGINES, answers, calling
+from tartools.storage.names.expand import expand
+from tartools.tables.table import Table
+from tartools.train.fields import Chooser, Decode, Fields
+from tartools.train.pieces import Source, Work, pieces_of, sources_of
+from tartools.train.ranks import this_rank
+
+
+def stream_map(
+    function: Callable[[Any], Any],
+    source: str | Sequence[str] | Table,
+    *,
+    engine: Literal["threads", "processes", "ray"] = "threads",
+    workers: int | None = None,
+    ordered: bool = True,
+    fields: Fields = None,
+    decode: Decode = None,
+    part: int | str | None = None,
+    ahead: int | None = None,
+    retries: int = 3,
+    address: str | None = None,
+    cpus: float = 1,
+) -> StreamMap:
+    """Return a dataset of what *function* returns for each sample of *source*: preprocessing elsewhere, training here.
+
+        def prepared(sample):
+            picture, label = sample
+            return augment(picture), int(label)
+
+        data = stream_map(prepared, "train-{000..147}.tar", engine="ray", fields="jpg cls", decode="rgb8")
+        for batch in torch.utils.data.DataLoader(data, batch_size=64): ...
+
+    *source* is a list of shards and tables, as for `tartools.read`, or a `tartools.Table`, whose rows come in its
+    order. *function* gets a sample as *fields* and *decode* say (see `TableDataset`), by default a dict. It returns one
+    result, which may be a list or a tuple; None, for nothing; or an iterator, such as a generator, of results.
+
+    Work goes out in parts of about *part* bytes: runs of samples of a shard, or rows of a table (default: 8 MB, and of
+    shards in stores 32 MB, because a store is asked for up to 8 MB more to find where a part begins). A shard that is
+    compressed, or comes from a command or a server without ranges, is one part. The results of a part are handed out
+    when all of them are there. So no result comes twice and none is missing if a worker is lost: its part is done
+    again, up to *retries* times. *ordered* keeps the order of the samples; else parts come as they are ready.
+
+    The engine "threads" calls *function* in this process; "processes" in processes that are spawned, which need a
+    function that can be pickled, and import the main program; "ray" in tasks that request *cpus* cores each, on the
+    cluster at *address* (default: `RAY_ADDRESS`, else one on this machine), whose nodes need tartools. *workers* is how
+    many parts are worked on at a time (default: the cores of this machine, or of the cluster).
+
+    Each iteration is an epoch; it starts the workers and ends them. Ranks (of torch.distributed, or RANK and
+    WORLD_SIZE) share the parts. It has workers of its own, so it raises RuntimeError in those of a DataLoader.
+    `state_dict` says which result is next, if *ordered*.
+
+    Holds: the results of *ahead* parts (default: 2 for each worker), pickled unless they come from threads.
+    Raises: what *function* raises, with a note that names sample and shard, and what reading raises, after the results
+    before it; RuntimeError with the part if its workers were lost each time; TypeError if the function can't be
+    pickled; StorageError and UsageError as `map_shards`.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine is one of {', '.join(map(repr, ENGINES))}, not {engine!r}")
+    if address is not None and engine != "ray":
+        raise ValueError("address requires engine='ray'")
+    for name, number, least in (("workers", workers, 1), ("ahead", ahead, 1), ("retries", retries, 0)):
+        if number is not None and number < least:
+            raise ValueError(f"{name} is {least} or more, not {number}")
+    size = byte_size(part) if isinstance(part, str) else part
+    if size is not None and size < 1:
+        raise ValueError(f"part is 1 byte or more, not {part}")
+    options = {"engine": engine, "workers": workers, "retries": retries, "address": address, "cpus": cpus}
+    return StreamMap(function, source, Chooser(fields, decode), options, ordered, ahead, size)
+
+
+@contextmanager
+def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
+    """Have the generator that *mine* refers to closed when the program ends, while threads can still run."""
+
+    def close() -> None:
+        found = mine[0]()
+        if found is not None:
+            with suppress(ValueError):  # it runs, in a thread that ends with the program
+                found.close()
+
+    atexit.register(close)
+    try:
+        yield
+    finally:
+        atexit.unregister(close)
+
+
+class StreamMap(IterableDataset[Any]):
+    """What `stream_map` returns. Iterating over it anew ends the iteration before, if nobody has that any more."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        source: str | Sequence[str] | Table,
+        chooser: Chooser,
+        options: dict[str, Any],
+        ordered: bool,
+        ahead: int | None,
+        size: int | None,
+    ) -> None:
+        self._sources: list[Source]
+        if isinstance(source, Table):
+            self._names, self._sources = ["the table"], [source]
+        else:
+            urls = expand([source] if isinstance(source, str) else list(source)) if source else []
+            self._names, self._sources = [*map(shown, urls)], sources_of(urls)
+        if not self._sources:
+            raise ValueError("there are no shards to read")
+        self._function, self._chooser, self._options = function, chooser, options
+        self._ordered, self._ahead, self._size = ordered, ahead, size
+        self._next = self._start = (0, 0)  # part, and result in it
+
+    def __iter__(self) -> Iterator[Any]:
+        if get_worker_info() is not None:
+            raise RuntimeError("stream_map has workers of its own: give num_workers=0 to this DataLoader")
+        self._next, self._start = self._start, (0, 0)
+        mine: list[Any] = []
+        found = self._handed_out(*self._next, mine)
+        mine.append(weakref.ref(found))
+        return found
+
+    def _handed_out(self, first: int, had: int, mine: list[Any]) -> Generator[Any, None, None]:
+        """Yield the results of this rank from part *first* on, but for the first *had* of this part.
+
+        *mine* has a reference to this generator.
+        """
+        rank, world = this_rank()
+        pieces = islice(pieces_of(self._names, self._sources, self._size), rank + first * world, None, world)
+        work = Work(self._function, self._sources, self._chooser)
+        with (
+            calling(work=work, **self._options) as (caller, workers),
+            _closed_at_exit(mine),
+            closing(answers(caller, workers, pieces, self._ordered, self._ahead)) as found,
+        ):
+            for part, answer in enumerate(found, first):
+                for number, one in enumerate(results(answer)):
+                    if number >= had:
+                        self._next = part, number + 1
+                        yield one
+                self._next, had = (part + 1, 0), 0
+        self._next = 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which result is next: of this rank, with as many ranks. Raises: ValueError unless *ordered*."""
+        if not self._ordered:
+            raise ValueError("results that come as they are ready have no place to go on from: use ordered=True")
+        return {"of": self._about(), "next": list(self._next)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next iteration begin where *state* was made; the function is called again for one part at most.
+
+        It must return as many results as before. Raises: ValueError if the state is that of other samples or ranks.
+        """
+        if state["of"] != self._about():
+            raise ValueError("this is the state of other shards, another size of parts, or other ranks")
+        first, had = state["next"]
+        self._start = self._next = first, had
+
+    def _about(self) -> int:
+        """Return a number that stands for what the parts of this rank are."""
+        sources = [repr(source) if isinstance(source, Table) else source for source in self._sources]
+        return zlib.crc32(repr((sources, self._size, *this_rank(), self._ordered)).encode())

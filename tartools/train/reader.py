@@ -1,0 +1,227 @@
+"""`Reader`: parts of shards and tables to dicts, as webdataset makes them. Workers need no torch for it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from tartools.errors import StorageError, TarFormatError
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch, field_name
+from tartools.shards.reading import Reading, shard_batches
+from tartools.shards.stream import ShardStream
+from tartools.storage import files, is_repeatable
+from tartools.storage.url import Url
+from tartools.tables.reading import row_batches
+from tartools.tar.member import VIEWED, Chunk, Member, read_range
+from tartools.train import dealing
+from tartools.train.dealing import Borders, Part
+from tartools.train.fields import KEY, URL, as_dict
+
+Numbered = Callable[[int], Part | None]  # gives the part that is read n-th, None behind the last
+
+
+class Position(NamedTuple):
+    """Where a reader is: at part *number*, of which *rest* is left; None if it has had nothing of it."""
+
+    number: int = 0
+    rest: Part | None = None
+
+    @classmethod
+    def of(cls, number: int, rest: Sequence[Any] | None) -> Position:
+        """Return the position with these items, from JSON."""
+        return cls(number, None if rest is None else Part(*rest))
+
+
+def numbered(parts: Sequence[Part]) -> Numbered:
+    """Return what gives *parts* by their number."""
+    return lambda number: parts[number] if number < len(parts) else None
+
+
+class Reader:
+    """An iterator of the samples of the parts that *numbered* gives, from *start* on; `position` is where it is.
+
+    With *wanted*, only these fields are read.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        numbered: Numbered,
+        start: Position | None = None,
+        wanted: Container[str] | None = None,
+    ) -> None:
+        self._urls = urls
+        self._numbered = numbered
+        self._wanted = wanted
+        self._number, self._rest = start or Position()
+        self._borders: Borders | None = None
+        self._plain = False  # whether reading can begin at any byte of the shard
+        self._count = 0  # samples of the part that were had
+        self._batch: Batch | None = None
+        self._first = 0  # number of the first sample of the batch among those of the part
+        self._begun = self._iterated()
+
+    def position(self) -> Position:
+        """Return where this is."""
+        part, borders, batch = self._rest, self._borders, self._batch
+        if not self._count or part is None or borders is None or batch is None:
+            return Position(self._number, part)
+        if borders.end is not None:
+            return Position(self._number, Part(part.shard, begin=borders.begin + self._count, end=borders.end))
+        number, groups = self._count - self._first, batch.groups
+        if self._plain and batch.offset is not None:
+            rest = part.rest(batch.offset, borders.cut, number)
+        elif self._plain and groups is not None and isinstance(groups.source, (io.FileIO, Chunk)):
+            base = 0 if isinstance(groups.source, io.FileIO) else groups.source.base
+            rest = part.rest(base + groups.starts[number], borders.cut)
+        else:
+            rest = part.rest(borders.begin, borders.cut, part.skip + self._count)
+        return Position(self._number, rest)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._begun
+
+    def _iterated(self) -> Iterator[dict[str, Any]]:
+        account = Account()
+        while (part := self._rest or self._numbered(self._number)) is not None:
+            self._rest, url = part, self._urls[part.shard]
+            self._borders = borders = dealing.borders(url, part)
+            if borders is not None:
+                with closing(self._batches(url, part, borders, account)) as batches:
+                    first = -part.skip
+                    for batch in batches:
+                        self._batch, self._first = batch, first
+                        skip, first = max(-first, 0), first + len(batch)
+                        for sample in dicts(batch, skip, self._wanted) if first > 0 else ():
+                            self._count += 1
+                            yield sample
+                account.check()
+            self._number, self._rest, self._borders, self._count, self._batch = self._number + 1, None, None, 0, None
+
+    def _batches(self, url: str, part: Part, borders: Borders, account: Account) -> Generator[Batch, None, None]:
+        """Yield the batches of *part* of the shard *url*."""
+        if borders.end is not None:
+            yield from row_batches(url, range(borders.begin, borders.end), account)
+            return
+        stream = ShardStream(url, account) if not borders.begin or Url(url).is_local else _Ranged(url, borders.begin)
+        if borders.begin and isinstance(stream, ShardStream):
+            stream.start_at(borders.begin)
+        for number, batch in enumerate(part_batches(url, stream, borders, account, part.begin > 0)):
+            if not number:
+                self._plain = borders.begin > 0 or _is_plain(url, stream, batch)
+            yield batch
+
+
+def _is_plain(url: str, stream: ShardStream | _Ranged, batch: Batch) -> bool:
+    """Tell whether reading can begin at any byte of the shard *url*, whose *stream* gave *batch* first."""
+    if not is_repeatable(url) or Url(url).read_command or not isinstance(stream, ShardStream):
+        return False
+    if stream.compressed or batch.shards[0] != url:  # that of a table
+        return False
+    begin = batch.offset
+    if batch.groups is not None:
+        begin = batch.groups.starts[0]
+        begin += batch.groups.source.base if isinstance(batch.groups.source, Chunk) else 0
+    if begin == 0 or not Url(url).is_local:
+        return begin == 0
+    with closing(files.reading(url)) as file:  # the first header is not that of a sample
+        return dealing.can_be_cut(url, file)
+
+
+def part_batches(
+    url: str, stream: ShardStream | _Ranged, borders: Borders, account: Account, going_on: bool = False
+) -> Iterator[Batch]:
+    """Yield the samples of the part *borders* of the shard *url*, whose *stream* is at its begin.
+
+    If this is *going_on* behind a sample, there may be none. Raises: TarFormatError, also if none begins at its end.
+    """
+    begin, cut, _ = borders
+    until = None if cut is None else cut.offset
+    last = b""
+    try:
+        for batch in shard_batches(url, account, Reading(), stream, begin=begin, until=until):
+            yield batch
+            last = batch.keys[-1]
+    except TarFormatError as error:
+        if until is None or error.offset != until:
+            raise
+        raise _wrong_cut(url, until) from error
+    if cut is not None and last in ((cut.key,) if going_on else (b"", cut.key)):
+        raise _wrong_cut(url, cut.offset)
+
+
+def _wrong_cut(url: str, offset: int) -> StorageError:
+    return StorageError(
+        "no sample begins here, though it looks like it (an archive in a payload?), so workers can't share this shard: "
+        "train from its table, which tarindex makes",
+        url=url,
+        offset=offset,
+    )
+
+
+class _Ranged:
+    """The bytes of the object *url* from *begin* on, as a stream."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, url: str, begin: int) -> None:
+        self._file = files.reading(url)
+        self._file.seek(begin)
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end."""
+        return self._file.readinto1(view)
+
+    def cancel(self) -> bool:
+        """No other thread reads this."""
+        return False
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._file.close()
+
+
+_names: dict[bytes, str] = {}  # fields that were seen, by their bytes
+
+
+def _name(field: bytes, member: Member) -> str:
+    """Return the name of *field* in a dict; it is remembered."""
+    name = field_name(Member._make(member)).lower()
+    if len(_names) < 1000:
+        _names[field] = name
+    return name
+
+
+def dicts(batch: Batch, first: int = 0, wanted: Container[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the samples of *batch* from number *first* on as `fields.as_dict` does; if given, only fields *wanted*."""
+    groups = batch.groups
+    if groups is None or groups.members is None:
+        for number in range(first, len(batch)):
+            yield as_dict(batch[number])
+        return
+    shards, members, firsts = batch.shards, groups.members, [*groups.firsts, len(groups.members)]
+    known, url = _names.get, shards[0]
+    for number, (low, high) in enumerate(pairwise(firsts[first:]), first):
+        key = groups.keys[number]
+        if len(shards) > 1:
+            url = shards[number]
+        behind = len(key) + 1
+        sample: dict[str, Any] = {KEY: key.decode("utf-8", "surrogateescape"), URL: url}
+        for member in members[low:high]:
+            path, source, _, data, size, _ = member
+            field = path[behind:]
+            name = known(field) or _name(field, member)
+            if name in sample:
+                as_dict(batch[number])  # raises
+            if wanted is not None and name not in wanted:
+                continue
+            if size < VIEWED and type(source) is Chunk:
+                sample[name] = bytes(source[data : data + size])
+            else:
+                sample[name] = read_range(source, data, data + size)
+        yield sample

@@ -1,0 +1,176 @@
+"""tarbench: every sample of every row, by counts that do not depend on time; failures; the page."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tartools.commands.tarbench import tarbench
+from tartools.storage import pagecache
+from tests.conftest import Run, make_tar
+
+COUNT, BATCH = 7, 3
+ADVICE = ("Pack the files", "Packing gains little", "Leave the files as they are")
+FORMS = {"loose", "zip", "tar", "table"}
+SHM = Path("/dev/shm")
+
+
+def picture(number: int) -> bytes:
+    """Return a PNG; sizes differ, so that a batch has to bring them to one."""
+    file = io.BytesIO()
+    Image.new("RGB", (20 + number, 300), (number, 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+def members(count: int = COUNT) -> list[tuple[str, bytes]]:
+    """Return samples of a picture, a class, and a field that nothing may unpickle, with keys in folders."""
+    kinds = (("png", picture), ("cls", lambda n: b"%d" % n), ("pyd", lambda _: b"\x80"))
+    return [(f"d{n % 2}/{n}.{field}", make(n)) for n in range(count) for field, make in kinds]
+
+
+def measured(run: Run, *arguments: object, passes: int = 1) -> dict[str, Any]:
+    done = run("tarbench", "--json", "--passes", passes, "--batch", BATCH, *arguments)
+    assert (done.status, done.stderr) == (0, "")
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def names(facts: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(row["name"], row["workers"]) for row in facts["rows"]]
+
+
+def check_rows(facts: dict[str, Any], passes: int = 1) -> None:
+    """Check that each row gave each sample as often as it was asked for, and tells where its time went."""
+    for row in facts["rows"]:
+        assert (row["passes"], row["samples"]) == (passes, passes * facts["samples"]), row["name"]
+        assert row["run_seconds"] > 0 and row["samples_per_second"] > 0 and row["bytes_per_second"] > 0
+        assert row["cpu_seconds"] >= 0 and row["says"]
+        if row["workers"]:
+            assert row["parts"] is None
+        else:
+            assert list(row["parts"]) == ["list", "first_byte", "transfer", "tar", "decode", "collate"]
+            assert min(row["parts"].values()) >= 0 and row["parts"]["decode"] > 0
+            assert row["limit"] in row["parts"]
+
+
+def test_each_sample_comes_once_a_pass_in_every_row(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(members()))
+    facts = measured(run, "--workers", "1", "--plot", "a.html", "a.tar")
+    check_rows(facts)
+    encoded = ["loose files", "zip", "tar, in order", "table, in order", "table, blocks", "table, shuffled"]
+    raw = ["loose files, raw", "tar, in order, raw", "table, shuffled, raw"]
+    assert names(facts) == [(name, workers) for name in (*encoded, *raw) for workers in (0, 1)]
+    assert (facts["samples"], facts["bytes"]) == (COUNT, sum(len(data) for _, data in members()))
+    assert (facts["fields"], facts["source"], facts["left_out"]) == (["png", "cls", "pyd"], ["a.tar"], [])
+    assert {row["cache"] for row in facts["rows"]} == {"warm"}
+    assert facts["says"][0].partition(":")[0] in ADVICE
+    assert sorted(os.listdir(tmp_path)) == ["a.html", "a.tar"]
+    page = (tmp_path / "a.html").read_text()
+    assert page.count("<svg") == 18 + 9 and "<script" not in page
+    assert re.findall(r'<th scope="row">([^<]+)</th>', page) == [name for name, _ in names(facts)] + [*encoded, *raw]
+
+
+def test_behind_a_server_requests_are_compared(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.bin", b"1" * 3000), ("b.bin", b""), ("c.bin", b"3" * 70000)]))
+    facts = measured(run, "--delay", 0.001, "--workers", 0, "a.tar", passes=2)
+    check_rows(facts, passes=2)
+    rows = ["objects, one at a time", "objects, 64 at once", "zip", "tar, in order"]
+    rows += ["table, in order", "table, blocks", "table, shuffled"]
+    assert names(facts) == [(name, 0) for name in rows]
+    assert {row["form"]: row["requests"] for row in facts["rows"]} == {"loose": 64, "zip": 32, "tar": 1, "table": 32}
+    for row in facts["rows"]:
+        if not row["workers"]:
+            assert row["parts"]["first_byte"] > 0
+    assert re.match(r"64 requests at once bring the bytes \S+ times as fast as one at a time, for ", facts["says"][0])
+    assert facts["left_out"] == [{"form": "raw", "why": "there are no pictures"}]
+
+
+def test_what_is_measured_does_not_depend_on_how_it_is_kept(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(members()))
+    for line in (["tar2zip", "a.tar", "-o", "a.zip"], ["tarindex", "a.tar", "-o", "a.parquet"]):
+        assert run(*line).status == 0
+    for name, data in members():
+        path = tmp_path / "folder" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    found = []
+    for source in ("a.tar", "a.zip", "a.parquet", "folder", "folder/"):
+        done = run("tarbench", "--dry-run", "--json", "-v", source)
+        assert (done.status, done.stderr.partition(" out")[0]) == (0, f"tarbench: {COUNT} samples in, {COUNT}"), source
+        facts = json.loads(done.stdout)
+        assert facts.pop("source") == [source]
+        found.append(facts | {"fields": sorted(facts["fields"])})
+    assert all(facts == found[0] for facts in found)
+    assert {row["form"] for row in found[0]["rows"]} == FORMS
+    few = json.loads(run("tarbench", "--dry-run", "--json", "-c", 3, "--no-raw", "a.tar").stdout)
+    assert few["samples"] == 3 and few["left_out"] == [{"form": "raw", "why": "--no-raw"}]
+    assert json.loads(run("tarbench", "--dry-run", "--json", "--bytes", 1, "a.tar").stdout)["samples"] == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--no-raw"]])
+def test_a_picture_that_is_broken_is_named(options: list[str], run: Run, tmp_path: Path) -> None:
+    damaged = [(name, data[:60] if name == "d1/3.png" else data) for name, data in members()]
+    (tmp_path / "a.tar").write_bytes(make_tar(damaged))
+    done = run("tarbench", "--passes", 1, "--workers", 0, *options, "--plot", "a.html", "a.tar")
+    assert (done.status, done.stdout) == (1, b"")
+    assert re.fullmatch(r"tarbench: a\.tar: sample 'd1/3': field 'png': [^\n]+\n", done.stderr), done.stderr
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+@pytest.mark.skipif(not SHM.is_dir(), reason="needs a file system without a disk")
+def test_rows_that_stay_in_the_page_cache_are_not_called_cold(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(members()))
+    before = set(SHM.iterdir())
+    line = ("--passes", 1, "--workers", 0, "--no-raw", "--cold", "--tmpdir", SHM, "a.tar")
+    done = run("tarbench", "--json", *line)
+    assert done.status == 0
+    assert done.stderr == (
+        "tarbench: 6 rows are warm: 100 % of their files stayed in the page cache after they were dropped\n"
+    )
+    assert {row["cache"] for row in json.loads(done.stdout)["rows"]} == {"warm"}
+    assert not [path for path in set(SHM.iterdir()) - before if path.name.startswith("tartools-")]
+
+
+def test_the_page_cache_tells_what_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"1" * 100_000)
+    assert pagecache.cached([str(path)]) == 1
+    pagecache.drop([str(path)])
+    share = pagecache.cached([str(path)])  # 0 on most file systems
+    assert 0 <= share <= 1
+    path.read_bytes()
+    assert pagecache.cached([str(path)]) == 1
+    path.write_bytes(b"")
+    assert pagecache.cached([str(path)]) == 0
+
+
+def test_usage(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(members()))
+    (tmp_path / "empty").mkdir()
+    done = run("tarbench", "a.tar", "empty")
+    assert done.status == 2 and "several kinds" in done.stderr
+    done = run("tarbench", "empty", "empty/")
+    assert done.status == 2 and "one folder" in done.stderr
+    done = run("tarbench", "--workers", "2 x", "a.tar")
+    assert done.status == 2 and "not a list of numbers: '2 x'" in done.stderr
+    assert run("tarbench", "--plot", "a.tar", "a.tar").status != 0
+    assert sorted(os.listdir(tmp_path)) == ["a.tar", "empty"]
+
+
+def test_without_torch_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.tar").write_bytes(make_tar(members()))
+    assert tarbench.main(["a.tar"]) == 1
+    assert capfd.readouterr() == ("", "tarbench: torch is needed: pip install 'tartools[train]'\n")
