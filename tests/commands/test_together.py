@@ -60,7 +60,7 @@ ARCHIVES: dict[str, Fields] = {
     "twice once": odd(750, (b"cls", b"1"), (b"cls", b"2"), (b"y.Id", b"")),
     "long": odd(750, (b"txt", b"t" * 70_000), (b"cls", b"c" * 257), (b"y.Id", b"4")),
     "ids": lambda n: [(b"cls", b"%d" % n), (b"y.Id", b"%d" % n)],
-    "pictures": lambda n: [(b"jpg", b"no picture"), (b"cls", b"1"), (b"y.Id", b"")],
+    "pictures": lambda n: [(b"jpg", b"no picture"), (b"cls", b"1"), (b"y.Id", b"6")],
     "other order": lambda n: some(n)[:: -1 if n > 500 else 1],
 }  # fmt: skip
 OPTIONS = [
