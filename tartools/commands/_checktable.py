@@ -169,7 +169,7 @@ def rows_in(batch: Batch, number: int, row: int) -> Rows:
     """Return the samples of *batch*, which rows from *row* on of input *number* list."""
     numbers = range(row, row + len(batch))
     if batch.groups is not None:
-        _, keys, starts, found, firsts = batch.groups
+        _, keys, starts, found, firsts, _ = batch.groups
         if found is not None:
             return Rows(number, keys, numbers, found, firsts, row + starts[-1] - starts[0])
     members = [member for sample in batch for member in sample.members]

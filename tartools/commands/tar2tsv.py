@@ -94,8 +94,8 @@ def tar2tsv(
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     listed = () if table.verbatim else cells.wanted(columns)
-    reading = Reading(source.lax, source.skip_special, forks=True, columns=listed)
     one_by_one = first is not None or any(INDEX in column.choices for column in columns)
+    reading = Reading(source.lax, source.skip_special, alike=not one_by_one, forks=True, columns=listed)
     most = 1 if one_by_one else min(cli.workers(0), WORKERS)
 
     def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> tsv.Rows:

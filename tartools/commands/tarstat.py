@@ -73,6 +73,7 @@ from tartools.shards.gathering import WORKERS, gather_results
 from tartools.shards.reading import Reading
 from tartools.show import decoding, statreport, terminal, text
 from tartools.stages.statistics.counting import FieldKinds, count_batch
+from tartools.stages.statistics.together import Together
 from tartools.stages.statistics.totals import LISTED, Field, PictureSize, Statistics
 from tartools.storage.names.expand import expand
 from tartools.tar import Member
@@ -100,21 +101,25 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     named = (looks.classes or "").split()
     wanted = FieldKinds(classes_in(named), text.is_picture_field, partial(measured, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, wanted, account)
-    reading = Reading(source.lax, source.skip_special, ranges=True, forks=True, columns=columns)
+    reading = Reading(source.lax, source.skip_special, ranges=True, alike=True, forks=True, columns=columns)
     listed = LISTED if looks.json else statreport.LISTED
     most = parallel or min(cli.workers(0), WORKERS)
 
     def told_of(batches: Iterator[Batch]) -> dict[str, Any]:
         found = Statistics(listed=listed)
+        together = Together(found, wanted, listed)
         for batch in batches:
             if batch.columns is None:
-                found.add(count_batch(batch, wanted, listed))
+                if not together.take(batch):
+                    together.flush()
+                    found.add(count_batch(batch, wanted, listed))
             else:
                 from tartools.stages.statistics.columns import count_listed
 
                 found.add(count_listed(batch, wanted, listed, fields))
             account.samples_in += len(batch)
             account.samples_out += len(batch)
+        together.flush()
         return found.as_dict()
 
     found = Statistics(listed=listed)

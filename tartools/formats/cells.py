@@ -60,13 +60,18 @@ def wanted(columns: Iterable[Column]) -> list[str]:
 
 
 def values(
-    batches: Iterable[Batch], columns: Sequence[Column], typed: bool, verbatim: bool, account: Account
-) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
+    batches: Iterable[Batch],
+    columns: Sequence[Column],
+    typed: bool,
+    verbatim: bool,
+    account: Account,
+    together: Callable[[Batch], bytes | None] | None = None,
+) -> Iterator[tuple[Any, Sample | ListedRow | Batch]]:
     """Yield the values of *columns* for each sample of *batches*, and the sample, which is counted in *account*.
 
     They are text, or None if there is none; if *typed*, they have their types in JSON, and are ABSENT if there is none.
     Of samples that a table lists, values come from its columns where it has them, and what it has in full is not read.
-    Holds: a batch.
+    Where *together* makes lines of a whole batch, these and the batch come instead. Holds: a batch.
     """
     of = json_getter if typed else getter
     getters = [of(column, verbatim=verbatim) for column in columns]
@@ -76,6 +81,11 @@ def values(
             for found in _of_listed(batch, batch.columns, columns, typed, index):
                 account.samples_in += 1
                 yield found
+            index += len(batch)
+            continue
+        if together is not None and (lines := together(batch)) is not None:
+            account.samples_in += len(batch)
+            yield lines, batch
             index += len(batch)
             continue
         for sample in batch:

@@ -8,12 +8,14 @@ import io
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from typing import IO, NamedTuple
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats.cells import ABSENT, ListedRow, values
+from tartools.formats.together import joined
 from tartools.samples.account import FIRST, TOGETHER, Account
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import Column, blanks, field_list, parse_column
@@ -119,7 +121,7 @@ Rows = Generator[bytes, None, EmptyColumns]
 
 
 def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: int | None = None) -> Rows:
-    """Yield a line for each sample of *batches*, in order, counted in *account*; return the columns that stayed empty.
+    """Yield lines, one for each sample of *batches*, counted in *account*; return the columns that stayed empty.
 
     A value that a sample lacks is written as the *missing* of *table*. Values are text; in jsonl, values inside JSON
     fields keep their type. After *most* rows reading stops, and no column counts as empty.
@@ -134,14 +136,22 @@ def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: i
         return EmptyColumns([], [])
     make = line_maker(form, names)
     nothing = ABSENT if form == "jsonl" else None  # in JSON, None is a value
-    found = values(batches, table.columns, form == "jsonl", table.verbatim, account)
+    together = None
+    if form == "tsv" and most is None:
+        together = partial(joined, columns=table.columns, verbatim=table.verbatim)
+    found = values(batches, table.columns, form == "jsonl", table.verbatim, account, together)
     for index, (cells, sample) in enumerate(found):
+        if isinstance(sample, Batch):  # its samples have all values
+            unseen.clear()
+            account.samples_out += len(sample)
+            yield cells
+            continue
         if unseen or nothing in cells:
             absent = [name for name, value in zip(names, cells, strict=True) if value is nothing]
             if absent and missing is None:
                 if isinstance(sample, ListedRow):
                     raise sample.lacks(absent[0])
-                raise _lacks(sample, absent[0], _is_torn(sample, (later for _, later in found), account))
+                raise _lacks(sample, absent[0], _is_torn(sample, _following(found), account))
             unseen.intersection_update(absent)
             seen.update(dict.fromkeys(sample.fields) if unseen else ())
             cells = [missing if value is nothing else value for value in cells]
@@ -184,6 +194,10 @@ class EmptyColumnCheck:
             raise SampleError(
                 f"no sample had a value for {lost}{blanks(lost)}; the fields were: {field_list(self._fields)}"
             )
+
+
+def _following(found: Iterable[tuple[object, Sample | ListedRow | Batch]]) -> Iterator[Sample | ListedRow]:
+    return chain.from_iterable(later if isinstance(later, Batch) else [later] for _, later in found)
 
 
 def _is_torn(sample: Sample, following: Iterator[Sample | ListedRow], account: Account) -> bool:

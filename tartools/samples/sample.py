@@ -162,7 +162,7 @@ class Sample:
 
     def _find(self, field: str, verbatim: bool) -> Member | None:
         """Return the member of *field*, possibly as a plain tuple. As `member`."""
-        path = self.raw_key + _behind_key(field)
+        path = self.raw_key + behind_key(field)
         found = [member for member in self._members or self._raw_members() if member[0] == path]
         if len(found) == 1:
             return found[0]
@@ -174,7 +174,7 @@ class Sample:
 
 
 @lru_cache(1000)
-def _behind_key(field: str) -> bytes:
+def behind_key(field: str) -> bytes:
     """Return the end of the paths of *field*, after the key; a NUL, which no path has, if *field* cannot be encoded."""
     try:
         return join_path(b"", field.encode("utf-8", "surrogateescape"))
@@ -247,7 +247,9 @@ class Batch:
     def __iter__(self) -> Iterator[Sample]:
         if self.groups is None:
             return iter((self[0],))
-        source, keys, starts, members, firsts = self.groups
+        source, keys, starts, members, firsts, alike = self.groups
+        if alike is not None:
+            members, firsts = alike.members(source, keys), alike.firsts()
         shards = repeat(self.shard) if self._shards is None else self._shards
         lists = repeat(None) if members is None else map(members.__getitem__, map(slice, firsts, [*firsts[1:], None]))
         return map(_sample, keys, shards, lists, repeat(source), starts, islice(starts, 1, None))
@@ -256,7 +258,7 @@ class Batch:
         if self.groups is None:
             assert self._lone is not None
             return self._lone
-        source, keys, starts, _, _ = self.groups
+        source, keys, starts, *_ = self.groups
         shard = self.shard if self._shards is None else self._shards[number]
         return _sample(keys[number], shard, None, source, starts[number], starts[number + 1])
 

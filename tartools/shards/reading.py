@@ -29,7 +29,8 @@ class Reading(NamedTuple):
 
     *lax* accepts a shard without an end-of-archive block, *skip_special* skips links, devices and sparse members
     silently. With *ranges*, samples of plain local files are ranges of those files and hold no memory. Unless
-    *listed*, the members of a sample are only found when they are asked for. Large members of compressed or remote
+    *listed*, the members of a sample are only found when they are asked for; with *alike*, samples with the same fields
+    may come with `Alike` in place of lists of members. Large members of compressed or remote
     shards go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp). With *forks*, a forked process
     decompresses: for commands only. With *torn*, a key that comes back in a shard is no news, because the caller joins
     its samples. With *plain*, a compressed shard is a failure. With *columns*, samples that a table lists are in
@@ -41,6 +42,7 @@ class Reading(NamedTuple):
     skip_special: bool = False
     ranges: bool = False
     listed: bool = True
+    alike: bool = False
     tmpdir: str | None = None
     forks: bool = False
     torn: bool = False
@@ -192,6 +194,7 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
         scratch=partial(_scratch_file, reading.tmpdir),
         ranges=reading.ranges,
         listed=reading.listed,
+        alike=reading.alike,
         lax=reading.lax,
         begin=begin,
         until=until,

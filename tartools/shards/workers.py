@@ -25,14 +25,13 @@ from tartools.tar import compression
 from tartools.tar.cut import Cut, find_cut
 
 PART = 32 << 20  # bytes of a part of a shard
+MUCH = 256 << 20  # bytes; a file above this has larger parts, since each fork takes 10 ms
 MOST_OUTPUT = 64 << 20  # bytes of output that a worker holds
 READ = 1 << 20  # bytes of output that are read at a time
 TOGETHER = 64  # outputs that are written at a time
 REMOTE_SHARDS = 4  # most remote shards that one worker reads
 
 Result = TypeVar("Result")
-
-
 Work = Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]]  # samples, number of task, is it a fork
 
 
@@ -57,12 +56,13 @@ class Sharing(NamedTuple):
     """How the input is shared out: among up to *most* workers at a time.
 
     With *remote*, workers read remote shards too: only for work that yields nothing. With *plain*, they do not read
-    compressed shards.
+    compressed shards. Parts of large files are *times* PART.
     """
 
     most: int
     remote: bool = False
     plain: bool = False
+    times: int = 2
 
 
 class _UnexpectedError(Exception):
@@ -79,7 +79,8 @@ def gather(
 ) -> Generator[bytes, None, None]:
     """Yield and *collect* as `gathering.gather` does, which has checked *urls*, by workers where that is possible."""
     most = min(sharing.most, MOST - 1)  # one more waits to be gathered
-    sharing = sharing._replace(most=most, remote=sharing.remote and len(urls) > 1)
+    times = 4 if sharing.remote else 2  # output must be less than MOST_OUTPUT
+    sharing = sharing._replace(most=most, remote=sharing.remote and len(urls) > 1, times=times)
     size = account.expected if most > 1 and can_fork() else 0
     gathering = _Gathering(account, reading, work, sharing)
     return gathering.run(tasks(urls, size, sharing), urls, collect)
@@ -293,9 +294,6 @@ def _batches(
             raise _UnexpectedError
 
 
-# ---- how the input is shared out ----
-
-
 def tasks(urls: Sequence[str], size: int | None, sharing: Sharing) -> Iterator[Task]:
     """Yield the tasks that *urls* are shared out to, in order: only one if *size*, the bytes of all, is too small."""
     if size is not None and size < 2 * PART:
@@ -317,13 +315,13 @@ def tasks(urls: Sequence[str], size: int | None, sharing: Sharing) -> Iterator[T
         if size is None:
             yield Task([ShardPart(number, url)], False)
         elif size > PART:
-            yield from cut_up(number, url)
+            yield from cut_up(number, url, sharing.times * PART if size > MUCH else PART)
     if small:
         yield Task(small, True)
 
 
-def cut_up(number: int, url: str) -> Iterator[Task]:
-    """Yield a task for each part of the large file *url*, and only one if it is compressed."""
+def cut_up(number: int, url: str, part: int) -> Iterator[Task]:
+    """Yield a task for each *part* bytes of the large file *url*, and only one if it is compressed."""
     with closing(storage.open_read(url)) as stream:
         file = stream.file
         head = b"" if file is None else compression.head_of(file)
@@ -332,7 +330,7 @@ def cut_up(number: int, url: str) -> Iterator[Task]:
             return
         known = identity(file)
         begin, size = 0, os.fstat(file.fileno()).st_size
-        while begin + 2 * PART < size and (cut := find_cut(file, begin + PART)):
+        while begin + 2 * part < size and (cut := find_cut(file, begin + part)):
             yield Task([ShardPart(number, url, begin, cut, known)], True)
             begin = cut.offset
         yield Task([ShardPart(number, url, begin, None, known)], True)

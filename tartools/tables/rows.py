@@ -67,7 +67,7 @@ class Block:
 
     def _add_alike(self, groups: ContiguousGroups) -> bool:
         """Add *groups* if all have the same fields in the same order; tell whether they have."""
-        source, keys, starts, members, firsts = groups
+        source, keys, starts, members, firsts, _ = groups
         assert members is not None
         width = len(members) // len(keys)
         shift = source.base if isinstance(source, Chunk) else 0

@@ -19,13 +19,15 @@ class Grouper:
 
     The reader's hot loop appends plain members to the columns itself. *source* is the buffer or file that holds the
     members; positions are offsets in the reader's buffer, which in *source* are *shift* bytes higher.
-    With *listed*, members are listed; otherwise only the starts of groups are.
+    With *listed*, members are listed; otherwise only the starts of groups are. With *alike*, those of many groups with
+    the same fields are not listed one by one.
     """
 
-    def __init__(self, scratch: Callable[[], io.FileIO], listed: bool) -> None:
+    def __init__(self, scratch: Callable[[], io.FileIO], listed: bool, alike: bool) -> None:
         self.source: Source = b""
         self.shift = 0
         self._scratch = scratch
+        self.alike = listed and alike
         self.parts: list[Parsed] = []  # complete, not yet yielded
         self.keys: list[bytes] = []  # columns of the complete groups that are contiguous
         self.starts: list[int] = []

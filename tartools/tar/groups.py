@@ -1,8 +1,13 @@
 """Groups of members: what the reader yields, and the rule that makes groups: equal paths up to the first dot."""
 
-from typing import Final, NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tartools.tar.member import Member, Source
+
+if TYPE_CHECKING:
+    from tartools.tar.alike import Alike
 
 
 class Mark:
@@ -17,7 +22,7 @@ class ContiguousGroups(NamedTuple):
 
     The members of group n share the key `keys[n]` and fill bytes `starts[n]` to `starts[n + 1]`; *starts* has one item
     more than *keys*. *members*, if listed, are plain tuples with the items of `Member`; those of group n begin at
-    `firsts[n]`. If *members* is None, `members_in` finds them.
+    `firsts[n]`. If *members* is None, *alike* tells where they are, or `members_in` finds them.
     """
 
     source: Source
@@ -25,6 +30,7 @@ class ContiguousGroups(NamedTuple):
     starts: list[int]
     members: list[Member] | None
     firsts: list[int]
+    alike: Alike | None = None
 
 
 class ScatteredGroup:

@@ -34,6 +34,7 @@ def read_members(
     scratch: Callable[[], io.FileIO],
     ranges: bool = False,
     listed: bool = True,
+    alike: bool = False,
     lax: bool = False,
     begin: int = 0,
     until: int | None = None,
@@ -46,7 +47,9 @@ def read_members(
     yielded, except the group that it interrupts.
 
     With *ranges*, if *stream* is a regular file, groups are ranges of it and large payloads are not read. Without
-    *listed*, contiguous groups come without their members, which is faster if few of them are needed.
+    *listed*, contiguous groups come without their members, which is faster if few of them are needed. With *alike*,
+    those that numpy finds to have the same fields come with `Alike` in place of members, and a large file that begins
+    with small members is read as if without *ranges*: for who holds no samples.
     A regular file can be read in parts: *begin* is the offset at which *stream* stands, *until* the offset to stop at,
     which must be between two members that no global header governs.
 
@@ -55,7 +58,7 @@ def read_members(
     Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input may end between two
     members without an end of archive: a `Special` of kind "missing end" is yielded.
     """
-    reader = _Reader(stream, url, scratch, ranges, listed, begin, until)
+    reader = _Reader(stream, url, scratch, ranges, listed, alike, begin, until)
     while True:
         reader.take_run()
         failure = reader.parse()
@@ -156,7 +159,8 @@ class _Reader(Window):
             return
         done = self.buffer.base + self.position
         more = self.seen * (self.size - done) // done if self.size else self.seen
-        self.takes_runs = "numpy" in sys.modules or (self.seen > MANY and more > MANY)
+        enough = MANY if self.seen > MANY or not self.size else 2 * MANY  # what is expected is less sure at the begin
+        self.takes_runs = "numpy" in sys.modules or (more > enough)
 
     def sound_end(self, lax: bool) -> bool:
         """Return, at the end of the stream, whether it ended with an end of archive.

@@ -15,14 +15,15 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+from tartools.tar.alike import Alike, is_dense
 from tartools.tar.grouping import NAME_BYTES, NO_STEM
-from tartools.tar.groups import belongs
+from tartools.tar.groups import ContiguousGroups, belongs
 from tartools.tar.header import BLOCK
 
 if TYPE_CHECKING:
+    from tartools.tar.grouping import Grouper
     from tartools.tar.window import Window
 
-DENSE = 256  # headers in a MiB
 FEW = 64  # blocks, or headers; in a shorter run, the loop is as fast
 MAGIC, USTA = 257, int.from_bytes(b"usta", "little")
 SIZE, CHKSUM, KIND, PREFIX = 124, 148, 156, 345  # bytes of a header
@@ -31,8 +32,7 @@ ZEROS, OTHER = 0x3030303030303030, 0xF8F8F8F8F8F8F8F8  # eight digits 0; the bit
 
 def prepare(file: io.FileIO) -> None:
     """Import numpy if *file*, which forks are going to read, begins with many small members."""
-    head = os.pread(file.fileno(), 1 << 20, 0)
-    if sum(head[at : at + 5] == b"ustar" for at in range(MAGIC, len(head), BLOCK)) > DENSE:
+    if is_dense(file, 0):
         imported()
 
 
@@ -84,11 +84,20 @@ def take_run(window: Window) -> int:
     begins = paths.begins(many)
     if groups.stem is not NO_STEM and belongs(paths.first(), groups.stem):
         begins = begins[1:]
+    if not (groups.alike and len(begins) > FEW and _add_alike(groups, paths, starts, sizes, begins)):
+        _add(groups, paths, starts, sizes, begins, 0, many)
+    window.position = position + int(ends[many - 1]) * BLOCK
+    window.ended = False
+    return many
+
+
+def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, low: int, high: int) -> None:
+    """Add members *low* to *high* to *groups*, in which new ones begin with those that *begins* numbers."""
     first = groups.first
     if groups.members is not None:
-        first = len(groups.members)
-        places = starts.tolist(), (starts + BLOCK).tolist(), sizes[:many].tolist()
-        found: Any = zip(paths.paths(many), repeat(groups.source), *places, repeat(None))
+        first = len(groups.members) - low
+        places = starts[low:high].tolist(), (starts[low:high] + BLOCK).tolist(), sizes[low:high].tolist()
+        found: Any = zip(paths.paths(low, high), repeat(groups.source), *places, repeat(None))
         groups.members += found
     if len(begins):
         if groups.key is not None:
@@ -100,9 +109,22 @@ def take_run(window: Window) -> int:
         groups.firsts += (begins + first).tolist() if groups.members is not None else [first] * len(begins)
         groups.key, groups.begin, groups.first = groups.keys.pop(), groups.starts.pop(), groups.firsts.pop()
         groups.stem = groups.key + b"." if paths.keyed[begins[-1]] else NO_STEM
-    window.position = position + int(ends[many - 1]) * BLOCK
-    window.ended = False
-    return many
+
+
+def _add_alike(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
+    """Add all members to *groups* if those of all new groups but the last, which stays open, have the same fields."""
+    low, high = int(begins[0]), int(begins[-1])
+    behind = paths.behind(begins)
+    if behind is None:
+        return False
+    _add(groups, paths, starts, sizes, begins[:0], 0, low)
+    groups.complete(int(starts[low]) - groups.shift)
+    groups.cut(int(starts[low]) - groups.shift)
+    alike = Alike(behind, starts[low:high], sizes[low:high])
+    keys = paths.keys(begins[:-1])
+    groups.parts.append(ContiguousGroups(groups.source, keys, starts[begins].tolist(), None, [], alike))
+    _add(groups, paths, starts, sizes, begins[-1:], high, len(starts))
+    return True
 
 
 class Paths:
@@ -137,9 +159,9 @@ class Paths:
         """Return the first path."""
         return bytes(self.names[0, : self.ends[0]])
 
-    def paths(self, many: int) -> list[bytes]:
-        """Return the first *many*."""
-        found: list[bytes] = self.names[:many].view(f"S{self.names.shape[1]}").ravel().tolist()
+    def paths(self, low: int, high: int) -> list[bytes]:
+        """Return those with the numbers *low* to *high*."""
+        found: list[bytes] = self.names[low:high].view(f"S{self.names.shape[1]}").ravel().tolist()
         return found
 
     def begins(self, many: int) -> Any:
@@ -151,6 +173,32 @@ class Paths:
         columns = np.ascontiguousarray(names.T)
         differ = (columns[:, 1:] != columns[:, :-1]) & (np.arange(len(columns))[:, None] <= lengths[1:])
         return np.concatenate(([0], (~keyed | differ.any(axis=0)).nonzero()[0] + 1))
+
+    def behind(self, begins: Any) -> list[bytes] | None:
+        """Return what follows the keys of the paths of a group, if it is the same in each.
+
+        Groups begin with the paths that *begins* numbers; of the last one only its begin counts.
+        """
+        import numpy as np
+
+        low, high, each = int(begins[0]), int(begins[-1]), int(begins[1] - begins[0])
+        if not (np.diff(begins) == each).all():
+            return None
+        lengths = self.lengths[low:high].reshape(-1, each)
+        widths = self.ends[low:high].reshape(-1, each) - lengths
+        if not (widths == widths[0]).all():
+            return None
+        found, alike = [], (lengths == lengths[0, 0]).all()
+        for number, width in enumerate(widths[0].tolist()):
+            names, first = self.names[low + number : high : each], int(lengths[0, number])
+            if alike:
+                there = names[:, first : first + width]
+            else:
+                there = np.take_along_axis(names, lengths[:, number : number + 1] + np.arange(width), axis=1)
+            if not (there == there[0]).all():
+                return None
+            found.append(there[0].tobytes())
+        return found
 
     def keys(self, which: Any) -> list[bytes]:
         """Return the keys of the paths *which*."""

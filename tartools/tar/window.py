@@ -31,6 +31,7 @@ class Window:
         scratch: Callable[[], io.FileIO],
         ranges: bool,
         listed: bool,
+        alike: bool,
         begin: int,
         until: int | None,
     ) -> None:
@@ -42,7 +43,7 @@ class Window:
         self.size = 0 if stream.file is None else max(0, size_of(stream.file) - stream.start)
         self.until = sys.maxsize if until is None else until
         self.size = min(self.size, self.until)
-        self.ranges = ranges and stream.file is not None
+        self.ranges = ranges and stream.file is not None and not (alike and self._is_dense(stream.file, begin))
         self.position = 0  # offset in the buffer up to which it is parsed
         self.filled = 0
         self.need = BLOCK  # bytes from position on that are needed to go on parsing
@@ -54,9 +55,17 @@ class Window:
         self.seen = 0  # groups
         self.takes_runs = False  # of plain headers, by numpy
         self.failed = 0  # times in a row that there was no run
-        self.groups = Grouper(scratch, listed)
+        self.groups = Grouper(scratch, listed, alike)
         # no larger than the file: large buffers cost time
         self._begin_buffer(Chunk(BUFFER if stream.file is None else min(BUFFER, self.size + BLOCK), stream, begin))
+
+    def _is_dense(self, file: io.FileIO, begin: int) -> bool:
+        """Return whether *file* is large, and begins with many small members: to read them takes less than to skip."""
+        if self.size - begin < LARGE:
+            return False
+        from tartools.tar.alike import is_dense
+
+        return is_dense(file, self.stream.start + begin)
 
     def refill(self) -> bool:
         """Read on, so that `parse` can go on; return False at the end of the stream.

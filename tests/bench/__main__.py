@@ -102,6 +102,8 @@ def rows_of(measured: Measured) -> list[Row]:
         if "size" in aims and not missing:
             note = "{:.1f} beside {:.1f} MB".format(*(measured.median(n, "size") / 1e6 for n in (ours.name, peer.name)))
             rows.append(Row(measured, f"{peer.name}, size", NONE, measured.ratio(peer, "size"), aims["size"], note))
+        if "cpu" in aims and not missing:
+            rows.append(Row(measured, f"{peer.name}, cpu", NONE, measured.ratio(peer, "cpu"), aims["cpu"]))
     limits = [goal for goal in work.goals if not goal.beside]
     rows += [Row(measured, "at most", NONE, measured.median(ours.name, goal.figure), goal) for goal in limits]
     if told_pace := pace(measured, ours):

@@ -79,7 +79,7 @@ def parse(
 
 def members_of_run(run: ContiguousGroups) -> list[Member]:
     """Return the members of *run*, which are grouped as it says, be they listed or found later."""
-    source, keys, starts, listed, firsts = run
+    source, keys, starts, listed, firsts, _ = run
     assert len(starts) == len(keys) + 1
     found = [members_in(source, *span) for span in pairwise(starts)]
     for key, group in zip(keys, found, strict=True):

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from tartools.errors import TarFormatError
 from tartools.storage.scratch import scratch_file
-from tartools.tar import ContiguousGroups, Member, ScatteredGroup, read_members, reader, runs
+from tartools.tar import ContiguousGroups, Member, ScatteredGroup, read_members, reader, runs, window
 from tests.archives import BLOCK, END, GNU, Trickle, data, entry, file_stream, long, pax
 from tests.archives import header as block
 
@@ -70,8 +71,11 @@ def parsed(stream: Any, **options: Any) -> list[Any]:
     try:
         for part in read_members(stream, url="a.tar", scratch=scratch_file, **options):
             if isinstance(part, ContiguousGroups):
-                members = part.members and [(m[0], *m[2:]) for m in part.members]
-                found.append((part.keys, part.starts, members, part.firsts if members else None))
+                listed, firsts = part.members, part.firsts
+                if part.alike is not None:
+                    listed, firsts = part.alike.members(part.source, part.keys), part.alike.firsts()
+                members = listed and [(m[0], *m[2:]) for m in listed]
+                found.append((part.keys, part.starts, members, firsts if members else None))
             elif isinstance(part, ScatteredGroup):
                 found.append((part.key, [(m[0], *m[2:]) for m in map(Member._make, part.members)], part.offset))
             else:
@@ -79,6 +83,21 @@ def parsed(stream: Any, **options: Any) -> list[Any]:
     except TarFormatError as error:
         found.append((type(error), str(error), error.offset))
     return found
+
+
+def joined(found: list[Any]) -> list[Any]:
+    """Return what `parsed` found, with adjacent groups as a list of groups, however they came together."""
+    groups: list[Any] = []
+    for part in found:
+        if not isinstance(part, tuple) or not isinstance(part[0], list):
+            groups.append(part)
+            continue
+        keys, starts, members, firsts = part
+        lasts = [*firsts[1:], len(members)]
+        groups += zip(
+            keys, starts, starts[1:], [members[a:b] for a, b in zip(firsts, lasts, strict=True)], strict=False
+        )
+    return groups
 
 
 def both(make: Callable[[], Any], **options: Any) -> tuple[list[Any], list[Any]]:
@@ -101,6 +120,48 @@ def test_runs_are_parsed_as_the_loop_parses(members: list[bytes], step: int, at:
         content[at % len(content)] ^= 1 << at % 8
     loop, found = both(lambda: Trickle(bytes(content), step), listed=listed)
     assert found == loop
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(MEMBERS, max_size=6),
+    st.integers(2, 5),
+    st.sampled_from([b"cls", b"csl", b"c"]),
+    STEPS,
+    st.none() | st.integers(0, 1 << 20),
+)
+def test_groups_that_are_alike(members: list[bytes], count: int, other: bytes, step: int, at: int | None) -> None:
+    fields = (b"cls", b"a.png"), (other, b"a.png")
+    several = [entry(b"%d.%b" % (n, field), data(field * n)) for n in range(count) for field in fields[n == 1]]
+    content = bytearray(b"".join([*several, *members, *several]) + END)
+    if at is not None:  # a bit is flipped
+        content[at % len(content)] ^= 1 << at % 8
+    loop, found = both(lambda: Trickle(bytes(content), step), alike=True)
+    assert joined(found) == joined(loop)
+
+
+@pytest.mark.parametrize("fields", [(b"cls", b"a.txt"), (b"only",)])
+@pytest.mark.parametrize("ranges", [False, True])
+def test_payloads_of_groups_that_are_alike(
+    ranges: bool, fields: tuple[bytes, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    __import__("numpy")
+    monkeypatch.setattr(window, "LARGE", 1 << 20)  # from here on, a file of small members is read as a whole
+    chance = random.Random(1)
+    names = [b"%d.%b" % (n, field) for n in chance.sample(range(3000), 3000) for field in fields]
+    members = [(name, chance.randbytes(chance.randrange(700))) for name in names]
+    found, times = [], 0
+    with file_stream(tmp_path / "a.tar", b"".join(starmap(entry, members)) + END) as stream:
+        for part in read_members(stream, url="a.tar", scratch=scratch_file, alike=True, ranges=ranges):
+            if isinstance(part, ContiguousGroups) and part.alike is not None:
+                times += 1
+                assert isinstance(part.source, bytearray) and part.alike.behind == [b"." + field for field in fields]
+                columns = [part.alike.payloads(part.source, number) for number in range(len(fields))]
+                for key, *payloads in zip(part.keys, *columns, strict=True):
+                    found += [(key + b"." + f, bytes(p)) for f, p in zip(fields, payloads, strict=True)]
+            elif isinstance(part, ContiguousGroups) and part.members:
+                found += [(member[0], Member._make(member).read()) for member in part.members]
+    assert found == members and times > 1
 
 
 def plain(count: int, seed: int = 0) -> bytes:

@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 def rows_of(batch: Batch, shard: int) -> Rows | None:
     """Return the samples of *batch*; None if it is not known where in the shard they are."""
     if batch.groups is not None:
-        source, keys, starts, members, firsts = batch.groups
+        source, keys, starts, members, firsts, _ = batch.groups
         base = getattr(source, "base", 0)
         begins = starts[:-1] if not base else [start + base for start in starts[:-1]]
         return Rows(shard, keys, begins, members or [], firsts, starts[-1] + base)

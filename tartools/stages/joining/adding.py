@@ -71,7 +71,7 @@ def _together(batch: Batch, found: Sequence[Any], lost: int, how: Adding) -> Bat
     field, groups = how.single(), batch.groups
     if field is None or groups is None or groups.members is None:
         return None
-    source, keys, starts, _, firsts = groups
+    source, keys, starts, _, firsts, _ = groups
     begin, end = starts[0], starts[-1]
     if end - begin > LARGE * len(keys):
         return None

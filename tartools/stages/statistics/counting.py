@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -33,7 +33,9 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int) -> Statistics:
     """
     found = Statistics(samples=len(batch), first=text(batch.keys[0]), listed=listed)
     if batch.groups is not None:
-        _, keys, starts, members, firsts = batch.groups
+        source, keys, starts, members, firsts, alike = batch.groups
+        if alike is not None:
+            members, firsts = alike.members(source, keys), alike.firsts()
         members = members or []
         found.headers = starts[-1] - starts[0]  # payloads and padding are subtracted below
     else:
@@ -112,12 +114,17 @@ def count_field(name: str, column: Sequence[Member], kinds: FieldKinds) -> Field
             column if (found.sizes.greatest or 0) <= LONGEST else [member for member in column if member[4] <= LONGEST]
         )
         found.long = len(column) - len(short)
-        classes: dict[str, int] = {}
-        for payload, count in Counter(payloads(short)).items():
-            value = text(payload).removesuffix("\n")
-            classes[value] = classes.get(value, 0) + count
-        found.classes = bounded(classes)
+        found.classes = count_classes(payloads(short))
     return found
+
+
+def count_classes(payloads: Iterable[bytes]) -> dict[str, int] | None:
+    """Return how often each value is among *payloads*; None if there are more than MOST."""
+    classes: dict[str, int] = {}
+    for payload, count in Counter(payloads).items():
+        value = text(payload).removesuffix("\n")
+        classes[value] = classes.get(value, 0) + count
+    return bounded(classes)
 
 
 def payloads(members: Sequence[Member]) -> list[bytes]:
