@@ -67,11 +67,11 @@ def tar2parquet(account: Account, source: cli.Inputs, chosen: cli.Fields, output
         chosen.verbatim,
     )
     urls = expand(*source.named)
-    schema.check_installed()
     storage.check_output(output.url, output.force, urls)
     if output.url == "-" and os.isatty(1):
         raise UsageError("stdout is a terminal, which cannot show a Parquet file: use -o FILE, > FILE or a pipe")
     samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
+    schema.check_installed()
     with closing_upstream(samples), storage.writing(output.url, output.force) as sink:
         write_parquet(samples, sink, account, layout)
         account.check()

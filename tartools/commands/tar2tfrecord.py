@@ -36,7 +36,6 @@ def tar2tfrecord(
     from tartools.samples.payloads import ChosenColumns
     from tartools.stages import select
 
-    tfrecordmessage.check_installed()
     urls = expand(*source.named)
     storage.check_output(url, force, urls)
     if url == "-" and os.isatty(1):
@@ -44,6 +43,7 @@ def tar2tfrecord(
     words = [(word.choices, word.new) for word in select.parse_words(wanted.fields or ())] or None
     chosen = ChosenColumns(words, (), str if wanted.verbatim or words is None else str.lower, hidden=False)
     samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
+    tfrecordmessage.check_installed()
     if wanted.exclude:
         samples = select.fields(samples, (), " ".join(wanted.exclude).split(), account, verbatim=wanted.verbatim)
     with closing_upstream(samples), storage.writing(url, force) as sink:

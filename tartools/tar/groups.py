@@ -1,13 +1,8 @@
 """Groups of members: what the reader yields, and the rule that makes groups: equal paths up to the first dot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tartools.tar.member import Member, Source
-
-if TYPE_CHECKING:
-    from tartools.tar.alike import Alike
 
 
 class Mark:
@@ -30,7 +25,7 @@ class ContiguousGroups(NamedTuple):
     starts: list[int]
     members: list[Member] | None
     firsts: list[int]
-    alike: Alike | None = None
+    alike: Any = None  # an `Alike`, whose module most command lines do not need
 
 
 class ScatteredGroup:

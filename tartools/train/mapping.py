@@ -39,11 +39,11 @@ def stream_map(
 ) -> StreamMap:
     """Return a dataset of what *function* returns for each sample of *source*: preprocessing elsewhere, training here.
 
-        def prepared(sample):
+        def small(sample):
             picture, label = sample
             return augment(picture), int(label)
 
-        data = stream_map(prepared, "train-{000..147}.tar", engine="ray", fields="jpg cls", decode="rgb8")
+        data = tartools.train.stream_map(small, "train-{000..147}.tar", engine="ray", fields="jpg cls", decode="rgb8")
         for batch in torch.utils.data.DataLoader(data, batch_size=64): ...
 
     *source* is a list of shards and tables, as for `tartools.read`, or a `tartools.Table`, whose rows come in its

@@ -41,10 +41,10 @@ if what == "thread":
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 if what == "break":
     from tartools.tar import compression
-    sound = compression._Decompressed.readinto
+    sound = compression.Decompressed.readinto
     def readinto(self, view):
         return sound(self, view) if os.getpid() == us else 1 // 0
-    compression._Decompressed.readinto = readinto
+    compression.Decompressed.readinto = readinto
 status = 1
 try:
     status = getattr(importlib.import_module("tartools.commands." + name), name).main(arguments)

@@ -58,7 +58,7 @@ def names(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
     return {
         "__name__": "examples", "tartools": tartools, "torch": torch, "numpy": numpy, "wds": webdataset, "Image": Image,
         "ImageOps": ImageOps, "ImageFolder": ImageFolder, "model": torch.nn.Linear(2, 2), "data": data, "decode": len,
-        "label": str, "augment": list, "picture": Image.new("RGB", (4, 4)),
+        "label": str, "augment": numpy.array, "picture": Image.new("RGB", (4, 4)),
         "flipped": lambda sample: {"__key__": sample.key, "cls": "1"},
     }  # fmt: skip
 

@@ -134,6 +134,7 @@ def test_requests_side_by_side_in_bounded_memory(server: FaultServer, monkeypatc
     some = data.items(range(200))
     assert next(some) == b"000" * 100
     assert data.__getitems__([199, 198]) == [b"199" * 100, b"198" * 100]  # asked for behind those before
+    until(lambda: len(server.requests) == 5)  # connections are answered side by side
     assert sorted(request.path[-3:] for request in server.requests) == ["000", "001", "002", "198", "199"]
 
 
@@ -154,7 +155,9 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
     reading.join()
     assert found == [server.objects[name] for name in "xyz"]
     starts = sorted(request.start or 0 for request in server.asked("GET", "z"))
-    assert starts == [0, 0, 0, 300, 600, 900, 900, 1200, 1500, 1800, 1850]  # the first: is it that version?
+    assert starts[:3] == [0, 0, 0]  # the first: is it that version?
+    assert sorted({*starts}) == [0, 300, 600, 900, 1200, 1500, 1800, 1850]
+    assert starts.count(900) == 2
     assert len(server.asked("GET", "y")) == 1  # 1,000 bytes are not large
     server.faults = [Fault("z", "GET", start=0, body=server.objects["z"], headers={"Content-Range": ""}, status=200)]
     assert data[2] == server.objects["z"]  # a server without ranges is asked for all, once
