@@ -99,7 +99,11 @@ class _Store:
         return ("206 Partial Content" if asked else "200 OK"), file, (file, begin, end)
 
     def _file(self, name: str) -> _File:
-        path = os.path.join(self._folder, *name.split("/"))
+        """Return the file of the object *name*. Raises: FileNotFoundError, also for a name that leads elsewhere."""
+        parts = name.split("/")
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(parts):
+            raise FileNotFoundError(name)
+        path = os.path.join(self._folder, *parts)
         found = os.stat(path)
         return _File(path, found.st_size, found.st_mtime_ns)
 

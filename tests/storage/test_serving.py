@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -34,6 +37,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     os.close(alive)
     thread.join()
     os.close(watched)
+
+
+def test_no_name_leads_out_of_the_folder(folder: Path) -> None:
+    inside = folder / "many" / "0001 %?.bin"
+    server = urlsplit(os.environ["STORAGE_EMULATOR_HOST"])
+    for name in ("many/../many/0001 %?.bin", "../" * 9 + str(inside)[1:], "./" + "many", "many//0001 %?.bin", "a\0b"):
+        for path in ("/download/storage/v1/b/bench/o/{}?alt=media", "/storage/v1/b/bench/o/{}"):
+            with closing(HTTPConnection(server.hostname or "", server.port)) as connection:
+                connection.request("GET", path.format(quote(name, safe="")))
+                answer = connection.getresponse()
+                assert (answer.status, b"No such object" in answer.read()) == (404, True), name
 
 
 def test_objects_are_the_files(folder: Path) -> None:
