@@ -57,7 +57,6 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 from tartools import cli, storage
@@ -195,9 +194,11 @@ def tarjob(
 
 def print_report(name: str, account: Account) -> None:
     """Print the report of the log *name*. Raises: StorageError."""
-    report = logs.report_of(logs.last_records(storage.content(name), name).values())
+    from tartools.run.report import report_lines, report_of
+
+    report = report_of(logs.last_records(storage.content(name), name).values())
     with storage.writing("-") as sink:
-        sink.write("".join(f"{printable(line)}\n" for line in logs.report_lines(report)).encode())
+        sink.write("".join(f"{printable(line)}\n" for line in report_lines(report)).encode())
     account.omissions += len(report.failed) + len(report.waiting)
 
 
@@ -244,7 +245,8 @@ def run_tasks(
     """
     if not todo:
         return no_results()
-    cores = workers_in(command, {path.stem for path in Path(__file__).parent.glob("tar*.py")})
+    commands = os.listdir(os.path.dirname(__file__))
+    cores = workers_in(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
     on_ray = resources.address or resources.cpus or os.environ.get("RAY_ADDRESS")
     if resources.engine is Engine.ray or (resources.engine is None and on_ray):
         from tartools.run import ray

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -14,12 +17,13 @@ from tartools.run.log import FAILED, Key, key_of
 from tartools.run.sessions import STDERR, Sessions
 from tartools.run.tasks import Task, TaskResult, without_signatures
 from tartools.samples.account import Jobs
-from tartools.stages import ordered
 from tartools.storage.names.existing import existing
 
 Results = Generator[tuple[Task, TaskResult | None], None, None]
 OnRetry = Callable[[Task, TaskResult], object]
 HOST = os.uname().nodename
+PAUSE, SOON, MANY = 0.01, 0.05, 20  # seconds; seconds after the result before; results
+WINDOW = 1000  # results that wait to be taken
 
 
 def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
@@ -72,7 +76,7 @@ def _missing_output(task: Task) -> str:
 
 
 def run_tasks(
-    tasks: Iterable[Task],
+    tasks: Sequence[Task],
     jobs: Jobs,
     workers: int,
     *,
@@ -81,27 +85,73 @@ def run_tasks(
     fail_fast: bool,
     on_retry: OnRetry | None = None,
 ) -> Results:
-    """Run *tasks*, up to *workers* at a time, and yield each with its result when it ends; None if it was not begun.
+    """Run *tasks*, up to *workers* at a time, and yield each with its result when it has ended.
 
-    With *fail_fast* no task begins after one has failed. Keeps `jobs.running` current. Calls *on_retry* as
-    `run_with_retries` does, in the thread of the task. Closing this ends what runs.
+    With *fail_fast* no task begins after one has failed; those that were not begun are not yielded. Keeps
+    `jobs.running` current. Calls *on_retry* as `run_with_retries` does, in the thread of the task. Closing this ends
+    what runs.
     """
-    lock = threading.Lock()
-    failed = False
+    ended: SimpleQueue[tuple[Task, TaskResult] | BaseException | None] = SimpleQueue()
+    todo, lock, over = iter(tasks), threading.Lock(), False
+    room = threading.Semaphore(WINDOW)  # for results that wait to be taken
 
-    def work(task: Task) -> TaskResult | None:
-        nonlocal failed
-        if failed and fail_fast:
-            return None
-        with lock:
-            jobs.running += 1
+    def work() -> None:
+        """Do tasks until there are none, or none are to begin."""
+        nonlocal over
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # commands inherit it
         try:
-            result = run_with_retries(task, sessions, retries, on_retry)
-        finally:
-            with lock:
-                jobs.running -= 1
-        failed = failed or bool(result.failure)
-        return result
+            while room.acquire() and not over:
+                with lock:
+                    task = next(todo, None)
+                    if task is None:
+                        break
+                    jobs.running += 1
+                try:
+                    result = run_with_retries(task, sessions, retries, on_retry)
+                finally:
+                    with lock:
+                        jobs.running -= 1
+                over = over or (fail_fast and bool(result.failure))
+                ended.put((task, result))
+        except BaseException as error:
+            ended.put(error)
+        ended.put(None)
 
-    with Sessions(timeout=timeout) as sessions:
-        yield from ordered.mapped(tasks, work, workers, sessions.stop, unordered=True)
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(workers, len(tasks)))]
+    begun = 0
+    with Sessions(timeout=timeout, spawning=True) as sessions:
+        try:
+            for thread in threads:
+                thread.start()
+                begun += 1
+            for result in _results(ended, begun, len(tasks)):
+                yield result
+                room.release()
+        finally:
+            over = True
+            room.release(len(threads))
+            sessions.stop()
+            for thread in threads[:begun]:
+                thread.join()
+
+
+def _results(ended: SimpleQueue[tuple[Task, TaskResult] | BaseException | None], workers: int, tasks: int) -> Results:
+    """Yield what comes by *ended*, up to *tasks* results, until each of *workers* has put None. Raises: what comes.
+
+    When many have come, each soon after the one before, this waits a moment after each: to be woken for each takes as
+    long as half of starting a command.
+    """
+    last, quick = monotonic(), 0
+    while workers:
+        one = ended.get()
+        if isinstance(one, BaseException):
+            raise one
+        if one is None:
+            workers -= 1
+            continue
+        tasks -= 1
+        yield one
+        now = monotonic()
+        last, quick = now, quick + 1 if now - last < SOON else 0
+        if quick > MANY and tasks and ended.empty():
+            time.sleep(PAUSE)

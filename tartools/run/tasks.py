@@ -173,6 +173,8 @@ def without_signatures(text: str, task: Task, *, cut: bool = False) -> str:
     >>> without_signatures("GET /a.tar?key=1 failed: https://other/b?key=2", task)
     'GET /a.tar?… failed: https://other/b?…'
     """
+    if not text:
+        return text
     for url in (task.item, task.output):
         if url != without_query(url):
             text = text.replace(f"?{url.partition('?')[2]}", "?…")

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from tartools.storage.interrupts import deferred_signals
 
@@ -74,17 +74,21 @@ class Child:
 
     The group is killed before the program is reaped: until then no other group can have the same number. It has a
     session, because a background group that reads a password from the terminal would be stopped for ever; without a
-    terminal it fails at once. A signal that comes while it starts is handled after the start.
+    terminal it fails at once. A signal that comes while it starts is handled after the start. *start* starts it
+    in a session, and is called as `subprocess.Popen` is.
     """
 
-    def __init__(self, arguments: Sequence[str], **options: object) -> None:
+    def __init__(self, arguments: Sequence[str], start: Callable[..., Any] | None = None, **options: Any) -> None:
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._seen = False  # that it has ended
         try:
             with deferred_signals():
-                self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)  # type: ignore[call-overload]
+                if start:
+                    self._process = start(arguments, **options)
+                else:
+                    self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)
         except BaseException:
             if self._process is not None:
                 self.end(signal.SIGKILL)

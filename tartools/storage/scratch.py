@@ -7,14 +7,10 @@ import io
 import os
 import stat
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from tartools.errors import StorageError
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.streams import FileSink, SharedFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def scratch_file(folder: str | None = None) -> io.FileIO:
@@ -22,19 +18,36 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
 
     Its `write` writes everything. Raises: StorageError.
     """
+    return FileSink(scratch_descriptor(folder), f"temporary file in {_place(folder)}")
+
+
+def scratch_descriptor(folder: str | None = None) -> int:
+    """Return the descriptor of such a file, which the caller closes. Raises: StorageError."""
     import tempfile
 
-    where = folder or tempfile.gettempdir()
+    where = _place(folder)
     if hasattr(os, "O_TMPFILE"):
         with contextlib.suppress(OSError):  # for one, a file system that does not support it
-            return FileSink(os.open(where, os.O_RDWR | os.O_TMPFILE, 0o600), f"temporary file in {where}")
+            return os.open(where, os.O_RDWR | os.O_TMPFILE, 0o600)
     try:
         with deferred_signals():
             fd, name = tempfile.mkstemp(prefix="tartools-", dir=where)
             os.unlink(name)
     except OSError as error:
         raise StorageError(f"cannot make a temporary file: {error.strerror}", url=where) from error
-    return FileSink(fd, f"temporary file in {where}")
+    return fd
+
+
+def reopened(file: int) -> int:
+    """Return a descriptor of the open *file* with a position of its own. Raises: OSError where there is no /proc."""
+    return os.open(f"/proc/self/fd/{file}", os.O_RDWR)
+
+
+def _place(folder: str | None) -> str:
+    """Return *folder*, or else where temporary files are by default."""
+    import tempfile
+
+    return folder or tempfile.gettempdir()
 
 
 def reread(file: io.FileIO) -> io.BufferedReader:
@@ -44,16 +57,15 @@ def reread(file: io.FileIO) -> io.BufferedReader:
     return found
 
 
-def private_directory(folder: str | None = None) -> Path:
+def private_directory(folder: str | None = None) -> str:
     """Return a new directory that only this user can enter, in *folder* (default `$TMPDIR`, else /tmp).
 
     Raises: StorageError.
     """
     import tempfile
-    from pathlib import Path
 
     try:
-        return Path(tempfile.mkdtemp(prefix="tartools-", dir=folder))
+        return tempfile.mkdtemp(prefix="tartools-", dir=folder)
     except OSError as error:
         raise StorageError(
             f"cannot make a temporary directory: {error.strerror}", url=folder or tempfile.gettempdir()

@@ -8,6 +8,7 @@ content; .info.json, with the number of samples in each shard; split.yaml, by wh
 from __future__ import annotations
 
 import json
+import os
 import struct
 import uuid
 from collections.abc import Iterable, Iterator
@@ -77,23 +78,24 @@ def write(shards: Iterable[Shard], places: Places) -> None:
     together = places.together()
     storage.make_directory(together.below(FOLDER))
     scratch = private_directory(places.tmpdir)
+    kept = f"{scratch}/index"
     try:
         counts: dict[str, int] = {}
         digest = blake2b(digest_size=16)
-        with closing(sqlite3.connect(scratch / "index")) as base:
+        with closing(sqlite3.connect(kept)) as base:
             base.executescript(TABLES)
             for number, shard in enumerate(shards):
                 counts[_name(shard.url, together)] = _write_shard(number, shard, places, base, digest)
             base.executescript(INDEXES)
             base.commit()
         with (
-            files.reading(str(scratch / "index")) as file,
+            files.reading(kept) as file,
             storage.writing(together.below(SQLITE), places.force) as sink,
         ):
             while piece := file.read(PIECE):
                 sink.write(piece)
     finally:
-        remove(str(scratch).encode())
+        remove(os.fsencode(scratch))
     with storage.writing(together.below(UUID), places.force) as sink:
         sink.write(str(uuid.UUID(bytes=digest.digest(), version=4)).encode())
     with storage.writing(together.below(INFO), places.force) as sink:

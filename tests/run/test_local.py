@@ -1,0 +1,131 @@
+"""How commands of tarjob are started on this machine, and how their results are handed over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tartools.run import local, outputs, sessions
+from tartools.run.tasks import Task
+from tartools.samples.account import Jobs
+from tests.conftest import Run, make_samples, make_tar
+
+SEEN = (
+    "ps -o pid=,sid=,pgid= -p $$ | xargs -n1 | uniq | wc -l; grep -E 'Sig(Blk|Ign)' /proc/self/status;"
+    'ls /proc/self/fd > "$0.fds"; xargs < "$0.fds"; printf "<%s>" "$TARJOB_ITEM" "$@"'
+)
+LAST = 0x180000000  # two signals of the C library, which a program resets before it uses them
+
+
+def test_a_command_is_started_as_by_subprocess(shell: Run, tmp_path: Path) -> None:
+    """It inherits neither descriptors nor signals that Python ignores, and leads a session and a group."""
+    (tmp_path / "seen.sh").write_text(SEEN)
+    fds = "exec 7</dev/null 8>&1 9<&0"
+    done = shell(f"{fds}; TMPDIR=$PWD tarjob -s 'a b' -- bash seen.sh {{}} é")
+    assert done.status == 0, done.stderr
+    with sessions.Sessions(tmpdir=str(tmp_path)) as others:  # by subprocess
+        found = others.run(["bash", str(tmp_path / "seen.sh"), "a b", "é"], {b"TARJOB_ITEM": b"a b"})
+    ours, theirs = (text.decode().splitlines() for text in (done.stdout, found.stdout))
+    assert (ours[0], ours[-1]) == ("1", "<a b><a b><é>")
+    masks = [int(line.split()[1], 16) & ~LAST for line in ours[1:3]]
+    assert masks == [0, 0]
+    assert ours[3] == "0 1 2 3"  # the last is the folder that ls reads
+    assert [ours[0], *ours[3:]] == [theirs[0], *theirs[3:]]
+
+
+@pytest.mark.parametrize("spawning", [True, False])
+def test_how_a_start_fails(spawning: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").touch(mode=0o755)
+    (tmp_path / "plain").write_text("echo x\n")
+    (tmp_path / "other").write_text("#!/nothing/there\n")
+    for name in ("plain", "other"):
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "barred").touch(mode=0o644)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with sessions.Sessions(spawning=spawning) as starts:
+        why = {name: starts.run([name], {}).failure for name in ("plain", "other", "barred", "none", "./none", "a\0b")}
+        assert starts.run(["true", "x" * 3_000_000], {}).failure == "can't be run: true: Argument list too long"
+    assert why == {
+        "plain": "can't be run: plain: Exec format error",
+        "other": "can't be run: other: No such file or directory",
+        "barred": "can't be run: barred: Permission denied",
+        "none": "can't be run: none: No such file or directory",
+        "./none": "can't be run: ./none: No such file or directory",
+        "a\0b": "can't be run: embedded null byte",
+    }
+
+
+def test_results_that_wait_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whoever takes them slowly, not more commands run ahead than the window has room for."""
+    monkeypatch.setattr(local, "WINDOW", 5)
+    monkeypatch.chdir(tmp_path)
+    tasks = [Task(str(number), ("touch", str(number))) for number in range(40)]
+    options = {"retries": 0, "timeout": None, "fail_fast": False}
+    taken = 0
+    with closing(local.run_tasks(tasks, Jobs(len(tasks), 0), 2, **options)) as results:  # type: ignore[arg-type]
+        for task, result in results:
+            assert result is not None
+            assert result.failure == ""
+            assert (tmp_path / task.item).exists()
+            if taken % 10 == 0:
+                subprocess.run(["sleep", "0.1"], check=True)
+            assert len(list(tmp_path.iterdir())) <= taken + 5
+            taken += 1
+    assert taken == len(tasks)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("tarjob -s a -- false", "tarjob: a: ended with status 1"),
+        ("tarproc -c 'exit 3' in.tar -o out.tar", "ended with status 3"),
+        ("tarcat 'pipe:cat in.tar; exit 3' -o out.tar", "status 3"),
+    ],
+)
+def test_a_failure_is_seen_where_ends_of_processes_are_ignored(
+    line: str, message: str, shell: Run, tmp_path: Path
+) -> None:
+    """Who starts us may ignore SIGCHLD, which we inherit: the system then tells nobody how a process has ended."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(2)))
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    done = shell(f'{sys.executable} -c "{ignoring}" {line}')
+    assert done.status == 1
+    assert message in done.stderr
+    assert not (tmp_path / "out.tar").exists()
+
+
+def test_what_runs_on_writes_into_no_other_output(tarjob: Run, tmp_path: Path) -> None:
+    """A process that left its session has the file of its command, which is then used for no other one."""
+    wait = "until [ -e {0} ]; do sleep 0.01; done"
+    late = f"setsid sh -c 'touch begun; {wait.format('go')}; echo late; echo late >&2; touch said' &"
+    (tmp_path / "one").write_text(f"{late} {wait.format('begun')}; echo first")
+    (tmp_path / "two").write_text(f"touch go; {wait.format('said')}; echo second; echo why >&2; exit 3")
+    (tmp_path / "three").write_text("printf third")
+    (tmp_path / "four").write_text("exit 4")
+    names = ("one", "two", "three", "four", "three")
+    (tmp_path / "list").write_text("".join(f"{name}\n" for name in names))
+    done = tarjob("-T", "list", "-j", 1, "--", "sh")
+    said = "tarjob: two: ended with status 3: why\ntarjob: four: ended with status 4\n"
+    assert (done.status, done.stdout, done.stderr) == (1, b"first\nthirdthird", said)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
+def test_files_for_outputs_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a command has printed, whatever the length of what the next one prints."""
+    made: list[int] = []
+    make = outputs.scratch_descriptor
+    monkeypatch.setattr(outputs, "scratch_descriptor", lambda folder: made.append(make(folder)) or made[-1])
+    with sessions.Sessions(tmpdir=str(tmp_path)) as starts:
+        printed = [starts.run(["sh", "-c", f"printf %0{n}d 0; echo {n} >&2"], {}) for n in (9, 1, 70_000, 2)]
+        assert starts.run(["true"], {}) == (0, "", "", b"")
+    assert [(one.stdout, one.stderr) for one in printed] == [(b"0" * n, f"{n}\n") for n in (9, 1, 70_000, 2)]
+    assert len(made) == 2
+    assert not any(os.path.exists(f"/proc/self/fd/{fd}") for fd in made)
