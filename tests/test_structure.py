@@ -44,8 +44,8 @@ REMOTE = (
     *("boto3", "botocore", "requests", "urllib3", "google.auth", "smart_open"),
     *(f"tartools.storage.objects.{name}" for name in ("s3", "gs", "ais", "web", "http", "ranges", "uploads")),
 )
-# Modules whose distribution has another name. botocore is half of boto3: released with it and pinned by it.
-DISTRIBUTIONS = {"PIL": "pillow", "google": "google-auth", "backports": "backports.zstd", "botocore": "boto3"}
+# Modules whose distribution has another name.
+DISTRIBUTIONS = {"PIL": "pillow", "google": "google-auth", "backports": "backports.zstd"}
 DISTRIBUTIONS |= {
     "gcp_storage_emulator": "gcp-storage-emulator",
     "xdist": "pytest-xdist",

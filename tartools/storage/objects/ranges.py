@@ -19,26 +19,26 @@ from collections.abc import Iterator
 from tartools.errors import StorageError
 from tartools.storage.objects.budget import budget
 from tartools.storage.objects.contract import Object, Reply
+from tartools.storage.objects.pace import Pace
 from tartools.storage.objects.retry import Attempts, TransientError, setting
 
 RANGE = 8 << 20  # bytes
 FIRST_READ, READ = 64 << 10, 1 << 20  # bytes a read, which double: short reads return soon
 AHEAD, MOST_AHEAD = 8, 16  # ranges
 WORTH = 256 << 10  # bytes; after an attempt that brought so many, attempts are counted from 0
-BUSY = 4  # a range that took more than so many times its processor time was waited for
 GATHER = 0.05  # seconds to wait for a whole range before its first bytes are read
 
 
 class _Range:
     """The bytes *start* to *end* (None: up to where the object ends) of an object."""
 
-    def __init__(self, start: int, end: int | None, held: int = 0) -> None:
+    def __init__(self, start: int, end: int | None) -> None:
         self.start = start
         self.end = end
-        self.held = held  # bytes of the budget
         self.received = 0
         self.room: memoryview | None = None  # where bytes go that are received without a thread
-        self.chunks: deque[memoryview] = deque()  # received by a thread, not yet read
+        self.store: memoryview | None = None  # and those that are received by one: 8 MiB of the budget
+        self.chunks: deque[memoryview] = deque()  # received, not yet read
         self.seconds = self.work = 0.0  # that receiving took, and of the processor
         self.done = False
         self.error: BaseException | None = None
@@ -73,14 +73,13 @@ class RangedInput:
         self._version = version  # None: no response yet
         self._ranged = True
         self._read = FIRST_READ
-        self._ahead = setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD)
-        self._owner, self._window = os.getpid(), 1  # process; ranges that are requested at once
-        self._slow = 0  # ranges in a row for which the reader waited
-        self._waited, self._since = 0.0, time.monotonic()  # seconds of waiting for the current range, and its begin
+        self._pace = Pace(setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD))
+        self._owner = os.getpid()
         self._own: tuple[_Range, Iterator[int]] | None = None  # received without a thread
         self._rest = memoryview(b"")  # of a chunk
         self._changed = threading.Condition()
         self._parts: deque[_Range] = deque()  # received by threads
+        self._stores: list[memoryview] = []  # one to be used again, since memory that is new takes time
         self._receiving = self._hungry = self._stopped = False
 
     def readinto(self, view: memoryview, /) -> int:
@@ -116,15 +115,16 @@ class RangedInput:
         """Stop reading. Threads that wait for a server end when it responds, or with the process."""
         with self._changed:
             self._stopped = True
-            while self._parts:
-                budget.give(self._parts.popleft().held)
+            budget.give((len(self._parts) + len(self._stores)) * RANGE)
+            self._parts.clear()
+            self._stores.clear()
             self._changed.notify_all()
         if self._own is not None and not self._receiving:
             self._own[1].close()  # type: ignore[attr-defined]  # a generator, which releases the connection
             self._own = None
 
     def __del__(self) -> None:
-        if getattr(self, "_parts", None):
+        if getattr(self, "_parts", None) or getattr(self, "_stores", None):
             self.close()
 
     # ---- while one connection is enough ----
@@ -135,7 +135,7 @@ class RangedInput:
         0 at its end, and where the bytes are in `_rest`, because *view* is short.
         """
         if self._own is None:
-            part = self._new_part(0)
+            part = self._new_part()
             self._own = part, self._bytes_of(part)
         part, flow = self._own
         if part.error is not None:
@@ -151,7 +151,7 @@ class RangedInput:
         finally:
             self._receiving, part.room = False, None
         waited = time.monotonic() - begin
-        self._waited += waited
+        self._pace.waited(waited)
         part.seconds += waited
         part.work += time.thread_time() - work
         if not count:
@@ -174,7 +174,7 @@ class RangedInput:
                 self._hungry = True
                 self._changed.wait_for(lambda: part.chunks or part.done or self._stopped)
                 self._hungry = False
-            self._waited += time.monotonic() - begin
+            self._pace.waited(time.monotonic() - begin)
         if part.chunks and not self._stopped:
             return part.chunks.popleft()
         if part.error is not None:
@@ -182,40 +182,37 @@ class RangedInput:
         if not self._stopped:
             with self._changed:
                 self._parts.popleft()
-                budget.give(part.held)
+                if part.store is not None:
+                    self._stores.append(part.store)
                 self._done_with(part)
         return memoryview(b"")
 
     def _done_with(self, part: _Range) -> None:
-        """Double the window if the reader waited for *part* because of the network, and fill the window.
-
-        More connections do not help a reader that is slower than one, and they take from its processor.
-        """
-        now = time.monotonic()
-        slow = 2 * self._waited > now - self._since and part.seconds > BUSY * part.work
-        self._slow = self._slow + 1 if slow else 0
-        if self._slow > (self._window == 1):  # before there are threads, only the second time
-            self._window = min(2 * self._window, self._ahead)
-        self._waited, self._since = 0.0, now
-        if self._window > 1:
-            with self._changed:
-                self._ask()
+        """Decide how many ranges are requested at once, and request them."""
+        self._pace.done(part.seconds, part.work, alone=part.store is None)
+        with self._changed:
+            self._ask()
+            while len(self._stores) > (self._pace.window > 1 and self._next < (self._size or 0)):
+                self._stores.pop()
+                budget.give(RANGE)
 
     def _ask(self) -> None:
         """Start threads for as many parts as the window and the budget allow."""
-        while not self._stopped and self._ranged and self._next < (self._size or 0):
+        window = self._pace.window
+        while window > 1 and not self._stopped and self._ranged and self._next < (self._size or 0):
             under_way = sum(not part.done for part in self._parts)
-            if under_way >= self._window or len(self._parts) > self._window:
+            if under_way >= window or len(self._parts) > window:
                 return
-            if not budget.take(RANGE):
+            if not self._stores and not budget.take(RANGE):
                 return  # then the reader receives the next part without a thread
-            part = self._new_part(RANGE)
+            part = self._new_part()
+            part.store = self._stores.pop() if self._stores else memoryview(bytearray(RANGE + 1))
             thread = threading.Thread(target=self._run, args=(part,), daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # no more threads possible
                 budget.give(RANGE)
-                self._next, self._window = part.start, 1
+                self._next, self._pace.window = part.start, 1
                 return
             self._parts.append(part)
 
@@ -238,10 +235,10 @@ class RangedInput:
 
     # ---- one range ----
 
-    def _new_part(self, held: int) -> _Range:
+    def _new_part(self) -> _Range:
         """Return the part that comes next."""
         end = self._next + min(self._length, RANGE)
-        part = _Range(self._next, end if self._size is None else min(end, self._size), held)
+        part = _Range(self._next, end if self._size is None else min(end, self._size))
         self._next, self._length = end, 2 * self._length
         return part
 
@@ -282,10 +279,9 @@ class RangedInput:
             while not self._stopped:
                 missing = READ if part.end is None else part.end - position
                 most = min(self._read, missing, surplus or READ) or 1
-                data = b""
-                if part.room is None:
-                    data = reply.body.read(most)
-                count = len(data) if part.room is None else reply.body.readinto(part.room[:most])
+                room = part.room if part.store is None else part.store[part.received :]
+                data = memoryview(reply.body.read(most) if room is None else b"")
+                count = len(data) if room is None else reply.body.readinto(room[:most])
                 self._read = min(2 * self._read, READ)
                 if not count:
                     break
@@ -297,8 +293,8 @@ class RangedInput:
                     surplus -= count
                 else:
                     position += count
-                    if data:
-                        part.chunks.append(memoryview(data))
+                    if part.room is None:
+                        part.chunks.append(data if room is None else room[:count])
                     yield count
             else:
                 return

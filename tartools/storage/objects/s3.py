@@ -1,15 +1,15 @@
-"""Objects in S3 and in servers with its protocol: by boto3, and for all ranges but the first by signed URLs.
+"""Objects in S3 and in servers with its protocol: by botocore, and for all ranges but the first by signed URLs.
 
-Why two clients: a request by boto3 takes 0.7 ms more of the processor. Measured against boto3 alone, on loopback: 1,000
-reads of 110 kB at random places take 0.92 s of the processor instead of 1.61; shards read in order 4 to 8 % less. See
-docs/adr/0008.
+Why two clients: a request by botocore takes 0.7 ms more of the processor. Measured against botocore alone, on loopback:
+1,000 reads of 110 kB at random places take 0.92 s of the processor instead of 1.61; shards read in order 4 to 8 % less.
+See docs/adr/0008.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore import exceptions
 
@@ -25,8 +25,9 @@ from tartools.storage.objects.s3client import (
     is_busy,
     translated_errors,
 )
-from tartools.storage.objects.s3upload import Multipart
-from tartools.storage.objects.uploads import Upload
+
+if TYPE_CHECKING:
+    from tartools.storage.objects.uploads import Upload
 
 LISTS_IN_PARALLEL = True
 LIFE = 3600  # seconds of a signature
@@ -40,7 +41,7 @@ def object_at(url: str) -> S3Object:
 
 
 class _Body:
-    """The body of a response to boto3."""
+    """The body of a response to botocore."""
 
     def __init__(self, body: Any, url: str) -> None:
         self._body = body
@@ -85,7 +86,7 @@ class S3Object:
         self.url = url
         bucket, key = bucket_and_key(url)
         self.place = {"Bucket": bucket, "Key": key}
-        self._signed: str | None = ""  # its URL with a signature; None if only boto3 can get it
+        self._signed: str | None = ""  # its URL with a signature; None if only botocore can get it
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`."""
@@ -105,9 +106,9 @@ class S3Object:
         return _reply(status, _Body(answer["Body"], self.url), self.url, *map(answer.get, known))
 
     def _get_signed(self, headers: dict[str, str]) -> Reply | None:
-        """Request a range by the signed URL. Return None if boto3 has to make the request.
+        """Request a range by the signed URL. Return None if botocore has to make the request.
 
-        That is for proxies, for certificates that only boto3 trusts, and for failures, which it explains.
+        That is for proxies, for certificates that only botocore trusts, and for failures, which it explains.
         """
         if self._signed is None:
             return None
@@ -167,6 +168,9 @@ class S3Object:
 
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
+        from tartools.storage.objects.s3upload import Multipart  # who only reads does not wait for these
+        from tartools.storage.objects.uploads import Upload
+
         return Upload(Multipart(self, self.place, force))
 
 

@@ -1,15 +1,16 @@
-"""The boto3 client of this process, and its errors translated."""
+"""The botocore client of this process, and its errors translated."""
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import boto3
+import botocore.session
 from botocore import exceptions
 from botocore.config import Config
 from urllib3 import exceptions as http
@@ -17,6 +18,7 @@ from urllib3 import exceptions as http
 from tartools.errors import NotFoundError, StorageError, concealed
 from tartools.storage.garbage import uncollected
 from tartools.storage.objects.contract import NoPermissionError
+from tartools.storage.objects.models import Models
 from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.streams import EXISTS
 
@@ -35,7 +37,7 @@ _lock = threading.Lock()  # threads share a client, but may not make one at the 
 
 
 class _BadLengthError(exceptions.BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """An answer that boto3 can't read."""
+    """An answer that botocore can't read."""
 
     fmt = "the server sent a Content-Length that is not a number"
 
@@ -51,21 +53,27 @@ def _client_of(process: int) -> Any:
         response_checksum_validation="when_required",  # ranges have no checksum
     )
     with uncollected():
-        client = boto3.client("s3", config=config)
+        boto3 = sys.modules.get("boto3")
+        if boto3 is not None and boto3.DEFAULT_SESSION is not None:  # a Python program may have chosen credentials so
+            client = boto3.client("s3", config=config)
+        else:
+            session = botocore.session.get_session()
+            session.register_component("data_loader", Models(session.get_component("data_loader").search_paths))
+            client = session.create_client("s3", config=config)
     client.meta.events.register_first("choose-signer.s3", _sign_by_version_4)
     client.meta.events.register_first("before-parse.s3.GetObject", _check_length)
     return client
 
 
 def _sign_by_version_4(signature_version: object, **_: object) -> str | None:
-    """Choose how URLs are signed: boto3 still uses version 2 for some, which newer buckets refuse."""
+    """Choose how URLs are signed: botocore still uses version 2 for some, which newer buckets refuse."""
     return "s3v4-query" if signature_version in ("v4-query", "s3v4-query", "s3-query") else None
 
 
 def _check_length(response_dict: dict[str, Any], **_: object) -> None:
     """Raise _BadLengthError for an object whose length is not a number, and close its connection.
 
-    boto3 would raise ValueError, and leave the connection open until the garbage collector comes.
+    botocore would raise ValueError, and leave the connection open until the garbage collector comes.
     """
     if response_dict["status_code"] < 300 and not response_dict["headers"].get("Content-Length", "0").isdecimal():
         response_dict["body"].close()
@@ -80,7 +88,7 @@ def client() -> Any:
 
 @contextmanager
 def translated_errors(url: str, what: str = "read", pinned: bool = False) -> Iterator[None]:
-    """Turn what boto3 and urllib3 raise about *url* into TransientError or StorageError; *what* was requested."""
+    """Turn what botocore and urllib3 raise about *url* into TransientError or StorageError; *what* was requested."""
     try:
         yield
     except exceptions.ClientError as error:
@@ -112,7 +120,7 @@ def translated_errors(url: str, what: str = "read", pinned: bool = False) -> Ite
     except ValueError:
         raise StorageError("the endpoint (AWS_ENDPOINT_URL) is not a URL", url=url) from None
     except exceptions.BotoCoreError as error:
-        raise StorageError(f"boto3: {concealed(str(error))}", url=url) from None
+        raise StorageError(f"botocore: {concealed(str(error))}", url=url) from None
 
 
 def error_code(error: exceptions.ClientError) -> str:

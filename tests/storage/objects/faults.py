@@ -58,6 +58,8 @@ class Fault:
     no_range: bool = False  # a range that is asked for is ignored
     no_match: bool = False  # so is a condition: If-Match, If-None-Match, generations
 
+    late: bool = False  # all is done that was asked for, but nothing is answered until `release`
+
     # another answer
     status: int | None = None  # with an error body as the protocol has it
     code: str = ""  # in that body: SlowDown, NoSuchBucket, AccessDenied, notFound
@@ -160,6 +162,8 @@ class FaultServer(Wire):
         if fault.taken is not None:
             received = Received(min(fault.taken, received.size), received.data[: fault.taken])
         answer = self._answer(request._replace(body=received), fault, name)
+        if fault.late:
+            self._released.wait()
         if fault.lost:
             if fault.stall:
                 self._released.wait()

@@ -97,6 +97,6 @@ def look_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def init(self: ranges.RangedInput, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
-        self._window = self._ahead
+        self._pace.window = self._pace.most
 
     monkeypatch.setattr(ranges.RangedInput, "__init__", init)

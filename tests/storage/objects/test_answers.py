@@ -234,7 +234,7 @@ LIES = {
 def test_a_length_that_is_not_a_number_closes_the_connection(inside: Inside) -> None:
     """At once: the garbage collector would complain of a connection that it has to close."""
     inside.server.faults = [Fault(OBJECT, headers={"Content-Length": "many"}, times=None)]
-    reason = "boto3: the server sent a Content-Length that is not a number"
+    reason = "botocore: the server sent a Content-Length that is not a number"
     refused(inside.copy("s3"), inside.server.url("s3", OBJECT), reason)
     gc.collect()
 

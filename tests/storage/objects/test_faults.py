@@ -115,7 +115,8 @@ def test_chunks_without_an_end(scheme: str, inside: Inside) -> None:
         ]
         done = inside.copy(scheme)
         assert (done.status, done.data) == (1, None)
-        assert start <= failed_at(done.stderr, inside.server.url(scheme, OBJECT)) <= start + 3 * 600
+        first = min(start, RANGE)  # threads ask in any order
+        assert first <= failed_at(done.stderr, inside.server.url(scheme, OBJECT)) <= start + 3 * 600
 
 
 def test_a_body_that_says_nothing_of_its_length(inside: Inside) -> None:

@@ -11,7 +11,7 @@ from tests.conftest import clean_environment, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer
 
 LIBRARIES = ("boto3", "botocore", "requests", "google.auth", "google.cloud.storage", "smart_open", "aistore")
-NEEDED = {"s3": {"boto3", "botocore"}, "gs": {"requests", "google.auth"}, "ais": {"requests"}, "http": {"requests"}}
+NEEDED = {"s3": {"botocore"}, "gs": {"requests", "google.auth"}, "ais": {"requests"}, "http": {"requests"}}
 PROGRAM = f"""
 import sys
 from tartools.commands.tarcat import tarcat

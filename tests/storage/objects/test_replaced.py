@@ -98,7 +98,7 @@ def test_deleted_between_two_ranges(inside: Inside) -> None:
 
 
 def test_every_range_but_the_first_is_pinned(inside: Inside) -> None:
-    """The server is told which version is wanted, also by boto3, which is asked where a signed URL is refused."""
+    """The server is told which version is wanted, also by botocore, which is asked where a signed URL is refused."""
     version = inside.server.bucket.version(OBJECT)
     for scheme in ("s3", "http", "gs"):
         inside.server.requests.clear()
