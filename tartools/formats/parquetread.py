@@ -7,6 +7,7 @@ from typing import Any
 
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError
+from tartools.formats import parquetcolumns
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.payloads import ChosenColumns
 from tartools.samples.sample import Sample, checked_path
@@ -33,13 +34,14 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
     all files. Other names between two pairs of underscores are no fields, unless *words* have them. A row without any
     field that *words* choose is left out; without words it is an error.
 
-    Holds: a batch of 4 MiB, or a row; a page of each column.
+    Holds: a batch of 4 MiB, or a row; of large columns pieces of pages, of others a page each (see `parquetcolumns`).
     Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
     """
     index = 0
     for url in urls:
-        with opened_any(url, files.seekable(url), WHAT, FAR if storage.is_far(url) else BUFFER) as table:
-            rows = _Rows(table, words)
+        piece = FAR if storage.is_far(url) else BUFFER
+        with opened_any(url, files.seekable(url), WHAT, piece) as table:
+            rows = _Rows(table, words, piece)
             keys = FirstKeys(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
             for sample in rows.samples(template, index):
                 account.bytes_in += sum(member.size for member in sample.members)
@@ -57,8 +59,9 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
 class _Rows:
     """The rows of the Parquet file *table*. Raises: SampleError if its columns are not those that are wanted."""
 
-    def __init__(self, table: Source, words: Words | None) -> None:
-        self._table = table
+    def __init__(self, table: Source, words: Words | None, piece: int) -> None:
+        self._table, self._piece = table, piece
+        self._pages: parquetcolumns.Pages | None = None
         self._all = words is None
         names = table.names
         table.check_names()
@@ -112,30 +115,47 @@ class _Rows:
         url, first = self._table.url, index
         wanted = list(dict.fromkeys([*filter(None, [self._key]), *(name for name, _ in self._fields)]))
         for group, _, count in self._table.groups():
-            size = self._table.parquet.metadata.row_group(group).total_byte_size  # of `column`s a damaged file aborts
-            most = max(1, min(MOST_ROWS, HELD * count // max(size, 1)))
-            batches = self._table.batches(wanted, most, [group])
+            batches = self._batches(group, count, wanted)
             while True:
                 try:
-                    batch = next(batches, None)
+                    rows, columns = next(batches, (0, {}))
                 except TarFormatError as error:
                     raise TarFormatError(f"behind row {index - first}: {error.message}", url=url) from error
-                if batch is None:
+                if not rows:
                     break
-                yield from self._of_batch(batch, template, index, index - first + 1)
-                index += len(batch)
+                yield from self._of_batch(rows, columns, template, index, index - first + 1)
+                index += rows
         if index - first != self._table.rows:
             what = f"this {WHAT} is damaged: it has {index - first} of {self._table.rows} rows"
             raise TarFormatError(what, url=url)
 
-    def _of_batch(self, batch: Any, template: str, index: int, row: int) -> Iterator[Sample]:
-        """Yield the samples of *batch*. Its first row is number *row* of the file, from 1, and *index* of all."""
+    def _batches(self, group: int, count: int, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield numbers of rows and their *wanted* columns, for `_payloads`, of a row group of *count* rows."""
+        size = self._table.parquet.metadata.row_group(group).total_byte_size
+        most = max(1, min(MOST_ROWS, HELD * count // max(size, 1)))
+        large: dict[str, parquetcolumns.Column] = {}
+        if size >= parquetcolumns.LARGE:
+            self._pages = self._pages or parquetcolumns.Pages(self._table, self._piece)
+            large = self._pages.columns(group, wanted)
+        others = [name for name in wanted if name not in large]
+        batches: Iterator[tuple[int, dict[str, Any]]] = ((min(most, count - at), {}) for at in range(0, count, most))
+        if others:
+            batches = (
+                (len(batch), dict(zip(batch.schema.names, batch.columns, strict=True)))
+                for batch in self._table.batches(others, most, [group])
+            )
+        for rows, columns in batches:
+            yield rows, columns | {name: column.take(rows) for name, column in large.items()}
+        for column in large.values():
+            column.finish()
+
+    def _of_batch(self, count: int, columns: dict[str, Any], template: str, index: int, row: int) -> Iterator[Sample]:
+        """Yield the samples of *count* rows. The first is number *row* of the file, from 1, and *index* of all."""
         at = 0
         try:
-            columns = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
             found = [(ending, _payloads(columns[name], name, row)) for name, ending in self._fields]
             keys = None if self._key is None else _payloads(columns[self._key], self._key, row)
-            for at in range(len(batch)):
+            for at in range(count):
                 key = _key(template.format(index + at, index=index + at).encode() if keys is None else keys[at])
                 members = [
                     tar.new_member(key + ending, payload)
@@ -173,21 +193,22 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
 
     Raises: SampleError, with the row as its offset, for a picture that is only a path.
     """
+    if isinstance(column, list):
+        return column[0] if len(column) == 1 else _pictures(column[0], column[1], name, row)
     pa = schema.arrow()
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     is_a, kind = pa.types, column.type
-    if is_a.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}:
-        payloads, paths = (column.field(part) for part in ("bytes", "path"))
-        absent = column.is_valid().to_pylist()
-        found = [
-            payload if valid else None for payload, valid in zip(_payloads(payloads, name, row), absent, strict=True)
-        ]
-        for number, (payload, path, valid) in enumerate(zip(found, paths.to_pylist(), absent, strict=True)):
-            if payload is None and valid and path is not None:
-                what = f"the column {name!r} has only the path {path!r}, not the bytes of that file"
-                raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row + number)
-        return found
+    if parquetcolumns.is_picture(kind):
+        valid = column.is_valid().to_pylist()
+        payloads, paths = (
+            [
+                value if there else None
+                for value, there in zip(_payloads(column.field(part), name, row), valid, strict=True)
+            ]
+            for part in ("bytes", "path")
+        )
+        return _pictures(payloads, paths, name, row)
     if is_a.is_dictionary(kind):
         kind = kind.value_type
     if any(test(kind) for test in (is_a.is_string, is_a.is_large_string, is_a.is_string_view)):
@@ -197,3 +218,15 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
     ):
         return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
     return [None if value is None else as_text(value).encode() for value in plain(column)]
+
+
+def _pictures(
+    payloads: Sequence[bytes | None], paths: Sequence[bytes | None], name: str, row: int
+) -> Sequence[bytes | None]:
+    """Return *payloads*. Raises: as `_payloads`."""
+    for number, (payload, path) in enumerate(zip(payloads, paths, strict=True)):
+        if payload is None and path is not None:
+            where = path.decode("utf-8", "replace")
+            what = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
+            raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row + number)
+    return payloads

@@ -17,13 +17,14 @@ ROWS = 1 << 13  # read from a table at a time
 
 
 class Source:
-    """The table *url*, opened. `names` are its columns, `rows` is how many it has, `parquet` is pyarrow's file.
+    """The table *url*, opened. `names` are its columns, `rows` is how many it has, `parquet` is pyarrow's *file*.
 
     *what* it is, a "table" or another word, is for messages.
     """
 
-    def __init__(self, url: str, parquet: Any, what: str) -> None:
+    def __init__(self, url: str, file: io.BufferedReader, parquet: Any, what: str) -> None:
         self.url = url
+        self.file = file
         self.parquet = parquet
         self._what = what
         self.names: list[str] = parquet.schema_arrow.names
@@ -136,7 +137,7 @@ def opened_any(
                 page_checksum_verification=True,
             )
         with parquet:
-            yield Source(url, parquet, what)
+            yield Source(url, seekable, parquet, what)
 
 
 @contextmanager
