@@ -17,14 +17,13 @@ from tartools.stages.joining.partners import Partners, partners_of
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 from tartools.tar import Member
-from tartools.tar.compression import is_table
+from tartools.tar.compression import is_table, split_packed
 
 if TYPE_CHECKING:
     from tartools.commands._partnershards import Shards
     from tartools.tables.source import Source
 
 FORMS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4")  # suffixes of a compressed file of rows
 MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
 Pairs = Generator[tuple[Sequence[bytes], Sequence[Any]], None, None]  # keys, and what B has for them
 
@@ -155,8 +154,7 @@ def check_shards(urls: Sequence[str]) -> None:
 def form_by_name(url: str) -> str | None:
     """Return the format of the rows in *url*, by its name: tsv, csv or jsonl; None if it is another name."""
     name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
-    name = next((name.removesuffix(suffix) for suffix in PACKED if name.endswith(suffix)), name)
-    return FORMS.get(name.rpartition(".")[2])
+    return FORMS.get(split_packed(name)[0].rpartition(".")[2])
 
 
 def form_of(url: str) -> str:

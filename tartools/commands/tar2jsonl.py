@@ -13,7 +13,7 @@ was given, with its query.
 A name that begins with @ or with two underscores gets a backslash in front: "\\@txt" is the field @txt. The name "" is
 that of a member without a field, such as README. Keys and names that are not UTF-8 are an error, and so are two members
 of one name. JSON lines have no end and no checksums: a file that was cut between two lines looks complete. A sample is
-held in memory, with its payloads in base64.
+held in memory, with its payloads in base64. With the suffix of a codec (train.jsonl.gz, .zst ...), -o compresses.
 
 Examples:
   Write captions and classes, and read them back:
@@ -34,6 +34,7 @@ from tartools.samples.account import Account
 from tartools.shards.reading import Reading, closing_upstream, read_batches, read_samples
 from tartools.stages import select
 from tartools.storage.names.expand import expand
+from tartools.tar import compression
 
 
 @cli.command(__doc__)
@@ -63,6 +64,6 @@ def tar2jsonl(
         samples = jsonlwrite.referring(batches, refer, account, verbatim=wanted.verbatim)
     samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
     lines = jsonlwrite.lines(samples, account)
-    with closing_upstream(samples), storage.writing(url, force) as sink:
+    with closing_upstream(samples), compression.writing(url, force) as sink:
         tsv.write_lines(map(process.printable, lines) if url == "-" and os.isatty(1) else lines, sink)
         account.check()

@@ -57,11 +57,11 @@ def tar2parquet(account: Account, source: cli.Inputs, chosen: cli.Fields, output
     from tartools.formats.parquetwrite import Layout, write_parquet
     from tartools.tables import schema
 
-    words = select.parse_words(chosen.fields or ())
+    words = select.pairs(chosen.fields)
     if chosen.fields is not None and not words:
         raise UsageError("-f names no field")
     layout = Layout(
-        [(word.choices, word.new) for word in words] or None,
+        words or None,
         " ".join(chosen.exclude or ()).split(),
         " ".join(output.binary or ()).split(),
         chosen.verbatim,

@@ -3,7 +3,9 @@ r"""Write samples to a TFRecord file.
 Writes one tf.train.Example per sample, with a feature for each field, and __key__ for the key; each is a list of one
 value of bytes, the payload as it is. tf.data.TFRecordDataset and tf.io.parse_single_example read that, and so does
 tarcreate --tfrecord, which gives back keys, fields and payloads byte for byte; its members are in the order of their
-names. TensorFlow is not needed, but protobuf and google-crc32c: pip install 'tartools[tfrecord]'.
+names. A name that ends in .gz is compressed by gzip, for TensorFlow's compression_type="GZIP"; other suffixes of codecs
+(.zst ...) are for tarcreate only. TensorFlow is not needed, but protobuf and google-crc32c:
+pip install 'tartools[tfrecord]'.
 
 -f chooses fields and gives them the names that a program expects: 'image/encoded=jpg image/class/label=cls'. Payloads
 stay bytes: a class is the text of its number. The same samples give the same bytes. A field called __key__, two fields
@@ -25,6 +27,7 @@ from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.storage.names.expand import expand
+from tartools.tar import compression
 
 
 @cli.command(__doc__)
@@ -40,12 +43,12 @@ def tar2tfrecord(
     storage.check_output(url, force, urls)
     if url == "-" and os.isatty(1):
         raise UsageError("stdout is a terminal, which cannot show a TFRecord file: use -o FILE, > FILE or a pipe")
-    words = [(word.choices, word.new) for word in select.parse_words(wanted.fields or ())] or None
+    words = select.pairs(wanted.fields) or None
     chosen = ChosenColumns(words, (), str if wanted.verbatim or words is None else str.lower, hidden=False)
     samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
     tfrecordmessage.check_installed()
     if wanted.exclude:
         samples = select.fields(samples, (), " ".join(wanted.exclude).split(), account, verbatim=wanted.verbatim)
-    with closing_upstream(samples), storage.writing(url, force) as sink:
+    with closing_upstream(samples), compression.writing(url, force) as sink:
         tsv.write_lines(tfrecordwrite.records(samples, account, chosen), sink)
         account.check()

@@ -14,7 +14,7 @@ and so does one that only the table has. If all values are there, no shard is re
 written in hex. --verbatim writes what is in the shards.
 
 --jsonl is for those who look at values: it has the columns of -f. tar2jsonl(1) writes whole samples, pictures too, and
-tarcreate makes the same samples of them again.
+tarcreate makes the same samples of them again. With the suffix of a codec (labels.tsv.gz, .zst ...), -o compresses.
 
 For tarcreate, a column @NAME holds paths of files to read. So a column whose name begins with @ is called \@NAME, in
 TSV \\@NAME, and tarcreate takes it as the field @NAME.
@@ -46,6 +46,7 @@ from tartools.samples.values import INDEX
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, closing_upstream
 from tartools.storage.names.expand import expand
+from tartools.tar import compression
 
 
 class TableOptions(cli.Group):
@@ -106,7 +107,7 @@ def tar2tsv(
         account.phase = Phase("", first, lambda: account.samples_out)
     unseen = tsv.EmptyColumnCheck(shape)
     parts = gather(urls, account, reading, rows, unseen.add, most=most)
-    with closing_upstream(parts), storage.writing(output.url, output.force) as sink:
+    with closing_upstream(parts), compression.writing(output.url, output.force) as sink:
         lines = tsv.lines(parts, shape)
         tsv.write_lines(map(process.printable, lines) if output.url == "-" and os.isatty(1) else lines, sink)
         unseen.check()

@@ -12,7 +12,9 @@ number is its digits as they are written, other values are JSON without blanks; 
 field. {"@base64": "..."} stands for bytes, {"@url": "a.tar", "offset": 1536, "size": 800} for a range of a file or
 object, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and --key are as in tables too. A name with
 a backslash before @ or __ is the rest of it. tar2jsonl(1) writes all of this. A name twice in an object is an error.
-The lines are read twice; those from stdin are copied to a temporary file first.
+The lines are read twice; those from stdin, and compressed ones, are copied to a temporary file first.
+
+A plan may be compressed as shards may be: plan.tsv.gz, plan.jsonl.zst.
 
 A recipe has lines NAME SOURCE: the name of a member, blanks, and text:PAYLOAD, a path, or a URL (file:, pipe:COMMAND).
 Adjacent lines with the same key are one sample.
@@ -39,8 +41,9 @@ taken as they are. Numbers, truth values and dates are written as tar2tsv writes
 bytes in hex. null means that the sample lacks the field. The column __key__ has the keys; without it, --key makes them
 from the row's number, counted over all files. -f chooses columns and renames them: 'jpg=image cls=label __key__=id'. Of
 a class label the payload is the number. Other columns called __NAME__ are left out, unless -f names them. A picture of
-which there is only the path is an error. Memory: a page of each column. Some programs write large pages: pyarrow up to
-1,024 values, DuckDB more.
+which there is only the path is an error. Memory: 250 MB and a row, however large row groups and pages are; dictionaries
+above 8 MB go to a temporary file. But of columns that are compressed by LZ4 or Brotli, and of lists, up to five times
+the largest page: pyarrow writes pages of up to 1,024 values, DuckDB of 100 MB.
 
 --tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
 fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of
@@ -48,7 +51,7 @@ bytes are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: ima
 -f chooses features and renames them: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a
 feature __key__, --key makes keys from the record's number, counted over all files. Features without a value are no
 fields, and are counted in a warning. Checksums are compared. Files compressed by gzip, zlib or another codec are
-recognized. A file that was cut between two records looks complete.
+recognized. A file without compression that was cut between two records looks complete.
 
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
 in a table, unless --allow-pipe is given: a plan from the network must not run commands. A PLAN that does not exist in
@@ -89,8 +92,8 @@ from tartools.samples.sample import Sample, checked_path
 from tartools.shards.writing import write_samples
 from tartools.storage.local import path_of
 from tartools.storage.names.expand import expand
-from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
+from tartools.tar import unpacked
 
 KEYS = "{:09d}"
 
@@ -198,7 +201,7 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
         return
     if form == "recipe" and wanted.template is not None:
         raise UsageError("--key is for tables; in a recipe, names hold the keys")
-    with stream_file(storage.open_read(name), name) as file:
+    with unpacked.opened(name) as file:
         if option := MAGIC.get(file.peek(4)[:4]):
             what = f"this is no plan: with {option} before its name, samples are made of what is in it"
             raise SampleError(what, url=name)
@@ -228,9 +231,9 @@ def tfrecord_samples(wanted: PlanOptions, urls: Sequence[str], account: Account)
 
 def chosen(wanted: PlanOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
     """Return the words of -f: choices, and the new name or None."""
-    from tartools.stages.select import parse_words
+    from tartools.stages import select
 
-    return None if wanted.fields is None else [(word.choices, word.new) for word in parse_words(wanted.fields)]
+    return None if wanted.fields is None else select.pairs(wanted.fields)
 
 
 # The options that name files which hold samples, and what yields these samples, counted in the account.
@@ -285,9 +288,8 @@ def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
 def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, origin: Plan) -> None:
     """Write the samples that the JSON lines *origin* plan, which are read twice: first for their sources."""
     from tartools.formats import jsonl
-    from tartools.storage import files
 
-    with files.seekable(origin.name) as file:
+    with unpacked.seekable(origin.name) as file:
         check_sources(jsonl.sources(file, origin), output, origin)
         file.seek(0)
         samples = jsonl.samples(file, origin, wanted.template or KEYS)

@@ -21,6 +21,7 @@ from tartools.samples.values import PSEUDO, checked_key
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
 from tartools.tar import split_path
+from tartools.tar.compression import split_packed
 
 TEXT = "text:"
 
@@ -70,10 +71,12 @@ SUFFIXES = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 def format_of(name: str) -> str:
     """Return the format of the plan *name*: by its suffix; that of stdin is TSV.
 
-    >>> format_of("a.CSV"), format_of("-"), format_of("https://host/a.jsonl?sig=x.y")
-    ('csv', 'tsv', 'jsonl')
+    >>> format_of("a.CSV"), format_of("-"), format_of("https://host/a.jsonl?sig=x.y"), format_of("a.jsonl.gz")
+    ('csv', 'tsv', 'jsonl', 'jsonl')
     """
-    return "tsv" if name == "-" else SUFFIXES.get(name.partition("?")[0].rpartition(".")[2].lower(), "recipe")
+    if name == "-":
+        return "tsv"
+    return SUFFIXES.get(split_packed(name.partition("?")[0])[0].rpartition(".")[2].lower(), "recipe")
 
 
 def samples(file: io.BufferedReader, form: str, plan: Plan, template: str) -> Iterable[PlannedSample]:

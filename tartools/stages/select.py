@@ -100,6 +100,11 @@ def fields(
         raise SampleError(f"no sample had the field {missing}{blanks(missing)}; the fields were: {field_list(seen)}")
 
 
+def pairs(specs: Sequence[str] | None) -> list[tuple[tuple[str, ...], str | None]]:
+    """Return the words of *specs* as (choices, new name or None). Raises: UsageError for a bad word."""
+    return [(word.choices, word.new) for word in parse_words(specs or ())]
+
+
 def by_specs(
     samples: Iterator[Sample],
     specs: Sequence[str] | None,

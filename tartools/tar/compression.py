@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tartools import storage
 from tartools.errors import ParquetError, StorageError, TarFormatError, TarToolsError, TruncatedError, UsageError
@@ -80,6 +82,32 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
     if gzip and suffix not in ("", *CODECS[0].suffixes):
         raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
     return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)
+
+
+def split_packed(name: str) -> tuple[str, Codec | None]:
+    """Return the *name* of a file that is no archive without the suffix of a codec, and that codec.
+
+    >>> split_packed("a.tsv"), split_packed("a.tsv.GZ")[0]
+    (('a.tsv', None), 'a.tsv')
+    """
+    for codec in CODECS:
+        suffix = codec.suffixes[-1].removeprefix(".tar")
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)], codec
+    return name, None
+
+
+@contextmanager
+def writing(url: str, force: bool = False) -> Iterator[Sink]:
+    """Give a sink as `storage.writing` does, which compresses if *url* has the suffix of a codec: .gz, .zst ..."""
+    codec = None if Url(url).scheme == "pipe" else split_packed(Url(url).name)[1]
+    with storage.writing(url, force) as sink:
+        if codec is None:
+            yield sink
+        else:
+            packed = CompressedSink(sink, codec.compressor())
+            yield packed
+            packed.finish()
 
 
 def decompressed(stream: Stream, url: str) -> Stream:

@@ -294,3 +294,35 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     record = framed(example(("x", of_bytes(b"\xff" * 15_000))))
     feed = f"import sys\nfor n in range(5300): sys.stdout.buffer.write({record!r})"
     assert peak_memory(["tarcreate", "--tfrecord", "-"], feed, tmp_path) < 70_000_000
+
+
+@pytest.mark.parametrize("form", ["", ".gzip", ".zlib"])
+def test_files_of_tensorflow(form: str, run: Run, tmp_path: Path) -> None:
+    """What TensorFlow 2.21.0 wrote by the program `tensorflow/write.txt`."""
+    source = Path(__file__).parent / "tensorflow" / f"examples{form}.tfrecord"
+    done = run("tarcreate", "--tfrecord", source)
+    assert members_of(done.stdout) == [
+        ("000000000.frames.0", b"one"),
+        ("000000000.frames.1", b""),
+        ("000000000.frames.2", b"\0two"),
+        ("000000000.image.class.label", b"7"),
+        ("000000000.image.class.text", "grün".encode()),
+        ("000000000.image.encoded", b"\xff\xd8\xff\xe0" + bytes(range(256))),
+        ("000000000.image.filename", b"n01"),
+        ("000000000.image.format", b"jpeg"),
+        ("000000000.image.object.bbox.xmin", b"[0.1, 0.25, 1.0]"),
+        ("000000000.image.object.class.label", b"[-1, 0, 9223372036854775807, -9223372036854775808]"),
+        ("000000001.image.class.label", b"300"),
+        ("000000001.image.encoded", b""),
+        ("000000001.image.filename", b"n02"),
+        ("000000001.limits", b"[3.4028235e+38, 1e-45, Infinity, NaN, -0.0]"),
+        ("000000001.score", b"0.3"),
+    ]
+    said = "tarcreate: 4 features without a value are no fields (the first: 'no floats' of record 2 ("
+    assert done.status == 0 and done.stderr.startswith(said)
+    content = source.read_bytes()
+    between = 0 if form else int.from_bytes(content[:8], "little") + 16
+    for cut in (1, 11, 12, 200, between, len(content) - 9, len(content) - 1):  # the last 8 bytes of gzip: sum and size
+        (tmp_path / "a").write_bytes(content[:cut])
+        done = run("tarcreate", "-q", "--tfrecord", "a")
+        assert done.status == (0 if cut and cut == between else 1), (cut, done.stderr)
