@@ -55,8 +55,8 @@ def _rows(table: source.Source, group: int, count: int, place: int | None, key: 
         return
     raw, at = key.encode("utf-8", "surrogateescape"), 0
     for rows in table.batches((schema.KEY,), groups=[group]):
-        found = schema.raw(rows.column(0)).to_numpy(zero_copy_only=False)
-        for row in [row for row, each in enumerate(found.tolist(), at) if each is None or each == raw]:
+        found = schema.raw(rows.column(0)).to_pylist()
+        for row in [row for row, each in enumerate(found, at) if each is None or each == raw]:
             if place in (None, row):
                 yield row
         at += len(rows)

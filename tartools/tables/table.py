@@ -102,8 +102,8 @@ class Table:
         raw = key.encode("utf-8", "surrogateescape")
         first = 0
         for batch in self._batches((schema.KEY,)):
-            found = np.flatnonzero(np.array(schema.raw(batch.column(0)).to_numpy(zero_copy_only=False)) == raw)
-            row = self._first_of(found + first)
+            found = [row for row, each in enumerate(schema.raw(batch.column(0)).to_pylist(), first) if each == raw]
+            row = self._first_of(np.array(found, int))
             if row is not None:
                 return self._samples([row], [raw])[0]
             first += len(batch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -29,3 +31,15 @@ def test_no_more_threads(line: str, shell: Run, tmp_path: Path) -> None:
     assert (done.status, done.stdout, [path.name for path in tmp_path.iterdir()]) == (1, b"", ["a.tar"])
     name = line.partition(" ")[0]
     assert done.stderr == f"{name}: can't start new thread: no more processes or memory are allowed (see ulimit -a)\n"
+
+
+def test_what_is_registered_for_the_exit(tmp_path: Path) -> None:
+    """The interpreter is not taken apart at the end, but does what it was asked to do before."""
+    (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
+    program = "import atexit, sys\nfrom tartools.commands.tarls import tarls\n"
+    program += "atexit.register(print, 'first')\natexit.register(print, 'last')\ntarls()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "in.tar")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-2:] == ["last", "first"] and done.stdout.count("last") == 1

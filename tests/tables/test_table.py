@@ -245,3 +245,22 @@ def test_other_types(folder: Path) -> None:
         table = tartools.Table("sets/made.parquet")
         assert values(table.find(whole[20][0])) == whole[20]
         assert [values(sample) for sample in tartools.read("sets/made.parquet")] == whole
+
+
+def test_nothing_imports_pandas(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow does, for most conversions, where pandas is installed; it takes 0.2 s."""
+    (folder / "seen").mkdir()
+    (folder / "seen/pandas.py").write_text("print('pandas')\nraise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder / "seen"))
+    lines = [
+        "import pyarrow; pyarrow.array([1])",
+        "from tartools.commands.tarindex import tarindex as run; sys.argv += ['sets/a.tar', '-o', 'u.parquet']; run()",
+        "from tartools.commands.tarsort import tarsort as run; sys.argv += ['sets/t.parquet', '-o', 's.tar']; run()",
+        "import tartools; table = tartools.Table('sets/t.parquet'); table[3]; table.find('b/000005'); table[[7, 2]]",
+        "from tartools.train import TableDataset; TableDataset('sets/t.parquet').__getitems__([3, 1])",
+    ]
+    done = [
+        subprocess.run([sys.executable, "-c", f"import sys; {line}"], check=False, capture_output=True, text=True)
+        for line in lines
+    ]
+    assert [(each.returncode, {*each.stdout.split()}) for each in done] == [(0, {"pandas"}), *[(0, set())] * 4]
