@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tartools import storage
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats.build import PlannedMember, build_samples
+from tartools.formats.pictures import PICTURES
 from tartools.formats.plan import grouped
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, build
@@ -28,7 +29,6 @@ from tartools.tar.compression import is_table
 
 LOOSE, ZIP, TAR, TABLE = "loose", "zip", "tar", "table"
 ENCODED, RAW = "encoded", "raw"
-PICTURES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "gif", "bmp", "tif", "tiff")
 LOOKED_AT = 1000  # rows of a table
 RAW_LIMIT = 1 << 30  # bytes of decoded pictures in one form
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -116,7 +116,7 @@ class Measurer:
         with suppress(BrokenPipeError):
             while data:
                 data = data[self._child.stdin.write(data) :]
-        answer = json.loads(next(self._lines(), b"") or b'{"bug": "the process that measures has ended"}')
+        answer = json.loads(self._line() or b'{"bug": "the process that measures has ended"}')
         if "error" in answer:
             kind: type[TarToolsError] = getattr(errors, answer["error"], StorageError)
             raise kind(answer["message"], url=answer["url"], offset=answer["offset"])
@@ -125,16 +125,17 @@ class Measurer:
         found: dict[str, Any] = answer["found"]
         return found
 
-    def _lines(self) -> Iterator[bytes]:
+    def _line(self) -> bytes:
+        """Return the next line of what it says; b"" if it has ended."""
         assert self._child.stdout is not None
         fd = self._child.stdout.fileno()
         while b"\n" not in self._held:
             data = os.read(fd, 1 << 16)
             if not data:
-                return
+                return b""
             self._held += data
         line, _, self._held = self._held.partition(b"\n")
-        yield line
+        return line
 
     def close(self) -> None:
         """End it."""

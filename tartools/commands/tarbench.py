@@ -11,7 +11,8 @@ that you want to know about. They take 4 times the bytes that are read, and raw 
 nothing is copied, and what is there is read as it is; what this leaves out is named. With --delay it is copied.
 
 --delay SECONDS puts the copies behind a small store on 127.0.0.1 that waits that long before each answer, as a store
-that is far away does. It answers on the same processors. Then objects are also read one at a time.
+that is far away does. It answers on the same processors, and any user of this machine. Then objects are also read one
+at a time.
 
 Each row takes about --seconds, and half of that twice more for its parts; or as long as --passes take. Complete passes
 are checked: each sample has to come exactly once. Batches have --batch samples: pictures are decoded to RGB, and
@@ -70,10 +71,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
+from tartools.commands._report import print_facts
 from tartools.errors import StorageError, byte_size
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading
@@ -148,10 +150,11 @@ def tarbench(account: Account, source: cli.Inputs, data: Data, ways: Ways, resul
         storage.check_output(result.plot, result.force, urls)
     with bench_folder(data.tmpdir) as folder:
         from tartools.commands import _bench
+        from tartools.show import benchreport
 
         facts = _bench.facts_of(urls, account, Reading(source.lax, source.skip_special), (data, ways), folder)
         account.check()
-    print_facts(facts, result)
+    print_facts(facts, result.json, benchreport)
     if result.plot is not None and not ways.dry_run:
         from tartools.show.html import bench
 
@@ -173,24 +176,8 @@ def bench_folder(tmpdir: str | None) -> Iterator[Path]:
     """Give a new folder, and remove it at the end."""
     from tartools.storage import scratch
 
-    folder = scratch.private_directory(tmpdir)
+    folder = Path(scratch.private_directory(tmpdir))
     try:
         yield folder
     finally:
         scratch.remove(os.fsencode(folder))
-
-
-def print_facts(facts: dict[str, Any], result: Result) -> None:
-    """Print *facts*: as JSON, as tables on a terminal, otherwise one per line."""
-    from tartools.show import benchreport, terminal
-
-    if result.json:
-        import json
-
-        written = json.dumps(facts, indent=2) + "\n"
-    elif os.isatty(1):
-        written = benchreport.tables(facts, terminal.screen(terminal.NONE))
-    else:
-        written = "".join(f"{line}\n" for line in benchreport.plain_lines(facts))
-    with storage.writing("-") as sink:
-        sink.write(written.encode())

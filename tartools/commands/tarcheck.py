@@ -129,7 +129,6 @@ Examples:
     tarcheck --decode --json train.tar | jq -r '.findings[] | select(.code == "broken-picture").places[].key'
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -138,6 +137,7 @@ from typing import Annotated, Any, Literal
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.commands import _check, _fix
+from tartools.commands._report import print_facts
 from tartools.errors import StorageError, UsageError, without_query
 from tartools.samples.account import Account
 from tartools.shards.gathering import WORKERS
@@ -220,8 +220,10 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed,
     outliers.note_payloads(summary)
     outliers.note_shards(summary, checking.sizes)
     account.samples_in = account.samples_out = summary.samples
+    from tartools.show import checkreport
+
     facts = facts_of(summary, shards, words, wanted.profile)
-    print_facts(facts, wanted)
+    print_facts(facts, wanted.json, checkreport)
     if places and pending:
         account.samples_in = account.samples_out = 0
         fixing = Fixing(pending, words, fixed.unique, checking.decode, shards.where)
@@ -321,19 +323,3 @@ def facts_of(summary: Summary, shards: _check.Shards, words: fields.Words, profi
         "profile": profile,
         "findings": findings,
     }
-
-
-def print_facts(facts: dict[str, Any], wanted: Wanted) -> None:
-    """Print *facts*: as JSON, as tables on a terminal, otherwise one per line."""
-    from tartools.show import checkreport, terminal
-
-    if wanted.json:
-        import json
-
-        written = json.dumps(facts, indent=2) + "\n"
-    elif os.isatty(1):
-        written = checkreport.tables(facts, terminal.screen(terminal.NONE))
-    else:
-        written = "".join(f"{line}\n" for line in checkreport.plain_lines(facts))
-    with storage.writing("-") as sink:
-        sink.write(written.encode())

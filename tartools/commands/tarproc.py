@@ -37,7 +37,7 @@ from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option, argument
-from tartools.errors import UsageError
+from tartools.errors import UsageError, several
 from tartools.run import directories
 from tartools.run.directories import DirectoryOptions, SampleDirectories, SampleTask
 from tartools.run.results import collect_samples
@@ -125,6 +125,10 @@ def processed(
         tasks, workers, run = folders.write(samples), cli.workers(work.parallel), runner(shells, work)
         with closing(ordered.mapped(tasks, run, workers, shells.stop, unordered=work.unordered)) as finished:
             yield from collect_samples(finished, folders, account)
+    if 0 < account.samples_in == account.left_out:
+        place = "a subdirectory with " if folders.options.subdirs else ""
+        name = os.fsdecode(folders.options.base)
+        account.warn(f"{several(account.left_out, 'sample')}, all left out: no command left {place}a file {name}.FIELD")
     account.check()
 
 

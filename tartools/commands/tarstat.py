@@ -55,8 +55,6 @@ Examples:
     tarstat --json train.tar | jq '.fields[] | {field, bytes}'
 """
 
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -64,6 +62,7 @@ from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
+from tartools.commands._report import print_facts
 from tartools.errors import SampleError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.distribution import DIGITS, Distribution
@@ -71,7 +70,7 @@ from tartools.samples.sample import Batch
 from tartools.samples.values import blanks, field_list
 from tartools.shards.gathering import WORKERS, gather_results
 from tartools.shards.reading import Reading
-from tartools.show import decoding, statreport, terminal, text
+from tartools.show import decoding, statreport, text
 from tartools.stages.statistics.counting import FieldKinds, count_batch
 from tartools.stages.statistics.together import Together
 from tartools.stages.statistics.totals import LISTED, Field, PictureSize, Statistics
@@ -135,14 +134,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     if columns:
         account.unpacked = found.headers + found.payloads + found.padding
     facts = facts_of(found, urls, account)
-    if looks.json:
-        written = json.dumps(facts, indent=2) + "\n"
-    elif os.isatty(1):
-        written = statreport.tables(facts, terminal.screen(terminal.NONE))
-    else:
-        written = "".join(f"{line}\n" for line in statreport.plain_lines(facts))
-    with storage.writing("-") as sink:
-        sink.write(written.encode())
+    print_facts(facts, looks.json, statreport)
 
 
 def columns_of_tables(

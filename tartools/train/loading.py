@@ -12,7 +12,7 @@ from tartools.errors import TarToolsError, several, shown
 from tartools.train.batches import Samples
 from tartools.train.fields import Decode, Fields
 from tartools.train.order import Order
-from tartools.train.rooms import Handed, Lease, Rooms, keep_freed_memory
+from tartools.train.rooms import Lease, Rooms, Sent, keep_freed_memory
 from tartools.train.table import TableDataset
 from tartools.train.tables import Source
 
@@ -167,7 +167,7 @@ class _Together(Dataset[Any]):
             _free(taken)
             raise
         if isinstance(found, Samples):
-            found.bulk.data = Handed(taken.pop())
+            found.bulk.data = Sent(taken.pop())
             used, places = torch.unique(torch.from_numpy(found.bulk.shards), return_inverse=True)
             found.bulk.urls = [found.bulk.urls[number] for number in used.tolist()]
             found.bulk.shards = places.numpy()

@@ -55,7 +55,7 @@ class Lease:
         self._bytes[-1] = 0
 
 
-class Handed:
+class Sent:
     """A batch in *room*, in the worker: a `Lease` once it is received, so that nobody has to look at it to drop it."""
 
     def __init__(self, room: torch.Tensor) -> None:

@@ -214,6 +214,17 @@ def test_a_script_that_is_no_file(shell: Run, tmp_path: Path, ten: bytes) -> Non
     assert (done.status, len(members_of(done.stdout))) == (0, 10)
 
 
+@pytest.mark.parametrize("options, place", [("", ""), ("-q", None), ("-S", "a subdirectory with ")])
+def test_if_no_command_leaves_a_field_that_is_said(options: str, place: str | None, shell: Run, ten: bytes) -> None:
+    done = shell(f"tarproc {options} -c 'mv sample.jpg out.jpg; rm sample.cls'", stdin=ten)
+    said = "" if place is None else f"tarproc: 10 samples, all left out: no command left {place}a file sample.FIELD\n"
+    assert (done.status, members_of(done.stdout), done.stderr) == (0, [], said)
+    some = shell(
+        f"tarproc {options} -c 'test $TAR_INDEX = 3 || rm sample.*; mkdir a; cp sample.jpg a || true'", stdin=ten
+    )
+    assert keys(some.stdout) and "left out" not in some.stderr
+
+
 def test_another_shell(run: Run) -> None:
     done = run("tarproc", "--shell", "sh", "-c", 'echo "$0" > sample.x', stdin=make_tar([("a.x", b"")]))
     assert members_of(done.stdout) == [("a.x", b"sh\n")]

@@ -17,7 +17,7 @@ import tartools
 from tartools.tables import local
 from tartools.train import Order, TableDataset, loader
 from tartools.train.batches import Samples
-from tartools.train.rooms import Handed, Lease, Rooms
+from tartools.train.rooms import Lease, Rooms, Sent
 from tests.conftest import Run, make_tar
 
 pytestmark = pytest.mark.filterwarnings(
@@ -128,7 +128,7 @@ def test_pinned_memory_leaves_batches_as_they_are(table: str) -> None:
 
 def test_rooms_of_batches_that_nobody_looks_at_are_used_again() -> None:
     room = Rooms().take(1000)
-    lease = pickle.loads(ForkingPickler.dumps(Handed(room)))
+    lease = pickle.loads(ForkingPickler.dumps(Sent(room)))
     assert isinstance(lease, Lease) and lease.view()[-1] == room[-1] == 1
     del lease
     assert room[-1] == 0

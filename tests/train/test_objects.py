@@ -155,9 +155,7 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
     reading.join()
     assert found == [server.objects[name] for name in "xyz"]
     starts = sorted(request.start or 0 for request in server.asked("GET", "z"))
-    assert starts[:3] == [0, 0, 0]  # the first: is it that version?
-    assert sorted({*starts}) == [0, 300, 600, 900, 1200, 1500, 1800, 1850]
-    assert starts.count(900) == 2
+    assert starts == [0, 0, 0, 300, 600, 900, 900, 1200, 1500, 1800, 1850]  # the first: is it that version?
     assert len(server.asked("GET", "y")) == 1  # 1,000 bytes are not large
     server.faults = [Fault("z", "GET", start=0, body=server.objects["z"], headers={"Content-Range": ""}, status=200)]
     assert data[2] == server.objects["z"]  # a server without ranges is asked for all, once
@@ -177,6 +175,10 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
         with pytest.raises(StorageError, match=r"z: (at byte \d+: )?was (replaced|deleted)"):
             again[0]
         monkeypatch.setattr(contents, "look", look)
+    ranges = contents._ranges_of(os.getpid())  # of an object that failed, some are still asked for:
+    contents._ranges_of.cache_clear()  # the server of the next test would get these requests
+    ranges.close()
+    ranges.join()
 
 
 def test_transforms_that_fail_name_the_object(server: FaultServer) -> None:

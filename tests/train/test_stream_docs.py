@@ -1,14 +1,16 @@
-"""docs/training/webdataset.md: all code of ours runs, on local shards."""
+"""docs/training/webdataset.md: all code runs, on local shards: ours and, beside it, that for webdataset."""
 
 from __future__ import annotations
 
 import gc
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import webdataset
 from PIL import Image
 
 from tests.conftest import ROOT, Run, make_tar
@@ -22,8 +24,9 @@ def picture(number: int) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
-def test_every_block_runs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return four shards in the current directory."""
     monkeypatch.chdir(tmp_path)
     for shard in range(4):
         members = [
@@ -36,13 +39,35 @@ def test_every_block_runs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             )
         ]
         Path(f"train-{shard:06d}.tar").write_bytes(make_tar(members))
-    assert run("tarindex", "train-{000000..000003}.tar", "-o", "train.parquet").status == 0
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) > 12
+    return [f"train-{shard:06d}.tar" for shard in range(4)]
+
+
+def blocks(kind: str) -> list[Any]:
+    """Return the code blocks of the page of this kind."""
+    found = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return [compile(block, block.strip().splitlines()[0], "exec") for block in found]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
+def test_every_block_runs(run: Run, shards: list[str]) -> None:
+    assert run("tarindex", *shards, "-o", "train.parquet").status == 0
     names: dict[str, Any] = {"__name__": "page"}
     try:
-        for block in blocks:
-            exec(compile(block, block.strip().splitlines()[0], "exec"), names)
+        assert len(blocks("python")) > 12
+        for block in blocks("python"):
+            exec(block, names)
     finally:
         names.clear()  # functions of the page refer to it: only now workers of loaders can end
         gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # this machine may have two processors
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves them
+def test_what_stands_beside_them_runs_with_webdataset(shards: list[str]) -> None:
+    names: dict[str, Any] = {"wds": webdataset, "json": json, "url": shards[0], "urls": shards, "keep": bool}
+    names["augment"] = lambda picture: picture[:, ::-1].copy()
+    assert len(blocks("py")) == 6
+    for block in blocks("py"):
+        exec(block, names)
+        assert next(iter(names.popitem()[1]))
+    gc.collect()

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from webdataset.autodecode import ImageHandler
 
 from tartools.errors import SampleError, TarToolsError, several
+from tartools.formats.pictures import PICTURES
 from tartools.storage import pagecache
 from tartools.train.bench.forms import FORMS, Form, Row, sizes
 from tartools.train.bench.probes import probed, probed_stream
@@ -24,7 +25,6 @@ CROP = 224  # pixels
 MOST = 2  # times as long as a row is measured it may take, with what starts workers
 AHEAD = 2  # batches that DataLoader asks each worker for in advance
 DECODED = ("npy", "json", "jsn")  # besides pictures
-PICTURES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "gif", "bmp", "tif", "tiff")
 
 clock = time.perf_counter
 
