@@ -7,6 +7,7 @@ nothing about how long it took.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import platform
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.data import SETS
-from tests.bench.measure import Bench, Measured, installed
+from tests.bench.measure import ROOT, Bench, Measured, installed
 from tests.bench.training import TRAINING
 from tests.bench.works import WORKS as COMMANDS
 from tests.bench.works import Goal, Line
@@ -256,6 +257,8 @@ def main(arguments: Sequence[str]) -> int:
         if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup
             signal.signal(ending, lambda number, _: sys.exit(128 + number))
     chosen = [WORKS[name] for name in options.works] or [work for work in WORKS.values() if not work.by_name]
+    # As an installer does; where PYTHONDONTWRITEBYTECODE is set, each start of a command would compile all it imports.
+    compileall.compile_dir(ROOT / "tartools", quiet=2)
     bench = Bench(options.data, options.scale, options.runs, tell, options.out, options.seconds)
     done = []
     with closing(bench):
