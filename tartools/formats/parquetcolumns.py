@@ -14,10 +14,9 @@ from tartools.errors import TarFormatError
 from tartools.formats.parquetpages import PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY, WRONG, Chunk, values
 from tartools.formats.thrift import parsed
 from tartools.tables import schema
-from tartools.tables.source import Source
+from tartools.tables.source import FOOTER, Source
 
 LARGE = 48 << 20  # bytes of a column of a row group, from which on it is read here
-FOOTER = 8  # bytes at the end: the size of the metadata, and PAR1
 CODECS = {0: "", 1: "snappy", 2: "gzip", 6: "zstd"}
 ENCODINGS = {PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY}
 BYTE_ARRAY = 6
@@ -36,6 +35,16 @@ class Pages:
         table.file.seek(max(end - size, 0))
         try:
             self._groups = parsed(table.file.read(size), 0)[0][4]
+        except WRONG as error:
+            raise _damaged(f"its metadata ({error})") from error
+
+    def begin(self, group: int) -> int:
+        """Return the first byte of a row group. Raises: TarFormatError."""
+        try:
+            begin: int = min(_begin(column[3]) for column in self._groups[group][1])
+            if 0 < begin < self._end:
+                return begin
+            raise ValueError("a column outside of the file")
         except WRONG as error:
             raise _damaged(f"its metadata ({error})") from error
 
@@ -75,7 +84,7 @@ class Pages:
                 return []
             if leaf.max_repetition_level or about[5] != self._groups[group][3]:
                 raise ValueError(f"{about[5]} values")
-            begin = min(about.get(11) or about[9], about[9])
+            begin = _begin(about)
             if not 0 < begin <= begin + about[7] <= self._end:
                 raise ValueError("a column outside of the file")
             found.append(Chunk(begin, begin + about[7], about[5], CODECS[about[4]], leaf.max_definition_level))
@@ -111,6 +120,11 @@ class Column:
         except TarFormatError as error:
             raise _damaged(error.message) from error
         return found
+
+
+def _begin(about: Any) -> int:
+    """Return the first byte of a column of a row group, *about* which this is: of its pages or their dictionary."""
+    return min(about.get(11) or about[9], about[9])  # type: ignore[no-any-return]
 
 
 def is_picture(kind: Any) -> bool:

@@ -15,7 +15,7 @@ from tartools.samples.values import as_text, blanks, checked_key, field_list
 from tartools.storage import files
 from tartools.tables import schema
 from tartools.tables.columns import plain
-from tartools.tables.source import NEEDED, Source, opened_any
+from tartools.tables.source import NEEDED, Source, metadata_begin, opened_any
 from tartools.tar import split_path
 
 Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
@@ -120,14 +120,21 @@ class _Rows:
                 try:
                     rows, columns = next(batches, (0, {}))
                 except TarFormatError as error:
-                    raise TarFormatError(f"behind row {index - first}: {error.message}", url=url) from error
+                    what = f"in the row group that begins here, after row {index - first}: {error.message}"
+                    raise TarFormatError(what, url=url, offset=self._begin(group)) from error
                 if not rows:
                     break
                 yield from self._of_batch(rows, columns, template, index, index - first + 1)
                 index += rows
         if index - first != self._table.rows:
-            what = f"this {WHAT} is damaged: it has {index - first} of {self._table.rows} rows"
-            raise TarFormatError(what, url=url)
+            raise self._table.failure(f"it has {index - first} of {self._table.rows} rows")
+
+    def _begin(self, group: int) -> int:
+        """Return the byte at which the row group *group* begins; that of the metadata if these are damaged."""
+        try:
+            return (self._pages or parquetcolumns.Pages(self._table, self._piece)).begin(group)
+        except TarFormatError:
+            return metadata_begin(self._table.file)
 
     def _batches(self, group: int, count: int, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield numbers of rows and their *wanted* columns, for `_payloads`, of a row group of *count* rows."""

@@ -26,6 +26,7 @@ QUICK = struct.Struct("<5xB2x2H16xH8xL")
 END = struct.Struct("<4s6xH2LH")
 END64 = struct.Struct("<4s28xQQQ")
 LOCATOR = struct.Struct("<4s16x")
+MEMBER = b"PK\3\4"  # begins the header of a member, and so most files
 COMMENT = 0xFFFF  # bytes at most
 ABSENT, ABSENT16 = 0xFFFFFFFF, 0xFFFF  # in a field of 32 or 16 bits whose value is among the extra fields
 ENCRYPTED, DESCRIBED, UTF8 = 1, 8, 1 << 11  # flags; described: sizes stand behind the payload, and in the directory
@@ -58,10 +59,7 @@ class Directory:
 
     def __init__(self, file: BinaryIO, url: str) -> None:
         self.url = url
-        size = file.seek(0, io.SEEK_END)
-        first = max(0, size - COMMENT - END.size - END64.size - LOCATOR.size - 20)
-        file.seek(first)
-        count, self.start, end, self._shift = self._found(file.read(size - first), first)
+        count, self.start, end, self._shift = self._found(file)
         file.seek(self.start)
         self._data = file.read(end - self.start)
         self._places = array("q", self._walk())
@@ -75,17 +73,24 @@ class Directory:
         """Return the failure of what is at byte *at*."""
         return TarFormatError(what, url=self.url, offset=at)
 
-    def _found(self, tail: bytes, first: int) -> tuple[int, int, int, int]:
+    def _found(self, file: BinaryIO) -> tuple[int, int, int, int]:
         """Return what the end of the file says: how many members, where the directory begins and ends, and the shift.
 
         The shift is the number of bytes before the first of the zip file, as of a program that unpacks itself.
         """
+        length = file.seek(0, io.SEEK_END)
+        first = max(0, length - COMMENT - END.size - END64.size - LOCATOR.size - 20)
+        file.seek(first)
+        tail = file.read(length - first)
         at = len(tail)
         while (at := tail.rfind(b"PK\5\6", 0, at)) >= 0:
             if len(tail) - at >= END.size and at + END.size + END.unpack_from(tail, at)[4] == len(tail):
                 break
         else:
-            raise TruncatedError("this is no zip file, or its end is missing", url=self.url)
+            file.seek(0)
+            if file.read(len(MEMBER)) == MEMBER:
+                raise TruncatedError("this zip file was cut: its end is missing", url=self.url, offset=length)
+            raise self.failure("this is no zip file: it neither begins nor ends as one", 0)
         _, count, size, offset, _ = END.unpack_from(tail, at)
         end = at
         locator = at - LOCATOR.size
@@ -183,7 +188,7 @@ class Directory:
         """
         file.seek(entry.at)
         head = file.read(LOCAL.size)
-        if len(head) < LOCAL.size or not head.startswith(b"PK\3\4"):
+        if len(head) < LOCAL.size or not head.startswith(MEMBER):
             raise self.failure(f"here the member {entry.path.decode()!r} should begin", entry.at)
         _, flags, method, crc, packed, size, named, extra = LOCAL.unpack(head)
         raw = file.read(named + extra)[:named]
@@ -207,7 +212,7 @@ class Directory:
         begin = name + named + extra
         payload = data[begin : begin + entry.packed]
         known = flags & DESCRIBED or (crc == entry.crc and packed == entry.packed and size == entry.size)
-        if signature != b"PK\3\4" or method != entry.method or not known or data[name : name + named] != entry.raw:
+        if signature != MEMBER or method != entry.method or not known or data[name : name + named] != entry.raw:
             return None
         if len(payload) == entry.packed and method == DEFLATED:
             unpack = zlib.decompressobj(-zlib.MAX_WBITS)

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from tartools.errors import TarFormatError
+from tartools.errors import TarFormatError, TruncatedError
 from tartools.tables import schema
+from tartools.tar.compression import PARQUET
 
+FOOTER = 8  # bytes at the end: the size of the metadata, and PARQUET
+ENCRYPTED = b"PARE"  # in place of PARQUET, the first and the last bytes
 NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
 ROWS = 1 << 13  # read from a table at a time
 
@@ -43,7 +46,11 @@ class Source:
             copy = pa.ipc.read_schema(pa.py_buffer(b64decode(about)))
             same = _names(copy) == _names(self.parquet.schema_arrow)
         if not same:
-            raise TarFormatError(f"this {self._what} is damaged: it has two names for one column", url=self.url)
+            raise self.failure("it has two names for one column")
+
+    def failure(self, what: str) -> TarFormatError:
+        """Return the failure of the metadata: *what* is wrong with them."""
+        return TarFormatError(f"this {self._what} is damaged: {what}", url=self.url, offset=metadata_begin(self.file))
 
     @cached_property
     def fields(self) -> list[str] | None:
@@ -129,15 +136,37 @@ def opened_any(
 
     pa = schema.arrow()
     with file or files.reading(url) as seekable:
-        with _arrow_errors(url, what):
-            parquet = pa.parquet.ParquetFile(
-                seekable,
-                buffer_size=buffer,
-                pre_buffer=False,  # threads that read end the process badly
-                page_checksum_verification=True,
-            )
-        with parquet:
+        try:
+            with _arrow_errors(url, what):
+                parquet = pa.parquet.ParquetFile(
+                    seekable,
+                    buffer_size=buffer,
+                    pre_buffer=False,  # threads that read end the process badly
+                    page_checksum_verification=True,
+                )
+        except TarFormatError as error:
+            raise _failure(seekable, url, what, error) from error
+        with _arrow_errors(url, what), parquet:
             yield Source(url, seekable, parquet, what)
+
+
+def _failure(file: io.BufferedReader, url: str, what: str, error: TarFormatError) -> TarFormatError:
+    """Return the failure of *file*, a *what* that pyarrow does not open because of *error*, with its byte."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    if file.read(len(PARQUET)) not in (PARQUET, ENCRYPTED):
+        return TarFormatError("this is no Parquet file: it does not begin as one", url=url, offset=0)
+    file.seek(max(len(PARQUET), size - len(PARQUET)))
+    if file.read() not in (PARQUET, ENCRYPTED):
+        return TruncatedError(f"this {what} was cut: its end is missing", url=url, offset=size)
+    return TarFormatError(error.message, url=url, offset=metadata_begin(file))
+
+
+def metadata_begin(file: io.BufferedReader) -> int:
+    """Return the byte of a Parquet *file* at which its metadata begin; that of their size, if that is wrong."""
+    place = file.seek(-FOOTER, io.SEEK_END)
+    begin = place - int.from_bytes(file.read(4), "little")
+    return begin if begin > 0 else place
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +38,7 @@ def picture(color: int, form: str = "PNG") -> bytes:
     return file.getvalue()
 
 
+NO_PARQUET = "this is no Parquet file: it does not begin as one"
 PNG, JPEG = picture(9), picture(200, "JPEG")
 SAMPLES = [
     ("d/a.JPG", JPEG),
@@ -295,7 +297,7 @@ def test_what_is_said_where_another_option_is_meant(run: Run, tmp_path: Path) ->
     said = "this is no plan: with --parquet before its name, samples are made of what is in it"
     assert done == (1, b"", f"tarcreate: a.parquet: {said}\n")
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
-    assert "damaged" in run("tarcreate", "--parquet", "a.tar").stderr
+    assert run("tarcreate", "--parquet", "a.tar").stderr == f"tarcreate: a.tar: at byte 0: {NO_PARQUET}\n"
     assert run("tarcreate", "-f", "cls", "plan.tsv").status == 2
 
 
@@ -331,7 +333,8 @@ def test_damage(main: Callable[..., int], capfd: pytest.CaptureFixture[str], tmp
     status, whole, _ = made(content)
     assert status == 0
     for cut in range(0, len(content), 7):
-        assert made(content[:cut])[:2] == (1, b""), cut
+        what = f"{cut}: this Parquet file was cut: its end is missing" if cut else f"0: {NO_PARQUET}"
+        assert made(content[:cut]) == (1, b"", f"tarcreate: b.parquet: at byte {what}\n")
     failures = 0
     for at in [*range(0, ends, 2), *range(ends, ends + 300), *range(ends + 300, len(content), 9)]:
         bits = (0x01, 0x20, 0x80, 0xFF)[at % 4]
@@ -339,6 +342,7 @@ def test_damage(main: Callable[..., int], capfd: pytest.CaptureFixture[str], tmp
         assert (status, found) in ((1, b""), (0, whole)), (at, bits)
         assert said.count("\n") == status and said.startswith("tarcreate: b.parquet: " * status), (at, said)
         failures += status
+        assert not status or re.search("at byte [0-9]+: ", said), (at, said)
     assert failures > 400
 
 

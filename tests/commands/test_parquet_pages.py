@@ -154,7 +154,8 @@ def test_text_that_is_not(read: Callable[[int], tuple[int, bytes, str]]) -> None
     content = Path("a.parquet").read_bytes()
     Path("a.parquet").write_bytes(content.replace("¡¡¡".encode(), b"\xa1" * 6))
     status, _, said = read(0)
-    assert status == 1 and said.startswith("tarcreate: a.parquet: behind row 0: this Parquet file is damaged: ")
+    where = "at byte 4: in the row group that begins here, after row 0"
+    assert status == 1 and said.startswith(f"tarcreate: a.parquet: {where}: this Parquet file is damaged: ")
 
 
 def pieces(data: bytes, step: int) -> Iterator[bytes]:

@@ -220,8 +220,9 @@ def twice() -> bytes:
         (lambda: zipped([("a.jpg", b"")], zipfile.ZIP_BZIP2), "the member 'a.jpg' is compressed by bzip2: only "),
         (lambda: zipped([("d/../a.jpg", b"")]), "the key 'd/../a.jpg' is absolute or contains '..', "),
         (lambda: zipped([("/etc/a.jpg", b"")]), "the key '/etc/a.jpg' is absolute or contains '..', "),
-        (lambda: b"", "this is no zip file, or its end is missing"),
-        (lambda: make_tar(SAMPLES), "this is no zip file, or its end is missing"),
+        (lambda: b"", "at byte 0: this is no zip file: it neither begins nor ends as one"),
+        (lambda: make_tar(SAMPLES), "at byte 0: this is no zip file: it neither begins nor ends as one"),
+        (lambda: zipped([("a.jpg", b"1")])[:-1], "at byte 108: this zip file was cut: its end is missing"),
     ],
 )
 def test_what_is_refused(make: Callable[[], bytes], said: str, run: Run, tmp_path: Path) -> None:
