@@ -59,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except OSError as error:
         sys.stderr.write(f"tartools: stdout: {error.strerror}\n")
+        sys.stdout = None  # or the interpreter writes again, and changes the exit status
         return FAILURE
     return 0
 

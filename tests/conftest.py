@@ -125,7 +125,8 @@ def open_descriptors() -> set[str]:
 
 def clean_environment() -> dict[str, str]:
     """Return the environment without our own settings, and with the installed commands first in PATH."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TARTOOLS_", "GOPEN_"))}
+    without = ("TARTOOLS_", "GOPEN_", "PYTHONUNBUFFERED")  # the last changes when Python writes
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(without)}
     return kept | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
 
 
