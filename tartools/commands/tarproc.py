@@ -39,7 +39,7 @@ from tartools import cli, storage
 from tartools.cli import Option, argument
 from tartools.errors import UsageError, several
 from tartools.run import directories
-from tartools.run.directories import DirectoryOptions, SampleDirectories, SampleTask
+from tartools.run.directories import DirectoryOptions, Outcome, SampleDirectories, SampleTask
 from tartools.run.results import collect_samples
 from tartools.run.shells import Shells, shell_arguments
 from tartools.samples.account import Account, Phase
@@ -149,21 +149,21 @@ def line_of(work: Work) -> str | None:
     return f"exec -- {shlex.join(work.words)}"
 
 
-def runner(shells: Shells, work: Work) -> Callable[[SampleTask], str]:
-    """Return a function that runs one task, and returns how that failed.
+def runner(shells: Shells, work: Work) -> Callable[[SampleTask], Outcome]:
+    """Return a function that runs one task, and returns how that went.
 
     With `-e abort` it starts nothing behind a failed task: those results are not needed.
     """
     stops = work.errors is directories.Errors.abort and not work.unordered
     failed: list[int] = []
 
-    def run(task: SampleTask) -> str:
+    def run(task: SampleTask) -> Outcome:
         if failed and task.number > min(failed):
-            return "was not run"
-        failure = task.failure or shells.run(task)
-        if failure and stops:
+            return Outcome("was not run")
+        done = Outcome(task.failure) if task.failure else shells.run(task)
+        if done.failure and stops:
             failed.append(task.number)
-        return failure
+        return done
 
     return run
 

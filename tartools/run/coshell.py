@@ -30,6 +30,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from tartools.run.directories import LOG
+from tartools.storage import orphans
 from tartools.storage.children import Child, describe
 
 _CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were not tested
@@ -92,13 +93,16 @@ def loop(command: str, environment: Mapping[bytes, bytes], notices: int, logged:
 class Coshell:
     """One such shell, in *folder*. What the command prints goes to our stderr, or if *logged* to the directory's log.
 
-    *reusable* says whether it can run another task. Raises: OSError if it can't be started.
+    *reusable* says whether it can run another task; *alone*, that nothing is left of what it has run, daemons
+    included. Raises: OSError if it can't be started.
     """
 
     def __init__(
         self, name: str, program: str, command: str, folder: bytes, environment: Mapping[bytes, bytes], logged: bool
     ) -> None:
         self.reusable = True
+        self.alone = False
+        self._adopts = orphans.adopting()
         self._shard: bytes | None = None
         self._notices, theirs = os.pipe()
         try:
@@ -112,6 +116,7 @@ class Coshell:
                 stdout=subprocess.PIPE,
                 stderr=2,  # even if Python has no stderr
                 pass_fds=(theirs,),
+                preexec_fn=self._adopts,
             )
         except BaseException:
             os.close(self._notices)
@@ -139,7 +144,7 @@ class Coshell:
 
         What the command left running is killed then; after *timeout* seconds all of it.
         """
-        self.reusable = False
+        self.reusable = self.alone = False
         if timeout is not None and not self._answered(timeout):
             return f"took longer than {timeout:g} seconds and was killed"
         answer = self._answers.read(_NOTICES)
@@ -150,6 +155,7 @@ class Coshell:
             os.killpg(group, signal.SIGKILL)
         notice = self._notice()
         self.reusable = True
+        self.alone = self._adopts is not None and not orphans.has_children(self.child.pid)
         if status <= 128 or (notice.startswith(b"[") and b"%d" % status in notice.partition(b"( ")[0].split()):
             return describe(status) if status else ""
         if status - 128 in _STOPS:

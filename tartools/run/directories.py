@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from enum import StrEnum
 from types import TracebackType
 from typing import NamedTuple
@@ -23,6 +23,8 @@ from tartools.tar import Member, Writer, copy_range, split_path
 
 KEY = b"__key__"
 LOG = ".log"  # behind the name of a directory: the file with what the command printed
+HERE = b"."  # the directory itself, among names of files
+MOST_USED = 16  # directories that wait for other samples
 RAW = b".tar"  # likewise: the sample as it was read
 BAD_NAME = (errno.EEXIST, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)  # of files; other errors end the run
 
@@ -53,7 +55,8 @@ class SampleTask(NamedTuple):
     """A sample on disk, in *folder*; its *members* have headers but no payload.
 
     *number* is its position in the input, from 0. *failure* tells why it could not be written. If they are wanted,
-    what the command prints goes to the file *log*, and the file *raw* holds the sample as it was read.
+    what the command prints goes to the file *log*, and the file *raw* holds the sample as it was read. *made* is what
+    its directory (under ".") and files are, by name.
     """
 
     folder: bytes
@@ -64,11 +67,22 @@ class SampleTask(NamedTuple):
     failure: str
     log: bytes | None
     raw: bytes | None
+    made: dict[bytes, scratch.Identity]
 
     @property
     def environment(self) -> dict[bytes, bytes]:
         """The variables that the command finds in its environment, beside ours."""
         return {b"TAR_KEY": self.key, b"TAR_INDEX": b"%d" % self.number, b"TAR_SHARD": os.fsencode(self.shard)}
+
+
+class Outcome(NamedTuple):
+    """How the command of a task ended: a text that says how it failed, "" if it did not.
+
+    *alone*: nothing that it has started runs any more, in whatever process group or session.
+    """
+
+    failure: str
+    alone: bool = False
 
 
 class SampleFailedError(Exception):
@@ -85,6 +99,7 @@ class SampleDirectories:
     def __init__(self, options: DirectoryOptions, tmpdir: str | None = None) -> None:
         self.options = options
         self._emptied: list[bytes] = []  # directories to be removed
+        self._used: list[tuple[bytes, dict[bytes, scratch.Identity]]] = []  # directories for other samples, with files
         with deferred_signals():  # until the guard runs
             self.folder = os.path.realpath(os.fsencode(scratch.private_directory(tmpdir)))
             try:
@@ -112,11 +127,12 @@ class SampleDirectories:
             folder = b"%b/%06d" % (self.folder, number)
             raw = folder + RAW if self.options.errors is Errors.ignore else None
             log = folder + LOG.encode() if self.options.log else None
-            failure = ""
+            failure, made = "", {}
             try:
+                made = self._directory(folder)
                 if raw:
                     _write_raw(sample, raw)
-                _write_files(sample, folder, self.options.base)
+                _write_files(sample, folder, self.options.base, made)
             except SampleFailedError as error:
                 failure = str(error)
             except OSError as error:
@@ -125,12 +141,23 @@ class SampleDirectories:
                     url=os.fsdecode(self.folder),
                 ) from error
             bare = tuple(Member(m.path, b"", 0, 0, m.size, m.header) for m in sample.members)
-            yield SampleTask(folder, number, sample.raw_key, sample.shard, bare, failure, log, raw)
+            yield SampleTask(folder, number, sample.raw_key, sample.shard, bare, failure, log, raw, made)
 
-    def remove(self, task: SampleTask, files: Iterable[bytes]) -> None:
+    def _directory(self, folder: bytes) -> dict[bytes, scratch.Identity]:
+        """Make the directory *folder*, or rename one that has done; return what it and the files in it are, by name."""
+        if self._used:
+            used, made = self._used.pop()
+            os.rename(used, folder)
+            return made
+        os.mkdir(folder, 0o700)
+        return {HERE: scratch.identity(folder) or ()}
+
+    def remove(self, task: SampleTask, files: Sequence[bytes], again: Container[bytes] = ()) -> None:
         """Remove what *task* has on disk; of kept directories only the copy of the sample. *files* are in it.
 
-        The directory itself is removed by the next call of `sweep`.
+        The directory itself is removed by the next call of `sweep`. But if *again* names some of the files, and they
+        and the directory are those that were made for the task, they may become another sample's. Nobody else may
+        have them open then.
         """
         if task.raw:
             scratch.remove(task.raw)
@@ -138,7 +165,13 @@ class SampleDirectories:
             return
         if task.log:
             scratch.remove(task.log)
-        scratch.remove_files(files)
+        kept = {path: old for path in files if path in again and (old := task.made.get(os.path.basename(path)))}
+        done = scratch.remove_files(path for path in files if path not in kept)
+        if kept and done and len(self._used) < MOST_USED and scratch.identity(task.folder) == task.made[HERE]:
+            names = {os.path.basename(path): old for path, old in kept.items()}
+            self._used.append((task.folder, {HERE: task.made[HERE], **names}))
+            return
+        scratch.remove_files(kept)
         self._emptied.append(task.folder)
 
     def sweep(self) -> None:
@@ -162,27 +195,36 @@ def _write_raw(sample: Sample, path: bytes) -> None:
         writer.flush()
 
 
-def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
-    """Write the files of *sample* into the new directory *folder*."""
-    os.mkdir(folder, 0o700)
+def _write_files(sample: Sample, folder: bytes, base: bytes, made: dict[bytes, scratch.Identity]) -> None:
+    """Write the files of *sample* into the directory *folder*. *made* is what is there; afterwards, what is then."""
     if b"\0" in sample.raw_key:
         raise SampleFailedError("its key contains a NUL, which no file and no environment can")
-    key = Member(b"", sample.raw_key, 0, 0, len(sample.raw_key))
-    _write_file(folder, base + b"." + KEY, key)
-    for member in sample.members:
-        _write_file(folder, join_path(base, split_path(member.path)[1]), member)
+    files = [(base + b"." + KEY, Member(b"", sample.raw_key, 0, 0, len(sample.raw_key)))]
+    files += ((join_path(base, split_path(member.path)[1]), member) for member in sample.members)
+    there = {name: made.pop(name) for name in list(made) if name != HERE}
+    for name in there.keys() - {name for name, _ in files}:
+        os.unlink(folder + b"/" + name)
+    for name, member in files:
+        made[name] = _write_file(folder, name, member, there.pop(name, None))
 
 
-def _write_file(folder: bytes, name: bytes, member: Member) -> None:
-    """Write the payload of *member* to the new file *name* in *folder*."""
+def _write_file(folder: bytes, name: bytes, member: Member, old: scratch.Identity | None) -> scratch.Identity:
+    """Write the payload of *member* to the file *name* in *folder*; return what it is. If it is *old*, it is there."""
     _, source, _, data, size, _ = member
     path = folder + b"/" + name
     try:
         if isinstance(source, io.FileIO):
+            if old:
+                os.unlink(path)
             with scratch.create_file(path) as sink:
                 copy_range(source, data, data + size, sink)
-        else:
-            scratch.write_file(path, memoryview(source)[data : data + size])
+            return ()
+        payload = memoryview(source)[data : data + size]
+        if old:
+            if scratch.overwrite_file(path, payload, old):
+                return old
+            os.unlink(path)
+        return scratch.write_file(path, payload)
     except ValueError:
         raise SampleFailedError(f"a field with a NUL can't be the name of a file: {text(name)!r}") from None
     except OSError as error:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from tartools import tar
 from tartools.errors import CommandError
-from tartools.run.directories import KEY, Errors, SampleDirectories, SampleFailedError, SampleTask, text
+from tartools.run.directories import KEY, Errors, Outcome, SampleDirectories, SampleFailedError, SampleTask, text
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, join_path
 from tartools.storage import scratch
@@ -21,9 +21,9 @@ LONGEST_KEY = 1 << 16  # bytes
 
 
 def collect_samples(
-    finished: Iterable[tuple[SampleTask, str]], directories: SampleDirectories, account: Account
+    finished: Iterable[tuple[SampleTask, Outcome]], directories: SampleDirectories, account: Account
 ) -> Iterator[Sample]:
-    """Yield the samples that the commands of *finished* tasks left; the text beside a task says how it failed.
+    """Yield the samples that the commands of *finished* tasks left; beside a task is how it went.
 
     A sample of which nothing is left is left out. A failed one ends the run, is dropped, or is yielded as it was
     read, depending on the options. With subdirectories, `account.samples_out` counts the inputs that gave any sample.
@@ -32,20 +32,23 @@ def collect_samples(
     is requested. Raises: CommandError naming shard and sample.
     """
     options = directories.options
-    for task, failure in finished:
+    for task, done in finished:
         reader = _Reader(task, options.base, account)
+        again: Container[bytes] = ()
         try:
             try:
-                if failure:
-                    raise SampleFailedError(failure)
+                if done.failure:
+                    raise SampleFailedError(done.failure)
                 results = _results(reader, task, options.subdirs, options.log)
+                if done.alone and reader.plain and not options.subdirs:
+                    again = reader.read
                 account.left_out += not results
             except SampleFailedError as error:
                 results = _after_failure(task, str(error), options.errors, account)
             account.samples_out += bool(results) and options.subdirs
             yield from results
         finally:
-            directories.remove(task, reader.files)
+            directories.remove(task, reader.files, again)
 
 
 def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
@@ -93,6 +96,8 @@ class _Reader:
         self._common: io.FileIO | None = None  # for what is beyond both
         self._end = 0  # of it
         self.files: list[bytes] = []  # in the directory of the sample that was read last
+        self.plain = False  # there is nothing but files in it
+        self.read: set[bytes] = set()  # files that nobody needs any more
 
     def sample(self, folder: bytes, default: bytes) -> Sample | None:
         """Return the sample in *folder*, whose key is *default* unless a file there gives another; None if empty."""
@@ -123,7 +128,7 @@ class _Reader:
         """Return field -> path of the files in *folder* that are members, and the key. Other files are scratch."""
         base, prefix = self._base, self._base + b"."
         paths = {}
-        self.files = files = []
+        self.files, self.plain = [], True
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
@@ -131,9 +136,11 @@ class _Reader:
                 bare = name == base and b"" in self._old
                 path: bytes | None = entry.path
                 if entry.is_file(follow_symlinks=False):
-                    files.append(entry.path)
-                elif (field or bare) and field != KEY:
-                    path = self._inside(entry.path)
+                    self.files.append(entry.path)
+                else:
+                    self.plain = False
+                    if (field or bare) and field != KEY:
+                        path = self._inside(entry.path)
                 if (field or bare) and path:
                     paths[field] = path
         return paths
@@ -159,6 +166,7 @@ class _Reader:
             raise SampleFailedError(f"{text(os.path.basename(path))!r} is not a file")
         if isinstance(file, io.FileIO):
             raise SampleFailedError(f"its new key has more than {LONGEST_KEY} bytes")
+        self.read.add(path)
         for key in (file, file.removesuffix(b"\n")):
             if key in (default, self._task.key):  # unchanged, whatever it is
                 return key
@@ -190,6 +198,7 @@ class _Reader:
             raise SampleFailedError(f"{text(os.path.basename(path))!r} is not a file any more")
         if isinstance(file, bytes):
             self._held += len(file)
+            self.read.add(path)
             return file, 0, len(file)
         size = os.fstat(file.fileno()).st_size
         if size > SMALL and self._opened < OPENED:

@@ -19,7 +19,7 @@ from tartools import storage
 from tartools.errors import CommandError, StorageError
 from tartools.run import coshell
 from tartools.run.coshell import Coshell
-from tartools.run.directories import SampleTask
+from tartools.run.directories import Outcome, SampleTask
 from tartools.run.guard import Guard
 from tartools.storage.children import Child, describe, end_all
 from tartools.storage.scratch import create_file, open_file
@@ -96,20 +96,20 @@ class Shells:
         if self._check:
             self._check.wait()
 
-    def run(self, task: SampleTask) -> str:
-        """Run in the directory of *task*; return how that failed, "" if it did not.
+    def run(self, task: SampleTask) -> Outcome:
+        """Run in the directory of *task*; return how that went.
 
         If the run fails, its log is copied to stderr. What the shell leaves running is killed when it ends.
         """
         if self._stopped:
-            return "was not run"
+            return Outcome("was not run")
         try:
-            failure = self._run_in_coshell(task) if self._coshells_can_run_it() else self._run_in_new_shell(task)
+            done = self._run_in_coshell(task) if self._coshells_can_run_it() else Outcome(self._run_in_new_shell(task))
         except (OSError, ValueError) as error:
-            return f"could not be started: {getattr(error, 'strerror', None) or error}"
-        if failure and task.log:
+            return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
+        if done.failure and task.log:
             _copy_to_stderr(task.log)
-        return failure
+        return done
 
     def stop(self) -> None:
         """Kill what runs, and run nothing more. Calls of `run` then return soon."""
@@ -129,7 +129,7 @@ class Shells:
     def _coshells_can_run_it(self) -> bool:
         return self._check is not None and not self._check.wait()
 
-    def _run_in_coshell(self, task: SampleTask) -> str:
+    def _run_in_coshell(self, task: SampleTask) -> Outcome:
         """Run in a long-lived shell."""
         try:
             slot, shell = self._start_in_coshell(task)
@@ -137,7 +137,8 @@ class Shells:
             slot, shell = self._start_in_coshell(task)
         try:
             self._meanwhile()
-            return shell.wait(self._timeout)
+            failure = shell.wait(self._timeout)
+            return Outcome(failure, shell.alone)
         finally:
             if shell.reusable:
                 self._idle.append((slot, shell))

@@ -12,6 +12,8 @@ from tartools.errors import StorageError
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.streams import FileSink, SharedFile
 
+Identity = tuple[int, ...]  # type and permissions, inode, device, links, owner, group
+
 
 def scratch_file(folder: str | None = None) -> io.FileIO:
     """Return an open file without a name in *folder* (default `$TMPDIR`, else /tmp), deleted when it is closed.
@@ -81,18 +83,60 @@ def create_file(path: bytes) -> FileSink:
     return FileSink(fd, f"temporary file in {os.fsdecode(os.path.dirname(path))}")
 
 
-def write_file(path: bytes, data: bytes | memoryview) -> None:
-    """Write *data* to the new file *path*.
+def write_file(path: bytes, data: bytes | memoryview) -> Identity:
+    """Write *data* to the new file *path*, and return what it is.
 
     Raises: FileExistsError if the name exists, also as a link; OSError.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        _write_all(fd, data)
+        return os.fstat(fd)[:6]
     finally:
         os.close(fd)
+
+
+def overwrite_file(path: bytes, data: bytes | memoryview, old: Identity) -> bool:
+    """Write *data* in place of what is in the file *path*, if that is *old* still; tell whether it is.
+
+    Raises: OSError.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        if os.fstat(fd)[:6] != old or _attributes(fd):
+            return False
+        _write_all(fd, data)
+        os.ftruncate(fd, len(data))
+        return True
+    finally:
+        os.close(fd)
+
+
+def identity(path: bytes) -> Identity | None:
+    """Return what the file or directory *path* is; None if it has attributes beyond permissions, or none is there."""
+    try:
+        return None if _attributes(path) else os.lstat(path)[:6]
+    except OSError:
+        return None
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _attributes(file: int | bytes) -> set[str]:
+    """Return the extended attributes of a *file*, as of access control lists, but those that each file has."""
+    if not hasattr(os, "listxattr"):  # not Linux
+        return set()
+    try:
+        return set(os.listxattr(file)) - {"security.selinux"}
+    except OSError:  # a file system without them
+        return set()
 
 
 def read_file(path: bytes, most: int) -> bytes | io.FileIO | None:
@@ -129,11 +173,15 @@ def open_file(path: bytes) -> io.FileIO | None:
     return None
 
 
-def remove_files(paths: Iterable[bytes]) -> None:
-    """Remove files; those that can't be removed stay."""
+def remove_files(paths: Iterable[bytes]) -> bool:
+    """Remove files; those that can't be removed stay. Return whether none does."""
+    done = True
     for path in paths:
-        with contextlib.suppress(OSError):
+        try:
             os.unlink(path)
+        except OSError:
+            done = False
+    return done
 
 
 def remove(path: bytes) -> None:
