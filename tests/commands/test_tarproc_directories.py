@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands.test_tarproc import alive
 from tests.conftest import Run, has_end, make_tar, members_of
 
 COUNT = 120
@@ -128,10 +129,12 @@ def test_not_with_keepdir(run: Run, seen: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["setsid", "setsid setsid", "timeout 300 setsid"])
 def test_not_while_a_daemon_lives(way: str, run: Run, seen: Path, tmp_path: Path) -> None:
     """It works in its directory, and in no other, until it is killed at the end."""
-    daemon = f'{way} sh -c "while :; do echo x > sample.txt; echo x > sample.x; done" </dev/null >/dev/null 2>&1 &'
+    steps = "echo \\$\\$ > $SEEN/pid; while :; do echo x > sample.txt; echo x > sample.x; done"
+    daemon = f'{way} sh -c "{steps}" </dev/null >/dev/null 2>&1 &'
     first = f'if [ "$TAR_INDEX" = 0 ]; then {daemon} until [ -e sample.x ]; do :; done; fi'
     found = which(run, seen, f'[ ! -e sample.x ] || exit 1; {first}; ls | wc -l > "$SEEN/n$TAR_INDEX"')
     folders = [folder for folder, _, _ in found]
     assert folders.count(folders[0]) == 1
     assert {(seen / f"n{number}").read_text() for number in range(1, 60)} == {"2\n"}
     assert len(set(folders)) > 50  # in this shell none is used again
+    assert not alive(int((seen / "pid").read_text()))
