@@ -131,6 +131,7 @@ class Coshell:
 
         Raises: BrokenPipeError if the shell has ended.
         """
+        self.alone = False
         words = b"%b\0%b\0%b/\0" % (name, variables[b"TAR_INDEX"], variables[b"TAR_KEY"])
         shard = variables[b"TAR_SHARD"]
         if shard != self._shard:
@@ -144,7 +145,7 @@ class Coshell:
 
         What the command left running is killed then; after *timeout* seconds all of it.
         """
-        self.reusable = self.alone = False
+        self.reusable = False
         if timeout is not None and not self._answered(timeout):
             return f"took longer than {timeout:g} seconds and was killed"
         answer = self._answers.read(_NOTICES)
@@ -165,7 +166,11 @@ class Coshell:
 
     def end(self) -> int:
         """Kill the shell and all of its session, and return its status."""
-        status = self.child.end(signal.SIGKILL)
+        if self.alone:  # there is nothing to look for
+            self.child.kill()
+            status = self.child.wait() or 0
+        else:
+            status = self.child.end(signal.SIGKILL)
         if not self._answers.closed:
             self._tasks.close()
             self._answers.close()

@@ -89,7 +89,7 @@ class Shells:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        end_all([shell.child for _, shell in self._idle], signal.SIGKILL)
+        end_all([shell.child for _, shell in self._idle if not shell.alone], signal.SIGKILL)
         for _, shell in self._idle:
             shell.end()
         self._kill_left()

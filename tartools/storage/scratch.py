@@ -106,10 +106,12 @@ def overwrite_file(path: bytes, data: bytes | memoryview, old: Identity) -> bool
     except OSError:
         return False
     try:
-        if os.fstat(fd)[:6] != old or _attributes(fd):
+        about = os.fstat(fd)
+        if about[:6] != old or _attributes(fd):
             return False
         _write_all(fd, data)
-        os.ftruncate(fd, len(data))
+        if about.st_size > len(data):
+            os.ftruncate(fd, len(data))
         return True
     finally:
         os.close(fd)
