@@ -38,6 +38,7 @@ from tartools.samples.account import Account
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.stages import select
 from tartools.storage.names.expand import expand
+from tartools.tar import compression
 
 
 class ParquetOutput(cli.Group):
@@ -66,6 +67,7 @@ def tar2parquet(account: Account, source: cli.Inputs, chosen: cli.Fields, output
         " ".join(output.binary or ()).split(),
         chosen.verbatim,
     )
+    compression.check_bare(output.url, "Parquet")
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     if output.url == "-" and os.isatty(1):

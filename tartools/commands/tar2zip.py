@@ -29,6 +29,7 @@ from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.storage.names.expand import expand
+from tartools.tar import compression
 
 
 class ZipOutput(cli.Group):
@@ -44,6 +45,7 @@ def tar2zip(account: Account, source: cli.Inputs, output: ZipOutput) -> None:
     """Run the command."""
     from tartools.formats.zipwrite import write_zip
 
+    compression.check_bare(output.url, "zip")
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     if output.url == "-" and os.isatty(1):

@@ -97,6 +97,13 @@ def split_packed(name: str) -> tuple[str, Codec | None]:
     return name, None
 
 
+def check_bare(url: str, kind: str) -> None:
+    """Raise UsageError if *url* has the suffix of a codec: it names a file of a *kind* that is compressed inside."""
+    name = Url(url).name
+    if Url(url).scheme != "pipe" and (bare := split_packed(name)[0]) != name:
+        raise UsageError(f"a {kind} file is compressed inside: call it {bare}, not {name}")
+
+
 @contextmanager
 def writing(url: str, force: bool = False) -> Iterator[Sink]:
     """Give a sink as `storage.writing` does, which compresses if *url* has the suffix of a codec: .gz, .zst ..."""

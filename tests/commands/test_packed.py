@@ -65,3 +65,12 @@ def test_plans_from_stdin_and_servers(run: Run) -> None:
             server.faults = [Fault(name, "GET", cut=30, framing="close")]
             done = run("tarcreate", server.url("http", name), env=server.env)
             assert (done.status, members_of(done.stdout)) == (0, SAMPLES[:6]), done.stderr
+
+
+@pytest.mark.parametrize(("command", "kind"), [("tar2parquet", "Parquet"), ("tar2zip", "zip")])
+def test_what_is_compressed_inside(command: str, kind: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
+    done = run(command, "a.tar", "-o", "a.bin.gz")
+    assert (done.status, done.stdout) == (2, b"") and not (tmp_path / "a.bin.gz").exists()
+    assert f"a {kind} file is compressed inside: call it a.bin, not a.bin.gz" in done.stderr
+    assert run(command, "a.tar", "-o", "pipe:cat > a.bin.gz").status == 0
