@@ -23,9 +23,9 @@ from tartools.tar import Member, Writer, copy_range, split_path
 
 KEY = b"__key__"
 LOG = ".log"  # behind the name of a directory: the file with what the command printed
+RAW = b".tar"  # likewise: the sample as it was read
 HERE = b"."  # the directory itself, among names of files
 MOST_USED = 16  # directories that wait for other samples
-RAW = b".tar"  # likewise: the sample as it was read
 BAD_NAME = (errno.EEXIST, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)  # of files; other errors end the run
 
 
@@ -144,7 +144,7 @@ class SampleDirectories:
             yield SampleTask(folder, number, sample.raw_key, sample.shard, bare, failure, log, raw, made)
 
     def _directory(self, folder: bytes) -> dict[bytes, scratch.Identity]:
-        """Make the directory *folder*, or rename one that has done; return what it and the files in it are, by name."""
+        """Make the directory *folder*, or rename a used one; return what it and the files in it are, by name."""
         if self._used:
             used, made = self._used.pop()
             os.rename(used, folder)
@@ -196,7 +196,7 @@ def _write_raw(sample: Sample, path: bytes) -> None:
 
 
 def _write_files(sample: Sample, folder: bytes, base: bytes, made: dict[bytes, scratch.Identity]) -> None:
-    """Write the files of *sample* into the directory *folder*. *made* is what is there; afterwards, what is then."""
+    """Write the files of *sample* into the directory *folder*. *made* lists its files by name, and is updated."""
     if b"\0" in sample.raw_key:
         raise SampleFailedError("its key contains a NUL, which no file and no environment can")
     files = [(base + b"." + KEY, Member(b"", sample.raw_key, 0, 0, len(sample.raw_key)))]
