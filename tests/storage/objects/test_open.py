@@ -391,7 +391,8 @@ def test_the_first_range_is_a_quarter_of_a_megabyte(scheme: str, here: FaultServ
 
 
 @each
-def test_one_member_of_a_zip_costs_little(scheme: str, here: FaultServer) -> None:
+def test_one_member_of_a_zip_costs_little(scheme: str, here: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARTOOLS_READAHEAD", "1")  # several connections, on a busy machine, read further ahead
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for number in range(100):
@@ -400,7 +401,7 @@ def test_one_member_of_a_zip_costs_little(scheme: str, here: FaultServer) -> Non
     with open_url(here.url(scheme, "zip")) as file, zipfile.ZipFile(file) as archive:
         assert archive.read("50.bin") == random.Random(50).randbytes(20_000)
     fetched = sum(request.start is not None for request in here.asked("GET"))
-    assert fetched * RANGE < len(made.getvalue()) / 10
+    assert fetched == 13 and fetched * RANGE < len(made.getvalue()) / 10
 
 
 @each
