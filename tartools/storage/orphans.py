@@ -1,11 +1,10 @@
-"""Whether anything is left of what a process has started, in whatever group and session: Linux tells that.
+"""Tells whether anything is left of what a process has started, in whatever group and session. For Linux.
 
 Orphans become children of their next ancestor that has asked for it (PR_SET_CHILD_SUBREAPER, see prctl(2)).
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 
@@ -16,8 +15,10 @@ CHILDREN = "/proc/{0}/task/{0}/children"
 def adopting() -> Callable[[], object] | None:
     """Return what a new process calls before it becomes a program, so that orphans among its descendants are its own.
 
-    A program that is called so must reap children that it does not know, as shells do. None if the system has not that.
+    The program must reap children that it does not know, as shells do. None where the system can't do that.
     """
+    import ctypes  # 5 ms
+
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     found = ctypes.c_int()
     if prctl is None or not os.path.exists(CHILDREN.format(os.getpid())) or prctl(GET, ctypes.byref(found)):

@@ -146,7 +146,7 @@ def opened_any(
                 )
         except TarFormatError as error:
             raise _failure(seekable, url, what, error) from error
-        with _arrow_errors(url, what), parquet:
+        with parquet:
             yield Source(url, seekable, parquet, what)
 
 

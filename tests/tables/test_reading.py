@@ -15,6 +15,7 @@ import pytest
 
 import tartools
 from tartools.errors import TarToolsError
+from tartools.tables import source
 from tests.conftest import Run, has_end, make_tar, members_of
 from tests.tables.test_tables import anything, as_before
 
@@ -66,6 +67,17 @@ def test_tables_with_bytes_flipped(seed: int, run: Run, tmp_path: Path, monkeypa
         assert "f.parquet" in failure if failure else found == right
         failures += bool(failure)
     assert failures > 50
+
+
+@pytest.mark.parametrize("error", [EOFError("x"), OSError("x"), UnicodeDecodeError("utf-8", b"x", 0, 1, "x")])
+def test_what_its_reader_raises_is_no_damage(
+    error: Exception, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.parquet").write_bytes(tables(run, tmp_path, 9)[0])
+    with pytest.raises(type(error)) as raised, source.opened("t.parquet"):
+        raise error
+    assert raised.value is error
 
 
 def test_tables_that_are_cut(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
