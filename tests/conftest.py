@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.forkclient import Forks
+from tests.tiers import take_turns
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -39,6 +40,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     from tests.schedule import Schedule
 
     return Schedule(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave what imports torch to one worker."""
+    from tests.schedule import left_to_others
+
+    return left_to_others(collection_path.relative_to(config.rootpath).as_posix()) or None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Check that nobody else has imported it."""
+    from tests.schedule import TORCH, left_to_others
+
+    assert "torch" not in sys.modules or not left_to_others(TORCH[0])
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests are in which tier."""
+    take_turns(items)
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +146,7 @@ def open_descriptors() -> set[str]:
 
 def clean_environment() -> dict[str, str]:
     """Return the environment without our own settings, and with the installed commands first in PATH."""
-    without = ("TARTOOLS_", "GOPEN_", "PYTHONUNBUFFERED")  # the last changes when Python writes
+    without = ("TARTOOLS_", "GOPEN_", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # these change when Python writes
     kept = {k: v for k, v in os.environ.items() if not k.startswith(without)}
     return kept | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
 

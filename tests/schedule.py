@@ -1,20 +1,59 @@
-"""How the tests are distributed among workers: those of the Ray cluster first, to one worker; then one at a time.
+"""How the tests are distributed among workers: torch's to one worker, the Ray cluster's to one, the rest one at a time.
 
 One at a time, because a test takes 1 ms or 20 s: a worker that got a hundred in advance would be the last to end. All
-tests of the cluster to one, because they take its cores, and its nodes away. (xdist's `--dist loadgroup` would do, but
-its version 3.8 does not find its groups with pytest 9.2.)
+tests of the cluster to one, because they take its cores, and its nodes away. All of torch's to one, the only one that
+collects them: to import torch takes 3 s. (xdist's `--dist loadgroup` would do for the cluster, but its version 3.8 does
+not find its groups with pytest 9.2.)
 """
 
 from __future__ import annotations
 
-from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
+import os
 
-CLUSTER = "ray.py"  # how the names of the modules end that have those tests
+from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
+
+CLUSTER = "ray.py"  # how the names of the modules end that have the tests of the cluster
+TORCH = ("tests/train", "tartools/train")  # folders of what imports torch
+
+
+def left_to_others(path: str) -> bool:
+    """Tell whether this process does not collect *path*, because another worker does.
+
+    The first one does, and those that come when a worker has crashed.
+    """
+    number, count = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:], os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    return 0 < int(number) < int(count) and path.startswith(TORCH)
 
 
 class Schedule(LoadScopeScheduling):  # type: ignore[misc]
-    """Distributes scopes, the largest first."""
+    """Distributes scopes, each to a worker that has collected it."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """Return the scope of a test: its own name, unless it is one of the cluster's."""
-        return CLUSTER if nodeid.partition("::")[0].endswith(CLUSTER) else nodeid
+        """Return the scope of a test: its own name, unless it is torch's or the cluster's."""
+        if nodeid.startswith(TORCH):
+            return "torch"
+        return "cluster" if nodeid.partition("::")[0].endswith(CLUSTER) else nodeid
+
+    def schedule(self) -> None:
+        """Begin, with the collection of who has collected most as that of all."""
+        if self.collection is None:
+            most = sorted(self.registered_collections.items(), key=lambda item: len(item[1]), reverse=True)
+            self.registered_collections = dict(most)
+        super().schedule()
+
+    def _check_nodes_have_same_collection(self) -> bool:
+        """Tell whether all have collected the same, but for what is left to others."""
+        most, *others = self.registered_collections.values()
+        kept = [nodeid for nodeid in most if not nodeid.startswith(TORCH)]
+        if all(collection in (most, kept) for collection in others):
+            return True
+        return bool(super()._check_nodes_have_same_collection())
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Assign the next scope that *node* has collected, if there is one."""
+        has_all = len(self.registered_collections[node]) == len(self.collection or [])
+        scope = next((scope for scope in self.workqueue if has_all or scope != "torch"), None)
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
