@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests import schedule
 from tests.forkclient import Forks
 from tests.tiers import take_turns
 
@@ -37,23 +38,12 @@ Run = Callable[..., Result]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Return what distributes the tests among workers, if there are some."""
-    from tests.schedule import Schedule
-
-    return Schedule(config, log)
+    return schedule.Schedule(config, log)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave what imports torch to one worker."""
-    from tests.schedule import left_to_others
-
-    return left_to_others(collection_path.relative_to(config.rootpath).as_posix()) or None
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check that nobody else has imported it."""
-    from tests.schedule import TORCH, left_to_others
-
-    assert "torch" not in sys.modules or not left_to_others(TORCH[0])
+def pytest_configure(config: pytest.Config) -> None:
+    """Let it decide about all paths, not only those below this folder."""
+    config.pluginmanager.register(schedule)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks

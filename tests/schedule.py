@@ -9,21 +9,40 @@ not find its groups with pytest 9.2.)
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
 from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 CLUSTER = "ray.py"  # how the names of the modules end that have the tests of the cluster
-TORCH = ("tests/train", "tartools/train")  # folders of what imports torch
+TORCH = (  # folders and modules of what imports torch
+    *("tests/train", "tartools/train"),
+    *("tests/commands/test_foreign.py", "tests/commands/test_tfrecord.py"),
+)
 
 
-def left_to_others(path: str) -> bool:
+def left_to_others(path: str, arguments: Sequence[str]) -> bool:
     """Tell whether this process does not collect *path*, because another worker does.
 
-    The first one does, and those that come when a worker has crashed.
+    The first one does, and those that come when a worker has crashed. What *arguments*, those of pytest, name must be
+    collected by each.
     """
     number, count = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:], os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
-    return 0 < int(number) < int(count) and path.startswith(TORCH)
+    another = 0 < int(number) < int(count) and path.startswith(TORCH)
+    return another and not any(os.path.relpath(argument).startswith(TORCH) for argument in arguments)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave what imports torch to one worker."""
+    return left_to_others(collection_path.relative_to(config.rootpath).as_posix(), config.args) or None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Check that nobody else has imported it."""
+    assert "torch" not in sys.modules or not left_to_others(TORCH[0], session.config.args)
 
 
 class Schedule(LoadScopeScheduling):  # type: ignore[misc]

@@ -19,6 +19,8 @@ from tartools.samples.sample import split_path
 from tests.archives import data, header, pax
 from tests.conftest import Run, clean_environment, has_end, members_of
 
+webdataset = pytest.importorskip("webdataset")
+
 SHORT = {"plain/a.jpg": b"1", "plain/a.cls": b"2", "README": b"3", "a.b/c.seg.png": b"4" * 1000, "._plain.jpg": b"5"}
 EXACT = {"n" * 96 + ".jpg": b"100"}
 LONG = {
@@ -153,8 +155,6 @@ EXPECTED = [
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
 def test_webdataset_writes_we_read(suffix: str, tmp_path: Path) -> None:
     path = str(tmp_path / f"a.{suffix}")
-    import webdataset  # in the tests that need it: it imports torch
-
     with webdataset.TarWriter(path) as sink:
         for sample in wds_samples():
             sink.write(sample)
@@ -163,8 +163,6 @@ def test_webdataset_writes_we_read(suffix: str, tmp_path: Path) -> None:
 
 def read_by_webdataset(path: Path) -> list[tuple[str, dict[str, bytes]]]:
     """Return the samples of *path* as webdataset sees them."""
-    import webdataset
-
     found = webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False)
     samples = [
         (sample["__key__"], {k: v for k, v in sample.items() if not k.startswith("__")})  # fields in lower case

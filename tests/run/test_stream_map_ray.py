@@ -10,13 +10,14 @@ import pytest
 
 from tests.conftest import ROOT, Run, make_tar
 from tests.run.conftest import Cluster, until, without_ray
-from tests.train.test_mapping import archive, lose_two
 
 
 def test_two_of_four_workers_are_killed(
     tmp_path: Path, cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All results come exactly once, in order and as they are ready."""
+    from tests.train.test_mapping import archive, lose_two  # here: imports torch
+
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.tar").write_bytes(archive(1, 100))
     (tmp_path / "b.tar").write_bytes(archive(2, 45))
