@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -42,8 +43,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let it decide about all paths, not only those below this folder."""
+    """Let the schedule decide about all paths, not only those below this folder; begin as a terminal's shell would."""
     config.pluginmanager.register(schedule)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and so would all that the tests start
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
