@@ -205,7 +205,8 @@ def test_the_two_commands_are_what_ci_runs() -> None:
     for prefix, line in (("python3 -m venv ", install), (r"\.venv/bin/pip install ", tests)):
         assert re.findall(rf"^{prefix}.*", README, re.MULTILINE) == [line]
         assert script.count(f"readme_line '{prefix}'") == 1
-    assert [script.count(part) for part in ('bash -c "${second%% && *}"', 'bash -c "${second#* && }"')] == [1, 1]
+    assert [script.count(part) for part in ('bash -c "${second%% && *}"', 'bash -c "${second#* && }')] == [1, 1]
+    assert "PATH=" not in script  # as printed
 
 
 def workflow(name: str) -> dict[str, Any]:
@@ -219,6 +220,7 @@ def test_the_workflows_run_what_the_readme_says() -> None:
     jobs = workflow("tests.yml")
     assert jobs["linux"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
     assert [step["run"] for step in jobs["linux"]["steps"] if "run" in step] == [".ci/run"]
+    assert [step["run"] for step in jobs["exhaustive"]["steps"] if "run" in step] == [".ci/run -m exhaustive"]
     assert [step["run"] for step in jobs["macos"]["steps"] if "run" in step] == SETUP
     assert workflow("release.yml")["publish"]["needs"] == ["test", "build"]
     assert workflow("release.yml")["test"]["uses"] == "./.github/workflows/tests.yml"
