@@ -37,17 +37,17 @@ def by_turns(*names: str) -> pytest.MarkDecorator:
 def take_turns(items: Sequence[pytest.Item]) -> None:
     """Mark those of *items* as exhaustive whose turn it is not."""
     turning = [item for item in items if list(item.iter_markers("by_turns"))]
-    last: dict[tuple[str, str], int] = {}  # the number of values, by function and parameter
+    values: dict[tuple[str, str], dict[int, int]] = {}  # by function and parameter: the numbers of the values
     for item in turning:
-        for name, index in indices(item).items():
-            key = function(item), name
-            last[key] = max(last.get(key, 0), index + 1)
+        for name, value in parameters(item).items():
+            known = values.setdefault((function(item), name), {})
+            known.setdefault(id(value), len(known))
     for item in turning:
         names = {name for mark in item.iter_markers("by_turns") for name in mark.args}
-        found = indices(item)
+        found = {name: values[function(item), name][id(value)] for name, value in parameters(item).items()}
         assert names & set(found) or not found, f"{item.nodeid} has none of {sorted(names)}"
-        turn = zlib.crc32(function(item).encode()) + sum(index for name, index in found.items() if name not in names)
-        if any(found[name] != turn % last[function(item), name] for name in names & set(found)):
+        turn = zlib.crc32(function(item).encode()) + sum(number for name, number in found.items() if name not in names)
+        if any(found[name] != turn % len(values[function(item), name]) for name in names & set(found)):
             item.add_marker("exhaustive")
 
 
@@ -56,7 +56,7 @@ def function(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
-def indices(item: pytest.Item) -> dict[str, int]:
-    """Return the number of its value by the name of each parameter of *item*."""
+def parameters(item: pytest.Item) -> dict[str, object]:
+    """Return the values of the parameters of *item* (their `indices` count the tests, not the values)."""
     spec = getattr(item, "callspec", None)
-    return dict(spec.indices) if spec else {}
+    return dict(spec.params) if spec else {}
