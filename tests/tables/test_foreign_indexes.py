@@ -289,6 +289,7 @@ def test_an_energon_set_is_named_by_its_content(run: Run, tmp_path: Path) -> Non
     ("first", "last", "why"),
     [
         (["0.cls", "1.cls"], ["1.jpg"], "b.tar: the key '1' is there twice in the data set"),
+        (["0.cls"], ["0.jpg"], "b.tar: the key '0' is there twice in the data set"),
         (["0.cls", "1.cls", "0.jpg"], ["2.cls"], "a.tar: the key '0' is there twice in the data set"),
         (["0.cls"], ["__meta__/1.cls"], "b.tar: the member '__meta__/1.cls' has a name that Energon passes over"),
         (["0.cls", "e."], ["1.cls"], "a.tar: the member 'e.' has no field, but Energon takes it for a sample"),

@@ -135,7 +135,7 @@ def _store(number: int, count: int, url: str, rows: list[Row], base: sqlite3.Con
             ((number, row.key.decode(), n, row.begin, row.end - row.begin) for n, row in enumerate(rows, count)),
         )
     except sqlite3.IntegrityError:
-        key = next(row.key.decode() for row in rows if _is_known(row, rows, base))
+        key = next(row.key.decode() for row in rows if _is_known(row, rows, number, base))
         raise SampleError(
             f"the key {key!r} is there twice in the data set, which Energon's index can't hold; "
             "tarcat --rekey gives samples other keys",
@@ -148,12 +148,13 @@ def _store(number: int, count: int, url: str, rows: list[Row], base: sqlite3.Con
     )
 
 
-def _is_known(row: Row, rows: list[Row], base: sqlite3.Connection) -> bool:
-    """Tell whether *base* has the key of *row*, other than by *rows*, or *rows* have it twice."""
+def _is_known(row: Row, rows: list[Row], number: int, base: sqlite3.Connection) -> bool:
+    """Tell whether *base* has the key of *row*, other than by *rows* of shard *number*, or *rows* have it twice."""
     if sum(other.key == row.key for other in rows) > 1:
         return True
-    found = base.execute("SELECT byte_offset FROM samples WHERE sample_key = ?", (row.key.decode(),)).fetchone()
-    return found is not None and found[0] != row.begin
+    query = "SELECT tar_file_id, byte_offset FROM samples WHERE sample_key = ?"
+    found = base.execute(query, (row.key.decode(),)).fetchone()
+    return found not in (None, (number, row.begin))
 
 
 def _groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
