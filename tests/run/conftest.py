@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import ROOT, Result, Run, clean_environment
 
 PATIENCE = 60.0  # seconds, after which something that has to come is taken not to
+FRUGAL = {"RAY_enable_metrics_collection": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # a node starts in three quarters
 
 
 class Cluster:
@@ -65,7 +66,7 @@ def started(others: int, **environment: str) -> Iterator[Cluster]:
         stderr=subprocess.DEVNULL,
         text=True,
         cwd=ROOT,
-        env=without_ray() | {"RAY_TMPDIR": folder} | environment,
+        env=without_ray() | {"RAY_TMPDIR": folder} | FRUGAL | environment,
     )
     try:
         yield Cluster(process)

@@ -20,6 +20,7 @@ from tests.run.conftest import PATIENCE, Cluster, started, until, without_ray
 from tests.run.test_ray import SLOTS, closed, commands, parent, waiting
 from tests.storage.objects import servers
 from tests.storage.objects.sites import S3Site
+from tests.tiers import exhaustive
 
 SHARDS, SAMPLES = 200, 4
 LIMIT = 220_000  # bytes of an output shard
@@ -91,6 +92,7 @@ def copying(folder: Path, cluster: Cluster, s3: S3Site, *options: str) -> Iterat
             until(lambda: not commands(folder))
 
 
+@exhaustive
 def test_every_sample_is_copied_once(s3: S3Site, cluster: Cluster, run: Run, tmp_path: Path) -> None:
     def good(*line: str) -> Result:
         done = run(*line, env=s3.env)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
 from tests.run.conftest import PATIENCE, records, until
+from tests.tiers import also, by_turns
 
 MARK = "TARJOB_TEST"  # in the environment of all that a test starts
 COMMANDS = {  # each is to have begun when there are so many processes that sleep
@@ -66,13 +67,9 @@ def sleepers(mark: Path) -> int:
     return sum(line.startswith(b"sleep\0") for line in alive(mark).values())
 
 
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [
-        *((number, name) for number in (signal.SIGTERM, signal.SIGKILL) for name in COMMANDS),
-        *((number, "children in the background") for number in (signal.SIGINT, signal.SIGHUP)),
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("name", COMMANDS)
+@by_turns("number")
 def test_nothing_runs_on(number: signal.Signals, name: str, start: Started, tmp_path: Path) -> None:
     count, words = COMMANDS[name]
     with start("-v", "--log", "log", "--retries", 3, "-s", "{1..5}", "-j", 2, "--", *words) as process:
@@ -90,7 +87,7 @@ def test_nothing_runs_on(number: signal.Signals, name: str, start: Started, tmp_
     assert records(tmp_path / "log") == []  # nothing has ended by itself
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, *also(signal.SIGINT, signal.SIGHUP)])
 def test_daemons_do_not_run_on(number: signal.Signals, start: Started, tmp_path: Path) -> None:
     """Sessions of their own, whose parents, and of one the leader, have ended."""
     line = "setsid bash -c 'sleep 1000 & exit'; (setsid sleep 1000 &); sleep 1000; true"
@@ -124,7 +121,7 @@ def test_a_log_knows_of_tries_that_failed_when_the_next_is_ended(
     assert (tmp_path / "out-1").read_text() == "whole\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*also(*list(COMMANDS)[:3]), "sessions of their own", *also(*list(COMMANDS)[4:])])
 def test_nothing_of_what_takes_too_long_runs_on(name: str, start: Started, tmp_path: Path) -> None:
     """The other item sees what is left of the first, once that is in the log."""
     _, words = COMMANDS[name]
@@ -208,13 +205,14 @@ def test_head(shell: Run) -> None:
     assert done == (0, b"1\n141\n", "")
 
 
-def test_two_at_once_leave_whole_outputs(start: Started, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [7, *also(20)])
+def test_two_at_once_leave_whole_outputs(count: int, start: Started, tmp_path: Path) -> None:
     """Who comes too late says so; each output is there once, and whole."""
-    words = ("-s", "{01..20}", "--", "tarcat", "in.tar", "-o", "out-{}")
+    words = ("-s", f"{{1..{count}}}", "--", "tarcat", "in.tar", "-o", "out-{}")
     with start(*words) as one, start(*words) as other:
         said = (one.communicate(timeout=PATIENCE)[1] + other.communicate(timeout=PATIENCE)[1]).decode()
     assert {path.read_bytes() for path in tmp_path.glob("out-*")} == {(tmp_path / "in.tar").read_bytes()}
-    assert len(list(tmp_path.glob("out-*"))) == 20
+    assert len(list(tmp_path.glob("out-*"))) == count
     for line in said.splitlines():
         assert ": already exists; --force replaces it" in line
 

@@ -15,10 +15,11 @@ from tests.conftest import BIN, Run, make_tar, members_of
 from tests.run.conftest import started
 from tests.storage.objects import servers
 from tests.storage.objects.sites import SIGNED, S3Site, ask
+from tests.tiers import also, exhaustive
 
 PAGES = 50
 LINE = (
-    "tarjob -v -s '{0000..0049}' -- "
+    "tarjob -v -s '{0000..%04d}' -- "
     "tarproc -p 1 -c 'run-ocr *.png' s3://bucket/scanned-{}.tar -o s3://bucket/ocr-{}.tar"
 )
 RUN_OCR = """#!/bin/sh
@@ -67,32 +68,36 @@ def environment(s3: S3Site, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return s3.env | {"PATH": path, "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
 
 
-def check(s3: S3Site, line: str, shell: Run, env: dict[str, str]) -> None:
-    """Run *line* where there is no output, then where two of them are missing."""
-    missing = [f"ocr-{page:04d}.tar" for page in range(PAGES)]
-    for number in (PAGES, 2):
+def check(pages: int, s3: S3Site, shell: Run, env: dict[str, str]) -> None:
+    """Run `LINE` for some pages where there is no output, then where two of them are missing."""
+    missing = [f"ocr-{page:04d}.tar" for page in range(pages)]
+    for number in (pages, 2):
         for name in missing[:number]:
             ask("DELETE", f"{s3.env['AWS_ENDPOINT_URL']}/{s3.place}/{name}", headers=SIGNED)
-        done = shell(line, env=env, timeout=300)
+        done = shell(LINE % (pages - 1), env=env, timeout=300)
         assert (done.status, done.stdout) == (0, b"")
-        before = f"{PAGES - number} there before, " if number < PAGES else ""
-        assert f"tarjob: {PAGES} items: {number} done, {before}0 failed, " in done.stderr
+        before = f"{pages - number} there before, " if number < pages else ""
+        assert f"tarjob: {pages} items: {number} done, {before}0 failed, " in done.stderr
     for page, name in enumerate(missing):
         archive = s3.get(name)
         assert archive is not None
         (png, picture), (txt, text) = members_of(archive)
         assert (png, picture) == (f"{page:04d}.png", picture_of(text_of(page)))
         assert (txt, text.decode().strip()) == (f"{page:04d}.txt", text_of(page))
-    assert (len(s3.names()), s3.pending()) == (2 * PAGES, 0)
+    for name in missing:
+        ask("DELETE", f"{s3.env['AWS_ENDPOINT_URL']}/{s3.place}/{name}", headers=SIGNED)
+    assert (len(s3.names()), s3.pending()) == (PAGES, 0)
 
 
-def test_on_this_machine(s3: S3Site, environment: dict[str, str], shell: Run) -> None:
-    check(s3, LINE, shell, environment)
+@pytest.mark.parametrize("pages", [3, *also(PAGES)])
+def test_on_this_machine(pages: int, s3: S3Site, environment: dict[str, str], shell: Run) -> None:
+    check(pages, s3, shell, environment)
 
 
+@exhaustive
 def test_on_a_cluster(s3: S3Site, environment: dict[str, str], shell: Run) -> None:
     with started(1, **environment) as cluster:
-        check(s3, LINE, shell, environment | {"RAY_ADDRESS": cluster.address})
+        check(PAGES, s3, shell, environment | {"RAY_ADDRESS": cluster.address})
 
 
 def test_a_remote_wildcard(s3: S3Site, environment: dict[str, str], tarjob: Run, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tartools.run import ray as ray_engine
 from tartools.samples.account import Account
 from tests.conftest import BIN, Result, make_samples, make_tar, members_of
 from tests.run.conftest import PATIENCE, Cluster, records, started, until, without_ray
+from tests.tiers import also, exhaustive
 
 TarJob = Callable[..., Result]
 SLOTS = 5  # cores of the cluster
@@ -88,15 +89,17 @@ def shards(tmp_path: Path) -> Path:
 # ---- what is lost ----
 
 
-@pytest.mark.parametrize(("lost", "count"), [("a worker", 1), ("a node", 2)])
-def test_what_is_lost_is_done_again(lost: str, count: int, shards: Path, cluster: Cluster) -> None:
-    """A hundred are done; when as many of the others as can have begun, some are lost, and begin once more.
+@pytest.mark.parametrize("items", [12, *also(200)])
+@pytest.mark.parametrize("lost", ["a node", *also("a worker")])
+def test_what_is_lost_is_done_again(lost: str, items: int, shards: Path, cluster: Cluster) -> None:
+    """Half of them are done; when as many of the others as can have begun, some are lost, and begin once more.
 
     What they write appears whole, and only if it is not there.
     """
+    count = 2 if lost == "a node" else 1  # of items
     write = "cp in.tar part-{}-$$ && ln part-{}-$$ out-{}.tar && rm part-{}-$$"
-    line = f"echo {{}} >> begun; test {{}} -le 100 || flock -s gate true; {write}"
-    with running(shards, cluster, "-v", "--log", "log", "-s", "{1..200}", "--", "bash", "-c", line) as process:
+    line = f"echo {{}} >> begun; test {{}} -le {items // 2} || flock -s gate true; {write}"
+    with running(shards, cluster, "-v", "--log", "log", "-s", f"{{1..{items}}}", "--", "bash", "-c", line) as process:
         with closed(shards):
             until(lambda: len(waiting(shards)) == SLOTS)
             before = set(waiting(shards))
@@ -110,16 +113,17 @@ def test_what_is_lost_is_done_again(lost: str, count: int, shards: Path, cluster
             until(lambda: len(waiting(shards)) == SLOTS)
         printed, said = process.communicate(timeout=PATIENCE)
     assert (printed, process.returncode) == ("", 0), said
-    assert re.fullmatch(r"tarjob: 200 items: 200 done, 0 failed, .*\n", said)
-    everything = {str(n) for n in range(1, 201)}
+    assert re.fullmatch(rf"tarjob: {items} items: {items} done, 0 failed, .*\n", said)
+    everything = {str(n) for n in range(1, items + 1)}
     begun = Counter((shards / "begun").read_text().split())
     assert set(begun) == everything
-    assert sum(begun.values()) == 200 + count
+    assert sum(begun.values()) == items + count
     assert {said["item"] for said in records(shards / "log")} == everything
     assert {(shards / f"out-{n}.tar").read_bytes() for n in everything} == {(shards / "in.tar").read_bytes()}
-    assert sum(path.name.startswith(("out-", "part-")) for path in shards.iterdir()) == 200
+    assert sum(path.name.startswith(("out-", "part-")) for path in shards.iterdir()) == items
 
 
+@exhaustive
 def test_an_item_that_kills_its_worker(tarjob: TarJob, cluster: Cluster) -> None:
     """Ray gives up at last, and the others are done."""
     line = "test {} != 2 || kill -s KILL $PPID; echo {}"
@@ -140,6 +144,7 @@ def test_an_output_that_a_lost_try_has_left_is_replaced(shards: Path, tarjob: Ta
 # ---- tarjob is ended ----
 
 
+@exhaustive
 def test_the_driver_is_killed(shards: Path, cluster: Cluster, tarjob: TarJob) -> None:
     """Two are done, three have read half of their input. There is no part of an output; the second run does three."""
     command = ["--", "tarcat", "in.tar", "rest-{}", "-o", "out-{}.tar"]
@@ -168,7 +173,7 @@ def test_the_driver_is_killed(shards: Path, cluster: Cluster, tarjob: TarJob) ->
         assert members_of((shards / f"out-{n}.tar").read_bytes()) == 2 * make_samples(3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *also(signal.SIGTERM)])
 def test_a_signal_ends_all_that_runs(number: signal.Signals, tmp_path: Path, cluster: Cluster) -> None:
     line = "(sleep 1000; true) & trap 'echo {} >> asked; exit' TERM; sleep 1000 & wait"
     with running(tmp_path, cluster, "--log", "log", "-s", "{1..9}", "--", "bash", "-c", line) as process:
@@ -181,20 +186,16 @@ def test_a_signal_ends_all_that_runs(number: signal.Signals, tmp_path: Path, clu
     assert records(tmp_path / "log") == []
 
 
-@pytest.mark.parametrize("item", ["it's $(touch ran)\n", "\udcff"], ids=ascii)
-def test_the_item_is_in_the_environment(item: str, tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
-    where = ["--engine", "ray", "--address", cluster.address]
-    words = ["bash", "-c", 'printf "%s\\n" "$TARJOB_ITEM"']
-    done = tarjob(*where, "-0", "-T", "-", "--", *words, stdin=os.fsencode(item) + b"\0")
-    assert done == (0, os.fsencode(item) + b"\n", "")
+def test_commands_begin_as_in_a_shell(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
+    """The item is in the environment; no signal is blocked, nor ignored. Ray blocks some in what it starts."""
+    items = ["it's $(touch ran)\n", "\udcff"]
+    line = """grep -E '^Sig(Blk|Ign):' /proc/self/status; printf '%s\\0' "$TARJOB_ITEM" """
+    where = ["--engine", "ray", "--address", cluster.address, "-j", 1]
+    data = b"".join(os.fsencode(item) + b"\0" for item in items)
+    done = tarjob(*where, "-0", "-T", "-", "--", "bash", "-c", line, stdin=data)
+    signals = b"SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"
+    assert done == (0, b"".join(signals + os.fsencode(item) + b"\0" for item in items), "")
     assert os.listdir(tmp_path) == []
-
-
-def test_commands_begin_with_the_signals_of_a_shell(tarjob: TarJob, cluster: Cluster) -> None:
-    """None of them is blocked, nor ignored. Ray blocks some in what it starts."""
-    line = "grep -E '^Sig(Blk|Ign):' /proc/self/status; : {}"
-    done = tarjob("--engine", "ray", "--address", cluster.address, "-s", 1, "--", "bash", "-c", line)
-    assert done == (0, b"SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n", "")
 
 
 # ---- how items end ----
@@ -216,6 +217,7 @@ def test_failures(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     assert {said["host"] for said in log.values()} == {os.uname().nodename}
 
 
+@exhaustive
 def test_a_timeout(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     """Of what would never end."""
     rules = ["--retries", 1, "--timeout", 1, "--log", "log", "-s", 4]
@@ -258,6 +260,7 @@ def test_the_cores_of_an_item(asked: float, given: float, said: str) -> None:
     assert warnings == [said] * bool(said)
 
 
+@exhaustive
 def test_cores(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     """A command that asks for more than any node has gets a whole one, and so does one that asks for all."""
     (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
@@ -269,6 +272,7 @@ def test_cores(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     assert len(list(tmp_path.glob("out-*.tar"))) == 8
 
 
+@exhaustive
 def test_cores_that_an_item_asks_for(tmp_path: Path, cluster: Cluster) -> None:
     """Of nodes with 1, 2 and 2, those that have 2 take one item each."""
     line = "flock -s gate true; : {}"
@@ -310,7 +314,7 @@ def test_ray_is_not_installed(tmp_path: Path, tarjob: TarJob) -> None:
     assert done == (2, b"", "tarjob: Ray is not installed: pip install 'tartools[ray]'\n")
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "ray://[::1]:1"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", *also("[::1]:1", "ray://[::1]:1")])
 def test_nothing_listens(address: str, tarjob: TarJob) -> None:
     """Without IPv6 the reason is another one, but it is said as soon."""
     done = tarjob("--engine", "ray", "--address", address, "-s", 1, "--", "true")
@@ -318,6 +322,7 @@ def test_nothing_listens(address: str, tarjob: TarJob) -> None:
     assert re.fullmatch(rf"tarjob: {re.escape(address)}: cannot connect: (?!.*Ray).*\n", done.stderr)
 
 
+@exhaustive
 def test_the_token(tarjob: TarJob) -> None:
     right, wrong = "right" * 8, "wrong" * 8
     tokens = {"RAY_AUTH_MODE": "token"}

@@ -10,14 +10,15 @@ import pytest
 
 from tests.conftest import ROOT, Run, make_tar
 from tests.run.conftest import Cluster, until, without_ray
+from tests.tiers import exhaustive, in_both
+from tests.train.losing import archive, lose_two
 
 
+@exhaustive
 def test_two_of_four_workers_are_killed(
     tmp_path: Path, cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All results come exactly once, in order and as they are ready."""
-    from tests.train.test_mapping import archive, lose_two  # here: imports torch
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.tar").write_bytes(archive(1, 100))
     (tmp_path / "b.tar").write_bytes(archive(2, 45))
@@ -27,7 +28,7 @@ def test_two_of_four_workers_are_killed(
 
 
 PROGRAM = """
-import os, signal, time
+import os, signal, sys, time
 from tartools.train import stream_map
 
 class Own:
@@ -68,7 +69,7 @@ found = []
 error = failing(own, "in.tar", workers=2)
 say(all(type(one) is Own for one in found), [one.key for one in found])
 say(type(error).__name__, error, error.__notes__[0])
-say(failing(killing, "in.tar", retries=1))
+say(failing(killing, "in.tar", retries=1) if "thorough" in sys.argv else "")
 results = iter(stream_map(endless, ["one.tar", "in.tar"], engine="ray", workers=2))
 say(next(results))
 while not os.path.exists("begun"):
@@ -79,12 +80,14 @@ next(left)
 """
 
 
-def test_classes_of_the_program_errors_and_an_early_end(tmp_path: Path, cluster: Cluster) -> None:
+@in_both
+def test_classes_of_the_program_errors_and_an_early_end(thorough: bool, tmp_path: Path, cluster: Cluster) -> None:
+    """And, if *thorough*, a function that kills all workers."""
     (tmp_path / "in.tar").write_bytes(make_tar([(f"{n:02d}.cls", b"1") for n in range(12)]))
     (tmp_path / "one.tar").write_bytes(make_tar([("one.cls", b"1")]))
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "program.py"],
+        [sys.executable, "program.py", *["thorough"] * thorough],
         cwd=tmp_path,
         env=without_ray() | {"RAY_ADDRESS": cluster.address, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -96,6 +99,6 @@ def test_classes_of_the_program_errors_and_an_early_end(tmp_path: Path, cluster:
     keys = [f"{n:02d}" for n in range(7)]
     said = (tmp_path / "said").read_text().splitlines()
     assert said[:2] == [f"True {keys}", "ValueError no such colour in sample '07' of in.tar"]
-    assert said[2].startswith("in.tar: part 1 of 1: was lost by Ray: WorkerCrashedError")
+    assert said[2].startswith("in.tar: part 1 of 1: was lost by Ray: WorkerCrashedError" * thorough)
     assert said[3:] == ["one"]
     until((tmp_path / "ended").exists)
