@@ -12,58 +12,77 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.archives import END, entry, long, pax
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of
+from tests.tiers import also, by_turns, in_both
 
 SMALL = 16 << 10  # bytes of a piece, here
 Answer = tuple[int, str, bytes, int]  # status, stderr, output, children
 Case = tuple[Sequence[str], bytes]
 
-# Runs each line of stdin, a command and its arguments as JSON, with pieces of so many bytes; one JSON line for each.
+# Forks for each line of stdin, a request as JSON: commands and their arguments, to run in a folder with pieces of so
+# many bytes. Prints one line of JSON for each command, and then one with the status of the fork.
 PROGRAM = """
-import importlib, io, json, os, signal, sys
+import io, json, os, signal, sys
+from tartools.commands.tar2tsv import tar2tsv
+from tartools.commands.tarsort import tarsort
 from tartools.shards import gathering, workers
-workers.PART, workers.MOST_OUTPUT = int(sys.argv[1]), int(sys.argv[2])
-gathering.SMALL = 2 * workers.PART
-what = sys.argv[3]
 fork, forks = os.fork, []
-def forked():
-    if what == "refuse":
-        raise BlockingIOError(11, "too many processes")
-    pid = fork()
-    forks.append(pid)
-    if pid and what == "kill":
-        os.kill(pid, signal.SIGKILL)
-    return pid
-os.fork = forked
-workers.os.sched_getaffinity = lambda _: range(3)
+
+def answer(folder, lines, size, held, what, before):
+    os.chdir(folder)
+    workers.PART, workers.MOST_OUTPUT = size, held
+    gathering.SMALL = 2 * workers.PART
+    def forked():
+        if what == "refuse":
+            raise BlockingIOError(11, "too many processes")
+        pid = fork()
+        forks.append(pid)
+        if pid and what == "kill":
+            os.kill(pid, signal.SIGKILL)
+        return pid
+    os.fork = forked
+    workers.os.sched_getaffinity = lambda _: range(3)
+    exec(before, globals())
+    for name, *arguments in lines:
+        sys.stderr = io.StringIO()
+        status = globals()[name].main(["-o", "out", "--force", *arguments])
+        left = 0
+        for pid in forks:
+            try:
+                os.kill(pid, 0)
+                left += 1
+            except ProcessLookupError:
+                pass
+        out = open("out", "rb").read().hex() if os.path.exists("out") else ""
+        print(json.dumps([status, sys.stderr.getvalue(), out, len(forks), left]), flush=True)
+        forks.clear()
+        if os.path.exists("out"):
+            os.unlink("out")
+
 for line in sys.stdin:
-    sys.stderr = io.StringIO()
-    name, *arguments = json.loads(line)
-    command = getattr(importlib.import_module("tartools.commands." + name), name)
-    status = command.main(["-o", "out", "--force", *arguments])
-    left = 0
-    for pid in forks:
-        try:
-            os.kill(pid, 0)
-            left += 1
-        except ProcessLookupError:
-            pass
-    out = open("out", "rb").read().hex() if os.path.exists("out") else ""
-    print(json.dumps([status, sys.stderr.getvalue(), out, len(forks), left]), flush=True)
-    forks.clear()
-    if os.path.exists("out"):
-        os.unlink("out")
+    if not (pid := fork()):
+        answer(**json.loads(line))
+        sys.exit()
+    print(os.waitpid(pid, 0)[1], flush=True)
 """
 
 
+@pytest.fixture(scope="module")
+def program() -> Iterator[subprocess.Popen[str]]:
+    """Give the process that has imported the commands."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], env=clean_environment(), **pipes) as process:
+        yield process
+
+
 @pytest.fixture
-def answers(tmp_path: Path) -> Callable[..., list[Answer]]:
+def answers(program: subprocess.Popen[str], tmp_path: Path) -> Callable[..., list[Answer]]:
     """Return a function that says what each line, a command and its arguments, does, with pieces of *size* bytes.
 
     What it is to do *before* is Python.
@@ -72,22 +91,17 @@ def answers(tmp_path: Path) -> Callable[..., list[Answer]]:
     def answers(
         lines: Sequence[Sequence[str]], size: int = SMALL, held: int = 1 << 26, what: str = "", before: str = ""
     ) -> list[Answer]:
-        program = PROGRAM.replace("for line in sys.stdin:", f"{before}\nfor line in sys.stdin:")
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(size), str(held), what],
-            input="".join(json.dumps(line) + "\n" for line in lines),
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=clean_environment(),
-            timeout=300,
-            check=True,
-        )
+        assert program.stdin is not None and program.stdout is not None
+        request = {"folder": str(tmp_path), "lines": lines, "size": size, "held": held, "what": what, "before": before}
+        program.stdin.write(json.dumps(request) + "\n")
+        program.stdin.flush()
         found = []
-        for line in done.stdout.splitlines():
-            status, said, out, children, left = json.loads(line)
+        while isinstance(said := json.loads(program.stdout.readline()), list):
+            *answer, left = said
             assert left == 0, "a process is left"
-            found.append((status, said, bytes.fromhex(out), children))
+            status, errors, out, children = answer
+            found.append((status, errors, bytes.fromhex(out), children))
+        assert said == 0
         return found
 
     return answers
@@ -156,23 +170,26 @@ def test_what_needs_an_order_has_one_process(alike: Alike, options: Sequence[str
     assert table.count(b"\n") in (151, 201)
 
 
-def test_an_end_at_every_block(alike: Alike) -> None:
+@in_both
+def test_an_end_at_every_block(thorough: bool, alike: Alike) -> None:
     archive = b"".join(texts(24)) + END
-    found = alike([archive[:size] for size in range(0, len(archive), 512)], "-f", "cls txt", size=4096)
+    ends = range(0, len(archive), 512)
+    chosen = ends if thorough else [*ends[:-2:7], *ends[-2:]]  # 7 has no part in the four blocks of a sample
+    found = alike([archive[:size] for size in chosen], "-f", "cls txt", size=4096)
     assert {status for status, *_ in found[:-1]} == {1}
     assert found[-1][0] == 0 or "end-of-archive" in found[-1][1]
     assert max(children for *_, children in found) > 4
 
 
-def test_damage_in_every_header(alike: Alike) -> None:
-    samples = texts(24)
-    archive = b"".join(samples) + END
-    damaged = [archive[: at + 20] + b"?" + archive[at + 21 :] for at in range(0, len(archive) - 1024, 512)]
+@in_both
+def test_damage_in_every_header(thorough: bool, alike: Alike) -> None:
+    archive = b"".join(texts(24)) + END
+    places = range(0, len(archive) - 1024, 512 if thorough else 7 * 512)
+    damaged = [archive[: at + 20] + b"?" + archive[at + 21 :] for at in places]
     found = alike(damaged, "-f", "cls txt", size=4096)
     assert {status for status, *_ in found} == {0, 1}  # some is in payloads
-    assert (
-        sum("checksum" in said for _, said, *_ in found) == 2 * len(samples) - 1
-    )  # of the first it says that this is no archive
+    headers = len([at for at in places if at % 1024 == 0])
+    assert sum("checksum" in said for _, said, *_ in found) == headers - 1  # of the first: that this is no archive
 
 
 def test_what_is_said_is_said_once(alike: Alike) -> None:
@@ -268,26 +285,28 @@ def test_names_that_are_no_text(alike: Alike) -> None:
     assert status == 1
 
 
-def test_many_shards(answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
-    names = []
+SHARDS = [*(f"{number:03d}.tar" for number in range(20)), "big.tar", *(f"{number:03d}.tar" for number in range(20, 40))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["tar2tsv", "-f", "cls", *SHARDS],
+        ["tarsort", "-u", "last", *SHARDS[:30], "z.tgz", *SHARDS],
+        ["tarsort", "-r", *SHARDS, "no.tar"],
+        *also(["tar2tsv", "-f", "cls __shard__", *SHARDS, "no.tar", *SHARDS], ["tarsort", "-s", "cls", *SHARDS]),
+    ],
+    ids=lambda line: " ".join(line[:3]),
+)
+def test_many_shards(line: list[str], answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
     for number in range(40):
         (tmp_path / f"{number:03d}.tar").write_bytes(make_tar(make_samples(1 + number % 9, 100 * number)))
-        names.append(f"{number:03d}.tar")
     (tmp_path / "big.tar").write_bytes(b"".join(texts(200)) + END)
-    names.insert(20, "big.tar")
     (tmp_path / "no.tar").write_bytes(b"x" * 512)
-    with gzip.open(tmp_path / "z.tgz", "wb") as file:
-        file.write(b"".join(texts(300)) + END)
-    for line in (
-        ["tar2tsv", "-f", "cls", *names],
-        ["tar2tsv", "-f", "cls __shard__", *names, "no.tar", *names],
-        ["tarsort", "-s", "cls", *names],
-        ["tarsort", "-u", "last", *names[:30], "z.tgz", *names],
-        ["tarsort", "-r", *names, "no.tar"],
-    ):
-        [whole], [cut] = answers([line], size=1 << 30), answers([line])
-        assert whole[:3] == cut[:3]
-        assert cut[3] > 20
+    (tmp_path / "z.tgz").write_bytes(gzip.compress(b"".join(texts(300)) + END))
+    [whole], [cut] = answers([line], size=1 << 30), answers([line])
+    assert whole[:3] == cut[:3]
+    assert cut[3] > 20
 
 
 @pytest.mark.parametrize("what", ["kill", "refuse"])
@@ -302,10 +321,11 @@ def test_what_is_made_of_a_piece_is_bounded(alike: Alike) -> None:
     assert 0 < children <= 4  # it did not go on so
 
 
-def test_random_archives(alike: Alike) -> None:
-    dice = random.Random(4)
+def random_archives(seed: int) -> list[bytes]:
+    """Return archives of samples with a few odd things between them."""
+    dice = random.Random(seed)
     archives = []
-    for _ in range(150):
+    for _ in range(25):
         parts: list[bytes] = []
         for sample in texts(dice.randrange(5, 60), 300):
             parts.append(sample)
@@ -325,14 +345,24 @@ def test_random_archives(alike: Alike) -> None:
             elif odd == 6:
                 parts.append(entry(b"plain", b"".join(texts(3))[: dice.randrange(2000)]))
         archives.append(b"".join(parts) + END)
-    for size in (1024, 5000):
-        found = alike(archives, "-f", "cls", "--missing", "-", size=size)
-        assert {status for status, *_ in found} == {0, 1}
-        assert sum(children > 1 for *_, children in found) > 100
-    for options in ([], ["-u", "first"], ["-s", "cls", "--missing", "last"], ["-s", "__size__", "-r"]):
-        found = alike(archives, *options, command="tarsort", size=2000)
-        assert {status for status, *_ in found} == {0, 1}
-        assert sum(children > 1 for *_, children in found) > 100
+    return archives
+
+
+RANDOM = [
+    *((size, "tar2tsv -f cls --missing -") for size in (1024, 5000)),
+    *((2000, line) for line in ("tarsort", "tarsort -u first", "tarsort -s cls --missing last")),
+    (2000, "tarsort -s __size__ -r"),
+]
+
+
+@by_turns("seed")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("size", "line"), RANDOM)
+def test_random_archives(size: int, line: str, seed: int, alike: Alike) -> None:
+    command, *options = line.split()
+    found = alike(random_archives(seed), *options, command=command, size=size)
+    assert {status for status, *_ in found} == {0, 1}
+    assert sum(children > 1 for *_, children in found) > 15
 
 
 ORDERS = [

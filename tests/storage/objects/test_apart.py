@@ -14,7 +14,9 @@ from tartools.storage.objects import budget
 from tests.conftest import BIN, Result, Run, make_samples, make_tar, running
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.test_killed import Recorded, wait_until
+from tests.tiers import by_turns
 
+pytestmark = by_turns("scheme")
 SHARDS = {f"{number:02d}.tar": make_tar(make_samples(4 + number, 100 * number)) for number in range(14)}
 
 

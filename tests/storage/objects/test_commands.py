@@ -13,7 +13,9 @@ from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.conftest import make_site
 from tests.storage.objects.faults import FaultServer
 from tests.storage.objects.sites import MemorySite, Site
+from tests.tiers import by_turns
 
+pytestmark = by_turns("site", "source", "kind")
 SMALL = make_tar(make_samples(5))
 WRITERS = [*(name for name, case in COMMANDS.items() if case.writes_tar), "tar2tsv"]  # and tarsplit
 ODD = [

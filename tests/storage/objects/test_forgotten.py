@@ -21,7 +21,9 @@ from tests.storage.objects import fake_s3
 from tests.storage.objects.conftest import WRITTEN
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.inside import Inside
+from tests.tiers import by_turns
 
+pytestmark = by_turns("scheme")
 PART = 256 << 10
 BULK = bytes(range(256)) * 2400  # bytes: two parts and a bit
 PROGRAM = f"""

@@ -15,7 +15,9 @@ from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import SCHEMES, Fault
 from tests.storage.objects.inside import OBJECT, Inside
 from tests.storage.objects.sites import Site
+from tests.tiers import by_turns
 
+pytestmark = by_turns("site", "scheme")
 FIRST, LAST = make_samples(40), make_samples(30, 40)
 
 

@@ -25,6 +25,7 @@ from tests.conftest import BIN, make_samples, make_tar, members_of, running
 from tests.storage.objects.conftest import WRITTEN
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.wire import Request
+from tests.tiers import by_turns
 
 PATIENCE = 60.0  # seconds, after which something that has to come is taken not to
 SMALL = make_tar([(f"{n}.bin", random.Random(n).randbytes(1 << 20)) for n in range(4)])  # more than a pipe holds
@@ -139,6 +140,7 @@ def copying(server: FaultServer, scheme: str, **options: Any) -> Any:
     return started(server, "tarcat", "--force", "-o", server.url(scheme, "out"), **options)
 
 
+@by_turns("scheme")
 @IN_PARTS
 @pytest.mark.parametrize("number", [*SIGNALS, signal.SIGKILL])
 def test_between_parts(scheme: str, number: signal.Signals, watched: FaultServer) -> None:
@@ -151,6 +153,7 @@ def test_between_parts(scheme: str, number: signal.Signals, watched: FaultServer
     assert watched.pending == (number == signal.SIGKILL)
 
 
+@by_turns("scheme")
 @pytest.mark.parametrize("scheme", WRITTEN)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_before_anything_was_sent(scheme: str, number: signal.Signals, watched: FaultServer) -> None:
@@ -163,6 +166,7 @@ def test_before_anything_was_sent(scheme: str, number: signal.Signals, watched: 
     assert sent(watched, 1) == 0
 
 
+@by_turns("scheme")
 @IN_PARTS
 @pytest.mark.parametrize("seen", [1, 2, 3])
 def test_at_every_request(scheme: str, seen: int, watched: FaultServer) -> None:
@@ -228,6 +232,7 @@ def test_while_the_server_says_nothing() -> None:
             assert (server.objects, server.pending) == ({"out": b"old"}, 0)
 
 
+@by_turns("scheme")
 @pytest.mark.parametrize("scheme", WRITTEN)
 def test_shards_that_were_complete_stay(scheme: str, watched: FaultServer) -> None:
     watched.objects.clear()
@@ -242,6 +247,7 @@ def test_shards_that_were_complete_stay(scheme: str, watched: FaultServer) -> No
     assert [m for name in names for m in members_of(watched.objects[name])] == make_samples(6)
 
 
+@by_turns("data")
 @pytest.mark.parametrize("scheme", WRITTEN)
 @pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])
 def test_somebody_writes_it_meanwhile(scheme: str, data: bytes, watched: FaultServer) -> None:

@@ -9,7 +9,9 @@ import pytest
 from tests.conftest import Run, make_tar
 from tests.storage.objects.faults import SCHEMES
 from tests.storage.objects.inside import Inside
+from tests.tiers import by_turns
 
+pytestmark = by_turns("scheme")
 MEMBERS = [(f"{n:02d}.{field}", b"%d" % (n % 3)) for n in range(10) for field in ("cls", "txt")]
 WHOLE = make_tar(MEMBERS)
 OTHER = make_tar([(name, b"new") if name == "07.cls" else (name, data) for name, data in MEMBERS[4:]])

@@ -8,7 +8,9 @@ import pytest
 
 from tests.conftest import Run, make_tar
 from tests.storage.objects.sites import Site
+from tests.tiers import by_turns
 
+pytestmark = by_turns("listed")
 NAMES = [
     *("d/a-1.tar", "d/a-10.tar", "d/a-2.tar", "d/B-1.tar", "d/é-1.tar", "d/z.tgz", "d/e/x.tar", "d/e/f/x.tar"),
     *("x.tar", "y/x.tar", "d/a+ 1.tar", "d/{b,c}.tar", "d/[s].tar"),

@@ -10,7 +10,9 @@ import pytest
 from tests.conftest import make_tar
 from tests.storage.objects.faults import SCHEMES
 from tests.storage.objects.inside import Inside
+from tests.tiers import by_turns
 
+pytestmark = by_turns("scheme")
 WHOLE = make_tar(
     [m for n in range(40) for m in ((f"{n:02d}.txt", b"%02d" % n * 300), (f"{n:02d}.cls", b"%d" % (n % 7)))]
 )

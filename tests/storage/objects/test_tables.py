@@ -16,7 +16,9 @@ from tartools.storage.objects import ranges
 from tests.conftest import has_end, make_tar, members_of
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, Inside
+from tests.tiers import by_turns
 
+pytestmark = by_turns("scheme")
 COUNT, SIZE = 12, 2560  # samples, and bytes of each
 WHOLE = make_tar([m for n in range(COUNT) for m in ((f"{n:02d}.txt", b"%02d" % n * 300), (f"{n:02d}.cls", b"1"))])
 OTHER = make_tar(

@@ -10,7 +10,9 @@ import pytest
 from tests.conftest import Run, make_tar, members_of
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.sites import Site
+from tests.tiers import by_turns
 
+pytestmark = by_turns("listed", "scheme")
 NAMES = [
     *(f"train-{number:03d}.tar" for number in (*range(8, 12), 13)),
     *("train/a.tgz", "train/b c.tar", "train/.h.tar", "train/x[1].tar", "train/x1.tar", "train/é~.tar"),

@@ -10,6 +10,9 @@ import pytest
 from tests.conftest import make_tar
 from tests.storage.objects.faults import SCHEMES
 from tests.storage.objects.inside import Inside
+from tests.tiers import by_turns
+
+pytestmark = by_turns("scheme")
 
 
 def shard(number: int, size: int) -> bytes:

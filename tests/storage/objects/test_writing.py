@@ -20,6 +20,7 @@ from tests.storage.objects.conftest import WRITTEN
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.inside import Inside
 from tests.storage.objects.sites import Site
+from tests.tiers import by_turns
 
 PART = 256 << 10  # bytes of a part, in this process
 SMALL = make_tar(make_samples(5))
@@ -109,6 +110,7 @@ def refused(done: Result, server: FaultServer, scheme: str, message: str, before
 # ---- what passes ----
 
 
+@by_turns("trouble")
 @each()
 @pytest.mark.parametrize("trouble", TROUBLE)
 def test_what_passes_is_tried_again(step: Step, trouble: str, inside: Inside) -> None:
@@ -118,6 +120,7 @@ def test_what_passes_is_tried_again(step: Step, trouble: str, inside: Inside) ->
     assert (inside.server.objects, inside.server.pending) == ({"out": step.data}, 0)
 
 
+@by_turns("message")
 @each()
 @pytest.mark.parametrize("message", FOR_EVER)
 def test_what_does_not_pass_ends(step: Step, message: str, inside: Inside) -> None:
@@ -137,6 +140,7 @@ def test_trouble_at_every_step(scheme: str, run: Run, faulty: FaultServer) -> No
     assert (faulty.objects, faulty.pending) == ({"out": HUGE}, 0)
 
 
+@by_turns("step")
 @each("put", "part", "complete")
 def test_a_server_that_says_nothing_for_a_while(step: Step, inside: Inside) -> None:
     inside.environ(TARTOOLS_TIMEOUT="1")
@@ -146,6 +150,7 @@ def test_a_server_that_says_nothing_for_a_while(step: Step, inside: Inside) -> N
     assert (inside.server.objects, inside.server.pending) == ({"out": step.data}, 0)
 
 
+@by_turns("data", "what")
 @pytest.mark.parametrize(("data", "what"), [(SMALL, "came"), (HUGE, "was taken")], ids=["small", "huge"])
 @schemes
 def test_a_server_that_says_nothing_ever(data: bytes, what: str, scheme: str, inside: Inside) -> None:
@@ -196,6 +201,7 @@ def test_a_reply_that_is_lost_and_force(step: Step, inside: Inside) -> None:
     assert inside.server.objects == {"out": step.data}
 
 
+@by_turns("size")
 @pytest.mark.parametrize("step", [STEPS[0], STEPS[4], STEPS[5], STEPS[9]], ids=["s3", "s3 in parts", "gs", "http"])
 @pytest.mark.parametrize("size", [1, 20_480, len(BIG), 50_000_000])
 def test_somebody_is_faster_while_a_server_is_busy(step: Step, size: int, inside: Inside) -> None:
@@ -234,6 +240,7 @@ def test_what_may_not_be_read_may_be_written(scheme: str, data: bytes, inside: I
     assert (inside.server.objects, inside.server.pending) == ({"out": data}, 0)
 
 
+@by_turns("code")
 @schemes
 @sizes
 @pytest.mark.parametrize("code", ["AccessDenied", ""])
@@ -341,6 +348,7 @@ def test_a_command_tries_again_and_gives_up(name: str, run: Run, faulty: FaultSe
     assert faulty.objects == {}
 
 
+@by_turns("scheme")
 @commands
 @pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
 def test_what_exists_is_refused_before_anything_is_read(name: str, scheme: str, inside: Inside) -> None:
@@ -361,6 +369,7 @@ def test_what_exists_is_refused_before_anything_is_read(name: str, scheme: str, 
     assert (done.status, done.stderr) == (0, "") and len(objects[out]) > 10
 
 
+@by_turns("scheme")
 @commands
 @schemes
 def test_an_output_that_is_an_input(name: str, scheme: str, inside: Inside) -> None:
@@ -426,6 +435,7 @@ def test_old_shards_on_a_web_server_are_named(inside: Inside) -> None:
     assert done.status == 0 and done.stderr.startswith("tarsplit: shards of an earlier run may be left: ")
 
 
+@by_turns("data")
 @schemes
 @sizes
 def test_nothing_appears_when_what_comes_before_fails(scheme: str, data: bytes, inside: Inside) -> None:
@@ -442,6 +452,7 @@ def test_nothing_appears_when_what_comes_before_fails(scheme: str, data: bytes, 
         assert (inside.server.objects, inside.server.pending) == ({}, 0)
 
 
+@by_turns("scheme")
 @schemes
 def test_what_was_skipped_is_reported_and_the_rest_is_complete(scheme: str, inside: Inside) -> None:
     """An omission is no failure: the output appears, and the status is 1."""
