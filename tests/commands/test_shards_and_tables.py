@@ -125,6 +125,7 @@ STREAMS = {
     "gzip": ["a.tgz", "b.tgz"],
     "a shard on stdin": ["-"],
     "a table on stdin": ["-"],
+    "a table from a pipe": ["pipe:cat ab.parquet"],
 }
 
 
@@ -233,9 +234,9 @@ def test_from_streams(line: str, source: str, data_set: Path, inside: Inside, tm
     link(data_set, tmp_path)
     inputs, content = STREAMS[source], b""
     if inputs == ["-"] or line.startswith(PAIRS):
-        suffix = {"gzip": "tgz", "a table on stdin": "parquet"}.get(source, "tar")
+        suffix = "tgz" if source == "gzip" else "parquet" if "table" in source else "tar"
         inputs, content = ["-"], (data_set / f"ab.{suffix}").read_bytes()
-    expected = found(inside, line, ["ab.tar"] if inputs == ["-"] else ["a.tar", "b.tar"])
+    expected = found(inside, line, ["ab.tar"] if len(inputs) == 1 else ["a.tar", "b.tar"])
     assert expected.status == ends(line)
     assert found(inside, line, inputs, stdin=content) == expected
 

@@ -1,13 +1,11 @@
-"""tarfilter, through the installed command: what is chosen, and that nothing is lost, from shards and from tables."""
+"""tarfilter: what is chosen, errors, and what columns of tables say. Nothing is lost: `test_shards_and_tables`."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
-import random
 import re
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +16,8 @@ from PIL import Image
 from tartools.samples import shares
 from tests.commands.conftest import Inside
 from tests.conftest import Run, make_samples, make_tar, members_of
-from tests.tables.test_tables import anything, good
+from tests.tables.test_tables import good
+from tests.tiers import by_turns
 
 Members = list[tuple[str, bytes]]
 
@@ -51,103 +50,6 @@ def keys_in(content: bytes) -> list[str]:
 def numbers_in(content: bytes) -> list[int]:
     """Return the numbers of the samples in an archive of `some`."""
     return [int(key[-4:]) for key in keys_in(content)]
-
-
-LINES = [
-    ["--hash", "0:0.3"],
-    ["--hash", "1/3:2/3"],
-    ["--hash", ":0.5"],
-    ["--sample", "0.2", "--seed", "3"],
-    ["--sample", "0"],
-    ["--sample", "1"],
-    ["--keys", "keys.txt"],
-    ["--keys", "keys.txt", "--invert"],
-    ["--fields-present", "txt"],
-    ["--fields-present", "png;txt cls"],
-    ["--fields-present", "TXT", "--invert"],
-    ["-S", "int(cls) == 3"],
-    ["-S", "cls == '3' or field('json:w') > 9"],
-    ["-S", "has('txt') and not has('png')"],
-    ["-S", "has('json:w') and has('cls')"],
-    ["-S", "size('json') > 8"],
-    ["-S", "size('txt') > 3", "--missing", "false"],
-    ["-S", "txt > 'ww'", "--missing", "false"],
-    ["-S", "width('png') > 4 and height('png') == 5", "--missing", "false"],
-    ["-S", "match('0[1-3]$', key)"],
-    ["-S", "__key__.startswith('x/x')"],
-    ["-S", "__index__ % 3 == 1"],
-    ["-S", "__size__ > 2048"],
-    ["-S", "match('a.tar', __shard__)"],
-    ["-S", "int(field('cls;txt')) > 5"],
-    ["-S", "len(field('js' + 'on')) > 8"],
-    ["-S", "int(cls) > 2", "--hash", "0:0.7", "--fields-present", "txt", "--sample", "0.8"],
-    ["-S", "int(cls) > 2", "--hash", "0:0.7", "--fields-present", "txt", "--invert"],
-    ["-S", "cls == '3'", "--verbatim", "--invert"],
-    ["-S", "txt == ''", "--missing", "false", "--invert"],
-]
-INPUTS = {
-    "shards": ["a.tar", "b.tar"],
-    "plain tables": ["a.parquet", "b.parquet"],
-    "tables with columns": ["ac.parquet", "bc.parquet"],
-    "both": ["a.tar", "bc.parquet"],
-    "both, the other way": ["ac.parquet", "b.tar"],
-}
-
-
-@pytest.fixture(scope="module")
-def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with two shards, tables of these, and a list of keys."""
-    folder = tmp_path_factory.mktemp("data")
-    for name, members in (("a", some(70)), ("b", some(90, 70))):
-        (folder / f"{name}.tar").write_bytes(make_tar(members))
-        for line in (["-o", f"{name}.parquet"], ["-f", "cls txt json:w", "--pictures", "-o", f"{name}c.parquet"]):
-            subprocess.run(["tarindex", f"{name}.tar", *line], cwd=folder, check=True)
-    (folder / "keys.txt").write_text("0000\nx/0001\r\n\nx/x/0002\nx/0100\n")
-    return folder
-
-
-@pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_the_same_from_shards_and_tables_and_nothing_is_lost(
-    line: list[str], data_set: Path, inside: Inside, tmp_path: Path
-) -> None:
-    for file in data_set.iterdir():
-        (tmp_path / file.name).symlink_to(file)
-    whole = members_of(inside("tarcat", "a.tar", "b.tar").stdout)
-    expected: tuple[bytes, bytes] | None = None
-    forms = [("tar", "tar"), ("parquet", "parquet"), ("tar", "tar"), ("parquet", "tar"), ("tar", "parquet")]
-    for inputs, (form, other) in (*zip(INPUTS, forms, strict=True), ("shards", ("parquet", "tar"))):
-        out, rest = f"o.{form}", f"r.{other}"
-        done = inside("tarfilter", "-v", *line, *INPUTS[inputs], "-o", out, "--rest", rest, "--force")
-        assert done.status == 0, done
-        assert re.fullmatch(r"tarfilter: 160 samples in, 160 out, .*\n", done.stderr), done
-        found = tuple(inside("tarcat", name).stdout for name in (out, rest))
-        expected = expected or (found[0], found[1])
-        assert found == expected, inputs
-        assert inside("tarfilter", *line, *INPUTS[inputs]).stdout == expected[0]
-    assert expected is not None
-    assert sorted(members_of(expected[0]) + members_of(expected[1])) == sorted(whole)
-    for part in expected:
-        mine = members_of(part)
-        assert [each for each in whole if each in mine] == mine
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("form", ["tar", "parquet"])
-def test_random_archives(seed: int, form: str, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(anything(seed))
-    good(run, "tarindex", "a.tar", "-o", "a.parquet")
-    whole = members_of((tmp_path / "a.tar").read_bytes())
-    line = random.Random(seed).choice([["--hash", "0:0.5"], ["--fields-present", "jpg"], ["-S", "has('cls')"]])
-    for source in ("a.tar", "a.parquet"):
-        good(run, "tarfilter", *line, source, "-o", f"o.{form}", "--rest", f"r.{form}", "--force")
-        out, rest = (members_of(good(run, "tarcat", f"{name}.{form}")) for name in "or")
-        assert sorted(out + rest) == sorted(whole)
-        assert out and rest
-        assert [each for each in whole if each in out] == out
-        done = run("tarfilter", "-v", *line, source, "-o", f"l.{form}")
-        keys = len(keys_in(good(run, "tarcat", f"l.{form}")))
-        assert re.match(rf"tarfilter: 60 samples in, {keys} out, {60 - keys} left out, ", done.stderr)
-        (tmp_path / f"l.{form}").unlink()
 
 
 KEYS = [f"{number:06d}" for number in range(40)] + ["train/n01440764/ü", "a"]
@@ -280,19 +182,17 @@ def test_whole_headers_pass_unchanged(run: Run) -> None:
 
 @pytest.mark.parametrize("line", [["--hash", "0:0.5"], ["-S", "int(cls) > 4"]], ids=str)
 @pytest.mark.parametrize("forms", [("tar", "tar"), ("parquet", "tar"), ("tar", "parquet")], ids="-".join)
-def test_damage_leaves_neither_output(line: list[str], forms: tuple[str, str], run: Run, tmp_path: Path) -> None:
+@by_turns("forms")
+def test_damage_leaves_neither_output(line: list[str], forms: tuple[str, str], inside: Inside, tmp_path: Path) -> None:
     whole = make_tar(make_samples(8))
     end = len(whole.rstrip(b"\0"))
-    for cut in (*range(1, end, 997), end + 500):
-        (tmp_path / "a.tar").write_bytes(whole[:cut])
-        done = run("tarfilter", *line, "a.tar", "-o", f"o.{forms[0]}", "--rest", f"r.{forms[1]}")
-        assert (done.status, done.stderr.count("\n")) == (1, 1), cut
-        assert os.listdir(tmp_path) == ["a.tar"], cut
-    for flip in (0, 100, 150, 512 + 512, 512 + 512 + 148):
-        (tmp_path / "a.tar").write_bytes(whole[:flip] + bytes([whole[flip] ^ 1]) + whole[flip + 1 :])
-        done = run("tarfilter", *line, "a.tar", "-o", f"o.{forms[0]}", "--rest", f"r.{forms[1]}")
-        assert (done.status, done.stderr.count("\n")) == (1, 1), flip
-        assert os.listdir(tmp_path) == ["a.tar"], flip
+    damaged = [whole[:cut] for cut in (*range(1, end, 997), end + 500)]
+    damaged += [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (0, 100, 150, 1024, 1024 + 148)]
+    for content in damaged:
+        (tmp_path / "a.tar").write_bytes(content)
+        done = inside("tarfilter", *line, "a.tar", "-o", f"o.{forms[0]}", "--rest", f"r.{forms[1]}")
+        assert (done.status, done.stderr.count("\n")) == (1, 1), done
+        assert os.listdir(tmp_path) == ["a.tar"], done
 
 
 def test_a_full_disk_for_one_output_leaves_neither(run: Run, tmp_path: Path) -> None:
