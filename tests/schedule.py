@@ -1,4 +1,4 @@
-"""How the tests are distributed among workers: torch's to one worker, the Ray cluster's to one, the rest one at a time.
+"""How the tests are distributed among workers: torch's to one, the Ray cluster's and Chromium's too, the rest singly.
 
 One at a time, because a test takes 1 ms or 20 s: a worker that got a hundred in advance would be the last to end. All
 tests of the cluster to one, because they take its cores, and its nodes away. All of torch's to one, the only one that
@@ -22,6 +22,7 @@ TORCH = (  # folders and modules of what imports torch
     *("tests/train", "tartools/train"),
     *("tests/commands/test_foreign.py", "tests/commands/test_tfrecord.py"),
 )
+BROWSER = ("tests/show/test_page.py", "tests/show/test_bench.py")  # modules of what needs Chromium
 
 
 def left_to_others(path: str, arguments: Sequence[str]) -> bool:
@@ -49,9 +50,11 @@ class Schedule(LoadScopeScheduling):  # type: ignore[misc]
     """Distributes scopes, each to a worker that has collected it."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """Return the scope of a test: its own name, unless it is torch's or the cluster's."""
+        """Return the scope of a test: its own name, unless it is torch's, the browser's or the cluster's."""
         if nodeid.startswith(TORCH):
             return "torch"
+        if nodeid.startswith(BROWSER):
+            return "browser"
         return "cluster" if nodeid.partition("::")[0].endswith(CLUSTER) else nodeid
 
     def schedule(self) -> None:

@@ -22,6 +22,7 @@ from tests.bench.measure import Bench, Measured, Round, installed
 from tests.bench.works import Goal, Line, Work
 from tests.conftest import BIN, ROOT, Result, clean_environment, running
 from tests.storage.objects import servers
+from tests.tiers import also, exhaustive
 
 SCALE = 0.001
 
@@ -77,12 +78,13 @@ def works_of(result: Result) -> dict[str, Any]:
     return {each["work"]: each for each in json.loads(result.stdout)["works"]}
 
 
-def test_all_figures_of_a_work_are_told(bench: Benchmarks, texts: Path) -> None:
-    done = bench("--json", "tsv-B", "read-B")
+@pytest.mark.parametrize("names", [["tsv-B"], *also(["tsv-B", "read-B"])], ids=" ".join)
+def test_all_figures_of_a_work_are_told(names: list[str], bench: Benchmarks, texts: Path) -> None:
+    done = bench("--json", *names)
     assert done.status == 0, done.stderr
     works = works_of(done)
     assert [line["name"] for line in works["tsv-B"]["lines"]] == ["tar2tsv", "tar tf"]
-    for line in works["tsv-B"]["lines"] + works["read-B"]["lines"]:
+    for line in (line for name in names for line in works[name]["lines"]):
         (turn,) = line["rounds"]
         assert min(turn["wall"], turn["cpu"], turn["memory"]) > 0
         assert (turn["size"] > 0) == (">" in line["line"])
@@ -194,6 +196,7 @@ def test_what_works_ask_for_is_there() -> None:
         assert work.sets or alone, work.name
 
 
+@exhaustive
 @pytest.mark.skipif(servers.NGINX is None, reason="needs nginx")
 def test_a_server_is_there_for_each_line(bench: Benchmarks) -> None:
     done = bench("--json", "s3-A", "job-true")
@@ -203,6 +206,7 @@ def test_a_server_is_there_for_each_line(bench: Benchmarks) -> None:
         assert all(len(line["rounds"]) == 1 for line in work["lines"])
 
 
+@exhaustive
 def test_training_is_measured_beside_what_is_installed(bench: Benchmarks) -> None:
     done = bench("--json", "-s", "0.01", "order-B", "stream-B-2", "objects-shard")
     assert done.status == 0, done.stderr
@@ -225,6 +229,7 @@ def test_training_is_measured_beside_what_is_installed(bench: Benchmarks) -> Non
         assert all((work["ratios"][goal["beside"]] is None) == (goal["beside"] in absent) for goal in work["goals"])
 
 
+@exhaustive
 def test_damage_is_no_figure_of_training(bench: Benchmarks, tmp_path: Path) -> None:
     make(tmp_path / "data", SCALE, "B16")
     shard = home(tmp_path / "data", SCALE) / SETS["B16"].path / "11.tar"
@@ -234,6 +239,7 @@ def test_damage_is_no_figure_of_training(bench: Benchmarks, tmp_path: Path) -> N
     assert f"stream-B-0: train.WebDataset: TruncatedError: {shard}: at byte " in done.stderr
 
 
+@exhaustive
 def test_readers_of_training_come_to_each_sample_once(tmp_path: Path) -> None:
     program = """if True:
         import sys

@@ -18,6 +18,7 @@ from tartools.errors import shown
 from tartools.tar.compression import CODECS
 from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_tar, members_of
 from tests.tar.test_compression import compress
+from tests.tiers import by_turns
 
 SAMPLES = 600  # of 17 KiB: 10 MiB, of which a child reads the last six
 NAMES = [f"big{codec.suffixes[0]}" for codec in CODECS]
@@ -160,6 +161,7 @@ def ends(pid: int) -> bool:
 linux = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="children are found in /proc")
 
 
+@by_turns("source")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("source", ["file", "stdin", "command"])
 def test_the_bytes_are_the_same(counted: Counted, big: Path, name: str, source: str) -> None:
@@ -216,30 +218,35 @@ def test_the_python_functions_never_fork(big: Path) -> None:
         assert (done.stdout, done.stderr) == (b"%d\n" % SAMPLES, b"")
 
 
+@by_turns("source", "cut")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("source", ["file", "command"])
-def test_a_cut_is_the_same_failure(counted: Counted, big: Path, name: str, source: str) -> None:
+@pytest.mark.parametrize("cut", [1 / 3, 100, 1])
+def test_a_cut_is_the_same_failure(counted: Counted, big: Path, name: str, source: str, cut: float) -> None:
+    """Of a third, or of so many bytes."""
     whole = (big / name).read_bytes()
-    for cut in (len(whole) * 2 // 3, len(whole) - 100, len(whole) - 1):
-        (big / "cut").write_bytes(whole[:cut])
-        url = "cut" if source == "file" else "pipe:cat cut"
-        here, there = counted("refuse", "tarcat", url), counted("count", "tarcat", url)
-        assert there.stderr == here.stderr.replace("\n0\n", "\n1\n") and shown(url) in here.stderr
-        assert there.status == here.status == 1
-        assert there.stdout == here.stdout and not has_end(there.stdout)
+    (big / "cut").write_bytes(whole[: -int(cut if cut >= 1 else cut * len(whole))])
+    url = "cut" if source == "file" else "pipe:cat cut"
+    check_same_failure(counted, url, shown(url))
 
 
+@by_turns("place")
 @pytest.mark.parametrize("name", NAMES)
-def test_damage_is_the_same_failure(counted: Counted, big: Path, name: str) -> None:
-    whole = (big / name).read_bytes()
-    for at in (len(whole) * 2 // 3, len(whole) * 3 // 4, len(whole) - 3):
-        damaged = bytearray(whole)
-        damaged[at : at + 2] = bytes(byte ^ 0x55 for byte in whole[at : at + 2])
-        (big / "damaged").write_bytes(damaged)
-        here, there = counted("refuse", "tarcat", "damaged"), counted("count", "tarcat", "damaged")
-        assert there.stderr == here.stderr.replace("\n0\n", "\n1\n") and "at byte" in here.stderr
-        assert there.status == here.status == 1
-        assert there.stdout == here.stdout and not has_end(there.stdout)
+@pytest.mark.parametrize("place", [2 / 3, 3 / 4, 1])
+def test_damage_is_the_same_failure(counted: Counted, big: Path, name: str, place: float) -> None:
+    damaged = bytearray((big / name).read_bytes())
+    at = min(int(len(damaged) * place), len(damaged) - 3)
+    damaged[at : at + 2] = bytes(byte ^ 0x55 for byte in damaged[at : at + 2])
+    (big / "damaged").write_bytes(damaged)
+    check_same_failure(counted, "damaged", "at byte")
+
+
+def check_same_failure(counted: Counted, url: str, said: str) -> None:
+    """Check that tarcat of *url* fails with and without a child in the same way."""
+    here, there = counted("refuse", "tarcat", url), counted("count", "tarcat", url)
+    assert there.stderr == here.stderr.replace("\n0\n", "\n1\n") and said in here.stderr
+    assert there.status == here.status == 1
+    assert there.stdout == here.stdout and not has_end(there.stdout)
 
 
 @pytest.mark.parametrize("tail", ["", "; head -c 5 big.tar", "; head -c 50 big.tar"], ids=["end", "scrap", "garbage"])
@@ -287,6 +294,7 @@ for url in sys.argv[1:]:
 
 
 @linux
+@by_turns("to")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("to", ["us", "all"])
 def test_signals(tarcat: Callable[..., subprocess.Popen[bytes]], number: int, to: str) -> None:

@@ -16,6 +16,7 @@ import tartools
 from tartools.errors import shown
 from tests.archives import END, entry
 from tests.conftest import BIN, Run, clean_environment, make_tar, members_of
+from tests.tiers import by_turns
 
 TORN = [("1.jpg", b"a"), ("2.jpg", b"b"), ("1.cls", b"5"), ("2.cls", b"6")]
 WHAT = (
@@ -130,6 +131,7 @@ sys.exit(status)
 """
 
 
+@by_turns("apart")
 @pytest.mark.parametrize("apart", [30, 1_500])
 @pytest.mark.parametrize("command", [["tar2tsv"], ["tarstat"], ["tarsort", "-s", "__size__"]], ids=" ".join)
 def test_processes_that_read_pieces_say_the_same(tmp_path: Path, command: list[str], apart: int) -> None:

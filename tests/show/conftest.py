@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, sync_playwright
 CHROMIUM = shutil.which("chromium")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """Give a browser that runs as long as the module."""
+    """Give a browser for all tests of this folder: one worker runs those that use it (`tests.schedule`)."""
     if CHROMIUM is None:
         pytest.skip("there is no chromium (apt-get install chromium)")
     with sync_playwright() as playwright:

@@ -15,6 +15,7 @@ from tartools.show.benchadvice import PARTS, advise
 from tartools.show.benchreport import plain_lines, tables
 from tartools.show.html.bench import page
 from tartools.show.terminal import Screen
+from tests.tiers import by_turns
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -150,6 +151,7 @@ def test_the_report() -> None:
     assert max(map(len, narrow.splitlines())) <= 60
 
 
+@by_turns("scheme")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page(width: int, scheme: str, chromium: Browser, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tartools.show.terminal import Screen
 from tests.conftest import Run, clean_environment, make_samples, make_tar
 from tests.show.screen import Screen as Drawn
 from tests.show.test_pictures import bomb
+from tests.tiers import also, by_turns
 
 OURS = ("KITTY_WINDOW_ID", "TERM_PROGRAM", "TMUX", "STY", "LC_TERMINAL", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR")
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -277,7 +278,7 @@ def test_it_stops_and_goes_on(folder: Path) -> None:
         assert LEAVE in terminal.read("ended 0") and terminal.echoes()
 
 
-@pytest.mark.parametrize("option", ["", "--progress"])
+@pytest.mark.parametrize("option", ["--progress", *also("")])
 def test_it_is_still_as_long_as_nobody_does_anything(option: str, folder: Path) -> None:
     with at(f"tarshow -i --pictures none {option} words.tar", folder) as terminal:
         terminal.read("? help")
@@ -298,6 +299,7 @@ def test_it_fills_a_terminal_whose_size_changes(folder: Path) -> None:
         assert b"\x1b[12;1H\x1b[7m 1 of 12  k0" in page
 
 
+@by_turns("term")
 @pytest.mark.parametrize("term", ["xterm-kitty", "foot", "xterm-256color"])
 @pytest.mark.parametrize("size", [(80, 24), (30, 8), (200, 50)])
 def test_a_page_fits(term: str, size: tuple[int, int], folder: Path) -> None:
@@ -443,6 +445,7 @@ def test_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "> k2 " in keyboard.pages[1] and "> k39\n" in keyboard.pages[2] and "> k36 " in keyboard.pages[3]
 
 
+@by_turns("protocol")
 @pytest.mark.parametrize("size", [(80, 24), (50, 24), (20, 8), (200, 50)])
 @pytest.mark.parametrize("protocol", ["none", "blocks"])
 def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:

@@ -18,6 +18,7 @@ from tartools.storage.streams import InputFile
 from tartools.tar.cut import find_cut
 from tests.archives import entry
 from tests.conftest import BIN, Result, Run, has_end, make_tar, members_of, running
+from tests.tiers import also
 
 SAMPLES = 160
 PAYLOAD = 100_000  # bytes, of which a pipe and our buffers hold a few dozen
@@ -123,7 +124,7 @@ def test_what_leaves_the_content_as_it_is(line: str, change: Callable[[Path], ob
 OVERWRITE = "dd if=other.tar of=in.tar conv=notrunc status=none"
 
 
-@pytest.mark.parametrize("more", ["", "--count 100", "-S"])
+@pytest.mark.parametrize("more", ["", *also("--count 100", "-S")])
 def test_a_shard_that_a_command_overwrites(more: str, run: Run, tmp_path: Path) -> None:
     """By tarproc: nothing appears."""
     command = f'[ "$TAR_INDEX" != 3 ] || (cd {tmp_path} && {OVERWRITE}); mkdir -p s; cp sample.cls s/s.cls'

@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import BIN, Run, make_samples, make_tar, running
 from tests.run.conftest import PATIENCE, until
 from tests.run.test_ended import MARK, alive
+from tests.tiers import by_turns
 
 pytestmark = pytest.mark.skipif(
     not (Path("/proc/self/stat").exists() and shutil.which("timeout") and shutil.which("setsid")),
@@ -32,6 +33,7 @@ LINES: dict[str, Callable[[str], list[str]]] = {
 }
 
 
+@by_turns("last")
 @pytest.mark.parametrize("way", [*WAYS, "setsid sh -c", "(setsid sh -c"])
 @pytest.mark.parametrize("last", ["cat > part && mv part whole", "cat > part; mv part whole"])
 def test_what_reads_a_failed_output_never_sees_its_end(way: str, last: str, run: Run, tmp_path: Path) -> None:
@@ -44,6 +46,7 @@ def test_what_reads_a_failed_output_never_sees_its_end(way: str, last: str, run:
     assert not (tmp_path / "whole").exists()
 
 
+@by_turns("number", "way")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("line", LINES)

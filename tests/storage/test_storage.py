@@ -20,6 +20,7 @@ from tartools.storage.pipe import fill
 from tartools.storage.schemes import SCHEMES, loaded
 from tartools.storage.url import Url
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of, open_descriptors
+from tests.tiers import also
 
 TAR = make_tar(make_samples(3))
 HOSTILE = "a b'\"; touch pwned; \\' $(touch pwned) `touch pwned` #"
@@ -556,7 +557,7 @@ def test_inputs_are_all_looked_at_before_anything_is_written(run: Run) -> None:
     assert sorted(os.listdir()) == ["a.tar", "d"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *also(signal.SIGINT, signal.SIGHUP)])
 def test_signals_clean_up_and_are_seen(number: signal.Signals, run: Run) -> None:
     """The input signals the command itself once the output is open, so nothing depends on time."""
     mark = f"6{os.getpid()}.{number.value}"

@@ -19,6 +19,7 @@ from tests.commands.test_damage import WHOLE
 from tests.conftest import Run, has_end
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, RANGE, Copied, Inside
+from tests.tiers import by_turns
 
 STARTS = range(0, len(WHOLE), RANGE)
 each = pytest.mark.parametrize("scheme", SCHEMES)
@@ -49,6 +50,7 @@ def test_a_server_that_is_busy(scheme: str, inside: Inside) -> None:
             assert inside.starts().count(start) == 3
 
 
+@by_turns("scheme", "start", "status")
 @pytest.mark.parametrize(
     ("scheme", "start", "status"), [(s, n * 1000, 429 + n % 2 * 74) for n, s in enumerate(SCHEMES)]
 )
@@ -81,6 +83,7 @@ def test_a_connection_that_is_reset_instead_of_an_answer(scheme: str, inside: In
         assert inside.starts().count(start) == 3
 
 
+@by_turns("ahead")
 @pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
 @each
 def test_a_server_that_says_nothing(scheme: str, ahead: bool, inside: Inside) -> None:
@@ -97,6 +100,7 @@ def test_a_server_that_says_nothing(scheme: str, ahead: bool, inside: Inside) ->
     refused(inside.copy(scheme), url, r"at byte 4000: no byte came for 0.2 seconds \(2 tries\)")
 
 
+@by_turns("scheme", "fault")
 @pytest.mark.parametrize(
     ("scheme", "fault"), [("http", Fault(stall=True, cut=700, times=None)), ("s3", Fault(silent=True, times=None))]
 )

@@ -14,7 +14,7 @@ from tartools.storage.objects import budget
 from tests.conftest import BIN, Result, Run, make_samples, make_tar, running
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.test_killed import Recorded, wait_until
-from tests.tiers import by_turns
+from tests.tiers import also, by_turns
 
 pytestmark = by_turns("scheme")
 SHARDS = {f"{number:02d}.tar": make_tar(make_samples(4 + number, 100 * number)) for number in range(14)}
@@ -40,7 +40,7 @@ def check_same(one: Result, several: Result) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("workers", [2, 3, 16, 40])
+@pytest.mark.parametrize("workers", [3, 40, *also(2, 16)])
 def test_all_workers_find_what_one_does(scheme: str, workers: int, server: FaultServer, run: Run) -> None:
     one = stat(run, server, scheme, 1)
     assert one.status == 0 and '"samples": 147,' in one.stdout.decode()

@@ -13,7 +13,7 @@ from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.conftest import make_site
 from tests.storage.objects.faults import FaultServer
 from tests.storage.objects.sites import MemorySite, Site
-from tests.tiers import by_turns
+from tests.tiers import by_turns, exhaustive
 
 pytestmark = by_turns("site", "source", "kind")
 SMALL = make_tar(make_samples(5))
@@ -123,6 +123,7 @@ def test_an_object_without_bytes(site: Site, run: Run, tmp_path: Path) -> None:
     assert there == here._replace(stderr=here.stderr.replace(" empty:", f" {site.url('empty')}:"))
 
 
+@exhaustive
 @pytest.mark.parametrize("kind", ["s3", "gs", "http", "ais"])
 def test_300_megabytes(
     kind: str, request: pytest.FixtureRequest, faulty: FaultServer, run: Run, tmp_path: Path
@@ -150,34 +151,11 @@ def test_names_that_need_care(site: Site, run: Run) -> None:
     assert run("tarcat", "-o", site.url(ODD[-1]), stdin=SMALL, env=site.env).status == 1
 
 
-def test_what_exists_is_refused_before_anything_is_read(site: Site, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "in.tar").write_bytes(SMALL)
-    site.put("out.tar", b"old")
-    reading = "pipe:touch was-read; cat in.tar"
-    done = run("tarcat", reading, "-o", site.url("out.tar"), env=site.env)
-    message = f"tarcat: {site.url('out.tar')}: already exists; --force replaces it\n"
-    assert done == (1, b"", message)
-    assert not (tmp_path / "was-read").exists()
-    assert site.get("out.tar") == b"old"
-    assert run("tarcat", reading, "--force", "-o", site.url("out.tar"), env=site.env) == (0, b"", "")
-    assert site.get("out.tar") == SMALL
-    site.put("out.tar", b"old")
-    assert run("tarcat", reading, "-o", site.url("out.tar"), env=site.env | {"TARTOOLS_FORCE": "1"}).status == 0
-    assert site.get("out.tar") == SMALL
-
-
 def test_force_replaces_by_parts_too(site: Site, run: Run) -> None:
     site.put("out.tar", b"old")
     assert run("tarcat", "--force", "-o", site.url("out.tar"), stdin=BIG, env=site.env) == (0, b"", "")
     assert site.get("out.tar") == BIG
     assert site.pending() == 0
-
-
-def test_an_output_that_is_an_input_is_refused(site: Site, run: Run) -> None:
-    site.put("a.tar", SMALL)
-    done = run("tarcat", "--force", site.url("a.tar"), "-o", site.url("a.tar"), env=site.env)
-    assert done == (1, b"", f"tarcat: {site.url('a.tar')}: this output is also an input\n")
-    assert site.get("a.tar") == SMALL
 
 
 def test_nothing_appears_when_the_input_fails(site: Site, run: Run, tmp_path: Path) -> None:
@@ -236,12 +214,6 @@ def test_a_plan_with_cells_that_are_remote(source: Site, run: Run) -> None:
     assert (done.status, done.stderr) == (0, "")
     assert done == again
     assert run("tarfirst", "-f", "jpg", stdin=done.stdout).stdout == b"picture"
-
-
-def test_a_server_that_takes_nothing(plain: Site, run: Run) -> None:
-    done = run("tarcat", "-o", plain.url("out.tar"), stdin=SMALL, env=plain.env)
-    assert done.status == 1 and re.fullmatch(rf"tarcat: {re.escape(plain.url('out.tar'))}: [^\n]+\n", done.stderr)
-    assert plain.names() == []
 
 
 def test_a_url_on_stdin_lists_and_in_messages(source: Site, run: Run) -> None:

@@ -21,6 +21,7 @@ from tests.storage.objects import servers
 from tests.storage.objects.memory import Bucket
 from tests.storage.objects.servers import Proxy
 from tests.storage.objects.sites import GsSite, MemorySite, S3Site, Site, environment
+from tests.tiers import exhaustive
 
 SECTION = (ROOT / "README.md").read_text().partition("## Remote pipelines")[2].partition("\n## ")[0]
 (BLOCK,) = re.findall(r"^```bash\n(.*?)\n```$", SECTION, re.MULTILINE | re.DOTALL)
@@ -144,6 +145,7 @@ def test_the_large_shuffle_runs_as_printed(duckdb_command: dict[str, str], shell
         assert again.stderr.startswith("tarjob: 1 item: 0 done, 1 there before, 0 failed, ")
 
 
+@exhaustive
 def test_the_large_shuffle_of_the_manual_runs_as_printed(
     duckdb_command: dict[str, str], shell: Run, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from tartools.errors import StorageError
 from tests.conftest import Run, has_end, make_tar
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, RANGE, Copied, Inside
+from tests.tiers import by_turns
 
 OLD = make_tar([(f"{n}.old", b"%d" % n * (n * 131)) for n in range(7)])
 NEW = {
@@ -56,6 +57,7 @@ def test_the_versions_are_what_they_should_be() -> None:
     assert NEW["as long"][:512] == OLD[:512]  # as are all headers
 
 
+@by_turns("ignored")
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "ignoring conditions"])
 @pytest.mark.parametrize("new", NEW.values(), ids=NEW)
 def test_replaced_between_two_ranges(new: bytes, ignored: bool, inside: Inside) -> None:
@@ -218,6 +220,7 @@ def test_a_version_that_comes_and_goes(scheme: str, inside: Inside) -> None:
 # ---- as processes, by ranges of 8 MiB ----
 
 
+@by_turns("scheme")
 @each
 def test_a_large_object_is_replaced(scheme: str, faulty: FaultServer, run: Run, tmp_path: Path) -> None:
     old, new = (make_tar([(f"{n:02d}.bin", random.Random(n).randbytes(1 << 20)) for n in range(18)]) for _ in range(2))

@@ -16,6 +16,7 @@ from tests.commands.test_damage import WHOLE
 from tests.conftest import Run
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, Inside
+from tests.tiers import by_turns
 
 SECRET = "SECRETSECRET"
 SIGNED = f"?X-Amz-Credential={SECRET}%2F20260101&response-content-type=a/b+c&X-Amz-Signature={SECRET}"
@@ -70,24 +71,25 @@ def check(status: int, stderr: str, url: str, name: str = "tarcat") -> None:
     assert stderr.splitlines()[-1].startswith(f"{name}: {url.replace(SIGNED, '?…')}: "), stderr
 
 
+@by_turns("kind")
+@pytest.mark.parametrize("kind", ["signed", "redirected", "s3", "ais"])
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_whatever_goes_wrong(fault: dict[str, Any], inside: Inside) -> None:
+def test_whatever_goes_wrong(fault: dict[str, Any], kind: str, inside: Inside) -> None:
     """In the first range, and in a later one; with signed URLs, and those that redirect to signed ones."""
     server = inside.server
-    plain = server.url("http", OBJECT)
-    for url in (plain + SIGNED, plain, server.url("s3", OBJECT), server.url("ais", OBJECT)):
-        name = "other" if url == plain else OBJECT
-        redirect = Fault(OBJECT, status=302, headers={"Location": f"other{SIGNED}"}, times=None)
-        for skip in (0, 2):
-            failing = Fault(name, method="GET", skip=skip, times=None, **fault)
-            server.faults = [failing, redirect] if url == plain else [failing]
-            done = inside.run("tarcat", "-v", "--progress", url)
-            assert failing.played
-            if done.status:
-                check(done.status, done.stderr, url)
-            assert SECRET not in done.stderr
-            if "cut" not in fault and "body" not in fault and skip:
-                assert done.status == 1
+    url = server.url(kind if kind in ("s3", "ais") else "http", OBJECT) + (SIGNED if kind == "signed" else "")
+    name = "other" if kind == "redirected" else OBJECT
+    redirect = Fault(OBJECT, status=302, headers={"Location": f"other{SIGNED}"}, times=None)
+    for skip in (0, 2):
+        failing = Fault(name, method="GET", skip=skip, times=None, **fault)
+        server.faults = [failing, redirect] if kind == "redirected" else [failing]
+        done = inside.run("tarcat", "-v", "--progress", url)
+        assert failing.played
+        if done.status:
+            check(done.status, done.stderr, url)
+        assert SECRET not in done.stderr
+        if "cut" not in fault and "body" not in fault and skip:
+            assert done.status == 1
 
 
 @pytest.mark.parametrize(

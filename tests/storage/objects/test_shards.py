@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Run, make_tar
 from tests.storage.objects.sites import Site
-from tests.tiers import by_turns
+from tests.tiers import also, by_turns
 
 pytestmark = by_turns("listed")
 NAMES = [
@@ -65,10 +65,12 @@ def test_a_list_may_be_remote(listed: Site, run: Run) -> None:
     assert done == (0, b"a\t1\n", "")
 
 
-def test_2500_shards(listed: Site, run: Run) -> None:
-    for number in range(2500):
+@pytest.mark.parametrize("count", [1100, *also(2500)])
+def test_many_shards(count: int, listed: Site, run: Run) -> None:
+    """More than fit into a page."""
+    for number in range(count):
         listed.put(f"train-{number:06d}.tar", make_tar([(f"{number:04d}.x", b"")]))
-    expected = b"__key__\n" + b"".join(b"%04d\n" % number for number in range(2500))
+    expected = b"__key__\n" + b"".join(b"%04d\n" % number for number in range(count))
     assert run("tar2tsv", listed.url("train-*.tar"), env=listed.env) == (0, expected, "")
     some = run("tar2tsv", listed.url("train-0009[5-9]?.tar"), listed.url("train-0010[0-4]?.tar"), env=listed.env)
     assert run("tar2tsv", listed.url("train-{000950..001049}.tar"), env=listed.env) == some

@@ -16,6 +16,7 @@ from tartools.storage.objects.retry import Attempts, TransientError
 from tests.conftest import Run, clean_environment, make_samples, make_tar
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.sites import Site
+from tests.tiers import by_turns
 
 TAR = make_tar(make_samples(5))
 
@@ -34,6 +35,7 @@ sys.exit(wrong != 0)
 """
 
 
+@by_turns("site")
 def test_a_file_that_was_opened_before_a_fork_is_read_in_each_process(site: Site, tmp_path: os.PathLike[str]) -> None:
     data = os.urandom(3_000_000)
     site.put("a.bin", data)
@@ -76,6 +78,7 @@ def test_a_file_of_which_a_write_failed_does_not_appear(
     assert os.listdir(tmp_path) == []
 
 
+@by_turns("site")
 def test_tarsplit_never_writes_over_its_input(site: Site, run: Run) -> None:
     site.put("t-000001.tar", TAR)
     done = run("tarsplit", "--force", "-n", 2, "-o", site.url("t"), site.url("t-000001.tar"), env=site.env)

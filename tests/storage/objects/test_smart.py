@@ -16,6 +16,7 @@ import tartools
 from tartools.errors import StorageError
 from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
+from tests.tiers import by_turns
 
 SMALL = make_tar(make_samples(5))
 BIG = make_tar([(f"{n:02d}.bin", random.Random(n).randbytes(1 << 20)) for n in range(5)])
@@ -243,6 +244,7 @@ def test_hdfs_is_not_there(hdfs: dict[str, str], run: Run) -> None:
         ("ssh://me@127.0.0.1/a.tar", "paramiko", "sftp"),
     ],
 )
+@by_turns("way")
 @pytest.mark.parametrize("way", [[], ["-o"]], ids=["read", "write"])
 def test_a_library_that_is_missing(url: str, library: str, extra: str, way: list[str]) -> None:
     program = (

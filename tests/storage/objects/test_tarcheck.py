@@ -14,6 +14,7 @@ from tests.archives import BLOCK, END, entry
 from tests.conftest import BIN, Run, running
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.test_killed import Recorded, wait_until
+from tests.tiers import by_turns
 
 
 def samples(number: int) -> bytes:
@@ -52,6 +53,7 @@ def found(run: Run, *arguments: str, base: str = "", env: dict[str, str] | None 
     return facts
 
 
+@by_turns("scheme")
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_findings_are_those_of_the_same_files(scheme: str, server: FaultServer, run: Run) -> None:
     here = found(run, *NAMES)

@@ -131,6 +131,7 @@ def test_what_does_not_pass_ends(step: Step, message: str, inside: Inside) -> No
     assert fault.played == 3
 
 
+@by_turns("scheme")
 @pytest.mark.parametrize("scheme", WRITTEN)
 def test_trouble_at_every_step(scheme: str, run: Run, faulty: FaultServer) -> None:
     """With parts as large, and pauses as long, as they are."""
@@ -254,6 +255,7 @@ def test_what_may_not_be_written(scheme: str, data: bytes, code: str, inside: In
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
 @sizes
+@by_turns("options")
 @pytest.mark.parametrize("options", [(), ("--force",)], ids=["", "force"])
 def test_no_such_bucket(scheme: str, data: bytes, options: tuple[str, ...], inside: Inside) -> None:
     Path("in").write_bytes(data)
@@ -350,7 +352,7 @@ def test_a_command_tries_again_and_gives_up(name: str, run: Run, faulty: FaultSe
 
 @by_turns("scheme")
 @commands
-@pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
+@schemes
 def test_what_exists_is_refused_before_anything_is_read(name: str, scheme: str, inside: Inside) -> None:
     objects, out = inside.server.objects, "out-000000.tar"
     objects[out] = b"old"
