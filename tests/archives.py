@@ -122,6 +122,6 @@ def file_stream(path: Path, content: bytes, start: int = 0, step: int = 1 << 30)
     """Give *content* as the file *path*, opened at byte *start*; closed at the end of the block."""
     path.write_bytes(content)
     stream = FileStream(path, start, step)
-    yield stream
     assert stream.file is not None
-    stream.file.close()
+    with stream.file:
+        yield stream

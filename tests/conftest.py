@@ -91,16 +91,24 @@ def run(tmp_path: Path, forks: Forks) -> Run:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Run:
-    """Return a function that runs a line of bash in `tmp_path`, with the installed commands first in PATH."""
+def shell(tmp_path: Path, forks: Forks) -> Run:
+    """Return a function that runs a line of bash in `tmp_path`, with the installed commands first in PATH.
 
-    def shell(line: str, *, stdin: bytes = b"", env: dict[str, str] | None = None, timeout: float = 120) -> Result:
+    They are forks, as those of `run`, where what the shell gives them allows that, and *real* is not said.
+    """
+
+    def shell(
+        line: str, *, stdin: bytes = b"", env: dict[str, str] | None = None, timeout: float = 120, real: bool = False
+    ) -> Result:
+        environment = clean_environment() | (env or {})
+        if not real and str(BIN) in environment["PATH"]:
+            environment["PATH"] = f"{forks.folder(line)}{os.pathsep}{environment['PATH']}"
         done = subprocess.run(
             ["bash", "-c", line],
             input=stdin,
             capture_output=True,
             cwd=tmp_path,
-            env=clean_environment() | (env or {}),
+            env=environment,
             timeout=timeout,
             check=False,
         )

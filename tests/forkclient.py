@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import marshal
 import os
-import resource
 import select
 import selectors
 import signal
@@ -16,15 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from io import FileIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.forkserver import NUMBER
+from tests.forkstart import inherited
 
-SERVER = Path(__file__).with_name("forkserver.py")
-AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "TYPER_")  # variables that are read when a command starts
-LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+SERVER, START = (Path(__file__).with_name(name) for name in ("forkserver.py", "forkstart.py"))
 CHUNK = 1 << 16
 Command = Sequence[str | Path]
 Environment = Mapping[str, str]
@@ -35,14 +35,17 @@ class Forks:
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._inherited = inherited(environment)
+        self._inherited = inherited(environment), os.getpid()
         self._servers: dict[str, Server] = {}
 
     def can(self, command: Command, environment: Environment) -> bool:
         """Tell whether a fork is like what would be started now: if *command* is a script of ours, and if what it
         would inherit, apart from what requests hold, is what servers inherit.
         """
-        return Path(command[0]).parent == Path(sys.executable).parent and self._inherited == inherited(environment)
+        return Path(command[0]).parent == Path(sys.executable).parent and self._inherited == (
+            inherited(environment),
+            os.getpid(),
+        )
 
     def run(
         self, command: Command, *, input: bytes, cwd: Path, env: Environment, timeout: float
@@ -51,9 +54,17 @@ class Forks:
 
         Raises: subprocess.TimeoutExpired after *timeout* seconds; the process is killed then.
         """
-        if (kind := kind_of(command)) not in self._servers:
+        return self._server(kind_of(command)).run(command, input, cwd, env, timeout)
+
+    def folder(self, line: str) -> str:
+        """Return a folder that has all our commands as forks, for the PATH of a shell that runs *line*."""
+        return self._server(kind_of(line.split())).folder.name
+
+    def _server(self, kind: str) -> Server:
+        """Return the server of *kind*, which is started if need be."""
+        if kind not in self._servers:
             self._servers[kind] = Server(kind, self._environment)
-        return self._servers[kind].run(command, input, cwd, env, timeout)
+        return self._servers[kind]
 
     def stop(self) -> None:
         """End the servers."""
@@ -65,28 +76,29 @@ def kind_of(command: Command) -> str:
     """Return the key of `tests.forkserver.LATER` for *command*."""
     if any("://" in str(word) for word in command):
         return "remote"
-    return "show" if Path(command[0]).name in ("tarshow", "tarstat") else "local"
-
-
-def inherited(environment: Environment) -> tuple[object, ...]:
-    """Return what a process that is started here with *environment* has from us, apart from what a request holds."""
-    variables = {name: value for name, value in environment.items() if name.startswith(AT_START)}
-    ignored = {number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN}
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    limits = [resource.getrlimit(limit) for limit in LIMITS]
-    return variables, ignored, blocked, limits, os.getpid(), os.getpgrp(), os.getuid(), os.geteuid(), os.getgroups()
+    return "show" if any(Path(word).name in ("tarshow", "tarstat") for word in command) else "local"
 
 
 class Server:
     """A process that forks. It lives as long as this one, at most."""
 
     def __init__(self, kind: str, environment: Environment) -> None:
+        self.folder = TemporaryDirectory(prefix="forks")
+        place = Path(self.folder.name)
+        names = [entry.name for entry in entry_points(group="console_scripts") if entry.value.startswith("tartools.")]
+        (place / "inherited").write_bytes(marshal.dumps((str(Path(sys.executable).parent), inherited(environment))))
+        (place / names[0]).write_text(f"#!{sys.executable} -IS\n{START.read_text()}")
+        (place / names[0]).chmod(0o755)
+        for name in names[1:]:
+            (place / name).symlink_to(names[0])
         self._control, theirs = socket.socketpair()
-        with theirs:
+        with theirs, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(place / "socket"))
+            listener.listen(100)
             self._process = subprocess.Popen(
-                [sys.executable, SERVER, str(theirs.fileno()), kind],
+                [sys.executable, SERVER, str(theirs.fileno()), kind, str(listener.fileno())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), listener.fileno()],
                 env=environment,
                 cwd=os.sep,
             )
@@ -133,6 +145,7 @@ class Server:
         """End it."""
         self._control.close()
         self._process.wait()
+        self.folder.cleanup()
 
 
 def exchange(into: FileIO, data: bytes, outputs: Sequence[FileIO], limit: float) -> list[bytes]:

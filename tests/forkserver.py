@@ -1,6 +1,6 @@
 """A process that has imported the commands, and forks for each one that a test runs: `tests.forkclient` starts it.
 
-    python tests/forkserver.py SOCKET KIND
+    python tests/forkserver.py SOCKET KIND LISTENER
 
 To start an interpreter and import a command takes 80 to 500 ms, a fork 2 ms. What a test sees is the same: the fork is
 a process with a number, standard streams, a working directory, an environment and signals of its own, in which all
@@ -11,7 +11,8 @@ KIND is a key of `LATER`: what else is imported. The more that is, the longer a 
 
 SOCKET is the number of a descriptor. Each byte that comes through it brings another socket, and that one brings the
 length of a request, the three standard streams, and the request: arguments, environment, directory and umask. The
-answer is the number of the process at once, and later how it ended, as waitpid tells it.
+answer is the number of the process at once, and later how it ended, as waitpid tells it. LISTENER is the number of a
+socket that listens: who connects to it asks in the same way (`tests.forkstart`).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def commands() -> dict[str, Callable[[], int]]:
     return {entry.name: entry.load() for entry in found if entry.value.startswith("tartools.")}
 
 
-def serve(control: socket.socket) -> Request:
+def serve(control: socket.socket, listener: socket.socket) -> Request:
     """Fork for each request that comes, until *control* ends; return the request, in the fork only."""
     bell, clapper = socket.socketpair()
     bell.setblocking(False)
@@ -74,7 +75,7 @@ def serve(control: socket.socket) -> Request:
     signal.set_wakeup_fd(clapper.fileno(), warn_on_full_buffer=False)
     clients: dict[int, socket.socket] = {}  # by the number of the process
     while True:
-        ready, _, _ = select.select([control, bell], [], [])
+        ready, _, _ = select.select([control, listener, bell], [], [])
         if bell in ready:
             bell.recv(1 << 12)
             report(clients)
@@ -82,21 +83,28 @@ def serve(control: socket.socket) -> Request:
             message, fds, _, _ = socket.recv_fds(control, 1, 1)
             if not message:
                 os._exit(0)
-            client = socket.socket(fileno=fds[0])
-            request = receive(client)
-            if not (pid := os.fork()):
-                for used in (control, bell, clapper, client, *clients.values()):
+            come = [socket.socket(fileno=fds[0])]
+        else:
+            come = [listener.accept()[0]] if listener in ready else []
+        for client in come:
+            if not (request := receive(client)):
+                client.close()
+            elif not (pid := os.fork()):
+                for used in (control, listener, bell, clapper, client, *clients.values()):
                     used.detach()  # the numbers will belong to others
                 return request
-            for stream in request.streams:
-                os.close(stream)
-            clients[pid] = client
-            answer(client, pid)
+            else:
+                for stream in request.streams:
+                    os.close(stream)
+                clients[pid] = client
+                answer(client, pid)
 
 
-def receive(client: socket.socket) -> Request:
-    """Return the request that comes from *client*."""
+def receive(client: socket.socket) -> Request | None:
+    """Return the request that comes from *client*, None if it has gone."""
     length, streams, _, _ = socket.recv_fds(client, NUMBER.size, 3)
+    if len(length) < NUMBER.size:
+        return None
     with client.makefile("rb") as file:
         return Request(*marshal.loads(file.read(*NUMBER.unpack(length))), streams)
 
@@ -166,7 +174,9 @@ def main() -> NoReturn:
     others = {name: sys.modules[name] for name in set(sys.modules) - begun if not f"{name}.".startswith("tartools.")}
     atexit.register(lambda: [sys.modules.pop(name, None) for name in others])  # runs behind what is registered later
     keep(others.values())
-    command = known[become(serve(socket.socket(fileno=int(sys.argv[1]))))]
+    control, listener = (socket.socket(fileno=int(number)) for number in (sys.argv[1], sys.argv[3]))
+    request = serve(control, listener)
+    command = known[become(request)]
     sys.exit(command())
 
 

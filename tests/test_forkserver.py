@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.test_every_command import COMMANDS
-from tests.conftest import BIN, Result, Run, clean_environment
+from tests.conftest import BIN, Result, Run, clean_environment, make_tar
 from tests.forkclient import Forks
 
 # What a command hands on to a shell: numbers of descriptors, signals, limits, groups, variables, directory, umask.
@@ -73,6 +73,49 @@ def test_what_commands_inherit(run: Run, tmp_path: Path) -> None:
         os.umask(old)
     assert seen[0] == seen[1]
     assert "OURS=a b é\n" in seen[0] and "\nUmask:\t0027\n" in seen[0]
+
+
+def test_what_commands_inherit_from_a_shell(shell: Run, tmp_path: Path) -> None:
+    """In a pipeline, and where a shell has closed stderr or set a limit, which makes them real."""
+    (tmp_path / "in.tar").write_bytes(COMMANDS["tarcat"].content)
+    (tmp_path / "look").write_text(SEEN)
+    for line in ("cat in.tar | {} | cat", "{} 2>&-", "(ulimit -n 50; {})", "umask 077; cd /; cd ~-; TZ=GMT {}", "{} &"):
+        seen = []
+        for real in (True, False):
+            done = shell(line.format("tarcat 'pipe:. ./look'"), real=real)
+            assert (done.status, done.stderr) == (0, "")
+            seen.append((tmp_path / "seen").read_text())
+            (tmp_path / "seen").unlink()
+        assert seen[0] == seen[1], line
+
+
+def test_pipelines_are_forks_and_end_as_real_ones(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(make_tar([("a.x", bytes(3 << 20)), ("b.x", bytes(3 << 20))]))
+    lines = {
+        "tarcat in.tar | head -c 1000 | wc -c; echo ${PIPESTATUS[0]}": b"1000\n141\n",
+        "{ tarcat 'pipe:kill -9 $PPID'; } 2> /dev/null; echo $?": b"137\n",
+        "tarcat missing.tar; tarcat -Y; tarcat --version > /dev/full; echo $?": b"1\n",
+        "cat in.tar | tarcat | tarsort | cmp - in.tar && echo the same": b"the same\n",
+        "tarcat < <(tarcat in.tar) | cmp - in.tar && echo the same": b"the same\n",
+    }
+    for line, out in lines.items():
+        done = shell(line)
+        assert (done, done.stdout) == (shell(line, real=True), out)
+    parent = 'echo $$; tarcat "pipe:ps -o ppid= -p \\$PPID >&2; cat in.tar" > /dev/null'
+    for real in (True, False):
+        done = shell(parent, real=real)
+        assert (done.stdout.strip() == done.stderr.strip().encode()) is real
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_what_a_shell_started_is_passed_on(number: int, shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(COMMANDS["tarcat"].content)
+    job = "tarcat 'pipe:echo $PPID > pid; cat in.tar; kill -{} $(cat stub); exec sleep 1000' -o out.tar"
+    (tmp_path / "job").write_text(f"echo $$ > stub; exec {job.format(int(number))}")
+    done = shell("bash job; echo $?; kill -0 $(cat pid)")
+    assert "No such process" in done.stderr
+    assert done.stdout == b"%d\n" % (128 + number)
+    assert not (tmp_path / "out.tar").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, signal.SIGSEGV])

@@ -17,6 +17,7 @@ from tartools.cli.parse import parse
 from tartools.commands import _manual
 from tartools.errors import UsageError
 from tests.conftest import clean_environment, make_samples, make_tar
+from tests.tiers import in_both
 
 COMMANDS = {name: _manual.load(name) for name in _manual.names()}
 GOOD = {
@@ -115,10 +116,11 @@ def well_formed(draw: st.DrawFn, command: Command) -> list[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_light_parser_agrees_with_typer_or_hands_over(name: str) -> None:
+@in_both
+def test_the_light_parser_agrees_with_typer_or_hands_over(name: str, thorough: bool) -> None:
     command = COMMANDS[name]
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80 if thorough else 12, deadline=None)
     @given(any_line(command), st.sampled_from(["", "1", "0", "yes", "maybe"]))
     def agrees(line: list[str], force: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -137,10 +139,11 @@ def same(found: dict[str, Any], values: dict[str, Any] | int | str) -> bool:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_light_parser_takes_what_is_well_formed(name: str) -> None:
+@in_both
+def test_the_light_parser_takes_what_is_well_formed(name: str, thorough: bool) -> None:
     command = COMMANDS[name]
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40 if thorough else 6, deadline=None)
     @given(well_formed(command))
     def taken(line: list[str]) -> None:
         found = light(command, line)

@@ -1,22 +1,23 @@
 """The damage matrix: an archive cut at any byte, any byte of its headers changed, for every command that reads one.
 
-Never is a part taken for the whole: the status is 1 with the place, no -o output appears, nothing on stdout ends.
+Never is a part taken for the whole: the status is that of trouble, with the place, no -o output appears, nothing on
+stdout ends. The reader itself meets each byte in `tests.tar.test_reader`; the plain tier has the ends of all regions.
 """
 
 from __future__ import annotations
 
 import gzip
-import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tartools.cli import Command
 from tests.archives import BLOCK, GNU, entry, long, pax
-from tests.conftest import Run, has_end, make_tar, members_of
+from tests.commands.conftest import Inside
+from tests.conftest import Result, Run, has_end, make_tar, members_of
+from tests.tiers import in_both
 
 # every kind of region: headers, payloads, padding, extended headers, the end
 LONG = b"d/" * 60
@@ -36,147 +37,117 @@ PARTS = [
 ]
 NEEDED = sum(len(part) for _, part in PARTS)  # bytes, with the first zero block
 WHOLE = b"".join(part for _, part in PARTS) + bytes(-NEEDED % 10240)
-ZIPPED = gzip.compress(WHOLE, mtime=0)
 TINY = make_tar([("a.cls", b"1"), ("b.cls", b"2")])
 TINY_NEEDED = 5 * BLOCK
+ZIPPED = gzip.compress(TINY, mtime=0)
+FIELDS = (
+    0,
+    100,
+    108,
+    116,
+    124,
+    136,
+    148,
+    156,
+    157,
+    257,
+    263,
+    265,
+    297,
+    329,
+    337,
+    345,
+    500,
+)  # where those of headers begin
 
 
 class Case(NamedTuple):
-    """How a command is run; *step*: in-process runs look at every step-th offset."""
+    """How a command is run on in.tar, beside sound.tar; *step*: the exhaustive tier looks at every step-th byte."""
 
-    arguments: tuple[str, ...]
-    step: int
+    arguments: tuple[str, ...] = ()
     output: tuple[str, ...] = ("-o", "out.tar")
+    step: int = 1
+    trouble: int = 1
 
 
-CASES = {
-    "tarcat": Case((), 1),
-    "tarsplit": Case(("-n", "1"), 1, ("-o", "part")),
-    "tarsort": Case((), 1),
-    "tarproc": Case(("-c", "true"), 41),
-    "tarpcat": Case((), 1),
-    "tarshow": Case((), 1, ()),
-    "tar2tsv": Case(("-f", "cls"), 1),
-    "tarfilter": Case(("--hash", "0:0.5", "--rest", "rest.tar"), 1),
-    "tarjoin": Case(("--left", "--with", str(Path(__file__).with_name("rows.tsv"))), 7),
-    "tarmix": Case(("--stop", "all", "1"), 7),
-    "tar2jsonl": Case((), 1),
-    "tar2tfrecord": Case((), 1),
-    "tar2zip": Case((), 1),
-    "tarbench": Case(("--dry-run",), 7, ()),
-    "tar2parquet": Case((), 7),
-    "tarfirst": Case(("-k", "nope"), 1, ()),
-    "tardedup": Case(("--rest", "rest.tar"), 1),
+ROWS = str(Path(__file__).with_name("rows.tsv"))
+CASES = {  # the name of the command comes first
+    "tarcat": Case(),
+    "tarsplit": Case(("-n", "1"), ("-o", "part")),
+    "tarsort": Case(),
+    "tarproc": Case(("-c", "true"), step=41),
+    "tarpcat": Case(),
+    "tarshow": Case(output=()),
+    "tarshow --html": Case(("-f", "cls"), ("--html", "page.html"), step=7),
+    "tarstat": Case(output=(), step=7),
+    "tar2tsv": Case(("-f", "cls")),
+    "tar2tsv to gzip": Case(("-f", "cls"), ("-o", "out.tsv.gz"), step=7),
+    "tarfilter": Case(("--hash", "0:0.5", "--rest", "rest.tar")),
+    "tarfilter to tables": Case(("-S", "cls != '1'", "--rest", "rest.parquet"), ("-o", "out.parquet"), step=41),
+    "tarjoin": Case(("--left", "--with", ROWS), step=7),
+    "tarjoin B": Case(("sound.tar", "--with"), ("-o", "out.tar"), step=7),
+    "tarmix": Case(("--stop", "all", "1"), step=7),
+    "tardiff": Case(("sound.tar",), (), step=7, trouble=2),
+    "tardiff --digest": Case(("--digest",), (), step=7, trouble=2),
+    "tar2jsonl": Case(),
+    "tar2tfrecord": Case(),
+    "tar2zip": Case(),
+    "tarbench": Case(("--dry-run",), (), step=7),
+    "tar2parquet": Case(step=7),
+    "tarfirst": Case(("-k", "nope"), ()),
+    "tardedup": Case(("--rest", "rest.tar")),
 }
-each = pytest.mark.parametrize("name", CASES)
+each = pytest.mark.parametrize("label", CASES)
+
+
+class Damaged:
+    """in.tar, and what a command in this process makes of it."""
+
+    def __init__(self, label: str, folder: Path, inside: Inside) -> None:
+        self.name = label.split(maxsplit=1)[0]
+        self.case = CASES[label]
+        self.folder = folder
+        self.inside = inside
+
+    def run(self, content: bytes) -> Result:
+        """Run the command on *content*."""
+        for path in self.folder.iterdir():
+            path.unlink()
+        (self.folder / "sound.tar").write_bytes(TINY)
+        (self.folder / "in.tar").write_bytes(content)
+        arguments = self.case.arguments
+        words = [*arguments, "in.tar", *self.case.output] if "--with" in arguments[-1:] else None
+        return self.inside(self.name, *(words or [*arguments, *self.case.output, "in.tar"]), short=True)
+
+    def outputs(self) -> dict[str, bytes]:
+        """Return what there is now beside the inputs; of tables of in.tar, which know its time, only the names."""
+        made = [path for path in self.folder.iterdir() if path.name not in ("in.tar", "sound.tar")]
+        return {path.name: b"" if path.suffix == ".parquet" else path.read_bytes() for path in made}
+
+    def place(self, done: Result, whole: bytes) -> int:
+        """Check that *done* is a failure as it should be, and that no output appeared, but shards that tarsplit named,
+        each whole and in the order of *whole*; return the offset that its message names.
+        """
+        assert done.status == self.case.trouble, done
+        found = re.fullmatch(rf"{self.name}: in\.tar: at byte (\d+): [^\n]+\n", done.stderr)
+        assert found, done.stderr
+        assert not has_end(done.stdout)
+        outputs = self.outputs()
+        assert sorted(outputs) == [f"part-{n:06d}.tar" for n in range(len(outputs))]
+        shards = [content for _, content in sorted(outputs.items())]
+        assert all(map(has_end, shards))
+        members = [member for shard in shards for member in members_of(shard)]
+        assert members == members_of(whole)[: len(members)]
+        return int(found[1])
 
 
 @pytest.fixture
-def main(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Callable[[str, bytes], tuple[int, bytes, str]]:
-    """Return a function that runs a command in this process on an input in `tmp_path`."""
-    monkeypatch.chdir(tmp_path)
-
-    def main(name: str, content: bytes) -> tuple[int, bytes, str]:
-        for path in tmp_path.iterdir():
-            path.unlink()
-        Path("in.tar").write_bytes(content)
-        case = CASES[name]
-        command = getattr(importlib.import_module(f"tartools.commands.{name}"), name)
-        assert isinstance(command, Command)
-        status = command.main([*case.arguments, *case.output, "in.tar"])
-        out, err = capfdbinary.readouterr()
-        return status, out, err.decode()
-
-    return main
+def damaged(label: str, tmp_path: Path, inside: Inside) -> Damaged:
+    return Damaged(label, tmp_path, inside)
 
 
-Main = Callable[[str, bytes], tuple[int, bytes, str]]
-
-
-def check_failure(done: tuple[int, bytes, str], name: str, source: str = "in.tar") -> int:
-    """Check that *done* is a failure as it should be; return the offset that its message names."""
-    status, out, err = done
-    assert status == 1, done
-    found = re.fullmatch(rf"{name}: {source}: at byte (\d+): [^\n]+\n", err)
-    assert found, err
-    assert not has_end(out)
-    return int(found[1])
-
-
-def check_folder(folder: Path, whole: bytes) -> None:
-    """Check that no output appeared, but shards that tarsplit named, each whole and in order."""
-    names = sorted(path.name for path in folder.iterdir() if path.name != "in.tar")
-    assert names == [f"part-{n:06d}.tar" for n in range(len(names))]
-    shards = [(folder / name).read_bytes() for name in names]
-    assert all(map(has_end, shards))
-    members = [member for shard in shards for member in members_of(shard)]
-    assert members == members_of(whole)[: len(members)]
-
-
-def offsets(needed: int, step: int) -> Iterator[int]:
-    """Yield the offsets to cut at: each *step*-th, and those around each block's boundary."""
-    near = {at + by for at in range(0, needed, BLOCK) for by in (-1, 0, 1)}
-    yield from (at for at in range(needed) if at % step == 0 or at in near)
-
-
-@each
-def test_cut_at_every_byte(name: str, main: Main, tmp_path: Path) -> None:
-    for cut in offsets(TINY_NEEDED, CASES[name].step):
-        assert check_failure(main(name, TINY[:cut]), name) == cut
-        check_folder(tmp_path, TINY)
-
-
-@pytest.mark.parametrize("name", ["tarcat", "tarsort"])
-def test_every_kind_of_region_cut_at_every_byte(name: str, main: Main, tmp_path: Path) -> None:
-    for cut in offsets(NEEDED, 1 if name == "tarcat" else 13):
-        assert check_failure(main(name, WHOLE[:cut]), name) == cut
-        check_folder(tmp_path, WHOLE)
-
-
-@each
-def test_gzip_cut_at_every_byte(name: str, main: Main, tmp_path: Path) -> None:
-    zipped = gzip.compress(TINY, mtime=0)
-    for cut in range(0, len(zipped), max(1, CASES[name].step // 5)):
-        assert check_failure(main(name, zipped[:cut]), name) <= cut
-        check_folder(tmp_path, TINY)
-    assert check_failure(main(name, zipped[:-1]), name) <= len(zipped)
-
-
-@each
-def test_every_byte_of_a_header_changed(name: str, main: Main, tmp_path: Path) -> None:
-    """Where the byte carries no meaning (behind the checksum's digits), the members are the same."""
-    sound = main(name, TINY)
-    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "in.tar"}
-    harmless = []
-    for at in range(2 * BLOCK, 3 * BLOCK, CASES[name].step):
-        damaged = bytearray(TINY)
-        damaged[at] ^= 0x11
-        status, out, err = main(name, bytes(damaged))
-        if ((status, err) == (sound[0], sound[2]) and name != "tarfirst") or "none of 2" in err:
-            harmless.append(at - 2 * BLOCK)
-            assert out == sound[1]
-            for file, content in kept.items():
-                now = (tmp_path / file).read_bytes()
-                assert now == content or members_of(now) == members_of(content)
-        else:
-            assert check_failure((status, out, err), name) == 2 * BLOCK
-            check_folder(tmp_path, TINY)
-    assert set(harmless) <= {155}
-
-
-@each
-def test_cut_behind_the_first_zero_block_is_nothing(name: str, main: Main, tmp_path: Path) -> None:
-    sound = main(name, TINY)
-    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "in.tar"}
-    for cut in (TINY_NEEDED, TINY_NEEDED + 1, TINY_NEEDED + 511, TINY_NEEDED + 512, 10239):
-        assert main(name, TINY[:cut]) == sound
-        assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.name != "in.tar"} == kept
-
-
-def regions() -> Iterator[int]:
-    """Yield the first, middle and last byte of each region, and the boundaries of blocks and those beside them."""
+def regions() -> list[int]:
+    """Return the first, middle and last byte of each region, and the boundaries of blocks and those beside them."""
     found = set()
     start = 0
     for _, part in PARTS:
@@ -184,39 +155,97 @@ def regions() -> Iterator[int]:
         start += len(part)
     for at in range(0, NEEDED, BLOCK):
         found |= {at - 1, at, at + 1}
-    yield from sorted(at for at in found if 0 <= at < NEEDED)
+    return sorted(at for at in found if 0 <= at < NEEDED)
+
+
+def cuts(step: int, thorough: bool) -> Iterator[tuple[bytes, int]]:
+    """Yield archives, and where to cut them: each *step*-th byte and those around each block's boundary, or a few."""
+    if not thorough:
+        yield from ((WHOLE, cut) for cut in regions()[:: 1 if step < 40 else 4])
+        return
+    near = {at + by for at in range(0, TINY_NEEDED, BLOCK) for by in (-1, 0, 1)}
+    yield from ((TINY, at) for at in range(TINY_NEEDED) if at % step == 0 or at in near)
+    yield from ((WHOLE, at) for at in range(0, NEEDED, 13 * step))
 
 
 @each
-def test_cuts_in_real_processes(name: str, shell: Run, tmp_path: Path) -> None:
-    """Through a pipe, at every offset of `regions`: one bash that runs the command on each cut."""
-    (tmp_path / "whole").write_bytes(WHOLE)
-    cuts = list(regions()) if name == "tarcat" else list(regions())[:: 2 if name != "tarproc" else 3]
-    arguments = " ".join(CASES[name].arguments)
-    prefix = "-o part$cut" if name == "tarsplit" else ""
-    line = (
-        f"for cut in {' '.join(map(str, cuts))}; do head -c $cut whole |"
-        f" {name} {arguments} {prefix} > out$cut 2> err$cut; echo $?; done"
-    )
-    done = shell(line, timeout=300)
-    assert done.stdout.split() == [b"1"] * len(cuts)
-    for cut in cuts:
-        err = (tmp_path / f"err{cut}").read_text()
-        assert re.fullmatch(rf"{name}: stdin: at byte {cut}: [^\n]+\n", err), err
-        out = (tmp_path / f"out{cut}").read_bytes()
-        assert not has_end(out)
-        if name == "tarsplit":
-            assert out.decode().split() == sorted(path.name for path in tmp_path.glob(f"part{cut}-*"))
-            assert all(has_end((tmp_path / shard).read_bytes()) for shard in out.decode().split())
-        elif name in ("tarcat", "tarpcat"):
-            assert WHOLE.startswith(out)  # whole members and no more
-            assert len(out) % BLOCK == 0
+@in_both
+def test_a_cut(label: str, damaged: Damaged, thorough: bool) -> None:
+    for whole, cut in cuts(damaged.case.step, thorough):
+        assert damaged.place(damaged.run(whole[:cut]), whole) == cut
+
+
+@pytest.mark.parametrize("label", [label for label in CASES if "tables" not in label])  # which need plain shards
+@in_both
+def test_a_cut_of_what_is_compressed(label: str, damaged: Damaged, thorough: bool) -> None:
+    last = len(ZIPPED) - 1
+    some = range(0, last, max(1, damaged.case.step // 5)) if thorough else (0, 1, 9, 10, last // 2, last - 8)
+    for cut in (*some, last):
+        assert damaged.place(damaged.run(ZIPPED[:cut]), TINY) <= cut
+
+
+@each
+@in_both
+def test_a_byte_of_a_header_changed(label: str, damaged: Damaged, thorough: bool) -> None:
+    """Where the byte carries no meaning (behind the checksum's digits), the members are the same."""
+    sound = damaged.run(TINY)
+    kept = damaged.outputs()
+    harmless = []
+    for at in range(0, BLOCK, damaged.case.step) if thorough else (*FIELDS[:: 1 + damaged.case.step // 40], 155, 511):
+        changed = bytearray(TINY)
+        changed[2 * BLOCK + at] ^= 0x11
+        done = damaged.run(bytes(changed))
+        if ((done.status, done.stderr) == (sound.status, sound.stderr) and "nope" not in damaged.case.arguments) or (
+            "none of 2" in done.stderr
+        ):
+            harmless.append(at)
+            assert done.stdout == sound.stdout
+            for file, content in damaged.outputs().items():
+                assert content == kept[file] or members_of(content) == members_of(kept[file])
+        else:
+            assert damaged.place(done, TINY) == 2 * BLOCK
+    assert set(harmless) <= {155}
+
+
+@each
+def test_a_cut_behind_the_first_zero_block_is_nothing(label: str, damaged: Damaged) -> None:
+    sound = damaged.run(TINY)
+    kept = damaged.outputs()
+    for cut in (TINY_NEEDED, TINY_NEEDED + 1, TINY_NEEDED + 511, TINY_NEEDED + 512, 10239):
+        done = damaged.run(TINY[:cut])
+        assert (done.status, done.stderr) == (sound.status, sound.stderr)
+        assert done.stdout == sound.stdout or label == "tarstat"  # which tells how many bytes there are
+        assert damaged.outputs() == kept
+
+
+READ = sorted({label.split(maxsplit=1)[0] for label in CASES} - {"tardiff"})  # what reads stdin in the end
+
+
+@pytest.mark.parametrize("label", READ)
+@in_both
+def test_a_cut_in_a_pipe(label: str, run: Run, tmp_path: Path, thorough: bool) -> None:
+    """In processes of their own: forks, or (all) real starts."""
+    output = ["-o", "part"] if label == "tarsplit" else []
+    for cut in regions()[::3] if thorough else (700, NEEDED - 1):
+        done = run(label, *CASES[label].arguments, *output, stdin=WHOLE[:cut], real=thorough)
+        assert done.status == 1
+        assert re.fullmatch(rf"{label}: stdin: at byte {cut}: [^\n]+\n", done.stderr), done.stderr
+        assert not has_end(done.stdout)
+        if label == "tarsplit":
+            shards = sorted(tmp_path.glob("part-*"))
+            assert done.stdout.decode().split() == [path.name for path in shards]
+            assert all(has_end(path.read_bytes()) for path in shards)
+            for path in shards:
+                path.unlink()
+        elif label in ("tarcat", "tarpcat"):
+            assert WHOLE.startswith(done.stdout)  # whole members and no more
+            assert len(done.stdout) % BLOCK == 0
 
 
 EARLY = {
     "tarcat": ["-c", "1"],
     "tarpcat": ["-c", "1"],
-    "tarsplit": ["-n", "1", "--maxshards", "1", "-o", "part"],
+    "tarsplit": ["-n", "1", "--maxshards", "1", "--force", "-o", "part"],
     "tarproc": ["-c", "true", "--count", "1"],
     "tarshow": ["-c", "1"],
     "tar2tsv": ["-f", "cls", "-c", "1"],
@@ -226,16 +255,12 @@ EARLY = {
 
 @pytest.mark.parametrize(("name", "arguments"), EARLY.items(), ids=EARLY)
 def test_who_stops_early_needs_the_header_that_ends_the_last_sample(
-    name: str, arguments: list[str], shell: Run, tmp_path: Path
+    name: str, arguments: list[str], inside: Inside
 ) -> None:
     needed = 3 * BLOCK  # a.cls and the header of b.cls
-    (tmp_path / "whole").write_bytes(TINY)
     for cut, status in ((needed - 1, 1), (needed, 0), (needed + 1, 0), (needed + BLOCK, 0), (len(TINY), 0)):
-        for path in tmp_path.glob("part*"):
-            path.unlink()
-        done = shell(f"head -c {cut} whole | {name} {' '.join(arguments)}")
+        done = inside(name, *arguments, stdin=TINY[:cut])
         assert (done.status, done.stderr == "") == (status, status == 0), (cut, done)
         if name in ("tarcat", "tarpcat", "tarproc"):
             assert has_end(done.stdout) == (status == 0)
-    (tmp_path / "whole").write_bytes(TINY[: 2 * BLOCK] + b"\1" * BLOCK)
-    assert shell(f"{name} {' '.join(arguments)} < whole").status == 1
+    assert inside(name, *arguments, stdin=TINY[: 2 * BLOCK] + b"\1" * BLOCK).status == 1

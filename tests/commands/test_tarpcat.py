@@ -12,6 +12,7 @@ import pytest
 
 from tartools.errors import shown
 from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_samples, make_tar, members_of
+from tests.tiers import also, by_turns
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,7 @@ def shards(packed: Path, tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("workers", [0, 1, 3, 16])
 @pytest.mark.parametrize("memory", ["1", "100K", "256M"])
+@by_turns("memory")
 def test_the_bytes_are_those_of_tarcat(run: Run, shards: list[str], workers: int, memory: str) -> None:
     done = run("tarpcat", "-p", workers, "-M", memory, *shards)
     assert (done.status, done.stderr) == (0, "")
@@ -81,6 +83,7 @@ def test_count_stops_all_readers(shell: Run, tmp_path: Path, options: list[str])
 @pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
 @pytest.mark.parametrize("workers", [1, 3, 16])
 @pytest.mark.parametrize("trouble", ["cut", "pipe", "missing"])
+@by_turns("workers")
 def test_one_bad_shard_of_ten(
     run: Run, shards: list[str], tmp_path: Path, trouble: str, workers: int, options: list[str]
 ) -> None:
@@ -201,6 +204,7 @@ def tarcat(folder: Path, *arguments: object) -> bytes:
 
 @pytest.mark.parametrize("workers", [1, 2, 16])
 @pytest.mark.parametrize("memory", ["1", "1M", "256M"])
+@by_turns("workers")
 def test_each_compressed_shard_has_a_process(large: Path, workers: int, memory: str) -> None:
     names = [*LARGE[:3], "plain.tar", "small.tgz", *LARGE[3:]]
     done = counted(large, "-p", workers, "-M", memory, *names)
@@ -209,14 +213,16 @@ def test_each_compressed_shard_has_a_process(large: Path, workers: int, memory: 
 
 
 @pytest.mark.parametrize(
-    "options", [["--interleave", "4"], ["-c", "99"], ["--shuffle", "10"], ["--slice", "50:200:3"]], ids=" ".join
+    "options",
+    [["--interleave", "4"], ["--slice", "50:200:3"], *also(["-c", "99"], ["--shuffle", "10"])],
+    ids=" ".join,
 )
 def test_processes_and_options(large: Path, options: list[str]) -> None:
     done = counted(large, "-p", 3, "-M", "2M", *options, "plain.tar", *LARGE)
     assert done.status == 0 and done.stdout == tarcat(large, *options, "plain.tar", *LARGE)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [3, *also(1)])
 def test_unordered_from_processes(large: Path, workers: int) -> None:
     names = ["plain.tar", *LARGE, "small.tgz"]
     done = counted(large, "--unordered", "-p", workers, *names)
@@ -228,6 +234,7 @@ def test_unordered_from_processes(large: Path, workers: int) -> None:
 @pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("trouble", ["cut", "damaged", "killed"])
+@by_turns("workers", "options")
 def test_one_bad_shard_among_processes(large: Path, trouble: str, workers: int, options: list[str]) -> None:
     data = (large / LARGE[2]).read_bytes()
     middle = len(data) // 2

@@ -11,8 +11,9 @@ import pytest
 
 from tests.commands.test_tarproc import alive
 from tests.conftest import Run, has_end, make_tar, members_of
+from tests.tiers import also, in_both
 
-COUNT = 120
+COUNT = 120  # samples, or 40: more than there are messes
 # What a sample finds, in a file beside the directories: names, types and permissions, links, payloads.
 SEEN = "{ find . -printf '%p %y %m %n %u %g\\n' | sort; tail -n +1 sample.*; } > \"$SEEN/$TAR_INDEX\"; "
 # What it then does to them. A file that it leaves as `sample.new` is a field of the result.
@@ -40,10 +41,10 @@ MESSES = [
 ]
 
 
-def samples(draw: random.Random) -> list[tuple[str, bytes]]:
-    """Return members of COUNT samples with some of a few fields, and payloads of very different sizes."""
+def samples(draw: random.Random, count: int) -> list[tuple[str, bytes]]:
+    """Return members of *count* samples with some of a few fields, and payloads of very different sizes."""
     members = []
-    for number in range(COUNT):
+    for number in range(count):
         fields = draw.sample(["jpg", "cls", "txt", "JPG", "seg.png"], draw.randrange(1, 6))
         members += [
             (f"{number:03}.{field}", draw.randbytes(draw.choice([0, 1, 99, 5000, 200_000, 1_200_000])))
@@ -64,11 +65,15 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "options", [(), ("-p", "3"), ("-p", "2", "--unordered"), ("-e", "ignore"), ("--add-log", "log")]
 )
-def test_each_sample_finds_new_files(options: tuple[str, ...], run: Run, seen: Path, tmp_path: Path) -> None:
+@in_both
+def test_each_sample_finds_new_files(
+    options: tuple[str, ...], run: Run, seen: Path, tmp_path: Path, thorough: bool
+) -> None:
     """Compare with shells that are started for each sample, as they are where BASH_ENV is set."""
     draw = random.Random(len(options))
-    data = make_tar(samples(draw))
-    order = [draw.choice(MESSES) for _ in range(COUNT)]
+    count = COUNT if thorough else COUNT // 3
+    data = make_tar(samples(draw, count))
+    order = draw.sample(MESSES * (count // len(MESSES)), count)
     cases = " ".join(f"{number}) {mess};;" for number, mess in enumerate(order))
     quiet = "exec 2> /dev/null; " if "-p" in options else ""  # two write at once
     command = f"{quiet}{SEEN} case $TAR_INDEX in {cases} esac"
@@ -78,7 +83,7 @@ def test_each_sample_finds_new_files(options: tuple[str, ...], run: Run, seen: P
         done = run("tarproc", "--tmpdir", tmp_path, "-c", command, *options, stdin=data, env=env)
         assert done.status == 1 and has_end(done.stdout), done.stderr
         looks = {path.name: path.read_bytes() for path in seen.iterdir() if path.name.isdigit()}
-        assert len(looks) == COUNT
+        assert len(looks) == count
         members = members_of(done.stdout)
         found.append((sorted(members) if "--unordered" in options else members, looks, sorted(done.stderr.split("\n"))))
         for path in seen.iterdir():
@@ -124,7 +129,7 @@ def test_not_with_keepdir(run: Run, seen: Path, tmp_path: Path) -> None:
         assert len(set(found)) == 60
 
 
-@pytest.mark.parametrize("way", ["setsid", "setsid setsid", "timeout 300 setsid"])
+@pytest.mark.parametrize("way", ["setsid", *also("setsid setsid", "timeout 300 setsid")])
 def test_not_while_a_daemon_lives(way: str, run: Run, seen: Path, tmp_path: Path) -> None:
     """It works in its directory, and in no other, until it is killed at the end."""
     steps = "echo \\$\\$ > $SEEN/pid; while :; do echo x > sample.txt; echo x > sample.x; done"

@@ -37,6 +37,7 @@ from tartools.tar.header import MAX_EXTENDED_HEADER
 from tartools.tar.rescan import members_in
 from tests.archives import BLOCK, END, GNU, USTAR, V7, Trickle, base256, data, entry, file_stream, long, pax, sealed
 from tests.archives import header as block
+from tests.commands.test_damage import NEEDED, WHOLE
 from tests.conftest import make_samples, make_tar, members_of
 
 Found = tuple[bytes, bytes]  # path and payload
@@ -408,6 +409,21 @@ def test_truncated(content: bytes, at: int, what: str, step: int) -> None:
     with pytest.raises(TruncatedError, match=what) as raised:
         parse_bytes(content, step)
     assert (raised.value.url, raised.value.offset) == ("a.tar", at)
+
+
+def test_a_cut_at_any_byte_is_found(tmp_path: Path) -> None:
+    """From a pipe and from a file, in an archive with every kind of region, up to the first zero block."""
+    with file_stream(tmp_path / "a.tar", WHOLE) as stream:
+        assert stream.file is not None
+        for cut in range(NEEDED - 1, -1, -1):
+            with pytest.raises(TruncatedError) as raised:
+                parse_bytes(WHOLE[:cut], 700)
+            assert raised.value.offset == cut
+            os.truncate(tmp_path / "a.tar", cut)
+            stream.file.seek(0)
+            with pytest.raises(TruncatedError) as raised:
+                parse(stream, ranges=bool(cut % 2))
+            assert raised.value.offset == cut
 
 
 @pytest.mark.parametrize("content", [A, A + bytes(100), A + END + A], ids=["none", "cut", "of the second"])
