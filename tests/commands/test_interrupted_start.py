@@ -11,6 +11,7 @@ import pytest
 
 from tests.commands.test_every_command import COMMANDS
 from tests.conftest import BIN, clean_environment
+from tests.tiers import in_both
 
 # A finder of modules that finds nothing, but sends the signal when the module AT is looked for.
 SENDER = """
@@ -34,12 +35,16 @@ def interrupted(command: list[str], at: str, folder: Path) -> subprocess.Complet
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_dies_of_it(name: str, tmp_path: Path) -> None:
-    for at in (f"tartools.commands.{name}", *MODULES):
+@in_both
+def test_a_command_dies_of_it(name: str, thorough: bool, tmp_path: Path) -> None:
+    """At the import of its own module, and of others: of all of them, or of one."""
+    own, number = f"tartools.commands.{name}", list(COMMANDS).index(name)
+    for at in (own, *MODULES, "nothing") if thorough else (own, MODULES[number % len(MODULES)]):
         done = interrupted([str(BIN / name), "--version"], at, tmp_path)
-        assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", ""), at
-    done = interrupted([str(BIN / name), "--version"], "nothing", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+        if at == "nothing":
+            assert (done.returncode, done.stderr) == (0, "")
+        else:
+            assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", ""), at
 
 
 @pytest.mark.parametrize("start", [[str(BIN / "tartools")], [sys.executable, "-m", "tartools"]], ids=["script", "-m"])

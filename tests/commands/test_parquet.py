@@ -27,6 +27,7 @@ from tartools.commands.tar2parquet import tar2parquet
 from tartools.commands.tarcreate import tarcreate
 from tartools.commands.tarindex import tarindex
 from tartools.formats import parquetread, parquetwrite
+from tests.commands.conftest import Inside
 from tests.commands.test_conservation import FEED, peak_memory
 from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of, running
 from tests.storage.objects.faults import Fault, FaultServer
@@ -70,13 +71,13 @@ FEATURES = {  # as `datasets` writes them
 }
 
 
-def test_there_and_back(run: Run, tmp_path: Path) -> None:
+def test_there_and_back(inside: Inside, tmp_path: Path) -> None:
     archive = make_tar(SAMPLES)
     (tmp_path / "a.tar").write_bytes(archive)
-    done = run("tar2parquet", "-v", "a.tar", "-o", "a.parquet")
+    done = inside("tar2parquet", "-v", "a.tar", "-o", "a.parquet")
     assert done.stderr.startswith("tar2parquet: 3 samples in, 3 out, ")
     content = (tmp_path / "a.parquet").read_bytes()
-    assert run("tar2parquet", stdin=archive) == (0, content, "")
+    assert inside("tar2parquet", stdin=archive) == (0, content, "")
     found = pq.read_table(tmp_path / "a.parquet")
     assert [(one.name, one.type, found[one.name].to_pylist()) for one in found.schema] == COLUMNS
     assert json.loads(found.schema.metadata[b"huggingface"]) == {"info": {"features": FEATURES}}
@@ -84,12 +85,12 @@ def test_there_and_back(run: Run, tmp_path: Path) -> None:
     assert duckdb.read_parquet(str(tmp_path / "a.parquet")).fetchall() == list(
         zip(*(v for *_, v in COLUMNS), strict=True)
     )
-    back = run("tarcreate", "-v", "--parquet", "a.parquet")
+    back = inside("tarcreate", "-v", "--parquet", "a.parquet")
     assert back.stderr.startswith("tarcreate: 3 samples in, 3 out, ")
     assert members_of(back.stdout) == SAMPLES and has_end(back.stdout)
-    assert run("tarcreate", "--parquet", "-", stdin=content).stdout == back.stdout
-    assert run("tarcreate", "--parquet", "pipe:cat a.parquet").stdout == back.stdout
-    assert run("tar2parquet", stdin=back.stdout).stdout == content
+    assert inside("tarcreate", "--parquet", "-", stdin=content).stdout == back.stdout
+    assert inside("tarcreate", "--parquet", "pipe:cat a.parquet").stdout == back.stdout
+    assert inside("tar2parquet", stdin=back.stdout).stdout == content
 
 
 names = st.text("ab.é_ -", min_size=1, max_size=4).filter(lambda name: not name.startswith((".", "__")))
@@ -131,9 +132,9 @@ def test_any_fields(
         assert members_of(Path("b.tar").read_bytes()) == [(f"k{n}.{f}", data) for n, one in ordered for f, data in one]
 
 
-def test_columns_are_chosen_and_named(run: Run, tmp_path: Path) -> None:
+def test_columns_are_chosen_and_named(inside: Inside, tmp_path: Path) -> None:
     archive = make_tar([*SAMPLES, ("none.txt", b"")])
-    done = run("tar2parquet", "-v", "-f", "label=cls image=jpg;seg.png bin;wav", "-x", "bin", stdin=archive)
+    done = inside("tar2parquet", "-v", "-f", "label=cls image=jpg;seg.png bin;wav", "-x", "bin", stdin=archive)
     assert done.stderr.startswith("tar2parquet: 4 samples in, 3 out, 1 left out, ")
     found = pq.read_table(io.BytesIO(done.stdout))
     assert found.schema.names == ["__key__", "label", "image", "bin", "wav"]
@@ -141,14 +142,14 @@ def test_columns_are_chosen_and_named(run: Run, tmp_path: Path) -> None:
     assert found["wav"].to_pylist() == COLUMNS[2][2]
     assert json.loads(found.schema.metadata[b"huggingface"])["info"]["features"]["image"] == {"_type": "Image"}
     (tmp_path / "a.parquet").write_bytes(done.stdout)
-    back = run("tarcreate", "--parquet", "a.parquet", "-f", "__key__=label jpg=IMAGE")
+    back = inside("tarcreate", "--parquet", "a.parquet", "-f", "__key__=label jpg=IMAGE")
     assert (back.status, back.stderr) == (1, "tarcreate: a.parquet: row 2: the key is empty\n")
-    back = run("tarcreate", "--parquet", "a.parquet", "-f", "cls=label jpg=IMAGE")
+    back = inside("tarcreate", "--parquet", "a.parquet", "-f", "cls=label jpg=IMAGE")
     assert members_of(back.stdout) == [
         *(("d/a.cls", b"3\n"), ("d/a.jpg", JPEG)),
         *(("d/ü.cls", b""), ("d/ü.jpg", JPEG[::-1]), ("z.cls", "größe".encode())),
     ]
-    plain = run("tar2parquet", "-f", "image=jpg cls", "--binary", "IMAGE cls", stdin=archive)
+    plain = inside("tar2parquet", "-f", "image=jpg cls", "--binary", "IMAGE cls", stdin=archive)
     assert [one.type for one in pq.read_schema(io.BytesIO(plain.stdout))] == [pa.string(), pa.binary(), pa.binary()]
 
 
@@ -166,19 +167,19 @@ def test_columns_are_chosen_and_named(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_what_a_parquet_file_cannot_hold(
-    members: list[tuple[str, bytes]], options: tuple[str, ...], said: str, run: Run, tmp_path: Path
+    members: list[tuple[str, bytes]], options: tuple[str, ...], said: str, inside: Inside, tmp_path: Path
 ) -> None:
     archive = make_tar(members)
-    done = run("tar2parquet", *options, "-o", "a.parquet", stdin=archive)
+    done = inside("tar2parquet", *options, "-o", "a.parquet", stdin=archive)
     assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
     assert done.stderr.removeprefix("tar2parquet: ").removeprefix("stdin: ").startswith(said)
     assert not (tmp_path / "a.parquet").exists()
-    assert not run("tar2parquet", *options, stdin=archive).stdout.endswith(b"PAR1")  # what was streamed has no end
+    assert not inside("tar2parquet", *options, stdin=archive).stdout.endswith(b"PAR1")  # what was streamed has no end
 
 
-def test_one_key_twice_side_by_side(run: Run, tmp_path: Path) -> None:
+def test_one_key_twice_side_by_side(inside: Inside, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", b"1")]))
-    done = run("tar2parquet", "a.tar", "a.tar", "-o", "a.parquet")
+    done = inside("tar2parquet", "a.tar", "a.tar", "-o", "a.parquet")
     assert done.status == 1 and "two samples with the key 'a' side by side" in done.stderr
 
 
@@ -236,7 +237,7 @@ VALUES: list[tuple[str, Any, list[bytes | None]]] = [  # columns, and the payloa
 ]  # fmt: skip
 
 
-def test_files_of_others(run: Run, tmp_path: Path) -> None:
+def test_files_of_others(inside: Inside, tmp_path: Path) -> None:
     table = pa.table({name: values for name, values, _ in VALUES} | {"__index_level_0__": [7, 8, 9]})
     pq.write_table(table, tmp_path / "1.parquet")
     polars.DataFrame({"label": [4], "id": ["n/x"], "image": [{"bytes": JPEG, "path": "x.jpg"}]}).write_parquet(
@@ -247,16 +248,16 @@ def test_files_of_others(run: Run, tmp_path: Path) -> None:
         ("003.id", b"n/x"),
         ("003.image", JPEG),
     ]
-    done = run("tarcreate", "--parquet", "{1..2}.parquet", "--key", "{:03d}")
+    done = inside("tarcreate", "--parquet", "{1..2}.parquet", "--key", "{:03d}")
     assert (done.status, done.stderr, members_of(done.stdout)) == (0, "", expected)
-    done = run("tarcreate", "--parquet", "2.parquet", "-f", "jpg=image __key__=id label")
+    done = inside("tarcreate", "--parquet", "2.parquet", "-f", "jpg=image __key__=id label")
     assert members_of(done.stdout) == [("n/x.jpg", JPEG), ("n/x.label", b"4")]
-    done = run("tarcreate", "-v", "--parquet", "1.parquet", "-f", "text view")
+    done = inside("tarcreate", "-v", "--parquet", "1.parquet", "-f", "text view")
     assert [name[8:] for name, _ in members_of(done.stdout)] == ["0.text", "0.view", "1.text", "2.view"]
-    done = run("tarcreate", "-v", "--parquet", "1.parquet", "-f", "day")
+    done = inside("tarcreate", "-v", "--parquet", "1.parquet", "-f", "day")
     assert (done.status, members_of(done.stdout)) == (0, [("000000000.day", b"2026-11-22")])
     assert done.stderr.startswith("tarcreate: 3 samples in, 1 out, 2 left out, ")
-    done = run("tarcreate", "--parquet", "1.parquet", "-f", "__index_level_0__ label")
+    done = inside("tarcreate", "--parquet", "1.parquet", "-f", "__index_level_0__ label")
     assert members_of(done.stdout)[0] == ("000000000.__index_level_0__", b"7")
 
 
@@ -279,26 +280,26 @@ def test_files_of_others(run: Run, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_refused(
-    columns: dict[str, Any], options: tuple[str, ...], said: str, run: Run, tmp_path: Path
+    columns: dict[str, Any], options: tuple[str, ...], said: str, inside: Inside, tmp_path: Path
 ) -> None:
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    done = run("tarcreate", "--parquet", "a.parquet", *options, "-o", "a.tar")
+    done = inside("tarcreate", "--parquet", "a.parquet", *options, "-o", "a.tar")
     assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
     assert done.stderr.startswith(f"tarcreate: a.parquet: {said}")
     assert not (tmp_path / "a.tar").exists()
 
 
-def test_what_is_said_where_another_option_is_meant(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(run("tar2parquet", stdin=make_tar(SAMPLES)).stdout)
+def test_what_is_said_where_another_option_is_meant(inside: Inside, tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(inside("tar2parquet", stdin=make_tar(SAMPLES)).stdout)
     for command in ("tarcat", "tarstat"):
-        done = run(command, "a.parquet")
+        done = inside(command, "a.parquet")
         assert done.status == 1 and "(tarcreate --parquet makes samples of its rows; " in done.stderr
-    done = run("tarcreate", "a.parquet")
+    done = inside("tarcreate", "a.parquet")
     said = "this is no plan: with --parquet before its name, samples are made of what is in it"
     assert done == (1, b"", f"tarcreate: a.parquet: {said}\n")
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
-    assert run("tarcreate", "--parquet", "a.tar").stderr == f"tarcreate: a.tar: at byte 0: {NO_PARQUET}\n"
-    assert run("tarcreate", "-f", "cls", "plan.tsv").status == 2
+    assert inside("tarcreate", "--parquet", "a.tar").stderr == f"tarcreate: a.tar: at byte 0: {NO_PARQUET}\n"
+    assert inside("tarcreate", "-f", "cls", "plan.tsv").status == 2
 
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tartools.commands.tarcreate import tarcreate
 from tartools.errors import TarFormatError
 from tartools.formats import parquetcolumns, parquetpages, parquetread, snappy
+from tests.tiers import by_turns
 
 PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -121,6 +122,7 @@ def test_what_only_pyarrow_reads(codec: str, read: Callable[[int], tuple[int, by
 
 
 @pytest.mark.parametrize("writer", ["none 1.0", "snappy 1.0", "zstd 2.0"])
+@by_turns("writer")
 def test_damage(writer: str, read: Callable[[int], tuple[int, bytes, str]]) -> None:
     """Cut at any byte, it is a failure. With any byte changed, it is one too, or nothing else changes."""
     WRITERS[writer](table(30).drop_columns(["list", "nothing"]))

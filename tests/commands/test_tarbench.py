@@ -16,6 +16,7 @@ from PIL import Image
 from tartools.commands.tarbench import tarbench
 from tartools.storage import pagecache
 from tests.conftest import Run, make_tar
+from tests.tiers import also
 
 COUNT, BATCH = 7, 3
 ADVICE = ("Pack the files", "Packing gains little", "Leave the files as they are")
@@ -115,7 +116,7 @@ def test_what_is_measured_does_not_depend_on_how_it_is_kept(run: Run, tmp_path: 
     assert json.loads(run("tarbench", "--dry-run", "--json", "--bytes", 1, "a.tar").stdout)["samples"] == 1
 
 
-@pytest.mark.parametrize("options", [[], ["--no-raw"]])
+@pytest.mark.parametrize("options", [[], *also(["--no-raw"])])
 def test_a_picture_that_is_broken_is_named(options: list[str], run: Run, tmp_path: Path) -> None:
     damaged = [(name, data[:60] if name == "d1/3.png" else data) for name, data in members()]
     (tmp_path / "a.tar").write_bytes(make_tar(damaged))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tartools.shards import gathering, workers
 from tests.commands.conftest import Inside, inside
 from tests.conftest import Result, Run
 from tests.tiers import exhaustive
@@ -23,3 +24,10 @@ def run_inside_and_forked(request: pytest.FixtureRequest, run: Run, inside: Insi
         return run(name, *words, stdin=stdin) if forked else inside(name, *words, stdin=stdin)
 
     return inside_or_forked
+
+
+@pytest.fixture
+def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have small shards read in parts, by several workers, as large ones are."""
+    monkeypatch.setattr(gathering, "SMALL", 0)
+    monkeypatch.setattr(workers, "PART", 100_000)

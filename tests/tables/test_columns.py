@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.commands.conftest import Inside
 from tests.conftest import Result, Run, make_tar
 
 JSON = (b'{"w": 3, "tags": ["x", "y"], "on": true}', b'{"w": 4.5, "tags": []}', b'{"w": 5, "on": false}')
@@ -172,14 +173,16 @@ def test_a_table_from_a_pipe_and_a_part_of_it(table: Path, run: Run) -> None:
     assert done.stderr.startswith("tar2tsv: 2 samples in, 2 out, ")
 
 
-def test_many_rows_are_not_read_by_workers(table: Path, run: Run) -> None:
-    """A table of more than 64 MiB is no shard that could be cut up; all of its rows come, in order."""
+@pytest.mark.usefixtures("many_parts")
+def test_many_rows_are_not_read_by_workers(table: Path, inside: Inside) -> None:
+    """A large table is no shard that could be cut up; all of its rows come, in order."""
     count = 9000
-    noise = pa.array([os.urandom(8 << 10) for _ in range(count)])
+    noise = pa.array([os.urandom(80) for _ in range(count)])
     columns = {"__shard__": ["a.tar"] * count, "__begin__": [0] * count, "__end__": [512] * count}
     pq.write_table(pa.table(columns | {"n": range(count), "noise": noise}), table.parent / "large.parquet")
     without_shards(table)
-    assert rows(run, "--nokey", "--noheader", "-f", "n", "large.parquet") == [[str(n)] for n in range(count)]
+    found = rows(inside, "--nokey", "--noheader", "-f", "n", "large.parquet")
+    assert found == [[str(n)] for n in range(count)]
 
 
 OTHERS = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import Run, make_tar
-from tests.tables.test_tables import anything, good, rows_of
+from tests.tables.test_tables import good, rows_of
 
 
 def some(count: int, first: int = 0) -> bytes:
@@ -25,73 +23,31 @@ def some(count: int, first: int = 0) -> bytes:
     return make_tar(members)
 
 
-LINES = [
-    ["tarcat"],
-    ["tarcat", "--skip", "7", "-c", "50"],
-    ["tarcat", "--slice", "3:90:4"],
-    ["tarcat", "--shuffle", "20", "--seed", "3"],
-    ["tarcat", "--interleave", "2"],
-    ["tarcat", "--interleave", "3", "--shuffle", "5", "--skip", "2", "-c", "100"],
-    ["tarpcat", "-p", "2"],
-    ["tarpcat", "-p", "3", "--shuffle", "10", "-c", "40"],
-    ["tarsort"],
-    ["tarsort", "-r"],
-    ["tarsort", "-S", "shuffle", "--seed", "7"],
-    ["tarsort", "-s", "cls", "-S", "int"],
-    ["tarsort", "-s", "cls", "-S", "int", "-r", "-u", "first"],
-    ["tarsort", "-s", "cls", "-u", "last"],
-    ["tarsort", "-s", "json:w", "-S", "int"],
-    ["tarsort", "-s", "json:half", "-S", "float", "-r"],
-    ["tarsort", "-s", "__size__"],
-    ["tarsort", "-s", "__index__", "-r"],
-    ["tarsort", "-s", "__shard__"],
-    ["tarsort", "-s", "x;txt", "-M", "64K"],
-]
-INPUTS = {
-    "tables": ["ab.parquet", "c.parquet"],
-    "both": ["a.tar", "b.tar", "c.parquet"],
-}
-
-
-@pytest.fixture(scope="module")
-def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with three shards and two tables of them."""
-    folder = tmp_path_factory.mktemp("data")
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["tarcat", "--slice", "3:90:4"],
+        ["tarcat", "--interleave", "3", "--shuffle", "5", "-c", "100"],
+        ["tarpcat", "-p", "2"],
+        ["tarsort", "-s", "cls", "-S", "int", "-r", "-u", "first"],
+        ["tarfilter", "--hash", "0:0.5"],
+    ],
+    ids=" ".join,
+)
+def test_rows_are_taken_over(line: list[str], run: Run, tmp_path: Path) -> None:
+    """With their columns, which are null where a table lacks them. (What comes: `test_shards_and_tables`.)"""
     for name, count, first in (("a", 60, 0), ("b", 1, 60), ("c", 80, 61)):
-        (folder / f"{name}.tar").write_bytes(some(count, first))
-    for line in (["-f", "cls json:w", "a.tar", "b.tar", "-o", "ab.parquet"], ["c.tar", "-o", "c.parquet"]):
-        subprocess.run(["tarindex", *line], cwd=folder, check=True)
-    return folder
-
-
-@pytest.mark.parametrize("inputs", INPUTS)
-@pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_a_table_lists_what_a_shard_would_hold(
-    inputs: str, line: list[str], data_set: Path, run: Run, tmp_path: Path
-) -> None:
-    shutil.copytree(data_set, tmp_path, dirs_exist_ok=True)
-    good(run, *line, *INPUTS[inputs], "-o", "out.tar")
-    good(run, *line, *INPUTS[inputs], "-o", "out.parquet")
-    assert good(run, "tarcat", "out.parquet") == (tmp_path / "out.tar").read_bytes()
-    if line[0] == "tarsort":  # from the columns, where they have the values
-        good(run, *line, "a.tar", "b.tar", "c.tar", "-o", "shards.tar")
-        assert (tmp_path / "shards.tar").read_bytes() == (tmp_path / "out.tar").read_bytes()
-    table = rows_of(tmp_path / "out.parquet")
-    assert set(table.column("__shard__").to_pylist()) <= {"a.tar", "b.tar", "c.tar"}
-    if inputs == "tables":
-        whole = rows_of(tmp_path / "ab.parquet").to_pylist() + rows_of(tmp_path / "c.parquet").to_pylist()
-        places = {(row["__shard__"], row["__begin__"]): row for row in whole}
-        for row in table.to_pylist():
-            old = places[row["__shard__"], row["__begin__"]]
-            assert {**dict.fromkeys(["cls", "json:w"]), **old} == row
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_archives(seed: int, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(anything(seed))
-    for line in (["tarcat"], ["tarsort"], ["tarsort", "-S", "shuffle"], ["tarsort", "-s", "__size__", "-r"]):
-        good(run, *line, "a.tar", "-o", "t.parquet", "--force")
-        assert good(run, "tarcat", "t.parquet") == good(run, *line, "a.tar")
+        (tmp_path / f"{name}.tar").write_bytes(some(count, first))
+    good(run, "tarindex", "-f", "cls json:w", "a.tar", "b.tar", "-o", "ab.parquet")
+    good(run, "tarindex", "c.tar", "-o", "c.parquet")
+    good(run, *line, "ab.parquet", "c.parquet", "-o", "out.parquet")
+    whole = [row for name in ("ab", "c") for row in rows_of(tmp_path / f"{name}.parquet").to_pylist()]
+    places = {(row["__shard__"], row["__begin__"]): row for row in whole}
+    for row in rows_of(tmp_path / "out.parquet").to_pylist():
+        old = places[row["__shard__"], row["__begin__"]]
+        assert {**dict.fromkeys(["cls", "json:w"]), **old} == row
+    good(run, *line, "a.tar", "b.tar", "ab.parquet", "-o", "shards.parquet")
+    assert {*rows_of(tmp_path / "shards.parquet").column("__shard__").to_pylist()} <= {"a.tar", "b.tar"}
 
 
 @pytest.mark.parametrize(
