@@ -78,9 +78,7 @@ MIXTURES = [  # options and shares, what comes of each source, what is said
 
 
 @pytest.mark.parametrize(("line", "counts", "said"), MIXTURES, ids=str)
-def test_mixtures_are_the_same_from_shards_and_tables(
-    line: list[str], counts: dict[str, int], said: str | None, folder: Path, inside: Inside
-) -> None:
+def test_mixtures(line: list[str], counts: dict[str, int], said: str | None, folder: Path, inside: Inside) -> None:
     expected = None
     for suffix in ("tar", "parquet"):
         names = {letter: f"{letter}.{suffix}" for letter in SIZES}
