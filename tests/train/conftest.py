@@ -13,17 +13,25 @@ from tartools.storage.objects import retry, s3, s3client
 from tests.storage.objects.faults import FaultServer
 
 
-@pytest.fixture(autouse=True)
-def no_workers_left() -> Iterator[None]:
-    """End the workers of loaders that failed, which the traceback held: they have open what this process has open.
+def end_workers() -> None:
+    """End the workers of loaders that failed, which tracebacks hold: they have open what this process has open.
 
-    Otherwise the servers that all tests share would wait for them at the end.
+    The garbage collector would close their queues first, and each would wait for five seconds before it looks around.
     """
-    yield
     if multiprocessing.active_children():
+        for held in gc.get_objects():
+            if hasattr(type(held), "_shutdown_workers"):
+                held._shutdown_workers()
         gc.collect()
         for child in multiprocessing.active_children():
             child.join(30)
+
+
+@pytest.fixture(autouse=True)
+def no_workers_left() -> Iterator[None]:
+    """Leave no process behind: the servers that all tests share would wait for them at the end."""
+    yield
+    end_workers()
     forkserver._forkserver._stop()  # type: ignore[attr-defined]  # it has the environment of the test that began it
     left = multiprocessing.active_children()
     for child in left:
@@ -42,4 +50,5 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
             if hasattr(cached, "cache_clear"):
                 cached.cache_clear()
         yield server
+        end_workers()
     assert server.errors == []

@@ -16,8 +16,9 @@ from tartools.storage.objects import uploads
 from tartools.train import checkpoint
 from tests.conftest import running
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.tiers import also, by_turns
 
-PLACES = [*SCHEMES, "path"]
+PLACES = ["s3", "path", *also(*(scheme for scheme in SCHEMES if scheme != "s3"))]
 LIMITED = """
 import resource, sys
 from tartools.train import checkpoint
@@ -110,6 +111,7 @@ def test_a_full_disk_leaves_the_one_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+@by_turns("scheme")
 def test_damage_is_a_failure(scheme: str, server: FaultServer) -> None:
     url = server.url(scheme, "model.pt")
     save(url, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import re
 import textwrap
@@ -69,5 +68,3 @@ def test_the_examples_run(code: str, names: dict[str, Any]) -> None:
     for far, near in LOCAL.items():
         code = code.replace(far, near)
     exec(compile(code, "<docstring>", "exec"), names)
-    names.clear()
-    gc.collect()  # loaders end their workers

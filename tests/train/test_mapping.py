@@ -30,6 +30,7 @@ from tartools.train import samples, stream_map
 from tests.conftest import ROOT, Run, clean_environment, make_tar
 from tests.run.conftest import until
 from tests.storage.objects.faults import FaultServer
+from tests.tiers import exhaustive
 from tests.train.losing import archive, lose_two
 from tests.train.mapped import expected, failing, gated, mixed
 
@@ -234,6 +235,7 @@ def program(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False)
 
 
+@exhaustive
 def test_a_program_without_a_guard_is_told_so() -> None:
     done = program(UNGUARDED)
     assert done.returncode == 1
@@ -243,6 +245,7 @@ def test_a_program_without_a_guard_is_told_so() -> None:
 # ---- an early end ----
 
 
+@exhaustive
 def test_a_program_that_ends_leaves_nothing() -> None:
     done = program(LEFT)
     assert (done.returncode, done.stderr) == (0, "")
@@ -339,6 +342,7 @@ def test_loaders_batch_and_go_on() -> None:
     assert [batch.tolist() for batch in DataLoader(stream_map(len, "a.tar"), batch_size=8)] == whole
 
 
+@exhaustive
 def test_the_page_runs(folder: Path) -> None:
     for number in range(4):
         file = io.BytesIO()

@@ -12,6 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tartools.train import Objects, ObjectStream, Order
 from tests.storage.objects.faults import FaultServer
+from tests.tiers import exhaustive, in_both
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
@@ -41,13 +42,15 @@ def ranked(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(world))
 
 
+@in_both
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_stream_after_every_item(shuffle: bool, wanted: list[str]) -> None:
+def test_stream_after_every_item(thorough: bool, shuffle: bool, wanted: list[str]) -> None:
+    """Or after some."""
     data = stream(shuffle=shuffle, seed=5)
     data.set_epoch(2)
     whole = list(data)
     assert sorted(whole) == wanted and (whole == wanted) == (not shuffle)
-    for stop in range(COUNT + 1):
+    for stop in range(COUNT + 1) if thorough else (0, 1, 12, COUNT):
         begun = stream(shuffle=shuffle, seed=5)
         begun.set_epoch(2)
         assert list(islice(DataLoader(begun, None), stop)) == whole[:stop]
@@ -64,13 +67,15 @@ def test_stream_after_every_item(shuffle: bool, wanted: list[str]) -> None:
         assert list(resumed) == list(stream(shuffle=shuffle, seed=5))
 
 
+@in_both
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_stream_with_other_ranks_and_workers(
-    drop_last: bool, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+    thorough: bool, drop_last: bool, wanted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranked(monkeypatch, 0, 1)
     whole = list(stream(shuffle=True))
-    for before, stop, after, workers in ((2, 4, 3, 0), (3, 5, 1, 2), (1, 7, 2, 3), (2, 11, 1, 0)):
+    changes = ((3, 5, 1, 2), (2, 4, 3, 0), (1, 7, 2, 3), (2, 11, 1, 0))
+    for before, stop, after, workers in changes if thorough else changes[:2]:
         had, states = [], []
         for rank in range(before):
             ranked(monkeypatch, rank, before)
@@ -90,7 +95,7 @@ def test_stream_with_other_ranks_and_workers(
         assert sorted(chain(*rest)) == sorted(whole[before * stop :][:left])
 
 
-@pytest.mark.parametrize(("workers", "batch"), [(0, 4), (2, 3), (3, None)])
+@pytest.mark.parametrize(("workers", "batch"), [(0, 4), (2, 3), pytest.param(3, None, marks=exhaustive)])
 def test_stream_by_stateful_data_loader(workers: int, batch: int | None, wanted: list[str]) -> None:
     def loader() -> Any:
         fork = "fork" if workers else None

@@ -141,11 +141,32 @@ def test_states_of_other_orders_are_refused() -> None:
         weighted.load_state_dict(Order(range(3), weights=[1, 2, 4]).state_dict())
 
 
-def test_ranks_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
+@pytest.mark.parametrize(
+    ("environment", "rows"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, [1, 3]),
+        ({"RANK": "1"}, [0, 1, 2, 3]),
+        ({"WORLD_SIZE": "2"}, [0, 1, 2, 3]),
+    ],
+)
+def test_ranks_of_the_environment(
+    environment: dict[str, str], rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the two alone is no world of ranks: nothing is left out."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert list(Order(range(4), shuffle=None)) == rows
+    assert list(Order(range(4), shuffle=None, rank=0, world=1)) == [0, 1, 2, 3]
+
+
+def test_a_rank_beyond_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert list(Order(range(9), shuffle=None, batch_size=2)) == [[2, 3], [7, 8]]
-    assert next(iter(Order(range(9), shuffle=None, batch_size=2, rank=0, world=1))) == [0, 1]
+    with pytest.raises(ValueError, match=r"RANK=2 and WORLD_SIZE=2"):
+        list(Order(range(4)))
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import hashlib
 import io
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from torch.utils.data import Dataset, Subset
 import tartools
 from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import TableDataset, pack
-from tests.conftest import BIN, ROOT, clean_environment, has_end, members_of
+from tests.conftest import BIN, has_end, members_of
 from tests.run.conftest import until
 from tests.storage.objects.faults import FaultServer
 
@@ -123,30 +123,20 @@ def test_labels_and_subsets_of_folders(folder: Folder, tmp_path: Path) -> None:
     ]
 
 
-PROGRAM = """
-import os, sys
-from pathlib import Path
-from tests.train.test_packing import COUNT, Folder
-import tartools.train
-
 class Stopping(Folder):
-    loader = None
+    """One that waits for ever before the 32nd label."""
 
-    @property
-    def target_transform(self):
-        def label(value):
-            self.given = getattr(self, "given", -1) + 1
-            if self.given == 31:
-                os.read(0, 1)
-            return value
-        return label
+    given = 0
 
-    @target_transform.setter
-    def target_transform(self, value):
-        pass
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.target_transform = self._label
 
-tartools.train.pack(Stopping(Path("pictures")), "out/train", max_count=10, seed=3)
-"""
+    def _label(self, value: int) -> int:
+        self.given += 1
+        if self.given == 32:
+            signal.pause()
+        return value
 
 
 def test_a_run_that_was_killed_is_started_again(
@@ -156,13 +146,14 @@ def test_a_run_that_was_killed_is_started_again(
     whole.mkdir()
     out.mkdir()
     pack(folder, f"{whole}/train", max_count=10, seed=3)
-    environment = clean_environment() | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, cwd=tmp_path, env=environment
-    ) as process:
-        until(lambda: len(shards(out)) == 3 or process.poll() is not None)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
+    stopping = Stopping(tmp_path / "pictures")
+    options = {"max_count": 10, "seed": 3}
+    process = multiprocessing.get_context("fork").Process(target=pack, args=(stopping, f"{out}/train"), kwargs=options)
+    process.start()
+    until(lambda: len(shards(out)) == 3 or not process.is_alive())
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert [*shards(out)] == [*shards(whole)][:3] and not (out / "train.parquet").exists()
     before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar")}
     with caplog.at_level(logging.INFO, "tartools.train"):

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from tartools.train import WebDataset, handing
 from tartools.train.handing import Handed
 from tests.conftest import make_tar
+from tests.tiers import by_turns
 
 SIZES = (0, 100, handing.LARGE - 1, handing.LARGE, 30_000, 200_000)
 
@@ -60,6 +61,7 @@ WAYS: dict[str, Callable[[], WebDataset]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("as_it_is", [False, True])
+@by_turns("as_it_is")
 def test_what_crosses_is_what_was_sent(way: str, as_it_is: bool) -> None:
     """Without *as_it_is*, torch makes tensors of arrays, in copies of lists."""
     options: Any = {"collate_fn": _same} if as_it_is else {}

@@ -15,6 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from tartools.errors import UsageError
 from tartools.train import WebDataset
 from tests.conftest import Run, make_samples, make_tar
+from tests.tiers import also, exhaustive, in_both
 from tests.train import test_stream_resume
 from tests.train.test_stream_resume import MIXED, PIPELINES, key
 
@@ -55,9 +56,10 @@ MAKES: dict[str, Make] = {name: PIPELINES[name] for name in ("plain", "one", "pi
 }
 
 
+@in_both
 @pytest.mark.parametrize("name", MAKES)
-def test_other_numbers_of_ranks(name: str, ranks: Any, run: Run) -> None:
-    """Stop after each number of items, and again some items later."""
+def test_other_numbers_of_ranks(thorough: bool, name: str, ranks: Any, run: Run) -> None:
+    """Stop after each number of items, or some, and again some items later."""
     if name == "table":
         assert run("tarindex", "0.tar", "1.tar", "-o", "t.parquet").status == 0
     for number in range(17) if name == "many" else ():
@@ -65,7 +67,7 @@ def test_other_numbers_of_ranks(name: str, ranks: Any, run: Run) -> None:
     make = MAKES[name]
     every = sorted(flat(list(make())))
     assert len(set(every)) == len(every) >= 8
-    for count, others, step in (1, 3, 1), (2, 1, 1), (3, 2, 3), (2, 5, 3):
+    for count, others, step in ((1, 3, 1), (2, 1, 1), (3, 2, 3), (2, 5, 3)) if thorough else ((1, 3, 7), (2, 5, 5)):
         for stop in range(0, len(every) // count + 2, step):
             first, states = ranks(make, count, stop)
             second, between = ranks(make, others, stop % 4, states)
@@ -90,8 +92,9 @@ def test_the_rest_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(65 <= len(share) <= 95 for share in shares[1:])
 
 
-@pytest.mark.parametrize("workers", [(0, 3), (3, 1), (1, 0), (3, 0)])
-def test_loaders(workers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [(2, 1), *also((0, 3), (3, 1), (1, 0), (3, 0))], ids=str)
+@pytest.mark.parametrize(("ranks", "stop"), [(1, 4), pytest.param(2, 2, marks=exhaustive)])
+def test_loaders(workers: tuple[int, int], ranks: int, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks stop, and one or two others go on: all have had the epoch, and the next ones are whole."""
     before, after = workers
 
@@ -102,31 +105,30 @@ def test_loaders(workers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> N
         return StatefulDataLoader(data, batch_size=3, num_workers=workers)
 
     every = sorted(make())
-    for ranks, stop in (2, 2), (1, 4):
-        had, states = [], []
-        for rank in "01":
-            monkeypatch.setenv("RANK", rank)
-            monkeypatch.setenv("WORLD_SIZE", "2")
-            begun = loader(make(), before)
-            iterator = iter(begun)
-            had += [name for batch in islice(iterator, stop) for name in batch]
-            states.append(begun.state_dict())
-            del iterator
-        rest, following, again = [], [], []
-        for number in range(ranks):
-            monkeypatch.setenv("RANK", str(number))
-            monkeypatch.setenv("WORLD_SIZE", str(ranks))
-            data = make()
-            data.load_state_dict(states)
-            going = loader(data, after) if ranks == 2 else DataLoader(data, batch_size=2, num_workers=after)
-            rest += [*chain(*going)]
-            following += [*chain(*going)]
-            data.set_epoch(0)  # it is not resumed a second time
-            again += [*chain(*going)]
-            if after:
-                with pytest.raises(UsageError, match="the workers of a loader know where they are"):
-                    data.state_dict()
-        assert sorted(had + rest) == sorted(following) == sorted(again) == every
+    had, states = [], []
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        begun = loader(make(), before)
+        iterator = iter(begun)
+        had += [name for batch in islice(iterator, stop) for name in batch]
+        states.append(begun.state_dict())
+        del iterator
+    rest, following, again = [], [], []
+    for number in range(ranks):
+        monkeypatch.setenv("RANK", str(number))
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+        data = make()
+        data.load_state_dict(states)
+        going = loader(data, after) if ranks == 2 else DataLoader(data, batch_size=2, num_workers=after)
+        rest += [*chain(*going)]
+        following += [*chain(*going)]
+        data.set_epoch(0)  # it is not resumed a second time
+        again += [*chain(*going)]
+        if after:
+            with pytest.raises(UsageError, match="the workers of a loader know where they are"):
+                data.state_dict()
+    assert sorted(had + rest) == sorted(following) == sorted(again) == every
 
 
 def test_states_that_do_not_do(ranks: Any) -> None:

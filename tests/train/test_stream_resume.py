@@ -17,6 +17,7 @@ from tartools.errors import UsageError
 from tartools.train import WebDataset
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer
+from tests.tiers import also, in_both
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
@@ -72,14 +73,16 @@ def key_of(values: tuple[str]) -> str:
     return values[0]
 
 
+@in_both
 @pytest.mark.parametrize("name", PIPELINES)
-def test_in_one_process_after_every_item(name: str) -> None:
+def test_in_one_process_after_every_item(thorough: bool, name: str) -> None:
+    """Or after each fifth."""
     make = PIPELINES[name]
     data = make()
     data.set_epoch(2)
     whole, following = list(data), list(data)
     assert len(whole) >= 7
-    for stop in range(len(whole) + 1):
+    for stop in {*range(0, len(whole) + 1, 1 if thorough else 5), len(whole)}:
         begun = make()
         begun.set_epoch(2)
         iterator = iter(begun)
@@ -124,7 +127,7 @@ def test_a_table_goes_on_at_its_row(run: Run) -> None:
         assert list(resumed) == whole[stop:]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 2, *also(1, 3)])
 def test_stateful_data_loader(workers: int) -> None:
     def loader() -> StatefulDataLoader[Any]:
         data = WebDataset(MIXED, shuffle=6).map(key)

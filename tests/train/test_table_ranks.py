@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
-from tartools.train import Order
+import pytest
+import torch.distributed
+import torch.multiprocessing
+
+from tartools.train import Order, loader
 from tests.conftest import Run, make_tar
 
 COUNT = 43
-PROGRAM = """
-import json, sys
-import torch.distributed as dist
-from tartools.train import loader
-
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-found, states = [], [None, None]
-batches = loader("t.parquet", 5, fields="cls", decode=(), seed=6, num_workers=rank)
-for (labels,) in batches:
-    found.append(labels.tolist())
-    if len(found) == 2:
-        break
-dist.all_gather_object(states, batches.state_dict())
-assert states[0] == states[1] and states[0]["done"] == 20
-batches = loader("t.parquet", 4, fields="cls", decode=())
-batches.load_state_dict(states[0])
-found += [labels.tolist() for (labels,) in batches]
-print(json.dumps([found, batches.state_dict()]))
-"""
 
 
-def test_two_ranks_that_stop_and_go_on(run: Run, tmp_path: Path) -> None:
+def rank(number: int) -> None:
+    """What one of two ranks does: it stops after two batches, and goes on; it writes its labels and its state."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{Path('place').absolute()}", rank=number, world_size=2
+    )
+    found, states = [], [None, None]
+    batches: Any = loader("t.parquet", 5, fields="cls", decode=(), seed=6, num_workers=number)
+    for (labels,) in batches:
+        found.append(labels.tolist())
+        if len(found) == 2:
+            break
+    torch.distributed.all_gather_object(states, batches.state_dict())
+    assert states[0] == states[1] and states[0]["done"] == 20  # type: ignore[index]
+    batches = loader("t.parquet", 4, fields="cls", decode=())
+    batches.load_state_dict(states[0])
+    found += [labels.tolist() for (labels,) in batches]
+    torch.distributed.destroy_process_group()
+    Path(f"rank-{number}").write_text(json.dumps([found, batches.state_dict()]))
+
+
+def test_two_ranks_that_stop_and_go_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.tar").write_bytes(make_tar([(f"{n:02d}.cls", b"%d" % n) for n in range(COUNT)]))
     assert run("tarindex", "a.tar", "-o", "t.parquet").status == 0
-    line = [sys.executable, "-W", "ignore", "-c", PROGRAM]
-    running = [
-        subprocess.Popen([*line, str(rank), str(tmp_path / "meet")], cwd=tmp_path, stdout=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    answers = [json.loads(process.communicate()[0]) for process in running]
-    assert [process.returncode for process in running] == [0, 0]
-    (first, state), (second, other) = answers
+    torch.multiprocessing.start_processes(rank, nprocs=2, start_method="fork")
+    (first, state), (second, other) = (json.loads(Path(f"rank-{number}").read_text()) for number in range(2))
     assert state == other and [len(found) for found in first] == [5, 5, 4, 4, 4]
     steps = zip(first, second, strict=True)
     assert [label for step in steps for labels in step for label in labels] == list(Order(range(COUNT), 6))

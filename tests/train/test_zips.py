@@ -21,6 +21,7 @@ from tartools.train import ZipDataset
 from tests.commands.test_zip import of_zip, with_mode, zipped
 from tests.conftest import BIN, ROOT
 from tests.storage.objects.faults import FaultServer
+from tests.tiers import also
 
 COUNT = 60
 MEMBERS = [
@@ -80,7 +81,7 @@ def test_decoded_fields(tmp_path: Path) -> None:
         ZipDataset(str(tmp_path / "a.zip"), ("jpg",))[0]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", *also("spawn", "forkserver")])
 def test_workers_have_files_of_their_own(method: str, archive: str) -> None:
     data = ZipDataset(archive)
     assert data[3] == expected(archive)[3]  # the file is open before the workers start
@@ -115,7 +116,7 @@ def test_a_changed_file_is_told(archive: str) -> None:
             again[1]
 
 
-def test_damage_comes_out_in_the_training_process(tmp_path: Path) -> None:
+def test_damage(tmp_path: Path) -> None:
     content = bytearray(zipped(MEMBERS))
     at = content.index(bytes([40]) * 40)
     content[at + 5] ^= 1
@@ -126,8 +127,6 @@ def test_damage_comes_out_in_the_training_process(tmp_path: Path) -> None:
     said = rf"photos.zip: at byte {begin}: the member 'photos/040.jpg' is damaged: its checksum \(CRC\) differs"
     with pytest.raises(TarFormatError, match=said):
         data[40]
-    with pytest.raises(Exception, match=said):
-        list(DataLoader(data, batch_size=8, num_workers=2, collate_fn=kept))
     path.write_bytes(content[:-1])
     said = f"photos.zip: at byte {len(content) - 1}: this zip file was cut: its end is missing"
     with pytest.raises(TarFormatError, match=said):
