@@ -21,11 +21,19 @@ import pytest
 
 from tests.archives import END, entry
 from tests.conftest import BIN, clean_environment, make_samples, make_tar, members_of
+from tests.tiers import exhaustive
 
 ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
 DRAWING = re.compile(rb"(?:\x1bD\x1b\[A)?\x1b7.*?\x1b8(?:\x1b\[J)?", re.DOTALL)  # leaves the cursor where it was
 TAKEN, GIVEN_BACK = b"\x1b[1;23r", b"\x1b7\x1b[r\x1b[24H\x1b[m\x1b[2K\x1b8"  # the last of 24 lines
 SHELL = ("bash", "-c")
+QUICK = f"""#!{sys.executable}
+import importlib, sys
+from tartools.cli import progress
+progress.FIRST_SIGN = progress.STEP = 0.1
+name = sys.argv[0].rpartition("/")[2]
+sys.exit(getattr(importlib.import_module("tartools.commands." + name), name)())
+"""
 
 
 class Terminal:
@@ -33,6 +41,12 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        quick = folder / ".quick"  # the commands, with a progress that does not wait for a second
+        quick.mkdir()
+        (quick / "tarcat").write_text(QUICK)
+        (quick / "tarcat").chmod(0o755)
+        for name in ("tarpcat", "tarproc", "tarfirst", "tar2tsv", "tarsplit", "tarsort", "tarshow", "tarjob"):
+            (quick / name).symlink_to("tarcat")
         self._ours, self._theirs = pty.openpty()
         self.resize(24, 80)
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,10 +58,11 @@ class Terminal:
 
     def start(self, line: str, *before: str, **environment: str) -> subprocess.Popen[bytes]:
         """Run *line* in bash, behind the words *before*, with stdin, stdout and stderr on the terminal."""
+        plain = clean_environment()
         self._process = subprocess.Popen(
             [*before, *SHELL, line],
             cwd=self._folder,
-            env=clean_environment() | {"TERM": "xterm"} | environment,
+            env=plain | {"TERM": "xterm", "PATH": f"{self._folder}/.quick{os.pathsep}{plain['PATH']}"} | environment,
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
@@ -111,32 +126,32 @@ def fed(tmp_path: Path) -> Iterator[threading.Event]:
         writer.join(60)
 
 
-CLOCK = "tarfirst --progress -k 000099 -f cls clock > /dev/null & "  # what it draws shows that a second is over
+CLOCK = "tarfirst --progress -k 000099 -f cls clock > /dev/null & "  # what it draws shows that the time is over
 
 
 @pytest.mark.parametrize(
     ("line", "who"),
     [
         ("tarcat slow | tarpcat | tarproc -c true > out.tar", "tarproc"),
-        ("tarcat slow | tarpcat -o out.tar", "tarpcat"),
         ("tarcat slow > out.tar", "tarcat"),
         ("tarcat slow -o out.tar", "tarcat"),
-        ("tarcat slow -o out.tar | cat", "tarcat"),
-        ("tarcat slow -o file:out.tar", "tarcat"),
-        ("tarcat slow -o /dev/null", "tarcat"),
         ("tarcat slow | head -c 1000000 > out.tar", ""),
         ("tarcat slow -o 'pipe:cat > out.tar'", ""),
         ("tarcat slow -o >(cat > out.tar)", ""),
         ("tarcat slow -o out.tar 2> log", ""),
-        ("tarcat -q slow -o out.tar", ""),
         ("tarcat --progress slow | cat > out.tar", "tarcat"),
         ("tar2tsv -f cls slow", ""),
         ("tarsplit -n 9 slow -o out", "tarsplit"),
-        ("tarsplit -n 9 slow -o out | cat", "tarsplit"),
         ("tarshow -f cls --html page.html slow", "tarshow"),
-        ("tarshow -f cls slow", ""),
         ("tarjob -s slow -- cksum", "tarjob"),
-        ("tarjob -s slow -- cksum | cat > out.tar", "tarjob"),
+        pytest.param("tarcat slow | tarpcat -o out.tar", "tarpcat", marks=exhaustive),
+        pytest.param("tarcat slow -o out.tar | cat", "tarcat", marks=exhaustive),
+        pytest.param("tarcat slow -o file:out.tar", "tarcat", marks=exhaustive),
+        pytest.param("tarcat slow -o /dev/null", "tarcat", marks=exhaustive),
+        pytest.param("tarcat -q slow -o out.tar", "", marks=exhaustive),
+        pytest.param("tarsplit -n 9 slow -o out | cat", "tarsplit", marks=exhaustive),
+        pytest.param("tarshow -f cls slow", "", marks=exhaustive),
+        pytest.param("tarjob -s slow -- cksum | cat > out.tar", "tarjob", marks=exhaustive),
     ],
 )
 def test_who_draws(line: str, who: str, terminal: Terminal, fed: threading.Event) -> None:

@@ -68,7 +68,10 @@ def test_a_list_on_stdin_cannot_name_stdin(run: Run) -> None:
     assert run("tarcat", "-T", "-", stdin=b"-\n") == (2, b"", "tarcat: stdin can be read only once\n")
 
 
-@pytest.mark.parametrize("line", ["tarcat -o /dev/stdout | cat", "tarcat -o >(cat > b.tar; echo > done); until test -e done; do :; done; cat b.tar"])
+@pytest.mark.parametrize(
+    "line",
+    ["tarcat -o /dev/stdout | cat", "tarcat -o >(cat > b.tar; echo > done); until test -e done; do :; done; cat b.tar"],
+)
 def test_pipes_with_a_name_are_written_in_place(line: str, shell: Run) -> None:
     assert shell(line, stdin=TAR) == (0, TAR, "")
 
@@ -241,7 +244,9 @@ def test_what_precedes_damage_is_written_unordered_too(run: Run, tmp_path: Path)
 
 def test_an_upstream_that_stays_does_not_keep_tarpcat(shell: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(TAR)
-    done = shell("tarpcat -c 1 - < <(echo $BASHPID > pid; cat a.tar; exec sleep 1000 2> /dev/null) > b.tar; kill $(cat pid)")
+    done = shell(
+        "tarpcat -c 1 - < <(echo $BASHPID > pid; cat a.tar; exec sleep 1000 2> /dev/null) > b.tar; kill $(cat pid)"
+    )
     assert (done.status, done.stderr) == (0, "")  # there was one to be killed
 
 
@@ -319,7 +324,9 @@ def test_a_signal_ends_a_command_whose_reader_sleeps() -> None:
 # A signal that another thread gets stands for one that comes just before the main thread waits: it ends no wait.
 LOST = """
 import fcntl, os, signal, struct, sys, termios, threading
+from tartools.cli import process
 from tartools.commands.tarcat import tarcat
+process.PULSE = 0.1
 sys.argv = ["tarcat", *sys.argv[1:]]
 def send():
     while struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, bytes(4)))[0]:
@@ -353,8 +360,8 @@ def test_an_alarm_that_was_set_before_ends_us(options: list[str], tmp_path: Path
 
 
 def test_no_tick_ends_a_command_that_takes_its_time_to_end(tmp_path: Path) -> None:
-    program = "import atexit, sys, time\nfrom tartools.commands.tarls import tarls\n"
-    program += "atexit.register(time.sleep, 2.2)\nsys.argv[1:] = ['--version']\ntarls()"
+    program = "import atexit, sys, time\nfrom tartools.cli import process\nfrom tartools.commands.tarls import tarls\n"
+    program += "process.PULSE = 0.1\natexit.register(time.sleep, 0.3)\nsys.argv[1:] = ['--version']\ntarls()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
