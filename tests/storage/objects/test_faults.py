@@ -53,6 +53,7 @@ def failed_at(stderr: str, url: str, name: str = "tarcat", tries: int = 3) -> in
     return int(found[1])
 
 
+@by_turns("ahead")
 @pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
 @each
 def test_a_cut_that_passes(scheme: str, ahead: bool, inside: Inside) -> None:
@@ -67,6 +68,7 @@ def test_a_cut_that_passes(scheme: str, ahead: bool, inside: Inside) -> None:
         assert cut // RANGE * RANGE <= again <= cut if reset else again == cut  # what a reset brought may be lost
 
 
+@by_turns("ahead")
 @pytest.mark.parametrize("ahead", [False, True], ids=["one", "ahead"])
 @each
 def test_a_cut_that_does_not_pass(scheme: str, ahead: bool, inside: Inside) -> None:

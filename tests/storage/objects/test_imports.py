@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import clean_environment, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer
+from tests.tiers import by_turns
 
 LIBRARIES = ("boto3", "botocore", "requests", "google.auth", "google.cloud.storage", "smart_open", "aistore")
 NEEDED = {"s3": {"botocore"}, "gs": {"requests", "google.auth"}, "ais": {"requests"}, "http": {"requests"}}
@@ -41,6 +42,7 @@ def test_a_scheme_imports_its_own_library(scheme: str, faulty: FaultServer) -> N
     assert faulty.objects["out"] == data
 
 
+@by_turns("scheme")
 @pytest.mark.parametrize("scheme", ["s3", "gs", "ais"])
 def test_listing_imports_no_more(scheme: str, faulty: FaultServer) -> None:
     faulty.objects["in-1.tar"] = data = make_tar(make_samples(3))

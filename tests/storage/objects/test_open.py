@@ -30,6 +30,7 @@ from tests.storage.objects import servers
 from tests.storage.objects.conftest import WRITTEN
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.inside import Inside
+from tests.tiers import by_turns
 
 open_url: Any = tartools.open  # whose files are none to a type checker, where it wants an IO[bytes]
 DATA = random.Random(0).randbytes(100_000) + b"\n".join(b"line %d" % n for n in range(3000))
@@ -162,6 +163,7 @@ def test_a_command_is_read_to_its_end() -> None:
 # ---- what libraries do with it ----
 
 
+@by_turns("place")
 def test_zipfile_reads(place: Callable[[bytes], str]) -> None:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -173,6 +175,7 @@ def test_zipfile_reads(place: Callable[[bytes], str]) -> None:
         assert len(archive.namelist()) == 50
 
 
+@by_turns("written")
 def test_zipfile_writes(written: str) -> None:
     with open_url(written, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(5):
@@ -185,6 +188,7 @@ def test_zipfile_writes(written: str) -> None:
         assert archive.read("large.bin") == DATA
 
 
+@by_turns("written")
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "BMP", "GIF"])
 def test_pillow(form: str, written: str) -> None:
     picture = Image.frombytes("RGB", (100, 80), DATA[: 3 * 100 * 80])
@@ -198,6 +202,7 @@ def test_pillow(form: str, written: str) -> None:
         assert found.tobytes() == expected.tobytes()
 
 
+@by_turns("written")
 @pytest.mark.parametrize("form", ["TIFF", "PDF"])
 def test_what_goes_back_to_write_is_refused(form: str, written: str) -> None:
     with pytest.raises(io.UnsupportedOperation, match="seek"), open_url(written, "wb") as file:
@@ -206,6 +211,7 @@ def test_what_goes_back_to_write_is_refused(form: str, written: str) -> None:
         open_url(written)
 
 
+@by_turns("written")
 def test_numpy(written: str) -> None:
     array = np.frombuffer(DATA[:80_000], dtype="<u2").reshape(200, 200)
     with open_url(written, "wb") as file:
@@ -217,6 +223,7 @@ def test_numpy(written: str) -> None:
         assert file.read() == b""
 
 
+@by_turns("written")
 def test_numpys_zip(written: str) -> None:
     array = np.arange(10_000.0)
     with open_url(written, "wb") as file:
@@ -225,6 +232,7 @@ def test_numpys_zip(written: str) -> None:
         assert np.array_equal(found["a"], array) and np.array_equal(found["b"], array[::2])
 
 
+@by_turns("written")
 def test_text(written: str) -> None:
     rows = [["a", "ü\n,"], ["1", "€"]] * 5000
     with open_url(written, "wb") as file:
@@ -242,6 +250,7 @@ def test_text(written: str) -> None:
         assert text.readline() == ',"\r\n'
 
 
+@by_turns("written")
 def test_text_that_is_closed(written: str) -> None:
     with io.TextIOWrapper(open_url(written, "wb"), encoding="utf-8") as text:
         json.dump({"ü": [1, 2]}, text, ensure_ascii=False)
@@ -273,6 +282,7 @@ def test_text_in_a_block_that_fails(written: str) -> None:
     assert text.closed
 
 
+@by_turns("written")
 def test_compression_of_ones_own(written: str) -> None:
     with open_url(written, "wb") as file, gzip.GzipFile(fileobj=file, mode="wb") as zipped:
         zipped.write(DATA)
@@ -308,6 +318,7 @@ class Weights:
         return bytes(room)
 
 
+@by_turns("written")
 def test_weights_as_torch_has_them(written: str) -> None:
     names = [f"archive/data/{number}" for number in range(20)]
     with open_url(written, "wb") as file, zipfile.ZipFile(cast("IO[bytes]", Weights(file)), "w") as archive:
@@ -328,6 +339,7 @@ def test_weights_as_torch_has_them(written: str) -> None:
             assert weights.read_at(place, len(DATA) - number * 1000) == DATA[number * 1000 :]
 
 
+@by_turns("written")
 def test_weights_as_torch_had_them(written: str) -> None:
     with open_url(written, "wb") as file:
         for value in (0x1950A86A20F9469CFC6C, 1001, {"sizes": [4] * 5000}, ["0", "1"]):

@@ -203,17 +203,24 @@ def test_a_password_in_the_url_of_a_file() -> None:
 # ---- keys of Google's ----
 
 
-@pytest.mark.parametrize("answered", [400, 503, None])
-def test_a_key_that_google_does_not_take(answered: int | None, faulty: FaultServer, run: Run, tmp_path: Path) -> None:
-    """The server that gives tokens for keys refuses this one, is busy, or is not there."""
+@pytest.fixture(scope="module")
+def key() -> str:
+    """Return a private key."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
-    key = rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    made = rsa.generate_private_key(65537, 2048)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return made.private_bytes(*form).decode()
+
+
+@pytest.mark.parametrize("answered", [400, 503, None])
+def test_a_key_that_google_does_not_take(
+    answered: int | None, key: str, faulty: FaultServer, run: Run, tmp_path: Path
+) -> None:
+    """The server that gives tokens for keys refuses this one, is busy, or is not there."""
     base = faulty.base if answered else "http://127.0.0.1:1"
-    account = {"type": "service_account", "private_key": key.decode(), "client_email": "me@x", "private_key_id": SECRET}
+    account = {"type": "service_account", "private_key": key, "client_email": "me@x", "private_key_id": SECRET}
     (tmp_path / "key.json").write_text(json.dumps(account | {"token_uri": f"{base}/token?{SECRET}"}))
     body = json.dumps({"error": "invalid_grant", "error_description": f"Invalid signature {SECRET}"}).encode()
     faulty.faults = [Fault(method="POST", status=answered, body=body, times=None)]

@@ -16,7 +16,7 @@ import tartools
 from tartools.errors import StorageError
 from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
-from tests.tiers import by_turns
+from tests.tiers import by_turns, exhaustive
 
 SMALL = make_tar(make_samples(5))
 BIG = make_tar([(f"{n:02d}.bin", random.Random(n).randbytes(1 << 20)) for n in range(5)])
@@ -241,7 +241,7 @@ def test_hdfs_is_not_there(hdfs: dict[str, str], run: Run) -> None:
     [
         ("azure://container/a.tar", "azure", "azure"),
         ("sftp://me@127.0.0.1/a.tar", "paramiko", "sftp"),
-        ("ssh://me@127.0.0.1/a.tar", "paramiko", "sftp"),
+        pytest.param("ssh://me@127.0.0.1/a.tar", "paramiko", "sftp", marks=exhaustive),
     ],
 )
 @by_turns("way")

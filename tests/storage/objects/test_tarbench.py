@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import Run, make_tar
 from tests.storage.objects.faults import FaultServer
+from tests.tiers import also
 
 COUNT = 6
 MEMBERS = [(f"d/{n}.{field}", data) for n in range(COUNT) for field, data in (("txt", b"%d" % n), ("cls", b"1" * n))]
@@ -34,7 +35,7 @@ def server(faulty: FaultServer, run: Run, tmp_path: Path) -> FaultServer:
     return faulty
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["a.tar", "a.parquet", "a.zip", *also("loose/")])
 def test_what_is_there_is_read_and_nothing_is_written(source: str, server: FaultServer, run: Run) -> None:
     server.requests.clear()
     url = source if source == "a.parquet" else server.url("gs", source)  # a local table of an object

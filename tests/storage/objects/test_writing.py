@@ -20,7 +20,7 @@ from tests.storage.objects.conftest import WRITTEN
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.inside import Inside
 from tests.storage.objects.sites import Site
-from tests.tiers import by_turns
+from tests.tiers import also, by_turns
 
 PART = 256 << 10  # bytes of a part, in this process
 SMALL = make_tar(make_samples(5))
@@ -337,7 +337,7 @@ def arguments(name: str, url: str) -> list[str]:
     return [*COMMANDS[name][0], "-o", url.removesuffix("-000000.tar") if name == "tarsplit" else url]
 
 
-@commands
+@pytest.mark.parametrize("name", ["tarcat", "tarsplit", *also(*sorted({*COMMANDS} - {"tarcat", "tarsplit"}))])
 def test_a_command_tries_again_and_gives_up(name: str, run: Run, faulty: FaultServer) -> None:
     url, data = faulty.url("s3", "out-000000.tar"), COMMANDS[name][1]
     faulty.faults = [Fault(method="PUT", status=503)]
