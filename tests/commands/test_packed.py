@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import os
+import pty
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tartools.tar.codecs import CODECS
-from tests.conftest import Run, has_end, make_tar, members_of
+from tests.conftest import BIN, Run, has_end, make_tar, members_of, running
 from tests.storage.objects.faults import Fault, FaultServer
 
 SAMPLES = [(f"d/{n:04d}.{field}", b"%d" % n * 9) for n in range(500) for field in ("cls", "txt")]
@@ -74,3 +77,14 @@ def test_what_is_compressed_inside(command: str, kind: str, run: Run, tmp_path: 
     assert (done.status, done.stdout) == (2, b"") and not (tmp_path / "a.bin.gz").exists()
     assert f"a {kind} file is compressed inside: call it a.bin, not a.bin.gz" in done.stderr
     assert run(command, "a.tar", "-o", "pipe:cat > a.bin.gz").status == 0
+
+
+@pytest.mark.parametrize("command", ["tar2parquet", "tar2zip"])
+def test_what_is_no_text_is_not_written_to_a_terminal(command: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
+    leader, follower = pty.openpty()
+    with running([BIN / command, tmp_path / "a.tar"], stdout=follower, stderr=subprocess.PIPE) as process:
+        said = process.communicate()[1]
+    assert (process.returncode, said.count(b"terminal")) == (2, 1)
+    for end in (leader, follower):
+        os.close(end)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import io
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
@@ -29,8 +27,9 @@ from tartools.commands.tarindex import tarindex
 from tartools.formats import parquetread, parquetwrite
 from tests.commands.conftest import Inside
 from tests.commands.test_conservation import FEED, peak_memory
-from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of, running
+from tests.conftest import Run, clean_environment, has_end, make_samples, make_tar, members_of
 from tests.storage.objects.faults import Fault, FaultServer
+from tests.tiers import by_turns
 
 
 def picture(color: int, form: str = "PNG") -> bytes:
@@ -303,6 +302,7 @@ def test_what_is_said_where_another_option_is_meant(inside: Inside, tmp_path: Pa
 
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])
+@by_turns("scheme")
 def test_on_a_server(scheme: str, run: Run) -> None:
     archive = make_tar(SAMPLES)
     with FaultServer() as server:
@@ -367,16 +367,6 @@ pq.write_table(table, pa.PythonFile(sys.stdout.buffer, "w"))  # as it is by defa
 def test_memory_is_bounded(line: list[str], feeder: str, tmp_path: Path) -> None:
     """Of 300 MB, in row groups, and of a single one of 150 MB."""
     assert peak_memory(line, feeder, tmp_path) < 200_000_000
-
-
-def test_a_parquet_file_is_not_written_to_a_terminal(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
-    leader, follower = pty.openpty()
-    with running([BIN / "tar2parquet", tmp_path / "a.tar"], stdout=follower, stderr=subprocess.PIPE) as process:
-        said = process.communicate()[1]
-    assert (process.returncode, said.count(b"terminal")) == (2, 1)
-    for end in (leader, follower):
-        os.close(end)
 
 
 DATASETS = """

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import pty
 import stat
 import struct
-import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +13,9 @@ import pytest
 
 from tartools.commands.tar2zip import tar2zip
 from tartools.commands.tarcreate import tarcreate
-from tests.conftest import BIN, Run, has_end, make_tar, members_of, running
+from tests.conftest import Run, has_end, make_tar, members_of
 from tests.storage.objects.faults import Fault, FaultServer
-from tests.tiers import in_both
+from tests.tiers import by_turns, in_both
 
 SAMPLES = [
     ("d/a.jpg", b"\xff\xd8" * 900),
@@ -149,6 +147,7 @@ def test_large_members_are_held_on_disk(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])
+@by_turns("scheme")
 def test_on_a_server(scheme: str, run: Run) -> None:
     archive = make_tar(SAMPLES)
     with FaultServer() as server:
@@ -314,13 +313,3 @@ def test_a_payload_that_unpacks_to_more_than_it_says(run: Run, tmp_path: Path) -
     assert done.stderr == (
         "tarcreate: a.zip: at byte 0: the member 'a.txt' is damaged: it is not as long as the directory says\n"
     )
-
-
-def test_a_zip_file_is_not_written_to_a_terminal(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
-    leader, follower = pty.openpty()
-    with running([BIN / "tar2zip", tmp_path / "a.tar"], stdout=follower, stderr=subprocess.PIPE) as process:
-        said = process.communicate()[1]
-    assert (process.returncode, said.count(b"terminal")) == (2, 1)
-    for end in (leader, follower):
-        io.FileIO(end).close()

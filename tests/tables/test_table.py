@@ -22,6 +22,7 @@ import tartools
 from tartools.errors import StorageError, TarFormatError
 from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors
 from tests.tables.test_tables import as_before
+from tests.tiers import also
 
 Values = tuple[str, list[tuple[str, bytes]]]
 
@@ -145,7 +146,7 @@ def taken(table: tartools.Table, number: int, result: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "spawn", *also("forkserver")])
 def test_other_processes(method: str, folder: Path) -> None:
     whole, table = expected(folder), tartools.Table("sets/t.parquet").take(slice(None, None, -1))
     assert len(table[:]) == len(whole)
