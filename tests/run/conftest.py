@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import ROOT, Result, Run, clean_environment
 
-PATIENCE = 60.0  # seconds, after which something that has to come is taken not to
+PATIENCE = 120.0  # seconds, after which something that has to come is taken not to
 FRUGAL = {"RAY_enable_metrics_collection": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # a node starts in three quarters
 
 
@@ -71,7 +71,7 @@ def started(others: int, **environment: str) -> Iterator[Cluster]:
     try:
         yield Cluster(process)
     finally:
-        process.communicate(timeout=60)  # the end of its stdin ends it
+        process.communicate(timeout=PATIENCE)  # the end of its stdin ends it
         shutil.rmtree(folder)
 
 

@@ -18,6 +18,7 @@ import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
 from tartools.run import functions, ray
 from tests.conftest import clean_environment, has_end, make_samples, make_tar, members_of
+from tests.run.conftest import PATIENCE
 
 Members = list[tuple[str, bytes]]
 WORKERS = pytest.mark.parametrize("workers", [1, 3])
@@ -57,7 +58,7 @@ def program(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
             env=clean_environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
     finally:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.conftest import make_samples, make_tar
-from tests.run.conftest import Cluster, until, without_ray
+from tests.run.conftest import PATIENCE, Cluster, until, without_ray
 from tests.tiers import in_both
 
 BEGIN = """
@@ -66,7 +66,7 @@ def said(folder: Path, text: str, cluster: Cluster) -> list[str]:
         env=without_ray() | {"RAY_ADDRESS": cluster.address},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=2 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

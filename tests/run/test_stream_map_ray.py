@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Run, make_tar
-from tests.run.conftest import Cluster, until, without_ray
+from tests.run.conftest import PATIENCE, Cluster, until, without_ray
 from tests.tiers import exhaustive, in_both
 from tests.train.losing import archive, lose_two
 
@@ -92,7 +92,7 @@ def test_classes_of_the_program_errors_and_an_early_end(thorough: bool, tmp_path
         env=without_ray() | {"RAY_ADDRESS": cluster.address, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=2 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0 and "Exception ignored" not in done.stderr, done.stderr

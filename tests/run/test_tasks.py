@@ -12,6 +12,7 @@ import pytest
 from tartools.errors import UsageError
 from tartools.run import tasks
 from tartools.run.tasks import Task
+from tests.run.conftest import PATIENCE
 
 HOSTILE = [
     "it's.tar",
@@ -164,7 +165,7 @@ def run(*words):
 def on_a_node(program: str, tmp_path: Path) -> str:
     """Return what *program* prints, in a process of its own, since a task of Ray's moves to its folder."""
     command = [sys.executable, "-c", ON_A_NODE + program]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
 
 
 @pytest.mark.parametrize("program", ["tarproc", "bash"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tartools
 from tests.conftest import ROOT, make_tar
-from tests.run.conftest import until
+from tests.run.conftest import PATIENCE, until
 from tests.train.mapped import expected
 
 PROGRAM = """
@@ -74,7 +74,7 @@ def lose_two(folder: Path, engine: str, environment: dict[str, str], urls: list[
                 os.kill(number, signal.SIGKILL)
             assert len(workers_at(name, 6)) == 6
             gate.close()  # which opens it
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.communicate()

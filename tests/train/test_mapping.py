@@ -28,7 +28,7 @@ from tartools.errors import SampleError, StorageError, TruncatedError, UsageErro
 from tartools.storage.requests import Requests
 from tartools.train import samples, stream_map
 from tests.conftest import ROOT, Run, clean_environment, make_tar
-from tests.run.conftest import until
+from tests.run.conftest import PATIENCE, until
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import exhaustive
 from tests.train.losing import archive, lose_two
@@ -232,7 +232,7 @@ if __name__ == "__main__":
 def program(text: str) -> subprocess.CompletedProcess[str]:
     Path("program.py").write_text(text)
     words = [sys.executable, "program.py"]
-    return subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @exhaustive
