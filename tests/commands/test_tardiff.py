@@ -7,8 +7,6 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 import tarfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,6 +18,7 @@ import pytest
 
 from tests.archives import END, entry, header, pax
 from tests.commands.conftest import Inside
+from tests.commands.test_tarstat import cut_up
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
 from tests.tiers import also
 
@@ -387,25 +386,6 @@ def test_an_output_that_exists_is_refused(run: Run, tmp_path: Path) -> None:
     assert members_of((tmp_path / "x.tar").read_bytes()) == []
 
 
-# Runs tardiff with pieces of so many bytes; says on stderr how many processes it forked.
-PROGRAM = """
-import os, sys
-from tartools.shards import gathering, workers
-from tartools.commands.tardiff import tardiff
-workers.PART = int(sys.argv[1])
-gathering.SMALL = 2 * workers.PART
-fork, forks = os.fork, []
-def forked():
-    forks.append(None)
-    return fork()
-os.fork = forked
-workers.os.sched_getaffinity = lambda _: range(3)
-status = tardiff.main(sys.argv[2:])
-print(len(forks), file=sys.stderr)
-sys.exit(status)
-"""
-
-
 def test_several_processes_say_the_same(run: Run, tmp_path: Path) -> None:
     dice = random.Random(5)
     a = [(f"{n:05d}", random_fields(dice)) for n in range(400)]
@@ -417,10 +397,9 @@ def test_several_processes_say_the_same(run: Run, tmp_path: Path) -> None:
         (tmp_path / f"{name}-1.tar").write_bytes(archive(side[250:]))
     for arguments in (["--json", "-o", "new.tar"], ["--keys"], ["--digest"]):
         names = ["b-{0,1}.tar"] if arguments == ["--digest"] else ["a-*.tar", "b-*.tar"]
-        line = [sys.executable, "-c", PROGRAM, "20000", *arguments, *names]
-        done = subprocess.run(line, cwd=tmp_path, capture_output=True, check=False)
-        assert int(done.stderr) > 5
-        assert done.stdout == run("tardiff", arguments[0], *names).stdout
+        _, told, said, forks = cut_up(tmp_path, 20_000, *arguments, *names, command="tardiff")
+        assert forks > 5 and not said
+        assert told == run("tardiff", arguments[0], *names).stdout
     assert json.loads(run("tardiff", "--json", "a-*.tar", "b-*.tar").stdout) == facts
     assert run("tardiff", "--keys", "a-*.tar", "b-*.tar").stdout.decode().splitlines() == lines
     assert members_of((tmp_path / "new.tar").read_bytes()) == members_of(archive(new))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,8 @@ from PIL import Image
 
 from tartools.samples import shares
 from tests.commands.conftest import Inside
-from tests.conftest import Run, make_samples, make_tar, members_of
+from tests.commands.test_tardedup import keys_in
+from tests.conftest import Run, make_samples, make_tar
 from tests.tables.test_tables import good
 from tests.tiers import by_turns
 
@@ -40,11 +40,6 @@ def some(count: int, first: int = 0) -> Members:
         if number % 5 == 0:
             members.append((f"{key}.png", picture(1 + number % 9, 5)))
     return members
-
-
-def keys_in(content: bytes) -> list[str]:
-    """Return the keys of the samples in the archive *content*, in order."""
-    return list(dict.fromkeys(re.sub(r"\.[^/]*$", "", name) for name, _ in members_of(content)))
 
 
 def numbers_in(content: bytes) -> list[int]:

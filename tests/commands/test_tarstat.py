@@ -29,12 +29,13 @@ from tests.archives import END, entry, pax
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
 from tests.tiers import in_both
 
-# Runs tarstat with pieces of so many bytes; says on stderr how many processes it forked.
+# Runs a command with pieces of so many bytes; says on stderr how many processes it forked.
 PROGRAM = """
-import os, sys
+import importlib, os, sys
 from tartools.shards import gathering, workers
-from tartools.commands.tarstat import tarstat
-workers.PART = int(sys.argv[1])
+_, name, part, *arguments = sys.argv
+command = getattr(importlib.import_module(f"tartools.commands.{name}"), name)
+workers.PART = int(part)
 gathering.SMALL = 2 * workers.PART
 fork, forks = os.fork, []
 def forked():
@@ -42,7 +43,7 @@ def forked():
     return fork()
 os.fork = forked
 workers.os.sched_getaffinity = lambda _: range(3)
-status = tarstat.main(sys.argv[2:])
+status = command.main(arguments)
 print(len(forks), file=sys.stderr)
 sys.exit(status)
 """
@@ -198,10 +199,10 @@ def varied(dice: random.Random, count: int) -> bytes:
     return b"".join(parts) + END
 
 
-def cut_up(folder: Path, size: int, *arguments: str) -> tuple[int, bytes, list[str], int]:
-    """Return status, stdout, lines on stderr and forks of tarstat with pieces of *size* bytes."""
+def cut_up(folder: Path, size: int, *arguments: str, command: str = "tarstat") -> tuple[int, bytes, list[str], int]:
+    """Return status, stdout, lines on stderr and forks of *command* with pieces of *size* bytes."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(size), *arguments],
+        [sys.executable, "-c", PROGRAM, command, str(size), *arguments],
         capture_output=True,
         cwd=folder,
         env=clean_environment(),
