@@ -74,6 +74,10 @@ ROWS = str(Path(__file__).with_name("rows.tsv"))
 CASES = {  # the name of the command comes first
     "tarcat": Case(),
     "tarsplit": Case(("-n", "1"), ("-o", "part")),
+    "tarsplit --parts": Case(("--parts", "a:0.5,b:0.5"), ("-o", "p-{part}.tar"), step=41),
+    "tarsplit --stratify": Case(("--parts", "a:0.5,b:0.5", "--stratify", "__size__"), ("-o", "p-{part}.tar"), step=41),
+    "tarsplit --by": Case(("--by", "__size__"), ("-o", "p-{__size__}.tar"), step=41),
+    "tarsplit --by to tables": Case(("--by", "__size__"), ("-o", "p-{__size__}.parquet"), step=41),
     "tarsort": Case(),
     "tarproc": Case(("-c", "true"), step=41),
     "tarpcat": Case(),

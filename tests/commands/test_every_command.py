@@ -338,27 +338,6 @@ def test_usage_errors(name: str, arguments: list[str], main: Main, given: Callab
     assert (done.stdout, os.listdir()) == (b"", [given(name)])
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("tarcat", ["-c", "1", "-c", "1"]),
-        ("tarcat", ["-o", "a", "--output", "b"]),
-        ("tarsplit", ["-n", "1", "--samples", "2"]),
-        ("tarsort", ["-s", "cls", "-s", "cls"]),
-        ("tarproc", ["-p", "1", "-p", "2"]),
-        ("tarpcat", ["-p", "1", "--parallel", "2"]),
-        ("tarshow", ["-c", "1", "-c", "1"]),
-        ("tar2tsv", ["--missing", "x", "--missing", "y"]),
-        ("tarcreate", ["-o", "a", "-o", "b"]),
-        ("tarfirst", ["-k", "a", "-k", "b"]),
-    ],
-)
-def test_an_option_twice(name: str, arguments: list[str], main: Main, given: Callable[[str], str]) -> None:
-    done = main(name, *COMMANDS[name].arguments, *arguments, given(name))
-    assert "twice" in failed(done, name, status=2)
-    assert os.listdir() == [given(name)]
-
-
 @each_opener
 def test_verbose_ends_with_the_account(name: str, main: Main, given: Callable[[str], str]) -> None:
     done = main(name, "-v", *COMMANDS[name].arguments, given(name))

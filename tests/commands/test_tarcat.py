@@ -405,29 +405,6 @@ def test_lax_warns_once_a_shard(cat: Cat) -> None:
     assert cat("--lax", "-q", "a-lax.tar").stderr == ""
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--skip", "1", "--slice", "1:2"],
-        ["-c", "-1"],
-        ["-c", "x"],
-        ["--skip", "-1"],
-        ["--slice", "-1:"],
-        ["--slice", "1"],
-        ["--slice", "1:2:0"],
-        ["--slice", "1:2:3:4"],
-        ["--shuffle", "0"],
-        ["--interleave", "0"],
-        ["--seed", "x"],
-        ["-c", "1", "--count", "2"],
-    ],
-)
-def test_usage_errors(options: list[str], cat: Cat) -> None:
-    done = cat(*options, "a.tar")
-    assert (done.status, done.output) == (2, None)
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("suffix", [".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4"])
 def test_compressed_outputs_are_inputs(suffix: str, cat: Cat) -> None:
     out = f"z{suffix}"

@@ -373,25 +373,6 @@ def test_timeout(run: Run, work: Path, tmp_path: Path, ten: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        (),
-        ("-c", "true", "-s", "x"),
-        ("-c", "true", "-e", "other"),
-        ("-c", "true", "--base", "a/b"),
-        ("-c", "true", "--base", ""),
-        ("-c", "true", "--add-log", "a/b"),
-        ("-c", "true", "-p", "-1"),
-        ("-c", "true", "--timeout", "0"),
-    ],
-)
-def test_usage(run: Run, ten: bytes, arguments: tuple[str, ...]) -> None:
-    done = run("tarproc", *arguments, stdin=ten)
-    assert (done.status, done.stdout) == (2, b"")
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     "arguments", [("-c", "true", "--shell", "no-shell"), ("-s", "missing"), ("-s", "."), ("-c", ":", "--tmpdir", "no")]
 )
 def test_failures_before_any_input_is_read(shell: Run, ten: bytes, arguments: tuple[str, ...]) -> None:
@@ -785,17 +766,3 @@ def test_no_shell_reads_the_first_word(run: Run) -> None:
     for word in ("if", "A=b", "nosuch"):
         done = run("tarproc", "--", word, "true", stdin=archive)
         assert (done.status, done.stdout, done.stderr) == (2, b"", f"tarproc: there is no program {word!r}\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["-c", "true", "--", "true"], "either -c COMMAND, or -s SCRIPT, or -- and the words of a command"),
-        (["-s", "a", "--", "true"], "either -c COMMAND, or -s SCRIPT, or -- and the words of a command"),
-        (["--"], "no command behind --"),
-        (["--shell", "sh", "--", "true"], "--shell is for -c"),
-    ],
-)
-def test_one_command_is_given(words: list[str], message: str, run: Run) -> None:
-    done = run("tarproc", *words, stdin=make_tar([("n.txt", b"")]))
-    assert (done.status, done.stdout) == (2, b"") and message in done.stderr

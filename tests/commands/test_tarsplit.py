@@ -79,12 +79,6 @@ def test_names(run: Run, tmp_path: Path, options: list[str], first: str) -> None
     assert run("tarcat", first).stdout == ARCHIVE
 
 
-@pytest.mark.parametrize("options", [["-o", "a.tar", "-z"], ["-o", "a%d%d.tar"], [], ["-o", "a", "--remove"]])
-def test_usage_errors(run: Run, tmp_path: Path, options: list[str]) -> None:
-    done = run("tarsplit", *options, stdin=ARCHIVE)
-    assert done.status == 2 and done.stderr.count("\n") == 1 and listed(tmp_path) == []
-
-
 def test_maxshards_stops_reading(run: Run, shell: Run, tmp_path: Path) -> None:
     damaged = ARCHIVE[:60_000] + b"garbage" * 1000
     assert run("tarsplit", "-n", 10, "--maxshards", 2, "-o", "a", stdin=damaged).stdout.split() == [

@@ -285,44 +285,6 @@ def test_a_thousand_values_and_no_more(output: str, run: Run, tmp_path: Path) ->
         assert keys_in((tmp_path / "777/000000.tar").read_bytes()) == ["0777"]
 
 
-USAGE = [
-    (["--parts", "train:0.9,val:0.2"], "the shares sum to 1.1, not to 1"),
-    (["--parts", "train:0.33,val:0.33,test:0.33"], "the shares sum to 0.99, not to 1"),
-    (["--parts", "train:1,val:0"], "the part 'val' has the share 0"),
-    (["--parts", "train:0.5,train:0.5"], "two parts have the name 'train'"),
-    (["--parts", "train,val:0.5"], "not a part and its share: 'train'"),
-    (["--parts", "train:0.5,val:half"], "not a number from 0 to 1: 'half'"),
-    (["--parts", ""], "not a part and its share: ''"),
-    (["--parts", "../x:0.5,val:0.5"], "the name of the part '../x' would be another folder"),
-    (["--parts", "A:0.5,a:0.5"], "the name of the part 'a' is too much like 'A'"),
-    ([*PARTS, "-o", "part-%06d.tar"], "OUTPUT needs {part}"),
-    ([*PARTS, "-o", "{part}%06d.tar"], "{part} stands beside the number"),
-    ([*PARTS, "-o", "%06d0{part}.tar"], "{part} stands beside the number"),
-    ([*PARTS, "-o", "{part}.tar", "-n", "3"], "OUTPUT has no number"),
-    ([*PARTS, "-o", "{part}.tar", "--shards", "3"], "OUTPUT has no number"),
-    ([*PARTS, "-o", "{part}.parquet", "-z"], "-z writes gzip"),
-    ([*PARTS, "-o", "s3://{part}/%06d.tar"], "{part} can't stand for a bucket"),
-    ([*PARTS, "--maxshards", "3"], "--maxshards stops reading"),
-    ([*PARTS, "--shards", "3", "-n", "3"], "--shards sets the size"),
-    (["--stratify", "cls"], "--stratify says how samples are divided among --parts"),
-    (["--by", "cls", "-o", "{part}-%06d.tar"], "OUTPUT needs {cls}"),
-    (["--by", "shard", "-o", "{shard}.tar"], "{shard} in OUTPUT is a number"),
-    (["--by", "cls", *PARTS, "-o", "{cls}-%d.tar"], "it excludes --parts and --stratify"),
-    (["--by", "cls", "--stratify", "cls", "-o", "{cls}-%d.tar"], "it excludes --parts and --stratify"),
-    (["--by", "__index__", "-o", "{__index__}/"], "__index__ is not a value"),
-    (["--by", "", "-o", "{cls}/"], "not a column: ''"),
-]
-
-
-@pytest.mark.parametrize(("line", "message"), USAGE, ids=str)
-def test_usage_errors(line: list[str], message: str, inside: Inside, tmp_path: Path) -> None:
-    output = [] if "-o" in line else ["-o", "{part}-{shard:06d}.tar"]
-    done = inside("tarsplit", *line, *output, stdin=make_tar(make_samples(9)))
-    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1), done.stderr
-    assert done.stderr.startswith("tarsplit: ") and message in done.stderr
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize("line", [[], ["--stratify", "cls"]], ids=["plain", "stratified"])
 @pytest.mark.parametrize("form", ["tar", "parquet"])
 def test_shards_of_each_part_are_even(line: list[str], form: str, inside: Inside, tmp_path: Path) -> None:
@@ -441,27 +403,6 @@ def test_post_and_remove_are_for_each_shard(run: Run, tmp_path: Path) -> None:
     done = run("tarsplit", *line[:-3], "--post", "test {} != b-0.tar", stdin=make_tar(make_samples(60)))
     assert done.status == 1 and b"b-0.tar" not in done.stdout
     assert sorted(os.listdir(tmp_path)) == sorted(["all", "b-0.tar", *done.stdout.decode().split()])
-
-
-LINES = [
-    ["--parts", "a:0.5,b:0.5", "-o", "p-{part}.tar"],
-    ["--parts", "a:0.5,b:0.5", "--stratify", "cls", "-o", "p-{part}.tar"],
-    ["--by", "cls", "-o", "p/{cls}/{shard:06d}.tar"],
-    ["--by", "cls", "-o", "p-{cls}.parquet"],
-]
-
-
-@pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_damage_leaves_nothing(line: list[str], inside: Inside, tmp_path: Path) -> None:
-    whole = make_tar(make_samples(8))
-    end = len(whole.rstrip(b"\0"))
-    damaged = [whole[:cut] for cut in (*range(1, end, 97), end + 500)]
-    damaged += [whole[:n] + bytes([whole[n] ^ 1]) + whole[n + 1 :] for n in (0, 100, 150, 1024, 1024 + 148)]
-    for number, content in enumerate(damaged):
-        (tmp_path / "a.tar").write_bytes(content)
-        done = inside("tarsplit", *line, "a.tar", short=True)
-        assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1), number
-        assert os.listdir(tmp_path) == ["a.tar"], number
 
 
 def test_full_shards_before_damage_stay_whole(run: Run, tmp_path: Path) -> None:
