@@ -17,7 +17,7 @@ import pytest
 from tartools import cli
 from tartools.commands import _manual
 from tartools.samples.account import Account
-from tests.conftest import BIN, ROOT, Run, make_tar
+from tests.conftest import BIN, ROOT, Run, clean_environment, make_tar
 
 NAMES = _manual.names()
 PAGES = sorted((ROOT / "man").glob("man*/*"))
@@ -29,9 +29,14 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 
 def output_of(*command: object) -> str:
-    """Return what *command* prints, on stdout and stderr."""
+    """Return what *command* prints, on stdout and stderr, with ours in PATH: fish completes only what is there."""
     done = subprocess.run(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=clean_environment(),
+        text=True,
+        check=False,
     )
     return done.stdout
 
