@@ -76,8 +76,9 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def program() -> Iterator[subprocess.Popen[str]]:
     """Give the process that has imported the commands."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], env=clean_environment(), **pipes) as process:
+    command = [sys.executable, "-c", PROGRAM]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=clean_environment(), text=True) as process:
         yield process
 
 
