@@ -177,7 +177,7 @@ def test_a_pipe_to_a_file(terminal: Terminal, fed: threading.Event, tmp_path: Pa
     terminal.read_until(lambda seen: b" samples, " in seen)
     fed.set()
     assert terminal.finish() == 0
-    assert re.search(rb"tarproc [0-9]+ samples, [0-9.]+ k?B, [0-9.]+ k?B/s", ESCAPE.sub(b"", terminal.seen))
+    assert re.search(rb"tarproc [0-9]+ samples, [0-9.]+ k?B, [0-9.]+ [kM]?B/s", ESCAPE.sub(b"", terminal.seen))
     assert DRAWING.sub(b"", terminal.seen) == b""
     assert terminal.seen.endswith(GIVEN_BACK)
     assert (tmp_path / "out.tar").read_bytes() == make_tar(make_samples(100))

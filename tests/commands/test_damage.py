@@ -258,13 +258,11 @@ EARLY = {
 
 
 @pytest.mark.parametrize(("name", "arguments"), EARLY.items(), ids=EARLY)
-def test_who_stops_early_needs_the_header_that_ends_the_last_sample(
-    name: str, arguments: list[str], inside: Inside
-) -> None:
+def test_who_stops_early_needs_the_header_that_ends_the_last_sample(name: str, arguments: list[str], run: Run) -> None:
     needed = 3 * BLOCK  # a.cls and the header of b.cls
     for cut, status in ((needed - 1, 1), (needed, 0), (needed + 1, 0), (needed + BLOCK, 0), (len(TINY), 0)):
-        done = inside(name, *arguments, stdin=TINY[:cut])
+        done = run(name, *arguments, stdin=TINY[:cut])
         assert (done.status, done.stderr == "") == (status, status == 0), (cut, done)
         if name in ("tarcat", "tarpcat", "tarproc"):
             assert has_end(done.stdout) == (status == 0)
-    assert inside(name, *arguments, stdin=TINY[: 2 * BLOCK] + b"\1" * BLOCK).status == 1
+    assert run(name, *arguments, stdin=TINY[: 2 * BLOCK] + b"\1" * BLOCK).status == 1
