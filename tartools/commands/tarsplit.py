@@ -99,7 +99,7 @@ Size = Annotated[
     ),
 ]
 Pattern = Annotated[
-    str, Option("-o", "--output", metavar="OUTPUT", help="Prefix or pattern of the shards' names. Required.")
+    str, Option("-o", "--output", metavar="OUTPUT", help="Prefix or pattern of the shards' names.")
 ]
 Most = Annotated[
     int | None, Option("--maxshards", metavar="N", minimum=0, help="Stop after N shards; the rest is not read.")
