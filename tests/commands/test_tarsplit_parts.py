@@ -287,6 +287,7 @@ def test_a_thousand_values_and_no_more(output: str, run: Run, tmp_path: Path) ->
 
 USAGE = [
     (["--parts", "train:0.9,val:0.2"], "the shares sum to 1.1, not to 1"),
+    (["--parts", "train:80,val:10"], "the shares sum to 90, not to 100"),
     (["--parts", "train:0.33,val:0.33,test:0.33"], "the shares sum to 0.99, not to 1"),
     (["--parts", "train:1,val:0"], "the part 'val' has the share 0"),
     (["--parts", "train:0.5,train:0.5"], "two parts have the name 'train'"),
