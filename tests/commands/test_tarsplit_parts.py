@@ -292,7 +292,7 @@ USAGE = [
     (["--parts", "train:1,val:0"], "the part 'val' has the share 0"),
     (["--parts", "train:0.5,train:0.5"], "two parts have the name 'train'"),
     (["--parts", "train,val:0.5"], "not a part and its share: 'train'"),
-    (["--parts", "train:0.5,val:half"], "not a number from 0 to 1: 'half'"),
+    (["--parts", "train:0.5,val:half"], "not a number from 0 to 100: 'half'"),
     (["--parts", ""], "not a part and its share: ''"),
     (["--parts", "../x:0.5,val:0.5"], "the name of the part '../x' would be another folder"),
     (["--parts", "A:0.5,a:0.5"], "the name of the part 'a' is too much like 'A'"),
