@@ -15,6 +15,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from tartools.commands import _manual
+
 ROOT = Path(__file__).parent.parent
 TAKEN = {  # page of the site: file of the project
     "index.md": "README.md",
@@ -36,8 +38,9 @@ def on_config(config: Any) -> Any:
         {"tartools": "index.md"},
         {"First hour, URLs, damage": "man/tartools.md"},
         {"Cookbook": "cookbook.md"},
+        {"Questions": "questions.md"},
         {"Training": [{"An example": "example.md"}, *(f"training/{name}.md" for name in training)]},
-        {"Commands": [{name: f"man/{name}.md"} for name in pages]},
+        {"Commands": [*({name: f"man/{name}.md"} for name in pages), {"All options": "options.md"}]},
         {"Python": [{"tartools": "python/tartools.md"}, {"tartools.train": "python/train.md"}]},
         {"Benchmarks": "benchmarks.md"},
         {"Inside": ["architecture.md", "contributing.md", "changelog.md"]},
@@ -53,6 +56,7 @@ def on_files(files: Files, config: Any) -> Files:
     made["python/tartools.md"] = names("tartools", public_names())
     made["python/train.md"] = names("tartools.train", training_names())
     made["adr/index.md"] = decisions()
+    made["options.md"] = options_page()
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
     return files
@@ -61,6 +65,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turn links to files of the project into links to their pages."""
     here = page.file.src_uri
+    if here.startswith("adr/") or here == "changelog.md":
+        page.meta["search"] = {"exclude": True}  # they say much about everything
     source = TAKEN.get(here, f"docs/{here}")
     pages = {source: page for page, source in TAKEN.items()}
 
@@ -70,6 +76,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"{found[1]}{posixpath.relpath(target, posixpath.dirname(here) or '.')}{found[3] or ''}{found[4]}"
 
     return LINK.sub(moved, markdown)
+
+
+def options_page() -> str:
+    """Return the page of all options: what each does, and the commands that have it."""
+    lines = [
+        "# All options",
+        "An option means the same in all commands that have it. Those of every command stand in the page of each.",
+        "| Option | What it does | Commands |\n|---|---|---|",
+    ]
+    rows = []
+    for option, commands in _manual.every_option().items():
+        cells = (f"`{', '.join(option.names)} {option.metavar}`".replace(" `", "`"), option.help, " ".join(commands))
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
 
 
 def taken(source: str) -> str:

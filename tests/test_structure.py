@@ -444,6 +444,53 @@ def test_one_letter_means_one_thing() -> None:
     assert {letter: long for letter, long in meanings.items() if len(long) > 1} == AMBIGUOUS
 
 
+# What a long option means in all commands that have it, where their helps differ.
+MEANINGS = {
+    "--count": "stop after N samples",
+    "--decode": "decode payloads to find those that are broken",
+    "--dry-run": "only print what would be done",
+    "--exclude": "fields to drop",
+    "--fields": "fields or columns to take",
+    "--files-from": "read more names from FILE",
+    "--format": "format of the input that is no tar",
+    "--html": "write a page for a browser",
+    "--json": "print JSON",
+    "--memory": "most bytes of memory",
+    "--null": "names end with NUL",
+    "--output": "where the result goes",
+    "--parallel": "how many at a time",
+    "--rekey": "give samples new keys",
+    "--rest": "write the other samples to URL",
+    "--select": "samples for which EXPR is true",
+    "--skip-special": "skip links and special files silently",
+    "--timeout": "kill a command that takes longer",
+    "--unordered": "without regard to order",
+    "--verbatim": "match names by exact case",
+}
+
+
+def test_a_long_option_has_one_meaning_and_one_form() -> None:
+    forms: dict[str, set[tuple[bool, tuple[str, ...]]]] = {}
+    helps: dict[str, set[str]] = {}
+    for option in _manual.every_option():
+        for name in option.names:
+            if name.startswith("--"):
+                forms.setdefault(name, set()).add((option.metavar == "", option.choices))
+                helps.setdefault(name, set()).add(option.help)
+    assert {name for name, found in forms.items() if len(found) > 1} <= {"--format"}  # of its own files each
+    assert {name for name, found in helps.items() if len(found) > 1} == {*MEANINGS}
+
+
+def test_other_spellings_are_taken_and_not_shown() -> None:
+    for name in COMMANDS:
+        declared = _manual.load(name).parameters.values()
+        shown = {spelled for one in declared for spelled in one.option.names}
+        for one in declared:
+            for alias in one.option.aliases:
+                assert alias not in shown
+                assert alias not in (ROOT / f"man/man1/{name}.1").read_text().replace("\\-", "-").split()
+
+
 def test_pages_and_completions_are_installed_by_the_folder() -> None:
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"] == {
         "man": "share/man",

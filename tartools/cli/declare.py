@@ -26,7 +26,7 @@ class Option:
     *metavar* stands for its value in the help. *minimum* bounds a number. *parser* makes the value of a word, and
     raises ValueError with the reason if it can't. A flag is also set by the environment variable *envvar* being 1.
     *default* says in the help what the default is, where the value does not. *behind* marks the argument that takes all
-    words behind `--`, as they are.
+    words behind `--`, as they are. *aliases* are other spellings, which no help shows: of the tools before these.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Option:
         envvar: str = "",
         default: str = "",
         behind: bool = False,
+        aliases: tuple[str, ...] = (),
     ) -> None:
         self.names = names
         self.help = help
@@ -48,6 +49,7 @@ class Option:
         self.envvar = envvar
         self.default = default
         self.behind = behind
+        self.aliases = aliases
 
 
 def argument(metavar: str, help: str, *, behind: bool = False) -> Option:

@@ -105,7 +105,7 @@ Memory = Annotated[
         metavar="BYTES",
         parser=byte_size,
         default="256M",
-        help="Memory for data that waits, such as 64M or 1e9.",
+        help="Memory for samples held back, such as 64M or 1e9.",
     ),
 ]
 Parallel = Annotated[

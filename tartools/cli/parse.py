@@ -26,7 +26,7 @@ def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: 
     every = list(every)
     arguments, behind = apart(arguments, every)
     every = [one for one in every if not one.option.behind]
-    named = {name: one for one in every for name in one.option.names}
+    named = {name: one for one in every for name in (*one.option.names, *one.option.aliases)}
     try:
         given, words = _options(arguments, named, interspersed)
         _environment(given, every)
@@ -48,6 +48,18 @@ def apart(arguments: Sequence[str], every: Iterable[Declared]) -> tuple[Sequence
             at = list(arguments).index("--")
             return arguments[:at], {one.name: list(arguments[at + 1 :])}
     return arguments, {}
+
+
+def respelled(arguments: Sequence[str], every: Iterable[Declared]) -> list[str]:
+    """Return *arguments* with the options of *every* that have aliases under their own names."""
+    own = {alias: one.option.names[-1] for one in every for alias in one.option.aliases}
+    found = []
+    for at, word in enumerate(arguments):
+        if word == "--":
+            return [*found, *arguments[at:]]
+        name, equals, value = word.partition("=")
+        found.append(own.get(name, name) + equals + value)
+    return found
 
 
 def _options(

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from tartools.cli.declare import REQUIRED, Declared
-from tartools.cli.parse import apart
+from tartools.cli.parse import apart, respelled
 from tartools.errors import UsageError, printable
 
 ALIKE = 0.7  # of 1, at which two names are the same
@@ -53,7 +53,7 @@ def values(
     settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": interspersed, "obj": usage}
     application.command(name, cls=_Application, help=help_text(manual), context_settings=settings)(values)
     try:
-        status = application(list(arguments), prog_name=name, standalone_mode=False)
+        status = application(respelled(arguments, every), prog_name=name, standalone_mode=False)
     except typer.TyperException as error:
         if possible := getattr(error, "possibilities", None):
             error.possibilities = near(getattr(error, "option_name", ""), possible)  # type: ignore[attr-defined]

@@ -87,6 +87,18 @@ def options(command: Command) -> tuple[list[Option], list[Option]]:
     return [o for o in every if not o.names], sorted((o for o in every if o.names), key=lambda option: option.shared)
 
 
+def every_option() -> dict[Option, list[str]]:
+    """Return the options of all commands, by their long names, and which commands have each.
+
+    An option with another help is another one.
+    """
+    found: dict[Option, list[str]] = {}
+    for name in names():
+        for option in options(load(name))[1]:
+            found.setdefault(option._replace(shared=False), []).append(name)
+    return dict(sorted(found.items(), key=lambda item: item[0].names[-1]))
+
+
 def man_page(command: Command) -> str:
     """Return the page of *command* in section 1, in man(7) macros."""
     arguments, named = options(command)

@@ -36,8 +36,8 @@ Errors:
   broken-sound             the sound can't be decoded
   broken-text              the text is not UTF-8
   table-damaged            the table can't be read
-  table-stale              a shard is another one than the table was made of
-  table-row                a row says something else than its shard
+  table-stale              a shard has changed since the table was made
+  table-row                a row does not match its shard
   missing-shard            the shard is not there, or can't be opened
 
 Warnings:
@@ -84,7 +84,7 @@ Bytes are those of the tar stream, after decompression; of damaged compressed da
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
 
 --profile says what a reader does with each finding: webdataset, hf (datasets of Hugging Face), dali (the index for it),
-energon. Only what was seen when they ran is said, which is most for webdataset (1.0.2).
+energon. It tells only what we have seen them do; for webdataset (1.0.2) that is most.
 
 --fix writes the samples that can be saved to -o OUTPUT, with the bytes that they had and in their order: one shard, or
 one for each input if OUTPUT has a number. It goes on behind damage; brings the members of a sample together, where the

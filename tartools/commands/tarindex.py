@@ -1,7 +1,7 @@
 r"""Make a table of the samples in shards.
 
 Reads each SHARD, local or remote, and writes a Parquet file with a row for each sample: in which shard it is, at which
-bytes, and where its members are. Every command reads such a table as it reads shards, and DuckDB, Polars, pandas and
+bytes, and where its members are. Every command that reads shards reads such a table, too, and DuckDB, Polars, pandas and
 Spark choose and order its rows. So a subset, an order or a mixture of a data set is a small file, not a copy.
 
 The columns are __shard__, __version__ (of the shard), __index__ (number of the sample in its shard), __key__,
@@ -25,8 +25,8 @@ imagehash is the same.
 A SHARD may be a table too: the new table has the rows of all, in order, with all their columns, and names shards only.
 
 --update OLD takes over the rows of the table OLD for shards whose version has not changed. Shards that are new, have
-changed or are not complete in OLD are read; those that are not named are dropped. Without a SHARD, those of OLD are
-meant that still exist. Give the options that OLD was made with: a column that OLD lacks has all shards read, and one
+changed or are not complete in OLD are read; those that are not named are dropped. Without a SHARD, tarindex takes the
+shards of OLD that still exist. Give the options that OLD was made with: a column that OLD lacks has all shards read, and one
 that only OLD has is null in shards read now.
 
 A shard that lies below the directory of the table is named relative to it, so that both can be moved together. Shards

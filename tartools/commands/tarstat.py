@@ -9,7 +9,7 @@ recognized by the last part of their field (jpg, png ...). Their headers are rea
 (of an animation the first frame), to find those that are cut or damaged. Large payloads of local files that are neither
 are not read at all. Names and values are escaped.
 
-Of tables nothing is read but their columns. The archives are then the samples alone. Classes come from columns that
+Of tables only the columns are read, so that sizes are those of the samples, without headers and padding. Classes come from columns that
 have the names of their fields (tarindex -f cls), pictures from those that tarindex --pictures made; without these
 columns they are not counted. What --classes names and has no column is read from the shards, and so is all with
 --decode; and so are samples whose members the table does not tell (members without a field, and fields given twice).

@@ -31,8 +31,8 @@ def number_with(seed: int) -> Callable[[bytes], int]:
     return lambda key: int.from_bytes(blake2b(key, digest_size=8, key=secret).digest(), "big")
 
 
-def ratio(text: str) -> tuple[int, int]:
-    """Return the number from 0 to 1 that *text* is, such as 0.9 or 1/3, as a numerator and a denominator.
+def ratio(text: str, most: int = 1) -> tuple[int, int]:
+    """Return the number from 0 to *most* that *text* is, such as 0.9 or 1/3, as a numerator and a denominator.
 
     Raises: ValueError.
 
@@ -43,10 +43,10 @@ def ratio(text: str) -> tuple[int, int]:
     whole, _, part = over.partition(".")
     digits, divisor = whole + part, under if slash else "1"
     if not (digits + divisor).isascii() or not digits.isdigit() or not divisor.isdigit() or len(text) > 40:
-        raise ValueError(f"not a number from 0 to 1: {text!r}")
+        raise ValueError(f"not a number from 0 to {most}: {text!r}")
     numerator, denominator = int(digits), int(divisor + "0" * len(part))  # exact, as no float is
-    if numerator > denominator or not denominator:
-        raise ValueError(f"not a number from 0 to 1: {text!r}")
+    if numerator > denominator * most or not denominator:
+        raise ValueError(f"not a number from 0 to {most}: {text!r}")
     return numerator, denominator
 
 
@@ -85,7 +85,7 @@ class Part(NamedTuple):
 
 
 def parts(text: str) -> tuple[Part, ...]:
-    """Return the parts in *text*, such as `train:0.9,val:0.1`. Raises: ValueError.
+    """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`. Raises: ValueError.
 
     The last one takes what the others leave, because digits of shares such as 0.333 end somewhere.
 
@@ -93,6 +93,8 @@ def parts(text: str) -> tuple[Part, ...]:
     (Part(name='train', weight=9), Part(name='val', weight=1))
     >>> [part.weight for part in parts("a:0.333,b:0.333,c:0.333")]
     [333, 333, 334]
+    >>> parts("train:90,val:10") == parts("train:0.9,val:0.1")
+    True
     """
     names, ratios = [], []
     for word in text.split(","):
@@ -102,16 +104,18 @@ def parts(text: str) -> tuple[Part, ...]:
                 f"not a part and its share: {word!r}; write NAME:SHARE,NAME:SHARE, as in train:0.9,val:0.1"
             )
         names.append(name)
-        ratios.append(ratio(share))
+        ratios.append(ratio(share, most=100))
         if not ratios[-1][0]:
             raise ValueError(f"the part {name!r} has the share 0; leave it out")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"two parts have the name {twice!r}")
     whole = lcm(*(denominator for _, denominator in ratios))
     weights = [numerator * whole // denominator for numerator, denominator in ratios]
+    sums = 100 if max(weights) > whole else 1  # in percent
+    whole *= sums
     last = whole - sum(weights[:-1])
     if abs(sum(weights) - whole) * ROUNDING > whole or last <= 0:
-        raise ValueError(f"the shares sum to {sum(weights) / whole:.6g}, not to 1")
+        raise ValueError(f"the shares sum to {sum(weights) * sums / whole:.6g}, not to {sums}")
     divisor = gcd(*weights[:-1], last)
     return tuple(Part(name, weight // divisor) for name, weight in zip(names, [*weights[:-1], last], strict=True))
 

@@ -38,7 +38,7 @@ def loader(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     **options: Any,
 ) -> Loader:
-    """Return a DataLoader over *source*, a TableDataset or what that is given: what most people want.
+    """Return a DataLoader over *source*: a TableDataset, or what TableDataset takes. Most people want this.
 
         data = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8", num_workers=4)
         data.load_state_dict(torch.load("loader.pt"))  # in mid-epoch, with any number of ranks and workers

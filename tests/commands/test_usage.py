@@ -17,11 +17,12 @@ from tests.conftest import make_samples, make_tar
 PARTS, EACH = "--parts train:0.7,val:0.2,test:0.1", "{part}-{shard:06d}.tar"
 WRONG = [
     ("tarsplit --parts train:0.9,val:0.2 -o EACH", "the shares sum to 1.1, not to 1"),
+    ("tarsplit --parts train:80,val:10 -o EACH", "the shares sum to 90, not to 100"),
     ("tarsplit --parts train:0.33,val:0.33,test:0.33 -o EACH", "the shares sum to 0.99, not to 1"),
     ("tarsplit --parts train:1,val:0 -o EACH", "the part 'val' has the share 0"),
     ("tarsplit --parts train:0.5,train:0.5 -o EACH", "two parts have the name 'train'"),
     ("tarsplit --parts train,val:0.5 -o EACH", "not a part and its share: 'train'"),
-    ("tarsplit --parts train:0.5,val:half -o EACH", "not a number from 0 to 1: 'half'"),
+    ("tarsplit --parts train:0.5,val:half -o EACH", "not a number from 0 to 100: 'half'"),
     ("tarsplit --parts '' -o EACH", "not a part and its share: ''"),
     ("tarsplit --parts ../x:0.5,val:0.5 -o EACH", "the name of the part '../x' would be another folder"),
     ("tarsplit --parts A:0.5,a:0.5 -o EACH", "the name of the part 'a' is too much like 'A'"),

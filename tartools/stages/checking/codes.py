@@ -20,7 +20,7 @@ AGAIN = "copy or download the shard again; --fix saves the samples that are whol
 NAMES = "rename the files before the archive is made"
 SORT = "tarsort brings the members of a key together"
 TABLE = "tarindex --update makes the table anew"
-MADE = "make the sample again, or leave it out: --fix"
+MADE = "replace the sample, or leave it out with --fix"
 
 CODES = {
     # archives
@@ -78,8 +78,8 @@ CODES = {
     "broken-text": Code(ERROR, "the text is not UTF-8", MADE),
     # tables
     "table-damaged": Code(ERROR, "the table can't be read", TABLE),
-    "table-stale": Code(ERROR, "a shard is another one than the table was made of", TABLE),
-    "table-row": Code(ERROR, "a row says something else than its shard", TABLE),
+    "table-stale": Code(ERROR, "a shard has changed since the table was made", TABLE),
+    "table-row": Code(ERROR, "a row does not match its shard", TABLE),
     "missing-shard": Code(ERROR, "the shard is not there, or can't be opened", "bring it back, or leave it out"),
 }
 
