@@ -42,6 +42,14 @@ def test_a_timeout_is_a_number_of_seconds(seconds: str, run: Run) -> None:
     assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
+def test_numbers_are_finite(value: str, run: Run) -> None:
+    for option in ("--delay", "--seconds"):
+        done = run("tarbench", f"{option}={value}", "a.tar")
+        assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
+        assert f"Invalid value for '{option}': not a number: '{value}'" in done.stderr
+
+
 # ---- names ----
 
 
