@@ -2,8 +2,8 @@
 
 Beside each shard, SHARD.tar.idx: the offsets of all samples and the end of the last one, 8 bytes each, lowest first.
 In the directory .nv-meta of the data set: index.sqlite, with all samples and their parts; index.uuid, which names its
-content; .info.json, with the number of samples in each shard; split.yaml, by which all shards are of
-the part "train", and none of "val" and "test".
+content; .info.json, with the number of samples in each shard; split.yaml, by which all shards are of the
+part "train", and "val" and "test" are empty.
 """
 
 from __future__ import annotations
