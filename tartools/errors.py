@@ -146,6 +146,21 @@ def without_secrets(text: str) -> str:
     return re.sub(_CREDENTIALS, r"\1:…@", re.sub(_QUERY, r"\1?…", text))
 
 
+def how_to_install(*packages: str) -> str:
+    """Return the command that installs *packages* for the Python that runs this: by pipx, uv, or pip by its path."""
+    import os
+    import shlex
+    import sys
+    from importlib.util import find_spec
+
+    words = ["pipx", "inject", os.path.basename(sys.prefix)]
+    if not os.path.exists(f"{sys.prefix}/pipx_metadata.json"):
+        python = sys.executable or "python3"
+        by_pip = find_spec("pip") is not None
+        words = [python, "-m", "pip", "install"] if by_pip else ["uv", "pip", "install", "--python", python]
+    return shlex.join([*words, *packages])
+
+
 def shown(url: str) -> str:
     """Return *url* for a message: "stdin" for -, and `?…` in place of a query, which may be a signature.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 LONGEST_NUMBER = 30  # digits
 
 
@@ -29,11 +31,14 @@ def whole_number(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """Return the number *text*. Raises: ValueError if it is none."""
+    """Return the number *text*. Raises: ValueError if it is none, or infinite."""
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
-        raise ValueError(f"not a number: {text!r}") from None
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"not a number: {text!r}")
+    return found
 
 
 def sample_slice(text: str) -> slice:

@@ -15,7 +15,9 @@ from tartools.storage import is_missing
 from tartools.storage.url import Url
 from tartools.storage.versions import look
 from tartools.tables import reading, source
+from tartools.tables.columns import ABSENT, TableColumns
 from tartools.tables.places import Listing, Piece, RowError
+from tartools.tables.rows import Block
 
 TOGETHER, FAR = 1024, 256  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
 
@@ -45,6 +47,8 @@ class TableRows:
         self._known: dict[int, str] = {}  # shards -> what is wrong with them, "" if nothing
         self._said: set[int] = set()  # shards, that something is wrong with them
         self._shards: reading.Shards | None = None
+        self._table: Any = None
+        self._members: tuple[list[str], Any, Any] | None = None  # of the piece that was read last
 
     @property
     def urls(self) -> Sequence[str]:
@@ -71,7 +75,8 @@ class TableRows:
         self._firsts, self._places, self._known, self._said = [], [], {}, set()
         first = 0
         try:
-            with source.opened(self.url) as table:
+            with source.opened(self.url) as self._table:
+                table = self._table
                 for rows in table.batches(reading.COLUMNS):
                     yield from self._read(rows, first)
                     first += len(rows)
@@ -99,6 +104,7 @@ class TableRows:
             yield from self._read(rows.slice(0, middle), first)
             yield from self._read(rows.slice(middle), first + middle)
             return
+        self._members = TableColumns(rows, first, self._listing, self._table).members()
         self._firsts.append(first)
         self._places.append((piece.numbers, piece.begins))
         for part in parts(piece):
@@ -119,6 +125,7 @@ class TableRows:
             self._shards = reading.Shards(self._listing, quiet, ranges=True, tmpdir=self._tmpdir)
         try:
             batches = list(self._shards.samples(piece))
+            self._compare(batches, piece)
         except (RowError, TarFormatError) as error:
             self._close()
             if len(piece) == 1:
@@ -134,6 +141,34 @@ class TableRows:
             for batch in batches:
                 yield row, batch
                 row += len(batch)
+
+    def _compare(self, batches: list[Batch], piece: Piece) -> None:
+        """Raise RowError if the rows *piece* have other places of members than their samples, which are *batches*."""
+        import numpy as np
+
+        if self._members is None:
+            return
+        block = Block("")
+        for batch in batches:
+            if batch.groups is not None:
+                block.add(batch)
+            else:
+                block.add_sample(batch[0], 0)
+        shift = piece.begins - np.frombuffer(block.begins, np.int64)
+        low, count = piece.first - self._firsts[-1], len(piece)
+        fields, offsets, sizes = self._members
+        absent = np.full(count, ABSENT), np.zeros(count, np.int64)
+        said = {field: (offsets[low : low + count, n], sizes[low : low + count, n]) for n, field in enumerate(fields)}
+        found = {
+            field.decode("utf-8", "replace"): (np.where(places >= 0, places + shift, places), lengths)
+            for field, places, lengths in block.columns()
+        }
+        for field in {**said, **found}:
+            (at, size), (place, length) = said.get(field, absent), found.get(field, absent)
+            wrong = np.flatnonzero((at != place) | ((at >= 0) & (size != length)))
+            if len(wrong):
+                what = f"__members__ of this row and the shard differ in the field {field!r}"
+                raise self._listing.failure(piece, int(wrong[0]), what)
 
     def _wrong_with(self, number: int) -> str:
         """Return the code of what is wrong with shard *number* as a whole; empty if it is there, as it was."""

@@ -76,7 +76,7 @@ from typing import Annotated
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.commands._report import print_facts
-from tartools.errors import StorageError, byte_size
+from tartools.errors import StorageError, byte_size, how_to_install
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading
 from tartools.storage.names.expand import expand
@@ -168,7 +168,7 @@ def check_installed() -> None:
 
     missing = [name for name in ("torch", "pyarrow") if find_spec(name) is None]
     if missing:
-        raise StorageError(f"{' and '.join(missing)} is needed: pip install 'tartools[train]'")
+        raise StorageError(f"this needs {' and '.join(missing)}: {how_to_install(*missing)}")
 
 
 @contextmanager

@@ -52,7 +52,6 @@ Examples:
     tarjob -s '{000..147}' --dry-run -- tarcat in-{}.tar -o out-{}.tar.zst | parallel
 """
 
-import math
 import os
 from collections.abc import Sequence
 from contextlib import closing
@@ -208,10 +207,8 @@ def checked_command(words: Sequence[str], items: Items, policy: Policy, resource
         raise UsageError("no items given: use -s ('{000..147}', 's3://bucket/in-*.tar') or -T FILE")
     if not words:
         raise UsageError("no command given: put it behind the options, or behind --")
-    if policy.timeout is not None and not policy.timeout <= LONGEST:  # also if it is "nan"
+    if policy.timeout is not None and policy.timeout > LONGEST:
         raise UsageError(f"--timeout {policy.timeout:g} is not a number of seconds up to {LONGEST:,}")
-    if resources.cpus is not None and not resources.cpus < math.inf:  # also if it is "nan"
-        raise UsageError(f"--cpus {resources.cpus:g} is not a number of cores")
     if resources.address == "":
         raise UsageError("--address is empty (a variable of the shell may not be set)")
     if resources.engine is Engine.local and (resources.address or resources.cpus):

@@ -176,7 +176,7 @@ def directory_options(work: Work, directory: Directory) -> DirectoryOptions:
         raise UsageError(f"--base {directory.base!r} can't be the name of a file")
     if directory.log is not None and (not directory.log or directory.log.endswith((".", "/")) or "/" in directory.log):
         raise UsageError(f"--add-log {directory.log!r} can't be the name of a field")
-    if work.timeout is not None and not work.timeout <= LONGEST:  # also if it is "nan"
+    if work.timeout is not None and work.timeout > LONGEST:
         raise UsageError(f"--timeout {work.timeout:g} is not a number of seconds up to {LONGEST:,}")
     log = os.fsencode(directory.log) if directory.log else None
     return DirectoryOptions(os.fsencode(directory.base), work.errors, directory.subdirs, log, directory.keep)

@@ -10,14 +10,13 @@ import functools
 import struct
 from typing import Any
 
-from tartools.errors import StorageError
+from tartools.errors import StorageError, how_to_install
 
 LENGTH, CRC = struct.Struct("<Q"), struct.Struct("<I")
 HEAD = LENGTH.size + CRC.size  # bytes before a record
 MOST = (1 << 31) - 1  # bytes of a message of protobuf
 BYTES, FLOATS, INTEGERS = "bytes_list", "float_list", "int64_list"  # the kinds of a feature
 KEY = "__key__"  # the feature that has the key
-MISSING = "TFRecord files need protobuf and google-crc32c: pip install 'tartools[tfrecord]'"
 
 
 def check_installed() -> None:
@@ -29,7 +28,8 @@ def check_installed() -> None:
     except ModuleNotFoundError:  # there is no google at all
         found = None
     if found is None:
-        raise StorageError(MISSING)
+        advice = how_to_install("protobuf", "google-crc32c")
+        raise StorageError(f"TFRecord files need protobuf and google-crc32c: {advice}")
 
 
 def masked_crc(data: bytes) -> bytes:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import stat
 from array import array
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
+from zipfile import ZipInfo
 
 from tartools import tar
 from tartools.errors import SampleError, printable, shown
 from tartools.formats.folder import is_of_system
-from tartools.formats.zipread import DEFLATED, ENCRYPTED, REGULAR, STORED, Directory, Entry
+from tartools.formats.zipread import Directory, path_of
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Sample, join_path
 from tartools.storage import files
 from tartools.tar import split_path
 
-# parts of names that take a closer look
-unusual = re.compile(rb"[\0\x80-\xff]|^/|^$|/$|\.\.|\._|__MACOSX|\.(?i:ds_store)$|(?i:thumbs\.db|desktop\.ini)$").search
+UNIX = (3, 19)  # systems that made a file: Unix, macOS
 
 
 def samples(
@@ -66,7 +65,7 @@ class Zipped:
     *others* are links and special files, (name, kind); *left_out* are the files that systems add, and the directories
     of macOS; *directories* are entries. *returned* is the first key that comes back after other keys, or None.
 
-    Holds: what `Directory` holds, 12 bytes a member, and while it is made, all names.
+    Holds: what `Directory` holds, 16 bytes a member, and while it is made, all names.
     Raises: SampleError for encrypted members, other methods than stored and deflated, names that lead out of the
     folder, and two members of one name; TarFormatError; StorageError.
     """
@@ -76,49 +75,45 @@ class Zipped:
         self.others: list[tuple[str, str]] = []
         self.left_out: list[str] = []
         self.returned: bytes | None = None
-        self._numbers = array("l")  # of the entries that are members of samples
+        self._members: list[ZipInfo] = []
         self._firsts = array("l")  # where in these each sample begins
-        self._sort(file)
-        self._firsts.append(len(self._numbers))
+        self._sort()
+        self._firsts.append(len(self._members))
 
-    def _sort(self, file: BinaryIO) -> None:
-        """Find the samples. Entries are parsed where something about them is unusual: that takes 3 times as long."""
-        directory, numbers = self.directory, self._numbers
+    def _sort(self) -> None:
+        """Find the samples."""
         seen: set[bytes] = set()
         first_keys = FirstKeys(self._returns)
         last: bytes | None = None
-        for number, (path, flags, method, kind) in enumerate(directory.names()):
-            plain = method in (STORED, DEFLATED) and not flags & ENCRYPTED and kind in (0, REGULAR)
-            if not plain or unusual(path):
-                entry = directory[number]
-                if not self._is_member(file, entry):
-                    continue
-                path = directory.checked(entry).path
+        for info in self.directory.infos:
+            path = path_of(info)
+            if not self._is_member(info, path):
+                continue
+            self.directory.checked(info, path)
             if path in seen:
-                raise SampleError(f"two members are called {path.decode()!r}", url=directory.url)
+                raise SampleError(f"two members are called {path.decode()!r}", url=self.directory.url)
             seen.add(path)
             key, field = split_path(path)
             if not field or key != last:
-                self._firsts.append(len(numbers))
+                self._firsts.append(len(self._members))
                 if first_keys.left:
                     first_keys.add([key])
             last = key if field else None
-            numbers.append(number)
+            self._members.append(info)
 
     def _returns(self, key: bytes) -> None:
         self.returned = self.returned or key
 
-    def _is_member(self, file: BinaryIO, entry: Entry) -> bool:
-        """Tell whether *entry* is a member of a sample; note what else it is."""
-        name, kind = entry.path.decode(), stat.S_IFMT(entry.mode)
-        if name.endswith("/"):
-            self.directory.begin(file, entry)
-            if entry.size:
-                raise self.directory.failure(f"the directory {name!r} has a payload", entry.at)
-        elif is_of_system(entry.path.rpartition(b"/")[2]) or name.startswith("__MACOSX/"):
-            self.left_out.append(name)
+    def _is_member(self, info: ZipInfo, path: bytes) -> bool:
+        """Tell whether *info*, with this *path*, is a member of a sample; note what else it is."""
+        kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system in UNIX else 0
+        if path.endswith(b"/"):
+            if info.file_size:
+                raise self.directory.failure(f"the directory {path.decode()!r} has a payload", info.header_offset)
+        elif is_of_system(path.rpartition(b"/")[2]) or path.startswith(b"__MACOSX/"):
+            self.left_out.append(path.decode())
         elif kind not in (0, stat.S_IFREG):
-            self.others.append((name, "symbolic link" if kind == stat.S_IFLNK else "special file"))
+            self.others.append((path.decode(), "symbolic link" if kind == stat.S_IFLNK else "special file"))
         else:
             return True
         return False
@@ -126,15 +121,14 @@ class Zipped:
     def __len__(self) -> int:
         return len(self._firsts) - 1
 
-    def __getitem__(self, number: int) -> list[Entry]:
+    def __getitem__(self, number: int) -> list[ZipInfo]:
         """Return the members of sample *number*."""
-        return [self.directory[n] for n in self._numbers[self._firsts[number] : self._firsts[number + 1]]]
+        return self._members[self._firsts[number] : self._firsts[number + 1]]
 
     def sample(self, file: BinaryIO, number: int) -> Sample:
         """Return sample *number*; see `Directory.member`."""
-        entries = self[number]
-        members = tuple(self.directory.member(file, entry) for entry in entries)
-        return Sample(split_path(entries[0].path)[0], members, self.directory.url)
+        members = tuple(self.directory.member(file, info) for info in self[number])
+        return Sample(split_path(members[0].path)[0], members, self.directory.url)
 
     def report(self, account: Account, skip_special: bool) -> None:
         """Report what does not become part of a sample."""

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tartools import storage
-from tartools.errors import StorageError, UsageError
+from tartools.errors import StorageError, UsageError, how_to_install
 from tartools.run.answers import Item, Work, packed
 from tartools.run.local import Results, run_with_retries
 from tartools.run.sessions import Sessions
@@ -93,7 +93,7 @@ def connected(address: str | None) -> Iterator[ModuleType]:
     try:
         import ray
     except ImportError:
-        raise UsageError("Ray is not installed: pip install 'tartools[ray]'") from None
+        raise UsageError(f"Ray is not installed: {how_to_install('ray')}") from None
     if ray.is_initialized():
         yield ray
         return

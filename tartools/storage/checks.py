@@ -101,6 +101,13 @@ def is_missing(error: StorageError) -> bool:
     return isinstance(error, NotFoundError) or (Url(error.url).is_local and not Url(error.url).read_command)
 
 
+def check_regular(url: str) -> None:
+    """Raise StorageError if *url* is a local file that can't be read, or no regular one: a fifo would wait."""
+    url = Url(url)
+    if url.is_local and not url.read_command and local.check_readable(url) is None:
+        raise StorageError("this is no regular file, but a fifo or a device", url=url)
+
+
 def plain_size(url: str) -> int | None:
     """Return the bytes of *url* if it is a regular local file, which can be read any number of times; else None."""
     url = Url(url)

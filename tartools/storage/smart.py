@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tartools.errors import NotFoundError, StorageError
+from tartools.errors import NotFoundError, StorageError, how_to_install
 from tartools.storage.scratch import scratch_file
 from tartools.storage.streams import EXISTS
 
-EXTRAS = {"azure": "azure", "sftp": "sftp", "scp": "sftp", "ssh": "sftp"}  # of tartools, to be installed besides
+EXTRAS = {"azure": "azure", "sftp": "ssh", "scp": "ssh", "ssh": "ssh"}  # of smart_open, to be installed besides
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def _translated_errors(url: str) -> Iterator[None]:
         raise
     except ImportError as error:
         extra = EXTRAS.get(scheme)
-        advice = f"pip install 'tartools[{extra}]'" if extra else "see the documentation of smart_open"
+        advice = how_to_install(f"smart_open[{extra}]") if extra else "see the documentation of smart_open"
         raise StorageError(f"a library for {scheme}: URLs is missing: {advice}", url=url) from error
     except FileNotFoundError as error:
         raise NotFoundError(

@@ -344,7 +344,8 @@ def key_of(block_at: Callable[[int], bytes | bytearray], begin: int, end: int) -
 
 def opened(url: str) -> io.FileIO:
     """Return the plain local file *url*. Raises: StorageError if it is none."""
+    storage.check_regular(url)
     file = storage.open_read(url).file
     if file is None:
-        raise StorageError("this is no regular file", url=url)
+        raise StorageError("no part of this can be read alone", url=url)
     return file

@@ -8,6 +8,7 @@ from __future__ import annotations
 import marshal
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from tartools.samples.places import begin_of, payloads_of
 from tartools.samples.sample import Batch, Sample
@@ -40,15 +41,27 @@ class Block:
 
     def packed(self) -> bytes:
         """Return the block as bytes for `unpacked`."""
-        for columns, missing in ((self.offsets, ABSENT), (self.sizes, 0)):
-            for column in columns.values():
-                column.extend([missing] * (len(self) - len(column)))
+        self._fill()
         for values in self.facts.values():
             values.extend([None] * (len(self) - len(values)))
         places = {field: (found.tobytes(), self.sizes[field].tobytes()) for field, found in self.offsets.items()}
         return marshal.dumps(
             (str(self.shard), self.keys, self.begins.tobytes(), self.ends.tobytes(), places, self.facts)
         )
+
+    def columns(self) -> Iterator[tuple[bytes, Any, Any]]:
+        """Yield each field with the offsets and the sizes of its payloads: numpy arrays, with an item for each row."""
+        import numpy as np
+
+        self._fill()
+        for field, offsets in self.offsets.items():
+            yield field, np.frombuffer(offsets, np.int64), np.frombuffer(self.sizes[field], np.int64)
+
+    def _fill(self) -> None:
+        """Note that the last rows lack the fields that were not added to them."""
+        for columns, missing in ((self.offsets, ABSENT), (self.sizes, 0)):
+            for column in columns.values():
+                column.extend([missing] * (len(self) - len(column)))
 
     def add(self, batch: Batch) -> None:
         """Add the samples of *batch*. Raises: SampleError if one of them can't be read alone."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tartools.errors import StorageError
+from tartools.errors import StorageError, how_to_install
 from tartools.storage.url import Url
 from tartools.tar import compression
 from tartools.tar.runs import one_thread
@@ -40,7 +40,7 @@ def arrow() -> Any:
 
 
 def _missing() -> StorageError:
-    return StorageError("Parquet files need pyarrow: pip install 'tartools[table]'")
+    return StorageError(f"Parquet files need pyarrow: {how_to_install('pyarrow')}")
 
 
 def raw(column: Any) -> Any:

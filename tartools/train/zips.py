@@ -9,12 +9,13 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, BinaryIO, cast
+from zipfile import ZipInfo
 
 from torch.utils.data import Dataset
 
 from tartools.errors import SampleError, StorageError
 from tartools.formats.zipped import Zipped
-from tartools.formats.zipread import LOCAL, Entry
+from tartools.formats.zipread import LOCAL, path_of
 from tartools.samples.account import Account
 from tartools.storage import files
 from tartools.storage.names.expand import expand
@@ -44,7 +45,7 @@ class ZipDataset(Dataset[Any]):
     side. Lengths and checksums of the fields that are needed are compared with the directory. It pickles as URLs and
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
-    Holds: 120 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
+    Holds: 700 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
     damaged payloads; StorageError, also if a file is another one than when this was made; what `Chooser` raises.
     """
 
@@ -121,21 +122,16 @@ class _Zip:
     def sample(self, number: int, needed: Container[str] | None) -> dict[str, Any]:
         """Return sample *number*, with the fields *needed*, in lower case; None: all."""
         zipped = self.zipped()
-        entries = zipped[number]
-        begin, end = _span(entries, zipped.directory.start)
-        data = self._read(begin, end)
-        key, _ = split_path(entries[0].path)
-        behind = len(key) + 1
+        infos = zipped[number]
+        begin, end = _span(infos, zipped.directory.start)
+        window = cast(BinaryIO, _Window(self._read, begin, self._read(begin, end)))
+        key, _ = split_path(path_of(infos[0]))
 
         def payloads() -> Iterator[tuple[str, bytes]]:
-            for entry in entries:
-                field = entry.path[behind:].decode()
+            for info in infos:
+                field = path_of(info)[len(key) + 1 :].decode()
                 if needed is None or field.lower() in needed:
-                    found = zipped.directory.quickly(data, begin, entry)
-                    if found is None:
-                        window = cast(BinaryIO, _Window(self._read, begin, data))
-                        found = b"".join(zipped.directory.chunks(window, entry))
-                    yield field, found
+                    yield field, b"".join(zipped.directory.chunks(window, info))
 
         return dict_of(key.decode(), self.url, payloads())
 
@@ -162,13 +158,14 @@ class _Zip:
         return StorageError("was changed or replaced since this dataset was made", url=self.url)
 
 
-def _span(entries: list[Entry], most: int) -> tuple[int, int]:
+def _span(infos: list[ZipInfo], most: int) -> tuple[int, int]:
     """Return the bytes to read of a sample: all members, if they lie near each other, or else the first."""
-    ends = [entry.at + LOCAL.size + len(entry.raw) + SLACK + entry.packed for entry in entries]
-    for entry, end in zip(entries[1:], ends, strict=False):
-        if not -2 * SLACK <= entry.at - end <= GAP:
-            return entries[0].at, min(ends[0], most)
-    return entries[0].at, min(ends[-1], most)
+    begin = infos[0].header_offset
+    ends = [info.header_offset + LOCAL.size + len(info.orig_filename) + SLACK + info.compress_size for info in infos]
+    for info, end in zip(infos[1:], ends, strict=False):
+        if not -2 * SLACK <= info.header_offset - end <= GAP:
+            return begin, min(ends[0], most)
+    return begin, min(ends[-1], most)
 
 
 class _Window:

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from tartools.commands.tarbench import tarbench
+from tartools.errors import how_to_install
 from tartools.storage import pagecache
 from tests.conftest import Run, make_tar
 from tests.tiers import also
@@ -174,4 +175,4 @@ def test_without_torch_it_says_what_to_install(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.tar").write_bytes(make_tar(members()))
     assert tarbench.main(["a.tar"]) == 1
-    assert capfd.readouterr() == ("", "tarbench: torch is needed: pip install 'tartools[train]'\n")
+    assert capfd.readouterr() == ("", f"tarbench: this needs torch: {how_to_install('torch')}\n")

@@ -70,6 +70,54 @@ def test_rows_are_compared_with_their_shards(check: Check, inside: Inside, tmp_p
     assert found["table-damaged"][0] == 1 and found["table-damaged"][1][0]["shard"] == "t.parquet"
 
 
+def exchanged(places: list[dict[str, Any]], _: int) -> None:
+    for row in places:
+        row["cls"], row["txt"] = row["txt"], row["cls"]
+
+
+def larger(places: list[dict[str, Any]], row: int) -> None:
+    places[row]["cls"]["size"] += 1
+
+
+def lacking(places: list[dict[str, Any]], row: int) -> None:
+    places[row]["cls"] = None
+
+
+def of_a_field_that_is_not_there(places: list[dict[str, Any]], _: int) -> None:
+    places[2]["jpg"] = places[2]["txt"]
+
+
+@pytest.mark.parametrize(
+    ("change", "rows", "field"),
+    [(exchanged, 12, "txt"), (larger, 1, "cls"), (lacking, 1, "cls"), (of_a_field_that_is_not_there, 1, "jpg")],
+)
+def test_places_of_members_are_compared(
+    change: Callable[[list[dict[str, Any]], int], None],
+    rows: int,
+    field: str,
+    check: Check,
+    inside: Inside,
+    tmp_path: Path,
+) -> None:
+    """Conditions on fields and sizes are answered from them."""
+    written(tmp_path, [b"".join(sample(key, txt=b"22", cls=b"1") for key in KEYS[:12]) + END])
+    index(inside, "s0.tar")
+    table = pq.read_table(tmp_path / "t.parquet")
+    places = table.column("__members__").to_pylist()
+    change(places, 2)
+    at = table.schema.get_field_index("__members__")
+    one = table.schema.field(at).type.field(0).type
+    kind = pa.struct([(name, one) for name in ("txt", "cls", "jpg")][: 2 + (field == "jpg")])
+    pq.write_table(table.set_column(at, "__members__", pa.array(places, kind)), tmp_path / "lie.parquet")
+    found = check("lie.parquet")
+    assert (found[""][0], {*found}, found["table-row"][0]) == (12 - rows, {"", "table-row"}, rows)
+    what = found["table-row"][1][-1]["what"]
+    assert what.startswith(f"__members__ of this row and the shard differ in the field {field!r} (row "), what
+    assert "of lie.parquet; tarindex --update" in what
+    done = inside("tarcheck", "--fix", "-o", "good.parquet", "lie.parquet")
+    assert done.status == 1 and pq.read_table(tmp_path / "good.parquet").num_rows == 12 - rows
+
+
 def test_only_what_the_rows_list_is_checked(check: Check, inside: Inside, tmp_path: Path) -> None:
     written(tmp_path, [with_one(sample("z", txt=b"1")), OTHERS[: -len(END)] + SAMPLES[3] + END])
     index(inside, "s0.tar", "s1.tar")

@@ -16,6 +16,7 @@ from tfrecord.reader import tfrecord_loader
 from tfrecord.writer import TFRecordWriter
 
 from tartools.commands.tarcreate import tarcreate
+from tartools.errors import how_to_install
 from tests.commands.test_conservation import peak_memory
 from tests.conftest import Run, has_end, make_tar, members_of
 from tests.storage.objects.faults import Fault, FaultServer
@@ -285,7 +286,7 @@ def test_without_a_library(line: list[str], library: str, tmp_path: Path) -> Non
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    said = f"{name}: TFRecord files need protobuf and google-crc32c: pip install 'tartools[tfrecord]'\n"
+    said = f"{name}: TFRecord files need protobuf and google-crc32c: {how_to_install('protobuf', 'google-crc32c')}\n"
     assert (done.returncode, done.stderr, done.stdout.strip("\0")) == (1, said, "")
 
 

@@ -248,7 +248,7 @@ def test_energon(kind: int, change: Callable[[str], str], run: Run, tmp_path: Pa
     counts = [len(grouped(members)) for members in shards]
     assert json.loads((meta / ".info.json").read_text()) == {"shard_counts": {"a.tar": counts[0], "b.tar": counts[1]}}
     split = yaml.safe_load((meta / "split.yaml").read_text())
-    assert split == {"split_parts": {"train": ["a.tar", "b.tar"]}, "exclude": []}
+    assert split == {"split_parts": {"train": ["a.tar", "b.tar"], "val": [], "test": []}, "exclude": []}
     samples, pieces = [], []
     for number, (name, members) in enumerate(zip("ab", shards, strict=True)):
         data, where = (tmp_path / f"d/{name}.tar").read_bytes(), places(tmp_path / f"d/{name}.tar")

@@ -4,6 +4,7 @@ the row, the shard and the byte. Archives and damage are drawn at random, by see
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from pathlib import Path
@@ -238,3 +239,17 @@ def test_large_samples_in_any_order(size: int, run: Run, tmp_path: Path, monkeyp
         done = run(*line, "s.parquet")
         assert (done.status, members_of(done.stdout), done.stderr) == (0, expected, "")
     assert [sample["cls"] for sample in tartools.read("s.parquet")] == [b"%d" % n for n in order]
+
+
+def test_a_table_that_names_a_fifo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error, where opening it would wait for a writer."""
+    monkeypatch.chdir(tmp_path)
+    tables(run, tmp_path, 1)
+    Path("a.tar").unlink()
+    os.mkfifo("a.tar")
+    what = r"a.tar: at byte \d+: this is no regular file, but a fifo or a device \(row 0 of t.parquet; "
+    for command in ("tarcat", "tarsort", "tarshow"):
+        done = run(command, "t.parquet", timeout=20)
+        assert done.status == 1 and not has_end(done.stdout) and re.match(f"{command}: {what}", done.stderr), done
+    with pytest.raises(TarToolsError, match=what):
+        tartools.Table("t.parquet")[0]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tartools.errors import shown
+from tartools.errors import how_to_install, shown
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
 
@@ -290,5 +290,5 @@ def test_without_pyarrow(line: list[str], run: Run, tmp_path: Path) -> None:
         [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"{name}: Parquet files need pyarrow: pip install 'tartools[table]'\n"
+    assert done.stderr == f"{name}: Parquet files need pyarrow: {how_to_install('pyarrow')}\n"
     assert not (tmp_path / "u.parquet").exists()

@@ -68,6 +68,22 @@ def test_samples_by_number(archive: str, tmp_path: Path) -> None:
     ]
 
 
+def test_the_directory_is_read_once(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+
+    class Counted(zipfile.ZipFile):
+        def __init__(self, file: Any) -> None:
+            opened.append(file)
+            super().__init__(file)
+
+    monkeypatch.setattr(zipfile, "ZipFile", Counted)
+    data = ZipDataset(archive)
+    assert [data[n] for n in range(COUNT)] == expected(archive)
+    again = pickle.loads(pickle.dumps(data))
+    assert again.__getitems__(range(COUNT)) == expected(archive)
+    assert len(opened) == 2
+
+
 def test_decoded_fields(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)).save(file, "png")

@@ -2,7 +2,8 @@
 
 Beside each shard, SHARD.tar.idx: the offsets of all samples and the end of the last one, 8 bytes each, lowest first.
 In the directory .nv-meta of the data set: index.sqlite, with all samples and their parts; index.uuid, which names its
-content; .info.json, with the number of samples in each shard; split.yaml, by which all shards are of the part "train".
+content; .info.json, with the number of samples in each shard; split.yaml, by which all shards are of the
+part "train", and "val" and "test" are empty.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def write(shards: Iterable[Shard], places: Places) -> None:
     with storage.writing(together.below(INFO), places.force) as sink:
         sink.write(json.dumps({"shard_counts": counts}, indent=2).encode() + b"\n")
     with storage.writing(together.below(SPLIT), places.force) as sink:  # JSON is YAML, too
-        sink.write(json.dumps({"split_parts": {"train": [*counts]}, "exclude": []}, indent=2).encode() + b"\n")
+        parts: dict[str, list[str]] = {"train": [*counts], "val": [], "test": []}
+        sink.write(json.dumps({"split_parts": parts, "exclude": []}, indent=2).encode() + b"\n")
 
 
 def _write_shard(number: int, shard: Shard, places: Places, base: sqlite3.Connection, digest: blake2b) -> int:

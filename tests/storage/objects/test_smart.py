@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tartools
-from tartools.errors import StorageError
+from tartools.errors import StorageError, how_to_install
 from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
 from tests.tiers import by_turns, exhaustive
@@ -240,8 +240,8 @@ def test_hdfs_is_not_there(hdfs: dict[str, str], run: Run) -> None:
     ("url", "library", "extra"),
     [
         ("azure://container/a.tar", "azure", "azure"),
-        ("sftp://me@127.0.0.1/a.tar", "paramiko", "sftp"),
-        pytest.param("ssh://me@127.0.0.1/a.tar", "paramiko", "sftp", marks=exhaustive),
+        ("sftp://me@127.0.0.1/a.tar", "paramiko", "ssh"),
+        pytest.param("ssh://me@127.0.0.1/a.tar", "paramiko", "ssh", marks=exhaustive),
     ],
 )
 @by_turns("way")
@@ -261,7 +261,7 @@ def test_a_library_that_is_missing(url: str, library: str, extra: str, way: list
         check=False,
     )
     scheme = url.partition(":")[0]
-    message = f"a library for {scheme}: URLs is missing: pip install 'tartools[{extra}]'"
+    message = f"a library for {scheme}: URLs is missing: {how_to_install(f'smart_open[{extra}]')}"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tarcat: {url}: {message}\n")
 
 
