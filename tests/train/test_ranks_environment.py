@@ -32,3 +32,12 @@ def test_a_rank_beyond_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"RANK=2 and WORLD_SIZE=2"):
         list(Order(range(4)))
+
+
+@pytest.mark.parametrize("wrong", ["RANK", "WORLD_SIZE"])
+@pytest.mark.parametrize("text", ["x", "", "1.0"])
+def test_what_is_no_number_is_named(wrong: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, text if name == wrong else "1")
+    with pytest.raises(ValueError, match=rf"^the environment has {wrong}={text}, which is no whole number$"):
+        list(Order(range(4)))
