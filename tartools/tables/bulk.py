@@ -152,7 +152,7 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
         known = [text.decode().lower() for text in offsets]
     except UnicodeDecodeError:
         return None
-    if len(set(known)) < len(known) or not known:
+    if len(set(known)) < len(known) or not known or any(name.startswith("__") for name in known):
         return None
     found = np.array([*offsets.values()]), np.array([*sizes.values()])
     return Bulk(np.ascontiguousarray(names[:count]), keys, known, *found, uniform)

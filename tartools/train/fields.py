@@ -13,7 +13,7 @@ from tartools.errors import SampleError, TarToolsError
 from tartools.samples.sample import Sample, field_name
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
-KEY, URL = "__key__", "__url__"
+KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
 
 Fields = str | Sequence[str] | None
 Decode = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
@@ -77,7 +77,7 @@ class Chooser:
         raise _failure(sample, f"has no field {' or '.join(map(repr, names))}")
 
     def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
-        if self.decoder is None or name[:2] == "__" or not isinstance(value, bytes):
+        if self.decoder is None or name[:2] == OWN or not isinstance(value, bytes):
             return value
         try:
             return self.decoder.decode1(name, value)
@@ -101,21 +101,27 @@ class Chooser:
 def as_dict(sample: Sample, wanted: Container[str] | None = None) -> dict[str, Any]:
     """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
 
-    Only the fields *wanted* are read, if they are given. Raises: SampleError if two fields differ only in case.
+    Only the fields *wanted* are read, if they are given. Raises: SampleError if two fields differ only in case, or if
+    one begins with two underscores.
     """
-    members = ((field_name(member), member) for member in sample.members)
-    payloads = ((name, one.read()) for name, one in members if wanted is None or name.lower() in wanted)
-    return dict_of(sample.key, sample.shard, payloads)
+    fields = ((field_name(member), member.read) for member in sample.members)
+    return dict_of(sample.key, sample.shard, fields, wanted)
 
 
-def dict_of(key: str, url: str, payloads: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
-    """Return the sample *key* of *url* with *payloads*, (field, bytes), as `as_dict` does."""
+def dict_of(
+    key: str, url: str, fields: Iterable[tuple[str, Callable[[], bytes]]], wanted: Container[str] | None
+) -> dict[str, Any]:
+    """Return the sample *key* of *url* with *fields*, (name, what reads the payload), as `as_dict` does."""
     found: dict[str, Any] = {KEY: key, URL: url}
-    for field, payload in payloads:
+    for field, payload in fields:
         name = field.lower()
-        if name in found:
-            raise _failure(found, f"has two fields {name!r}")
-        found[name] = payload
+        if name.startswith(OWN):
+            what = f"has a field {field!r}, and names that begin with {OWN} are those of the key and the URL"
+            raise _failure(found, f"{what} (tarcat -x {field} leaves it out)")
+        if wanted is None or name in wanted:
+            if name in found:
+                raise _failure(found, f"has two fields {name!r}")
+            found[name] = payload()
     return found
 
 

@@ -127,17 +127,15 @@ class _Zip:
         key, _ = split_path(entries[0].path)
         behind = len(key) + 1
 
-        def payloads() -> Iterator[tuple[str, bytes]]:
-            for entry in entries:
-                field = entry.path[behind:].decode()
-                if needed is None or field.lower() in needed:
-                    found = zipped.directory.quickly(data, begin, entry)
-                    if found is None:
-                        window = cast(BinaryIO, _Window(self._read, begin, data))
-                        found = b"".join(zipped.directory.chunks(window, entry))
-                    yield field, found
+        def payload(entry: Entry) -> bytes:
+            found = zipped.directory.quickly(data, begin, entry)
+            if found is None:
+                window = cast(BinaryIO, _Window(self._read, begin, data))
+                found = b"".join(zipped.directory.chunks(window, entry))
+            return found
 
-        return dict_of(key.decode(), self.url, payloads())
+        fields = ((entry.path[behind:].decode(), partial(payload, entry)) for entry in entries)
+        return dict_of(key.decode(), self.url, fields, needed)
 
     def _read(self, begin: int, end: int) -> bytes:
         """Return bytes of the file. Raises: StorageError if it is another file now."""

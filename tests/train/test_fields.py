@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from webdataset.autodecode import handle_extension
 
 import tartools
 from tartools.errors import SampleError
+from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
 from tartools.train.fields import Chooser, chosen
-from tests.conftest import make_tar
+from tests.conftest import Run, make_tar
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -80,6 +83,34 @@ def test_what_is_not_there(sample: tartools.Sample) -> None:
     assert str(failure.value) == f"{sample.shard}: sample 'a/b': has no field 'jpg' or 'jpeg'"
     with pytest.raises(SampleError, match="has two fields 'cls'"):
         chosen(tartools.Sample(sample.raw_key, [*sample.members, sample.members[1]._replace(path=b"a/b.CLS")]))
+
+
+@pytest.mark.parametrize("fields", [None, "cls __key__"])
+@pytest.mark.parametrize("name", ["__key__", "__URL__", "__x__"])
+def test_a_field_does_not_take_the_place_of_the_key(
+    name: str, fields: str | None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    members = [(f"a/{n}.{field}", b"7") for n in range(3) for field in ("cls", name)[: 1 + (n == 1)]]
+    Path("a.tar").write_bytes(make_tar(members))
+    with zipfile.ZipFile("a.zip", "w") as file:
+        for path, data in members:
+            file.writestr(path, data)
+    assert run("tarindex", "a.tar", "-o", "a.parquet").status == 0
+    message = re.escape(f"sample 'a/1': has a field {name!r}, and names that begin with __ are those of the key")
+    for made in (
+        lambda: [*loader("a.parquet", 3, fields=fields, shuffle=None)],
+        lambda: [*loader("a.parquet", 2, fields=fields, shuffle=None)],
+        lambda: TableDataset("a.parquet", fields)[1],
+        lambda: [*WebDataset("a.tar", fields=fields)],
+        lambda: [*WebDataset("a.parquet", fields=fields)],
+        lambda: ZipDataset("a.zip", fields)[1],
+        lambda: [*stream_map(str, "a.tar", fields=fields)],
+    ):
+        with pytest.raises(SampleError, match=message):
+            made()
+    assert run("tarcat", "-x", name, "a.tar", "-o", "b.tar").status == 0
+    assert [sample["cls"] for sample in WebDataset("b.tar")] == [b"7"] * 3
 
 
 class Bomb:
