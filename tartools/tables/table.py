@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tartools.tables.bulk import Bulk, RoomOf
 
-PLACES = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END, schema.MEMBERS)
+PLACES = (schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
 BATCH = 1 << 16  # rows
 
 
@@ -30,14 +30,14 @@ class Table:
         batch = table[[7, 3, 99]]                 # ranges near each other are joined, requests made side by side
         easy = table.take(numpy.flatnonzero(table.column("score") > 0.5))
 
-    A row is compared with its shard when its sample is read: the version of the shard, headers and their checksums, and
-    that the members end where the row says. The key is compared by `find` only, because keys are not held.
+    A row is compared with its shard when its sample is read: the version of the shard, headers and their checksums, the
+    key (by four bytes that stand for it, because keys are not held), and that the members end where the row says.
     Samples own their bytes; of a local shard, members above 1 MiB stay ranges of the file until they are asked for.
 
     It pickles as URL and rows. Forks and other processes may use it: each opens files and connections of its own. It
     starts no process. Several threads may read at once.
 
-    Holds: 20 bytes a row, once samples of several row groups were asked for; 128 open files.
+    Holds: 24 bytes a row, once samples of several row groups were asked for; 128 open files.
     Raises: StorageError if the table or a shard can't be read, or is another one than before; TarFormatError if the
     table is damaged; IndexError, KeyError.
     """

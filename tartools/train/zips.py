@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, BinaryIO, cast
