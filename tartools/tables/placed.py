@@ -10,10 +10,12 @@ from typing import Any
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
-from tartools.tables import keysums
+from tartools.tables import keysums, schema
 from tartools.tables.bulk import Bulk, RoomOf
 from tartools.tables.places import Listing, Piece
 from tartools.tables.reading import Shards
+
+CHUNK = 1 << 20  # rows that are hashed together
 
 
 class Placed:
@@ -81,6 +83,24 @@ class Placed:
             return None
         found.shards, found.urls = wanted.numbers, self.listing.urls
         return found
+
+    def digest(self) -> str:
+        """Return what other rows, or another order of them, would change: other shards, versions and places."""
+        from hashlib import blake2b
+
+        import numpy as np
+
+        held, known = self.piece, self.listing
+        folder = schema.folder_of(known.table)
+        names = [schema.relative(str(url), folder) for url in known.urls]
+        shards = [blake2b(repr(one).encode(), digest_size=8) for one in zip(names, known.versions, strict=True)]
+        each = np.frombuffer(b"".join(shard.digest() for shard in shards), np.uint64)
+        found = blake2b(digest_size=16)
+        for low in range(0, len(held), CHUNK):
+            some = slice(low, low + CHUNK)
+            for column in (each[held.numbers[some]], held.begins[some], held.ends[some], self.sums[some]):
+                found.update(np.ascontiguousarray(column))
+        return found.hexdigest()
 
     def _opened(self) -> Shards:
         """Return the shards, with files and connections of this process."""

@@ -69,6 +69,7 @@ class Table:
         self._version = version  # of the file; "": not opened yet
         self._places: Placed | None = None  # all rows of this table
         self._near: Placed | None = None  # the first row group that was asked for
+        self._digest = ""  # not known yet
 
     def __len__(self) -> int:
         return self._length
@@ -209,6 +210,15 @@ class Table:
     def versions(self) -> list[str | None]:
         """Return the versions of the shards when the table was made, by their numbers; None if it does not say."""
         return list(self._all().listing.versions)
+
+    def digest(self) -> str:
+        """Return what another order or choice of rows would change, and other shards or versions of them.
+
+        A data set that is moved as a whole, with its table, keeps it. Reads the places of all rows.
+        """
+        if not self._digest:
+            self._digest = self._all().digest()
+        return self._digest
 
     def _all(self) -> Placed:
         """Return the places of all rows."""

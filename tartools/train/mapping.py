@@ -20,6 +20,7 @@ from tartools.tables.table import Table
 from tartools.train.fields import Chooser, Decode, Fields
 from tartools.train.pieces import Source, Work, pieces_of, sources_of
 from tartools.train.ranks import this_rank
+from tartools.train.same import known
 
 
 def stream_map(
@@ -173,6 +174,8 @@ class StreamMap(IterableDataset[Any]):
         self._start = self._next = first, had
 
     def _about(self) -> int:
-        """Return a number that stands for what the parts of this rank are."""
-        sources = [repr(source) if isinstance(source, Table) else source for source in self._sources]
+        """Return a number that stands for what the parts of this rank are, and for what is in them."""
+        sources = [
+            source.digest() if isinstance(source, Table) else (str(source), known(source)) for source in self._sources
+        ]
         return zlib.crc32(repr((sources, self._size, *this_rank(), self._ordered)).encode())

@@ -9,6 +9,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Any, overload
 
 import torch
@@ -75,9 +76,9 @@ class Listing(Sequence[tuple[str, int]]):
         name, _, version = self._text[begin : self._ends[number]].partition(b"\0")
         return Listed(name.decode("utf-8", "surrogateescape"), self._sizes[number], None, version.decode())
 
-    def checksum(self) -> int:
-        """Return a number that other URLs or versions would change."""
-        return zlib.crc32(self._text)
+    def digest(self) -> str:
+        """Return what other URLs or versions would change."""
+        return blake2b(self._text, digest_size=16).hexdigest()
 
     def __getstate__(self) -> bytes:
         numbers = self._ends.tobytes() + self._sizes.tobytes()
@@ -126,6 +127,10 @@ class Objects(Dataset[Any]):
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the items of the numbers *indices*, in this order."""
         return list(self.items(indices))
+
+    def digest(self) -> str:
+        """Return what tells these objects from others, or other versions of them."""
+        return self.objects.digest()
 
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
         """Yield the items of the numbers *indices*, in this order, requested ahead."""
@@ -177,7 +182,7 @@ class ObjectStream(IterableDataset[Any]):
         self._source = Objects(prefixes, transform)
         self.objects = self._source.objects
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
-        known = {"objects": len(self.objects), "checksum": self.objects.checksum()}
+        known = {"objects": len(self.objects), "data": self.objects.digest()}
         self._kind = known | {"shuffle": shuffle, "drop_last": drop_last}  # what a state has in common with this
         self._rank: tuple[int, int] | None = None  # that of the process that pickled this
         self._state: dict[str, int] | None = None  # of the iteration that was begun last
@@ -208,6 +213,8 @@ class ObjectStream(IterableDataset[Any]):
         """
         if not isinstance(state, dict) or not {"seed", "epoch", "begin", "taken", *self._kind} <= {*state}:
             raise ValueError("this is no state of an ObjectStream")
+        if state["data"] != self._kind["data"]:
+            raise ValueError("the state is that of other objects, or of other versions of them")
         for name, value in self._kind.items():
             if state[name] != value:
                 raise ValueError(f"the state is of a stream with {name} {state[name]!r}, and here it is {value!r}")

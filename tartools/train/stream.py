@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils.data import IterableDataset
 from tartools.samples.account import Account
 from tartools.shards.reading import check_shards
 from tartools.storage.names.expand import expand
-from tartools.train import dealing
+from tartools.train import dealing, same
 from tartools.train.dealing import Part, Place
 from tartools.train.epochs import Epochs
 from tartools.train.ranks import this_rank
@@ -56,6 +57,11 @@ class Samples(IterableDataset[dict[str, Any]]):
     def set_epoch(self, epoch: int) -> None:
         """Let the next epoch be number *epoch*, from 0 on."""
         self.epochs.set(epoch)
+
+    @cached_property
+    def known(self) -> list[str]:
+        """What tells each of the shards from another of its name: see `same.known`."""
+        return [*map(same.known, self.urls)]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(Reader(self.urls, self.parts((self.epochs.take(), 0), self.place())))

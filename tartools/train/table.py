@@ -57,6 +57,10 @@ class TableDataset(Dataset[Any]):
         """Return the samples of the rows *indices*, in this order."""
         return list(self.batch(list(indices)))
 
+    def digest(self) -> str:
+        """Return what tells these samples, in their order, from others: that of the table."""
+        return self.table.digest()
+
     def batch(self, rows: list[int], room_of: RoomOf | None = None) -> Samples | list[Any]:
         """Return the samples of *rows* in one buffer, `room_of(size)` if given; a list of them if that can't be."""
         found = self.table.bulk(rows, room_of, self.chooser.needed)

@@ -35,7 +35,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     No decoder unpickles, unless it is a function of your own.
 
     `state_dict` and `load_state_dict`, which torchdata's StatefulDataLoader calls, go on with the sample after the last
-    one, for the same URLs and seed. What was read is not read again, but for a block of the shuffle; after a stage that
+    one, for the same URLs and seed: local shards of other sizes, and another local table, are refused, and shards on
+    servers are told by their URLs. What was read is not read again, but for a block of the shuffle; after a stage that
     is not of webdataset, or that makes several samples of one, all is. With other numbers of workers and ranks, the
     states of all ranks say what is left, which is dealt anew: see `load_state_dict`.
 
@@ -181,15 +182,15 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         if self._loaded is None:
             return
         if any(one["data"] != self.digest() for one in self._loaded.states):
-            raise UsageError("this state is that of other URLs, another seed or another shuffle: start without it")
+            raise UsageError("this state is that of other shards, another seed or another shuffle: start without it")
         if not self._loaded.worker:
             self.set_epoch(self._loaded.states[0]["epoch"])
 
     def digest(self) -> str:
-        """Return what tells the order of these samples from those of other URLs and seeds."""
+        """Return what tells the order of these samples from those of other shards and seeds."""
         source = self.source
         shuffles = [(step.size, step.initial, step.seed) for step in self.pipeline[1:] if isinstance(step, Shuffle)]
-        text = repr(([*map(str, source.urls)], source.shuffled, source.seed, source.resampled, shuffles))
+        text = repr(([*map(str, source.urls)], source.known, source.shuffled, source.seed, source.resampled, shuffles))
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -7,6 +7,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, BinaryIO, cast
 
@@ -81,6 +82,10 @@ class ZipDataset(Dataset[Any]):
             return [self.chooser(answer()) for answer in answers]
         finally:
             requests.close()
+
+    def digest(self) -> str:
+        """Return what tells these samples from those of other zip files, or other versions of them."""
+        return blake2b(repr([(found.url, found.version) for found in self._zips]).encode(), digest_size=16).hexdigest()
 
     def span(self, index: int) -> tuple[str, int, int, str]:
         """Return URL, begin, end and version of the bytes that sample *index* is read with."""
