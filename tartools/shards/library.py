@@ -133,7 +133,8 @@ class TarWriter(ClosedByBlock):
     def write(self, sample: Sample | Mapping[str, Value]) -> None:
         """Add a sample: one that was read, or a mapping of `__key__` and fields to values.
 
-        Values: bytes, str, numbers, PIL images (as the field's suffix says), and JSON values for a `json` field.
+        Values: bytes, str, numbers, PIL images (as the field's suffix says), and JSON values for a `json` field. All
+        but bytes are compressed for a field such as `txt.gz`.
         Raises TypeError naming the field for another value; SampleError for a key or field that would not read
         back, or the key of the sample before; ValueError after `close`.
         """
