@@ -99,7 +99,7 @@ class Placed:
         for low in range(0, len(held), CHUNK):
             some = slice(low, low + CHUNK)
             for column in (each[held.numbers[some]], held.begins[some], held.ends[some], self.sums[some]):
-                found.update(np.ascontiguousarray(column))
+                found.update(np.ascontiguousarray(column).data)
         return found.hexdigest()
 
     def _opened(self) -> Shards:

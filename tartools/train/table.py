@@ -23,7 +23,8 @@ class TableDataset(Dataset[Any]):
 
     *source* is the URL of a table or a `tartools.Table`; or the URLs of shards, "train-{000..147}.tar", or of several
     tables: these are read to their ends now, for a table that is held. With *table*, the table of shards is kept at
-    this URL; where it is there already, only shards that have changed are read, as by `tarindex --update`.
+    this URL; where it is there already, only shards that have changed are read, as by `tarindex --update`. Of several
+    ranks the first makes it, and the others take it.
 
     *fields*, *decode* and *transform* are those of `fields.Chooser`: without them a sample is a dict of `__key__`,
     `__url__` and its fields as bytes.

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from tartools import storage
+from tartools.errors import ExistsError
 from tartools.samples.account import Account
 from tartools.shards import updating
 from tartools.shards.listing import Indexing, TableDestination, listed, row_batches, rows_at
 from tartools.shards.reading import Reading
 from tartools.shards.writing import write_batches
+from tartools.storage import local
 from tartools.storage.names.expand import expand
+from tartools.storage.url import Url
 from tartools.tables import schema, unified
 from tartools.tables.table import Table
 from tartools.tar.compression import is_table
@@ -23,7 +29,8 @@ def table_of(source: Source, kept: str | None = None) -> Table:
     """Return *source* as a table: itself, or that of all samples of the shards and tables that it names, in order.
 
     Shards are read to their ends for that, and the table is held. With *kept*, which goes with shards alone, it is
-    written to this URL; if it is there, only shards that have changed are read, as by `tarindex --update`.
+    written to this URL; if it is there, only shards that have changed are read, as by `tarindex --update`. Of several
+    processes, such as the ranks of a run, the first makes it, and the others take it.
 
     Raises: StorageError, TarFormatError; UsageError for stdin and commands, and for shards that are compressed.
     """
@@ -35,7 +42,8 @@ def table_of(source: Source, kept: str | None = None) -> Table:
     if not urls:
         raise ValueError("no shard and no table is named")
     if kept is not None:
-        return _kept(urls, kept)
+        with _alone(kept):
+            return _kept(urls, kept)
     if len(urls) == 1 and is_table(urls[0]):
         return Table(urls[0])
     inputs = listed(urls, Account(), INDEXING)
@@ -46,14 +54,30 @@ def table_of(source: Source, kept: str | None = None) -> Table:
     return Table.from_arrow(unified.table_rows(rows, inputs.shards.since(0)))
 
 
+@contextmanager
+def _alone(kept: str) -> Iterator[None]:
+    """Wait until no other process of this machine is in such a block for a table in the folder of *kept*."""
+    lock = -1
+    if Url(kept).is_local:
+        with suppress(OSError):  # there is no such folder, or it has no locks
+            lock = os.open(os.path.dirname(local.path_of(kept)) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
 def _kept(urls: Sequence[str], kept: str) -> Table:
     """Return the table *kept* of the shards *urls*; make it, or make it anew, if it is not that."""
     if found := [url for url in urls if is_table(url)]:
         raise ValueError(f"table= keeps the table of shards, and this is a table: {found[0]}")
     if not storage.exists(kept):
         inputs = listed(urls, Account(), INDEXING)
-        write_batches(row_batches(inputs), TableDestination(kept, False, inputs), Account())
-        return Table(kept)
+        with suppress(ExistsError):  # a rank on another machine was faster: its table is looked at
+            write_batches(row_batches(inputs), TableDestination(kept, False, inputs), Account())
+            return Table(kept)
     import numpy as np
 
     update = updating.updated(urls, kept, Account(), INDEXING)
