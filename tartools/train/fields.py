@@ -11,6 +11,7 @@ from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
 from tartools.samples.sample import Sample, field_name
+from tartools.train.pictures import decoders
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
 KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
@@ -39,6 +40,9 @@ class Chooser:
     function of `.field` and bytes that returns None for what it does not decode. Text, numbers, JSON and arrays are
     decoded too; `()` decodes only these. Only chosen fields are decoded. Fields that would be unpickled (pyd, pickle,
     pkl, pth, pt, arrays of objects) are refused, unless a function decodes them: `handle_extension("pyd", loads)`.
+
+    Pictures are of the formats that tarshow knows (JPEG, PNG and nine others), whatever their suffix says, and have up
+    to 89,478,485 pixels, or what `PIL.Image.MAX_IMAGE_PIXELS` is set to; others are refused.
 
     *transform*: a function of the dict or tuple; or, with fields, one for each field, None to leave it as it is.
 
@@ -131,11 +135,9 @@ def _failure(sample: Mapping[str, Any], what: str) -> SampleError:
 
 def _decoder(decode: Any) -> Any:
     """Return webdataset's decoder with the handlers *decode*, and nothing in it that unpickles."""
-    from webdataset.autodecode import Decoder, ImageHandler
+    from webdataset.autodecode import Decoder
 
-    several = [decode] if isinstance(decode, str) or callable(decode) else list(decode)
-    handlers = [ImageHandler(one) if isinstance(one, str) else one for one in several]
-    return Decoder(handlers, post=[plain])
+    return Decoder(decoders(decode), post=[plain])
 
 
 def plain(key: str, data: bytes) -> Any:

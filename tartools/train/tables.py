@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 from tartools import storage
 from tartools.errors import ExistsError
@@ -14,9 +12,7 @@ from tartools.shards import updating
 from tartools.shards.listing import Indexing, TableDestination, listed, row_batches, rows_at
 from tartools.shards.reading import Reading
 from tartools.shards.writing import write_batches
-from tartools.storage import local
 from tartools.storage.names.expand import expand
-from tartools.storage.url import Url
 from tartools.tables import schema, unified
 from tartools.tables.table import Table
 from tartools.tar.compression import is_table
@@ -42,7 +38,7 @@ def table_of(source: Source, kept: str | None = None) -> Table:
     if not urls:
         raise ValueError("no shard and no table is named")
     if kept is not None:
-        with _alone(kept):
+        with storage.alone(kept):
             return _kept(urls, kept)
     if len(urls) == 1 and is_table(urls[0]):
         return Table(urls[0])
@@ -52,21 +48,6 @@ def table_of(source: Source, kept: str | None = None) -> Table:
     columns = pa.schema([inputs.schema.field(name) for name in names])
     rows = pa.Table.from_batches(inputs.batches(names), columns)
     return Table.from_arrow(unified.table_rows(rows, inputs.shards.since(0)))
-
-
-@contextmanager
-def _alone(kept: str) -> Iterator[None]:
-    """Wait until no other process of this machine is in such a block for a table in the folder of *kept*."""
-    lock = -1
-    if Url(kept).is_local:
-        with suppress(OSError):  # there is no such folder, or it has no locks
-            lock = os.open(os.path.dirname(local.path_of(kept)) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if lock >= 0:
-            os.close(lock)
 
 
 def _kept(urls: Sequence[str], kept: str) -> Table:

@@ -15,6 +15,7 @@ from tartools.errors import UsageError
 from tartools.train import left
 from tartools.train.fields import UNPICKLED, Chooser, Decode, Fields, plain
 from tartools.train.left import Loaded
+from tartools.train.pictures import decoders
 from tartools.train.runs import Run
 from tartools.train.steps import FIRST, Batch, Choose, DecodeFields, Shuffle, refused
 from tartools.train.stream import Samples
@@ -139,9 +140,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         partial: bool = False,
         handler: Any = filters.reraise_exception,
     ) -> WebDataset:
-        """Decode fields as webdataset does, but refuse to unpickle, unless one of *args* does it."""
-        handlers = [autodecode.ImageHandler(each) if isinstance(each, str) else each for each in args]
-        decoder = autodecode.Decoder(handlers, pre, [plain] if post is None else post, only, partial)
+        """Decode fields as webdataset does, but refuse to unpickle, unless one of *args* does it.
+
+        Pictures are those of `fields.Chooser`.
+        """
+        decoder = autodecode.Decoder(decoders(args), pre, [plain] if post is None else post, only, partial)
         return self.map(DecodeFields(decoder), handler=handler)  # type: ignore[no-any-return]
 
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:
