@@ -10,6 +10,7 @@ from tartools import storage
 from tartools.errors import StorageError, TarFormatError
 from tartools.samples.sample import Sample
 from tartools.storage import files
+from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
 from tartools.tables.placed import Placed
 
@@ -42,18 +43,19 @@ class Table:
     table is damaged; IndexError, KeyError.
     """
 
-    def __init__(self, url: str) -> None:
-        self._set(url, None, None, "")
+    def __init__(self, url: Name) -> None:
+        self._set(name_of(url), None, None, "")
         with self._opened() as table:
             self._length: int = table.rows
 
     @classmethod
-    def from_arrow(cls, table: Any, url: str = "") -> Table:
+    def from_arrow(cls, table: Any, url: Name = "") -> Table:
         """Return the table of the rows of *table*, a `pyarrow.Table` with `__shard__`, `__begin__` and `__end__`.
 
         Relative names of shards are relative to the folder of *url*, or else to the current directory. It pickles with
         all its rows.
         """
+        url = name_of(url)
         for name in source.NEEDED:
             if name not in table.column_names:
                 raise TarFormatError(f"this is no table of samples: it has no column {name}", url=url)
@@ -266,12 +268,13 @@ class Table:
             made._places = self._places.taken(wanted)
         return made
 
-    def write(self, url: str, *, force: bool = False) -> None:
+    def write(self, url: Name, *, force: bool = False) -> None:
         """Write the rows as the table *url*, which appears when it is complete.
 
         Names of shards are relative to its folder where both can be moved together.
         Holds: all columns of the rows. Raises: StorageError if it exists, unless *force*.
         """
+        url = name_of(url)
         folder = schema.folder_of(url)
         rows = self._named(self._read(None), lambda name: schema.relative(name, folder))
         pa = schema.arrow()

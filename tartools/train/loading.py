@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tartools.errors import TarToolsError, several, shown
+from tartools.storage.url import Name
 from tartools.train.batches import Samples
 from tartools.train.fields import Decode, Fields
 from tartools.train.order import Order
@@ -24,7 +25,7 @@ def loader(
     source: Source | TableDataset,
     batch_size: int,
     *,
-    table: str | None = None,
+    table: Name | None = None,
     fields: Fields = None,
     decode: Decode = None,
     transform: Any = None,

@@ -24,7 +24,7 @@ from tartools.storage.objects import object_at
 from tartools.storage.objects.contract import Listed
 from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
-from tartools.storage.url import Url
+from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.train.ranks import this_rank, this_worker
 
 BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
@@ -41,8 +41,8 @@ class Listing(Sequence[tuple[str, int]]):
     Raises: StorageError if a prefix can't be listed, nothing is there, or an object has no known size.
     """
 
-    def __init__(self, prefixes: str | Iterable[str]) -> None:
-        names = [prefixes] if isinstance(prefixes, str) else list(prefixes)
+    def __init__(self, prefixes: Name | Iterable[Name]) -> None:
+        names = names_of(prefixes)
         found = [(_sized(entry), entry) for entry in _listed(names)]
         rows = [(entry.url.encode("utf-8", "surrogateescape"), size, entry.version) for size, entry in found]
         rows = [row for row in rows if row[1] or not row[0].endswith(b"/")]
@@ -113,7 +113,7 @@ class Objects(Dataset[Any]):
     exactly, also with other numbers of ranks and workers.
     """
 
-    def __init__(self, prefixes: str | Iterable[str], transform: Transform | None = None) -> None:
+    def __init__(self, prefixes: Name | Iterable[Name], transform: Transform | None = None) -> None:
         self.objects = Listing(prefixes)
         self.transform = transform
 
@@ -172,7 +172,7 @@ class ObjectStream(IterableDataset[Any]):
 
     def __init__(
         self,
-        prefixes: str | Iterable[str],
+        prefixes: Name | Iterable[Name],
         transform: Transform | None = None,
         *,
         shuffle: bool = False,
@@ -264,23 +264,23 @@ class ObjectStream(IterableDataset[Any]):
             yield item
 
 
-def list_urls(prefixes: str | Iterable[str]) -> Iterator[str]:
+def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
     """Yield the URLs of all objects below each of *prefixes*, one after the other; see `Objects`.
 
     Raises: StorageError.
     """
-    for entry in _listed([prefixes] if isinstance(prefixes, str) else prefixes):
+    for entry in _listed(names_of(prefixes)):
         yield entry.url
 
 
-def open_urls(urls: Iterable[str]) -> Iterator[tuple[str, io.BufferedIOBase]]:
+def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     """Yield (URL, file) for each of *urls*, in order. The files can seek, where the URLs are files or objects.
 
     Up to 64 objects are requested ahead. Holds: up to 4 MiB of each; larger ones are read from the server as the file
     is read. Whoever takes a file closes it. Raises: StorageError.
     """
     waiting: deque[tuple[str, Callable[[], bytes | None]]] = deque()
-    for url in urls:
+    for url in map(name_of, urls):
         remote = Url(url).is_stored and not Url(url).read_command
         task = partial(_beginning, url) if remote else None
         waiting.append((url, contents.requests().ask(task) if task else lambda: None))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
 
+from tartools.storage.url import Name
 from tartools.train.batches import Samples
 from tartools.train.fields import Chooser, Decode, Fields
 from tartools.train.tables import Source, table_of
@@ -43,7 +44,7 @@ class TableDataset(Dataset[Any]):
         decode: Decode = None,
         transform: Any = None,
         *,
-        table: str | None = None,
+        table: Name | None = None,
     ) -> None:
         self.table = table_of(source, table)
         self.chooser = Chooser(fields, decode, transform)

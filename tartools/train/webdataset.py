@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from webdataset import autodecode, filters
@@ -12,6 +12,7 @@ from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
 from tartools.errors import UsageError
+from tartools.storage.url import Name
 from tartools.train import left
 from tartools.train.fields import UNPICKLED, Chooser, Decode, Fields, plain
 from tartools.train.left import Loaded
@@ -49,7 +50,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     def __init__(
         self,
-        urls: str | Sequence[str],
+        urls: Name | Iterable[Name],
         shuffle: int = 0,
         seed: int = 0,
         resampled: bool = False,

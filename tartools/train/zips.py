@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from hashlib import blake2b
 from itertools import accumulate
@@ -22,7 +22,7 @@ from tartools.storage.names.expand import expand
 from tartools.storage.objects.fetching import fetched, requests_at_once
 from tartools.storage.requests import Requests
 from tartools.storage.streams import SharedFile
-from tartools.storage.url import Url
+from tartools.storage.url import Name, Url, names_of
 from tartools.storage.versions import file_version, version_of
 from tartools.tar import split_path
 from tartools.train.fields import Chooser, Decode, Fields, dict_of
@@ -50,11 +50,10 @@ class ZipDataset(Dataset[Any]):
     """
 
     def __init__(
-        self, urls: str | Sequence[str], fields: Fields = None, decode: Decode = None, transform: Any = None
+        self, urls: Name | Iterable[Name], fields: Fields = None, decode: Decode = None, transform: Any = None
     ) -> None:
-        patterns = [urls] if isinstance(urls, str) else list(urls)
         self.chooser = Chooser(fields, decode, transform)
-        self._zips = [_Zip(url, version_of(url)) for url in expand(patterns)]
+        self._zips = [_Zip(url, version_of(url)) for url in expand(names_of(urls))]
         account = Account()  # warnings go to `warnings`
         for found in self._zips:
             zipped = found.zipped()
