@@ -36,7 +36,8 @@ def read(urls: Name | Iterable[Name], *, lax: bool = False, skip_special: bool =
             sample.key, sample["jpg"]  # str, bytes
 
     *urls* are paths (also `pathlib.Path`) and URLs as on the command line: braces and wildcards are expanded, `-` is
-    stdin. An empty list has no samples. All local files are checked before this returns. Dropping the iterator closes what it has open.
+    stdin. An empty list has no samples. All local files are checked before this returns. Dropping the iterator closes
+    what it has open.
     An iterator that has begun raises RuntimeError in another process, such as a fork: let each worker call `read`.
 
     Order: that of the names, and of each archive. Holds: one sample, one read buffer of 1 MiB. A sample that you keep

@@ -12,6 +12,7 @@ from typing import Any
 from tartools.errors import SampleError, TarToolsError
 from tartools.samples.sample import Sample, field_name
 from tartools.train.pictures import decoders
+from tartools.train.sending import check_sent
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
 KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
@@ -61,6 +62,11 @@ class Chooser:
         self.raw = decode is None and transform is None  # payloads are given as they are
         known = (name for one in self.fields or () for name in one)
         self.needed = None if self.fields is None else {name.lower() for name in known}
+
+    def __getstate__(self) -> dict[str, Any]:
+        check_sent("transform", self.transform if isinstance(self.transform, list) else [self.transform])
+        check_sent("decode", () if self.decoder is None else self.decoder.handlers)
+        return self.__dict__
 
     def __call__(self, sample: Sample | Mapping[str, Any]) -> Any:
         """Return what training takes of *sample*."""

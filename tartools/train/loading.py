@@ -14,6 +14,7 @@ from tartools.train.batches import Samples
 from tartools.train.fields import Decode, Fields
 from tartools.train.order import Order
 from tartools.train.rooms import Lease, Rooms, Sent, keep_freed_memory
+from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.table import TableDataset
 from tartools.train.tables import Source
 
@@ -80,6 +81,11 @@ class Loader(DataLoader[Any]):
 
         Raises: what reading raises, with URL and byte, also for what a worker met.
         """
+        method = start_method(self.multiprocessing_context) if self.num_workers else ""
+        if method not in ("", "fork"):
+            check_guarded()
+            check_sendable("collate_fn", [self.collate_fn])
+            check_sendable("worker_init_fn", [self.worker_init_fn])
         self._handed = 0
         rooms: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
         keep_freed_memory()
@@ -100,6 +106,8 @@ class Loader(DataLoader[Any]):
                 raise
             what = str(error) if torchs else "a worker has ended, or was killed, before its batch was received"
             what = " ".join(what.split()).rstrip(".")
+            if method != "fork" and not self._handed:
+                what += f" (perhaps as it began, with an error of its own, which is above: {GUARD.format(method)})"
             raise RuntimeError(what + self._under_way(self._handed)) from error
         finally:
             del batches  # an exception holds this frame, and this the workers

@@ -26,6 +26,7 @@ from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.train.ranks import this_rank, this_worker
+from tartools.train.sending import check_sent
 
 BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
 
@@ -116,6 +117,10 @@ class Objects(Dataset[Any]):
     def __init__(self, prefixes: Name | Iterable[Name], transform: Transform | None = None) -> None:
         self.objects = Listing(prefixes)
         self.transform = transform
+
+    def __getstate__(self) -> dict[str, Any]:
+        check_sent("transform", [self.transform])
+        return self.__dict__
 
     def __len__(self) -> int:
         return len(self.objects)

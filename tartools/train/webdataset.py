@@ -18,6 +18,7 @@ from tartools.train.fields import UNPICKLED, Chooser, Decode, Fields, plain
 from tartools.train.left import Loaded
 from tartools.train.pictures import decoders
 from tartools.train.runs import Run
+from tartools.train.sending import check_sent
 from tartools.train.steps import FIRST, Batch, Choose, DecodeFields, Shuffle, refused
 from tartools.train.stream import Samples
 
@@ -80,6 +81,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return self.pipeline[0]  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
+        for step in self.pipeline:
+            if isinstance(step, filters.FilterFunction):
+                check_sent(f"what {step.f.__name__.strip('_')} calls", [*step.args, *step.kw.values()])
         return self.__dict__ | {"_run": None}
 
     def __iter__(self) -> Iterator[Any]:

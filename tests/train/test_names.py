@@ -24,7 +24,7 @@ def written() -> int:
 
 
 def packed() -> int:
-    return len(tartools.Table(Path(train.pack([{"cls": 1}], Path("packed/x")))))
+    return len(tartools.Table(Path(train.pack([{"cls": 1}], Path("packed")))))
 
 
 def opened() -> int:
