@@ -2,7 +2,8 @@
 
     TarToolsError            1  base of all; printed as `NAME: URL: at byte N: what is wrong`
     ├─ StorageError          1  a URL cannot be opened, read, written or closed
-    │  └─ NotFoundError      1  ... because its server has no such object
+    │  ├─ NotFoundError      1  ... because its server has no such object
+    │  └─ ExistsError        1  ... because it exists, and is not to be replaced
     ├─ TarFormatError        1  the bytes are not a well-formed archive
     │  ├─ TruncatedError     1  ... they end too early
     │  └─ ParquetError       1  ... but a Parquet file
@@ -54,6 +55,13 @@ class NotFoundError(StorageError):
     """The object does not exist; as far as the server says, its bucket does."""
 
 
+class ExistsError(StorageError):
+    """An output exists already."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"already exists; {option('force')} replaces it", url=url)
+
+
 class TarFormatError(TarToolsError):
     """The bytes are not a well-formed archive."""
 
@@ -80,6 +88,24 @@ class UsageError(TarToolsError):
     """The command line cannot be carried out."""
 
     status = 2
+
+
+_in_command = False
+
+
+def in_command() -> None:
+    """Have messages name options as a command line has them, from now on in this process."""
+    global _in_command  # noqa: PLW0603
+    _in_command = True
+
+
+def option(name: str) -> str:
+    """Return the option *name* as a command line has it, or as a function of Python.
+
+    >>> option("skip-special")
+    'skip_special=True'
+    """
+    return f"--{name}" if _in_command else f"{name.replace('-', '_')}=True"
 
 
 def printable(text: str) -> str:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -63,6 +64,18 @@ def test_the_site_builds_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     text = (tmp_path / "site/python/train.html").read_text()
     assert re.search(r"TableDataset</span><span class=\"p\">\(", text)  # its signature
     assert {urlsplit(link).netloc for page in pages.values() for link in page.loaded} == {""}  # nothing from elsewhere
+
+
+def test_every_extra_that_is_named_is_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pages = (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "tartools").rglob("*.py"))
+    named = {
+        extra.strip()
+        for page in pages
+        for words in re.findall(r"tartools\[([\w, ]+)\]", page.read_text())
+        for extra in words.split(",")
+    }
+    assert {"table", "train", "ray"} <= named <= {*extras}
 
 
 def test_the_cookbook_does_what_it_says(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tartools.cli import process, progress
 from tartools.cli.declare import REQUIRED, Declared, declared, hints, is_group, is_option
 from tartools.cli.options import Common
 from tartools.cli.parse import parse
-from tartools.errors import TarToolsError, printable
+from tartools.errors import TarToolsError, in_command, printable
 from tartools.samples.account import Account
 
 OUTPUTS = {"--output", "--html"}  # options that say where the data go
@@ -101,6 +101,7 @@ class Command:
         return given
 
     def _run(self, given: dict[str, Any]) -> int:
+        in_command()
         common = _values_of(Common, given)
         account = Account(lambda text: progress.say(self.name, text), common.quiet)
         arguments: dict[str, Any] = {}

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from tartools import storage
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats.build import PlannedMember, build_samples
-from tartools.formats.pictures import PICTURES
 from tartools.formats.plan import grouped
+from tartools.samples import pictures
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, build
 from tartools.shards.listing import Indexing, TableDestination, listed, row_batches, rows_at
@@ -199,7 +199,7 @@ def write_raw(source: Path, folder: Path, origins: Sequence[tuple[str, str]]) ->
 
 def is_picture(field: str) -> bool:
     """Tell whether *field* is a picture, by the last part of its name."""
-    return field.rpartition(".")[2].lower() in PICTURES
+    return field.rpartition(".")[2].lower() in pictures.SUFFIXES
 
 
 def broken(key: str, shard: str, field: str, what: str) -> SampleError:
@@ -210,12 +210,13 @@ def broken(key: str, shard: str, field: str, what: str) -> SampleError:
 def raw_picture(field: str, payload: bytes, failure: Callable[[str], SampleError]) -> tuple[str, bytes]:
     """Return the name and the bytes of the array of pixels that *payload* is."""
     import numpy as np
-    from PIL import Image
+    from PIL.Image import DecompressionBombError
 
     try:
-        with Image.open(io.BytesIO(payload)) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        pixels = pictures.array(payload, "RGB")
+    except SampleError as error:
+        raise failure(error.message) from None
+    except (OSError, ValueError, SyntaxError, EOFError, DecompressionBombError) as error:
         raise failure(f"{type(error).__name__}: {error}") from None
     file = io.BytesIO()
     np.save(file, pixels)

@@ -55,7 +55,11 @@ class Mixing(cli.Group):
     """How much is mixed, and under which keys."""
 
     stop: Annotated[
-        Stop, Option("--stop", help="When a source runs out: stop (first), go on with the others (all), or read it again until the longest ends (longest).")
+        Stop,
+        Option(
+            "--stop",
+            help="When a source runs out: stop (first), go on with the others (all), or read it again until the longest ends (longest).",
+        ),
     ] = "first"
     total: Annotated[int | None, Option("--total", metavar="N", minimum=0, help="Stop after N samples.")] = None
     seed: cli.Seed = 0

@@ -98,9 +98,7 @@ Size = Annotated[
         help="Make shards of at most this size, such as 500M or 1e9.",
     ),
 ]
-Pattern = Annotated[
-    str, Option("-o", "--output", metavar="OUTPUT", help="Prefix or pattern of the shards' names.")
-]
+Pattern = Annotated[str, Option("-o", "--output", metavar="OUTPUT", help="Prefix or pattern of the shards' names.")]
 Most = Annotated[
     int | None, Option("--maxshards", metavar="N", minimum=0, help="Stop after N shards; the rest is not read.")
 ]
@@ -128,7 +126,12 @@ class Partition(cli.Group):
 
     parts: Annotated[
         tuple[Any, ...] | None,
-        Option("--parts", metavar="PARTS", parser=shares, help="Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10."),
+        Option(
+            "--parts",
+            metavar="PARTS",
+            parser=shares,
+            help="Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.",
+        ),
     ] = None
     stratify: Annotated[
         str | None,

@@ -9,6 +9,7 @@ from typing import Any
 
 from tartools.errors import SampleError
 from tartools.formats import tsv
+from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.payloads import RowFormat, check_keys, check_words, key_column, packed_row
 
 CHUNK = 1 << 20  # bytes of a TSV that are split together
@@ -39,7 +40,8 @@ def batches(file: io.BufferedReader, form: str, name: str, rows: RowFormat) -> I
     titles = [cell.decode("utf-8", "surrogateescape") for cell in header[0]]
     key_at, columns = _header(titles, name, lines[0], rows)
     numbers = [rows.packed.number(field) for _, field in columns]
-    places = [place for place, _ in columns]
+    compressed = any(unpacked(field)[1] for _, field in columns)
+    places = range(len(columns)) if compressed else [place for place, _ in columns]
     single = rows.packed.single = rows.alone and len(places) == 1
     for lines, cells in found:
         keys = [row[key_at] for row in cells]
@@ -47,6 +49,8 @@ def batches(file: io.BufferedReader, form: str, name: str, rows: RowFormat) -> I
             check_keys(keys)
         except SampleError as error:
             raise SampleError(f"line {lines[error.offset or 0]}: {error.message}", url=name) from None
+        if compressed:
+            cells = [[text_payload(field, row[place]) for place, field in columns] for row in cells]
         if single:
             at = places[0]
             yield keys, [row[at] for row in cells]

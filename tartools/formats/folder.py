@@ -12,6 +12,7 @@ from tartools.errors import SampleError, StorageError, printable, several
 from tartools.formats.build import PlannedMember, PlannedSample, local_url
 from tartools.formats.plan import grouped
 from tartools.samples.account import Account
+from tartools.samples.encoding import text_payload
 from tartools.samples.sample import join_path
 from tartools.tar import split_path
 
@@ -60,7 +61,8 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
         keys = {key for key, field in map(split_path, names.values()) if field}
         for key in keys:
             label = os.path.basename(os.path.dirname(key)) or os.fsencode(top)
-            parts.append(PlannedMember(join_path(key, os.fsencode(wanted.class_field)), label))
+            path = join_path(key, os.fsencode(wanted.class_field))
+            parts.append(PlannedMember(path, text_payload(path, label)))
     parts.sort(key=lambda part: split_path(part.path))
     samples = list(grouped(parts, wanted.path))
     if wanted.dots is None:

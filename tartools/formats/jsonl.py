@@ -14,6 +14,7 @@ from typing import Any
 from tartools.errors import SampleError
 from tartools.formats.build import PlannedMember, PlannedSample
 from tartools.formats.plan import Plan
+from tartools.samples.encoding import text_payload
 from tartools.samples.sample import checked_path
 from tartools.samples.values import PSEUDO, checked_key
 
@@ -173,7 +174,8 @@ def _part(path: bytes, name: str, value: Any, reads: bool, plan: Plan, line: int
     elif reads and (not isinstance(value, str) or isinstance(value, Number)):
         raise SampleError("the value has to be a path or a URL, as text")
     if not reads:
-        return PlannedMember(path, payload(value))
+        data = payload(value)
+        return PlannedMember(path, data if isinstance(value, dict) and BASE64 in value else text_payload(path, data))
     _encoded(value)
     return PlannedMember(path, b"", plan.cell_source(value, line, name), line, name, begin, size)
 

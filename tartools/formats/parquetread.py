@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError
 from tartools.formats import parquetcolumns
 from tartools.samples.account import Account, FirstKeys
+from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.payloads import ChosenColumns
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import as_text, blanks, checked_key, field_list
@@ -160,7 +162,7 @@ class _Rows:
         """Yield the samples of *count* rows. The first is number *row* of the file, from 1, and *index* of all."""
         at = 0
         try:
-            found = [(ending, _payloads(columns[name], name, row)) for name, ending in self._fields]
+            found = [(ending, self._payloads(columns[name], name, row, ending)) for name, ending in self._fields]
             keys = None if self._key is None else _payloads(columns[self._key], self._key, row)
             for at in range(count):
                 key = _key(template.format(index + at, index=index + at).encode() if keys is None else keys[at])
@@ -178,6 +180,13 @@ class _Rows:
             number = row + at if error.offset is None else error.offset
             raise SampleError(f"row {number}: {error.message}", url=self._table.url) from None
 
+    def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[bytes | None]:
+        """Return the payloads of *column* for fields with this *ending*; text is compressed if that says so."""
+        found = _payloads(column, name, row)
+        if unpacked(os.fsdecode(ending))[1] is None or _is_bytes(self._table.parquet.schema_arrow.field(name).type):
+            return found
+        return [None if value is None else text_payload(ending, value) for value in found]
+
 
 def _check_words(chosen: ChosenColumns, places: dict[str, int]) -> None:
     """Raise SampleError if there is no column for one of the words."""
@@ -193,6 +202,16 @@ def _key(key: bytes | None) -> bytes:
     if split_path(key + b".x") != (key, b"x") or b"\0" in key:
         raise SampleError(f"the key {text!r} would not read back; its last part may have no dot")
     return key
+
+
+def _is_bytes(kind: Any) -> bool:
+    """Tell whether a column of this *kind* has bytes, or pictures."""
+    pa = schema.arrow()
+    is_a, kind = pa.types, kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    if is_a.is_dictionary(kind):
+        kind = kind.value_type
+    tests = is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary
+    return any(test(kind) for test in tests) or parquetcolumns.is_picture(kind)
 
 
 def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
@@ -220,9 +239,7 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
         kind = kind.value_type
     if any(test(kind) for test in (is_a.is_string, is_a.is_large_string, is_a.is_string_view)):
         return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
-    if any(
-        test(kind) for test in (is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary)
-    ):
+    if _is_bytes(kind):
         return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
     return [None if value is None else as_text(value).encode() for value in plain(column)]
 

@@ -16,6 +16,7 @@ from tartools.errors import SampleError, UsageError, shown
 from tartools.formats import tsv
 from tartools.formats.build import PlannedMember, PlannedSample, local_url, place
 from tartools.formats.tsv import titled
+from tartools.samples.encoding import text_payload
 from tartools.samples.sample import checked_path
 from tartools.samples.values import PSEUDO, checked_key
 from tartools.storage.local import path_of
@@ -171,7 +172,7 @@ def from_table(
 
 def _cell(path: bytes, cell: str, column: PlanColumn, plan: Plan, line: int) -> PlannedMember:
     if not column.reads:
-        return PlannedMember(path, _bytes(cell))
+        return PlannedMember(path, text_payload(path, _bytes(cell)))
     return PlannedMember(path, url=plan.cell_source(cell, line, column.title), line=line, column=column.title)
 
 
@@ -204,7 +205,7 @@ def _recipe_parts(lines: Iterable[str], plan: Plan) -> Iterator[PlannedMember]:
         except SampleError as error:
             raise plan.failure(number, error.message) from None
         if source.startswith(TEXT):
-            yield PlannedMember(_bytes(name), _bytes(source.removeprefix(TEXT)))
+            yield PlannedMember(_bytes(name), text_payload(name, _bytes(source.removeprefix(TEXT))))
         else:
             yield PlannedMember(_bytes(name), url=plan.source(source, number), line=number)
 

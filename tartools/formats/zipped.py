@@ -13,6 +13,7 @@ from tartools.errors import SampleError, printable, shown
 from tartools.formats.folder import is_of_system
 from tartools.formats.zipread import Directory, path_of
 from tartools.samples.account import Account, FirstKeys
+from tartools.samples.encoding import text_payload
 from tartools.samples.sample import Sample, join_path
 from tartools.storage import files
 from tartools.tar import split_path
@@ -56,7 +57,7 @@ def with_class(sample: Sample, field: str) -> Sample:
     if not label or any(member.path == path for member in sample.members):
         what = f"is in no directory, so it has no {field!r}" if not label else f"would have the field {field!r} twice"
         raise SampleError(f"the sample {sample.key!r} {what}", url=sample.shard)
-    return sample.with_members((*sample.members, tar.new_member(path, label)))
+    return sample.with_members((*sample.members, tar.new_member(path, text_payload(path, label))))
 
 
 class Zipped:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager
 from itertools import islice
@@ -22,6 +22,7 @@ from tartools.shards.reading import Reading, closing_upstream, one_by_one, read_
 from tartools.shards.writing import Destination, write_samples
 from tartools.storage.names.existing import existing
 from tartools.storage.names.expand import expand
+from tartools.storage.url import Name, name_of, names_of
 
 Source = TypeVar("Source")
 Arguments = ParamSpec("Arguments")
@@ -37,8 +38,8 @@ NAMED = 3  # outputs named in a message
 
 def map_samples(
     function: OfSample,
-    inputs: str | Sequence[str],
-    output: str,
+    inputs: Name | Iterable[Name],
+    output: Name,
     *,
     workers: int | Executor = 1,
     force: bool = False,
@@ -67,7 +68,7 @@ def map_samples(
     Raises: what *function* raises, with a note that names the sample, when the calls under way in threads have ended;
     TypeError if it returns something else; what `read` and `TarWriter` raise. Nothing is written then.
     """
-    patterns = [inputs] if isinstance(inputs, str) else list(inputs)
+    patterns, output = names_of(inputs), name_of(output)
     urls = expand(patterns) if patterns else []
     storage.check_output(output, force, urls)
     account = Account()

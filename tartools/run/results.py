@@ -10,6 +10,7 @@ from tartools import tar
 from tartools.errors import CommandError
 from tartools.run.directories import KEY, Errors, Outcome, SampleDirectories, SampleFailedError, SampleTask, text
 from tartools.samples.account import Account
+from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.sample import Sample, join_path
 from tartools.storage import scratch
 from tartools.tar import Member, Source, copy_range, split_path
@@ -122,7 +123,10 @@ class _Reader:
             raise SampleFailedError(f"it has a field {text(field)!r} already, which --add-log would add")
         if not sample.grouped:
             raise SampleFailedError(f"it has no fields, so {text(field)!r} would not read back as its log")
-        return sample.with_members([*sample.members, self._member(sample.raw_key, field, self._task.log, new=True)])
+        member = self._member(sample.raw_key, field, self._task.log, new=True)
+        if unpacked(text(field))[1] is not None:
+            member = tar.new_member(member.path, text_payload(field, member.read()))
+        return sample.with_members([*sample.members, member])
 
     def _fields(self, folder: bytes) -> dict[bytes, bytes]:
         """Return field -> path of the files in *folder* that are members, and the key. Other files are scratch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tartools.errors import shown
+from tartools.errors import option, shown
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -159,7 +159,7 @@ class Account:
         if self.specials == 1:
             self.omit(
                 f"{place}: a {kind} carries no sample data and is not passed on "
-                "(tar -h --hard-dereference stores files instead; --skip-special accepts it)"
+                f"(tar -h --hard-dereference stores files instead; {option('skip-special')} accepts it)"
             )
 
     def check(self) -> None:

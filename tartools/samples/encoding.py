@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import io
+import os
+from functools import lru_cache
 from typing import Any
+
+from tartools.tar.codecs import Codec
+from tartools.tar.compression import split_packed
 
 
 def encode(field: str, value: object) -> bytes:
     """Return *value* as the payload of *field*.
 
-    The last part of *field* decides first: json takes any JSON value. Otherwise bytes are stored unchanged, text as
-    UTF-8, numbers as decimal digits, and PIL images in the format that the last part of *field* names (jpg, png, ...).
+    Bytes are stored unchanged. Otherwise the last part of *field* decides first: json takes any JSON value, and gz,
+    bz2, xz, zst and lz4 compress what the part before them says. Text is UTF-8, numbers are decimal digits, and PIL
+    images are in the format that the last part of *field* names (jpg, png, ...).
 
     Raises: TypeError, naming the field, for any other value, and for NaN in JSON; UnicodeEncodeError for a lone
     surrogate.
     """
-    kind = field.rpartition(".")[2].lower()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
+    inner, codec = unpacked(field)
+    if codec is not None:
+        return _compressed(codec, encode(inner, value))
+    kind = inner.rpartition(".")[2].lower()
     if kind == "json":
         import json
 
@@ -34,6 +43,28 @@ def encode(field: str, value: object) -> bytes:
     if type(value).__module__.startswith("PIL."):
         return encode_picture(field, kind, value)
     raise TypeError(f"field {field!r}: cannot write a {type(value).__name__}; give bytes, str, a number or a PIL image")
+
+
+def text_payload(field: str | bytes, text: bytes) -> bytes:
+    r"""Return *text* as the payload of *field*, or of a member of that name: compressed if that ends in gz, bz2 etc.
+
+    >>> text_payload("txt", b"a"), text_payload(b"n01.txt.gz", b"a")[:3]
+    (b'a', b'\x1f\x8b\x08')
+    """
+    codec = unpacked(field if isinstance(field, str) else os.fsdecode(field))[1]
+    return text if codec is None else _compressed(codec, text)
+
+
+@lru_cache(1000)
+def unpacked(field: str) -> tuple[str, Codec | None]:
+    """Return *field* without the suffix of a codec, and that codec."""
+    inner, codec = split_packed(f".{field}")
+    return inner[1:], codec
+
+
+def _compressed(codec: Codec, data: bytes) -> bytes:
+    compressor = codec.compressor()
+    return compressor.compress(data) + compressor.flush()
 
 
 def encode_picture(field: str, kind: str, picture: object, **options: Any) -> bytes:

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from tartools.errors import SampleError
+from tartools.samples.encoding import text_payload
 from tartools.samples.sample import checked_path
 from tartools.samples.values import as_text, blanks, field_list
 
@@ -109,8 +110,9 @@ class ChosenColumns:
 def field_of(name: str, value: object) -> tuple[str, bytes]:
     """Return the name of the field, and the payload, for *value* of the column *name*.
 
-    Text is UTF-8, bytes are themselves, a number is its digits. A list of numbers is a NumPy array, other lists (an
-    empty one too) and objects are JSON: the name gets a last part `npy` or `json`, unless it has it.
+    Text is UTF-8, bytes are themselves, a number is its digits; where *name* ends in gz and the like, text is
+    compressed. A list of numbers is a NumPy array, other lists (an empty one too) and objects are JSON: the name gets a
+    last part `npy` or `json`, unless it has it.
 
     Raises: UnicodeEncodeError for text with a lone surrogate.
 
@@ -124,7 +126,9 @@ def field_of(name: str, value: object) -> tuple[str, bytes]:
         if payload is not None:
             return with_suffix(name, "npy"), payload
     text = as_text(value).encode()
-    return (with_suffix(name, "json") if isinstance(value, (list, tuple, dict)) else name), text
+    if isinstance(value, (list, tuple, dict)):
+        return with_suffix(name, "json"), text
+    return name, text_payload(name, text)
 
 
 def with_suffix(name: str, suffix: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, overload
 
 from tartools import storage
@@ -19,6 +19,7 @@ from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.writing import Destination, ShardWriter
 from tartools.storage.names.expand import expand
 from tartools.storage.outputs import ClosedByBlock, Pending
+from tartools.storage.url import Name, name_of, names_of
 
 if TYPE_CHECKING:
     from tartools.storage.files import WritableFile
@@ -28,14 +29,15 @@ _processes = [object()]  # the last one stands for this process; os.getpid for e
 os.register_at_fork(after_in_child=lambda: _processes.append(object()))
 
 
-def read(urls: str | Sequence[str], *, lax: bool = False, skip_special: bool = False) -> Iterator[Sample]:
+def read(urls: Name | Iterable[Name], *, lax: bool = False, skip_special: bool = False) -> Iterator[Sample]:
     """Return an iterator over the samples of one or many shards.
 
         for sample in tartools.read("train-{000..147}.tar"):
             sample.key, sample["jpg"]  # str, bytes
 
-    *urls* are paths and URLs as on the command line: braces and wildcards are expanded, `-` is stdin. An empty list has
-    no samples. All local files are checked before this returns. Dropping the iterator closes what it has open.
+    *urls* are paths (also `pathlib.Path`) and URLs as on the command line: braces and wildcards are expanded, `-` is
+    stdin. An empty list has no samples. All local files are checked before this returns. Dropping the iterator closes
+    what it has open.
     An iterator that has begun raises RuntimeError in another process, such as a fork: let each worker call `read`.
 
     Order: that of the names, and of each archive. Holds: one sample, one read buffer of 1 MiB. A sample that you keep
@@ -43,7 +45,7 @@ def read(urls: str | Sequence[str], *, lax: bool = False, skip_special: bool = F
     Raises StorageError and TarFormatError, with URL and byte offset, after the samples before the damage. Members
     without data (links) become warnings, unless *skip_special*; *lax* accepts a shard without an end-of-archive block.
     """
-    patterns = [urls] if isinstance(urls, str) else list(urls)
+    patterns = names_of(urls)
     expanded = expand(patterns) if patterns else []
     return _in_one_process(read_batches(expanded, Account(), Reading(lax, skip_special)))
 
@@ -66,7 +68,7 @@ def _in_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
 
 
 def write(
-    samples: Iterable[Sample | Mapping[str, Value]], url: str, *, force: bool = False, gzip: bool = False
+    samples: Iterable[Sample | Mapping[str, Value]], url: Name, *, force: bool = False, gzip: bool = False
 ) -> None:
     """Write *samples* to the shard *url*, which appears when it is complete; see `TarWriter`.
 
@@ -78,10 +80,10 @@ def write(
 
 
 @overload
-def open(url: str, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
+def open(url: Name, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
 @overload
-def open(url: str, mode: Literal["wb"], *, force: bool = False) -> WritableFile: ...
-def open(url: str, mode: str = "rb", *, force: bool = False) -> io.BufferedReader | WritableFile:
+def open(url: Name, mode: Literal["wb"], *, force: bool = False) -> WritableFile: ...
+def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedReader | WritableFile:
     """Return *url*, local or remote, as a Python file: to read ("rb") or to write ("wb").
 
         with tartools.open("s3://bucket/model.pt", "wb") as file:
@@ -100,9 +102,9 @@ def open(url: str, mode: str = "rb", *, force: bool = False) -> io.BufferedReade
     from tartools.storage import files
 
     if mode == "rb":
-        return files.reading(url)
+        return files.reading(name_of(url))
     if mode == "wb":
-        return files.WritableFile(url, force=force)
+        return files.WritableFile(name_of(url), force=force)
     raise ValueError(f"mode is 'rb' or 'wb', not {mode!r}")
 
 
@@ -121,7 +123,8 @@ class TarWriter(ClosedByBlock):
     Raises StorageError if *url* exists (unless *force*) or can't be written.
     """
 
-    def __init__(self, url: str, *, force: bool = False, gzip: bool = False) -> None:
+    def __init__(self, url: Name, *, force: bool = False, gzip: bool = False) -> None:
+        url = name_of(url)
         storage.check_output(url, force, ())  # otherwise a store would only report it at the end
         from threading import RLock  # not needed to read
 
@@ -133,7 +136,8 @@ class TarWriter(ClosedByBlock):
     def write(self, sample: Sample | Mapping[str, Value]) -> None:
         """Add a sample: one that was read, or a mapping of `__key__` and fields to values.
 
-        Values: bytes, str, numbers, PIL images (as the field's suffix says), and JSON values for a `json` field.
+        Values: bytes, str, numbers, PIL images (as the field's suffix says), and JSON values for a `json` field. All
+        but bytes are compressed for a field such as `txt.gz`.
         Raises TypeError naming the field for another value; SampleError for a key or field that would not read
         back, or the key of the sample before; ValueError after `close`.
         """

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tartools import storage, tar
-from tartools.errors import NotFoundError, ParquetError, StorageError, TarFormatError, printable, shown
+from tartools.errors import NotFoundError, ParquetError, StorageError, TarFormatError, option, printable, shown
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.stream import ShardStream
@@ -243,7 +243,7 @@ def _report(found: Special, url: str, account: Account, reading: Reading) -> Non
     if not found.silent and not reading.skip_special:
         raise_odd(url, account)
     if found.kind == "missing end":
-        account.warn(f"{shown(url)}: ends without an end-of-archive block, accepted because of --lax")
+        account.warn(f"{shown(url)}: ends without an end-of-archive block, accepted because of {option('lax')}")
     elif found.silent:
         account.directories += 1
     elif not reading.skip_special:

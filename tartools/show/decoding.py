@@ -14,17 +14,16 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tartools.errors import TarToolsError, printable
+from tartools.samples import pictures
+from tartools.samples.pictures import MOST, too_large
 from tartools.tar import Member
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# formats that Pillow decodes itself, the usual ones first; for others (EPS) it would run a program
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
 DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
 NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to resize a picture
 GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
-MOST = 89_478_485  # pixels of a picture that is decoded, as Pillow advises: 256 MiB of RGB
 MESSAGE = 100  # characters of an error message
 
 
@@ -165,15 +164,6 @@ def on_grey(picture: Image) -> Image:
     return ground
 
 
-class TooLargeError(Exception):
-    """A picture that has too many pixels to be shown; it may be sound."""
-
-
-def too_large(pixels: int) -> TooLargeError:
-    """Return the failure of a picture of so many *pixels*."""
-    return TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MOST} pixels")
-
-
 @contextmanager
 def _opened(member: Member) -> Iterator[Image]:
     """Open the picture *member*, whose pixels are not decoded yet."""
@@ -182,7 +172,7 @@ def _opened(member: Member) -> Iterator[Image]:
     Image.MAX_IMAGE_PIXELS = None  # Pillow only warns, and warning filters are shared by all threads: see `reduced`
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
-        with Image.open(file, formats=FORMATS) as opened:
+        with pictures.opened(file) as opened:
             yield opened
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, cast
 
 from tartools.errors import StorageError, UsageError
@@ -34,6 +34,7 @@ from tartools.storage.url import Url
 
 __all__ = [
     "Output",
+    "alone",
     "appended",
     "check_connection",
     "check_inputs",
@@ -137,6 +138,23 @@ def content(url: str) -> bytes:
     """Return all bytes of *url*. Raises: StorageError."""
     with stream_file(open_read(url), url) as file:
         return file.read()
+
+
+@contextmanager
+def alone(url: str) -> Iterator[None]:
+    """Wait until no other process of this machine is in such a block for a file in the folder of *url*."""
+    import fcntl
+
+    lock = -1
+    if Url(url).is_local:
+        with suppress(OSError):  # there is no such folder, or it has no locks
+            lock = os.open(os.path.dirname(local.path_of(url)) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if lock >= 0:
+            os.close(lock)
 
 
 def make_directory(url: str) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from tartools.errors import NotFoundError, StorageError, UsageError
+from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage import local
-from tartools.storage.streams import EXISTS
 from tartools.storage.url import Url
 
 NO_NAME = "the name of a file is empty (a variable of the shell may not be set)"
@@ -63,7 +62,7 @@ def check_output(url: str, force: bool, inputs: Sequence[str]) -> None:
         if url in inputs:
             raise StorageError("this output is also an input", url=url)
         if not force and exists(url):
-            raise StorageError(EXISTS, url=url)
+            raise ExistsError(url)
 
 
 def exists(url: str) -> bool:

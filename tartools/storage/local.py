@@ -9,9 +9,9 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tartools.errors import StorageError, UsageError, shown
+from tartools.errors import ExistsError, StorageError, UsageError, shown
 from tartools.storage.interrupts import handled_signals
-from tartools.storage.streams import EXISTS, FileSink, InputFile, enlarge, wait_until_ready
+from tartools.storage.streams import FileSink, InputFile, enlarge, wait_until_ready
 from tartools.storage.url import FILE
 
 
@@ -112,7 +112,7 @@ def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
         if other and os.path.samestat(found, other):
             raise StorageError(f"this output is also the input {shown(name)}", url="stdout" if url == "-" else url)
     if url != "-" and not force:
-        raise _exists(url)
+        raise ExistsError(url)
 
 
 def exists(url: str) -> bool:
@@ -125,10 +125,6 @@ def _stat(url: str, fd: int) -> os.stat_result | None:
         return os.fstat(fd) if url == "-" else os.stat(path_of(url))
     except (OSError, ValueError):
         return None
-
-
-def _exists(url: str) -> StorageError:
-    return StorageError(EXISTS, url=url)
 
 
 def open_append(url: str) -> FileSink:
@@ -198,7 +194,7 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
     if found and not stat.S_ISREG(found.st_mode):
         return open_in_place(name, url)  # by *name*: the real path of `>(command)` does not exist
     if found and not force:
-        raise _exists(url)
+        raise ExistsError(url)
     return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
 
 
@@ -275,10 +271,10 @@ class FileOutput:
         try:
             os.link(self._temporary, self._path)
         except FileExistsError:
-            raise _exists(self.sink.url) from None
+            raise ExistsError(self.sink.url) from None
         except OSError:  # a file system without links
             if os.path.lexists(self._path):
-                raise _exists(self.sink.url) from None
+                raise ExistsError(self.sink.url) from None
             os.rename(self._temporary, self._path)
         else:
             os.unlink(self._temporary)

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tartools.errors import NotFoundError, StorageError, how_to_install
+from tartools.errors import ExistsError, NotFoundError, StorageError, how_to_install, option
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import EXISTS
 
 EXTRAS = {"azure": "azure", "sftp": "ssh", "scp": "ssh", "ssh": "ssh"}  # of smart_open, to be installed besides
 
@@ -104,7 +103,7 @@ class SmartOutput:
     def commit(self) -> None:
         """Send everything. Raises: StorageError; a store that writes in place may then have a part of it."""
         if not self._force and exists(self._url):
-            raise StorageError(EXISTS, url=self._url)
+            raise ExistsError(self._url)
         with open(os.dup(self.sink.fileno()), "rb") as file, _translated_errors(self._url):
             file.seek(0)
             target = _open(self._url, "wb")
@@ -152,5 +151,6 @@ def exists(url: str) -> bool:
         if isinstance(error.__cause__, ImportError):
             raise
         reason = error.message.removeprefix("smart_open: ")
-        raise StorageError(f"cannot tell whether this exists ({reason}); --force writes it", url=url) from None
+        what = f"cannot tell whether this exists ({reason}); {option('force')} writes it"
+        raise StorageError(what, url=url) from None
     return True

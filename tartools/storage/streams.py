@@ -14,7 +14,6 @@ from tartools.errors import StorageError
 
 PIPE_SIZE = 1 << 20  # bytes; Linux's limit for users without privileges
 BUFFER = 128 << 10  # bytes that a file over a stream holds
-EXISTS = "already exists; --force replaces it"  # what every output says
 
 
 class Stream(Protocol):

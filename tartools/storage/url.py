@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tartools.errors import StorageError, UsageError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from tartools.storage.objects.contract import Object
 
 PIPE, FILE = "pipe:", "file:"
+Name = str | os.PathLike[str]  # what a Python program gives as a path or a URL
 _SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"  # patterns are compiled when they are needed
 _CREDENTIALS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@"
 _PROVIDER = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
@@ -99,6 +101,30 @@ class Url(str):
             return SCHEMES[self.scheme]
         known = ", ".join(f"{name}:" for name in SCHEMES if name not in ("", "-"))
         raise StorageError(f"cannot {verb} {self.scheme}: URLs (supported are plain paths, {known})", url=self)
+
+
+def name_of(name: Name) -> str:
+    """Return a path or URL that a Python program gives, as text. Raises: TypeError if it is neither text nor a Path.
+
+    >>> from pathlib import Path
+    >>> name_of(Path("sets/a.tar"))
+    'sets/a.tar'
+    """
+    if isinstance(name, str):
+        return name
+    text = os.fspath(name) if isinstance(name, os.PathLike) else name
+    if not isinstance(text, str):
+        raise TypeError(f"a path or a URL is text or a pathlib.Path, not {type(name).__name__}")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]", text):
+        raise TypeError(f"a Path can't be a URL, because it makes one slash of two: give {text!r} as text")
+    return text
+
+
+def names_of(names: Name | Iterable[Name]) -> list[str]:
+    """Return one or several paths and URLs that a Python program gives, as text. Raises: TypeError, as `name_of`."""
+    if isinstance(names, str | os.PathLike) or not isinstance(names, Iterable):
+        return [name_of(names)]
+    return [*map(name_of, names)]
 
 
 def _scheme_of(text: str) -> str:

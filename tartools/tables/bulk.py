@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import Any
 
 from tartools.storage.streams import check_unchanged
+from tartools.tables import keysums
 from tartools.tables.headers import NAME, sizes_of
 from tartools.tar import BLOCK
 from tartools.tar.runs import plain
@@ -43,6 +44,13 @@ class Bulk:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def key_sums(self) -> Any:
+        """Return what stands for the keys: see `keysums`."""
+        import numpy as np
+
+        count, width = self.names.shape
+        return keysums.sums(self.names.reshape(-1), np.arange(0, count * width, width), self.keys)
 
 
 def in_buffer(data: Any, sizes: Any) -> Bulk | None:
@@ -152,7 +160,7 @@ def arranged(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> B
         known = [text.decode().lower() for text in offsets]
     except UnicodeDecodeError:
         return None
-    if len(set(known)) < len(known) or not known:
+    if len(set(known)) < len(known) or not known or any(name.startswith("__") for name in known):
         return None
     found = np.array([*offsets.values()]), np.array([*sizes.values()])
     return Bulk(np.ascontiguousarray(names[:count]), keys, known, *found, uniform)

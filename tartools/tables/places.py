@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tartools.errors import StorageError, TarToolsError, shown
 from tartools.storage.url import Url
-from tartools.tables import schema
+from tartools.tables import keysums, schema
 
 ADVICE = "tarindex --update makes the table anew"
 MOST = (1 << 63) - 1  # bytes of a shard
@@ -92,6 +94,14 @@ class Listing:
             self._check_members(column[schema.MEMBERS], found)
         return found
 
+    def key_sums(self, rows: Any, first: int) -> Any:
+        """Return what stands for the keys in the record batch *rows*, as `keysums`; `UNKNOWN` if they have none."""
+        column = rows.column(schema.KEY) if schema.KEY in rows.schema.names else None
+        if column is None or column.null_count:
+            return keysums.UNKNOWN
+        with self._text(first):
+            return keysums.of_column(schema.raw(column))
+
     def _check_members(self, column: Any, found: Piece) -> None:
         """Raise StorageError if a member of a sample is not between its begin and end, as the row says them."""
         import numpy as np
@@ -114,8 +124,14 @@ class Listing:
         """Return the keys as bytes; None if one is null."""
         if column.null_count:
             return None
-        try:
+        with self._text(first):
             return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _text(self, first: int) -> Iterator[None]:
+        """Raise StorageError if the block finds that keys, from row *first* on, are no text."""
+        try:
+            yield
         except schema.arrow().ArrowException:
             raise StorageError(f"row {first}: {schema.KEY} is no text", url=self.table) from None
 

@@ -10,6 +10,7 @@ from tartools import storage
 from tartools.errors import StorageError, TarFormatError
 from tartools.samples.sample import Sample
 from tartools.storage import files
+from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
 from tartools.tables.placed import Placed
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from tartools.tables.bulk import Bulk, RoomOf
 
-PLACES = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END, schema.MEMBERS)
+PLACES = (schema.SHARD, schema.VERSION, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
 BATCH = 1 << 16  # rows
 
 
@@ -30,30 +31,31 @@ class Table:
         batch = table[[7, 3, 99]]                 # ranges near each other are joined, requests made side by side
         easy = table.take(numpy.flatnonzero(table.column("score") > 0.5))
 
-    A row is compared with its shard when its sample is read: the version of the shard, headers and their checksums, and
-    that the members end where the row says. The key is compared by `find` only, because keys are not held.
+    A row is compared with its shard when its sample is read: the version of the shard, headers and their checksums, the
+    key (by four bytes that stand for it, because keys are not held), and that the members end where the row says.
     Samples own their bytes; of a local shard, members above 1 MiB stay ranges of the file until they are asked for.
 
     It pickles as URL and rows. Forks and other processes may use it: each opens files and connections of its own. It
     starts no process. Several threads may read at once.
 
-    Holds: 20 bytes a row, once samples of several row groups were asked for; 128 open files.
+    Holds: 24 bytes a row, once samples of several row groups were asked for; 128 open files.
     Raises: StorageError if the table or a shard can't be read, or is another one than before; TarFormatError if the
     table is damaged; IndexError, KeyError.
     """
 
-    def __init__(self, url: str) -> None:
-        self._set(url, None, None, "")
+    def __init__(self, url: Name) -> None:
+        self._set(name_of(url), None, None, "")
         with self._opened() as table:
             self._length: int = table.rows
 
     @classmethod
-    def from_arrow(cls, table: Any, url: str = "") -> Table:
+    def from_arrow(cls, table: Any, url: Name = "") -> Table:
         """Return the table of the rows of *table*, a `pyarrow.Table` with `__shard__`, `__begin__` and `__end__`.
 
         Relative names of shards are relative to the folder of *url*, or else to the current directory. It pickles with
         all its rows.
         """
+        url = name_of(url)
         for name in source.NEEDED:
             if name not in table.column_names:
                 raise TarFormatError(f"this is no table of samples: it has no column {name}", url=url)
@@ -69,6 +71,7 @@ class Table:
         self._version = version  # of the file; "": not opened yet
         self._places: Placed | None = None  # all rows of this table
         self._near: Placed | None = None  # the first row group that was asked for
+        self._digest = ""  # not known yet
 
     def __len__(self) -> int:
         return self._length
@@ -210,6 +213,15 @@ class Table:
         """Return the versions of the shards when the table was made, by their numbers; None if it does not say."""
         return list(self._all().listing.versions)
 
+    def digest(self) -> str:
+        """Return what another order or choice of rows would change, and other shards or versions of them.
+
+        A data set that is moved as a whole, with its table, keeps it. Reads the places of all rows.
+        """
+        if not self._digest:
+            self._digest = self._all().digest()
+        return self._digest
+
     def _all(self) -> Placed:
         """Return the places of all rows."""
         if self._places is None:
@@ -256,12 +268,13 @@ class Table:
             made._places = self._places.taken(wanted)
         return made
 
-    def write(self, url: str, *, force: bool = False) -> None:
+    def write(self, url: Name, *, force: bool = False) -> None:
         """Write the rows as the table *url*, which appears when it is complete.
 
         Names of shards are relative to its folder where both can be moved together.
         Holds: all columns of the rows. Raises: StorageError if it exists, unless *force*.
         """
+        url = name_of(url)
         folder = schema.folder_of(url)
         rows = self._named(self._read(None), lambda name: schema.relative(name, folder))
         pa = schema.arrow()

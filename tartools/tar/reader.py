@@ -12,7 +12,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 
-from tartools.errors import TarFormatError, TruncatedError
+from tartools.errors import TarFormatError, TruncatedError, option
 from tartools.storage.streams import Stream
 from tartools.tar.fullheader import BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
 from tartools.tar.grouping import NAME_BYTES, NO_STEM
@@ -182,7 +182,7 @@ class _Reader(Window):
                 return False
             raise TruncatedError(
                 "the input ends without an end-of-archive block: it was cut, or its writer left it out "
-                "(then use --lax)",
+                f"(then use {option('lax')})",
                 url=self.url,
                 offset=end,
             )

@@ -35,9 +35,14 @@ __all__ = [*_MODULES]  # noqa: PLE0604
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'tartools.train' has no attribute {name!r}")
-    if not _MODULES[name]:  # itself a module
-        return import_module(f"tartools.train.{name}")
-    return getattr(import_module(f"tartools.train.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"tartools.train.{_MODULES[name] or name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        hint = f"tartools.train.{name} needs torch: pip install 'tartools[train]'"
+        raise ModuleNotFoundError(hint, name=error.name) from None
+    return getattr(module, name) if _MODULES[name] else module  # which is itself the name
 
 
 def __dir__() -> list[str]:

@@ -16,10 +16,11 @@ from contextlib import contextmanager
 
 from tartools.storage import files
 from tartools.storage.files import WritableFile
+from tartools.storage.url import Name, name_of
 
 
 @contextmanager
-def writer(url: str) -> Iterator[WritableFile]:
+def writer(url: Name) -> Iterator[WritableFile]:
     """Give a file that makes *url*, or replaces it, when the block has ended well.
 
     An exception in the block, a kill, a full disk leave what was there before. In stores parts are sent while the next
@@ -27,17 +28,17 @@ def writer(url: str) -> Iterator[WritableFile]:
 
     Holds: up to 5 parts of 16 MiB. Raises: StorageError.
     """
-    with WritableFile(url, force=True) as file, _told(file):
+    with WritableFile(name_of(url), force=True) as file, _told(file):
         yield file
 
 
 @contextmanager
-def reader(url: str) -> Iterator[io.BufferedReader]:
+def reader(url: Name) -> Iterator[io.BufferedReader]:
     """Give *url* as a file that can seek: of a store in ranges, read ahead side by side, all of one version.
 
     Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read.
     """
-    with files.reading(url) as file, _told(file.raw):
+    with files.reading(name_of(url)) as file, _told(file.raw):
         yield file
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError
 from tartools.formats.build import local_url
-from tartools.samples.encoding import encode, encode_picture
+from tartools.samples.encoding import encode, encode_picture, text_payload, unpacked
 from tartools.samples.sample import Sample, build
 
 KEEP, PICTURES = "keep", ("jpg", "png", "webp")
@@ -78,11 +78,13 @@ class Encoded(Dataset[Any]):
     def _named(self, name: str, value: Any) -> tuple[str, bytes]:
         """Return the field *name* of a dict and its payload; a suffix is added to a name that does not say the kind."""
         kind = self._kind(value)
-        last = name.rpartition(".")[2].lower()
+        if kind == "bin":
+            return name, self._payload(kind, value)
+        last = unpacked(name)[0].rpartition(".")[2].lower()
         suffixes = {"jpg": (*PICTURES, "jpeg", "tif", "tiff"), "npy": ("npy",), "json": ("json",)}
         pictures = kind in PICTURES
-        if kind in ("bin", "cls", "txt") or last in suffixes["jpg" if pictures else kind]:
-            return name, self._payload(last if pictures else kind, value)
+        if kind in ("cls", "txt") or last in suffixes["jpg" if pictures else kind]:
+            return name, text_payload(name, self._payload(last if pictures else kind, value))
         return f"{name}.{kind}", self._payload(kind, value)
 
     def _kind(self, value: Any) -> str:

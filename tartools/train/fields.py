@@ -11,9 +11,11 @@ from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
 from tartools.samples.sample import Sample, field_name
+from tartools.train.pictures import decoders
+from tartools.train.sending import check_sent
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
-KEY, URL = "__key__", "__url__"
+KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
 
 Fields = str | Sequence[str] | None
 Decode = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
@@ -40,6 +42,9 @@ class Chooser:
     decoded too; `()` decodes only these. Only chosen fields are decoded. Fields that would be unpickled (pyd, pickle,
     pkl, pth, pt, arrays of objects) are refused, unless a function decodes them: `handle_extension("pyd", loads)`.
 
+    Pictures are of the formats that tarshow knows (JPEG, PNG and nine others), whatever their suffix says, and have up
+    to 89,478,485 pixels, or what `PIL.Image.MAX_IMAGE_PIXELS` is set to; others are refused.
+
     *transform*: a function of the dict or tuple; or, with fields, one for each field, None to leave it as it is.
 
     Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these.
@@ -57,6 +62,11 @@ class Chooser:
         self.raw = decode is None and transform is None  # payloads are given as they are
         known = (name for one in self.fields or () for name in one)
         self.needed = None if self.fields is None else {name.lower() for name in known}
+
+    def __getstate__(self) -> dict[str, Any]:
+        check_sent("transform", self.transform if isinstance(self.transform, list) else [self.transform])
+        check_sent("decode", () if self.decoder is None else self.decoder.handlers)
+        return self.__dict__
 
     def __call__(self, sample: Sample | Mapping[str, Any]) -> Any:
         """Return what training takes of *sample*."""
@@ -77,7 +87,7 @@ class Chooser:
         raise _failure(sample, f"has no field {' or '.join(map(repr, names))}")
 
     def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
-        if self.decoder is None or name[:2] == "__" or not isinstance(value, bytes):
+        if self.decoder is None or name[:2] == OWN or not isinstance(value, bytes):
             return value
         try:
             return self.decoder.decode1(name, value)
@@ -101,21 +111,27 @@ class Chooser:
 def as_dict(sample: Sample, wanted: Container[str] | None = None) -> dict[str, Any]:
     """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
 
-    Only the fields *wanted* are read, if they are given. Raises: SampleError if two fields differ only in case.
+    Only the fields *wanted* are read, if they are given. Raises: SampleError if two fields differ only in case, or if
+    one begins with two underscores.
     """
-    members = ((field_name(member), member) for member in sample.members)
-    payloads = ((name, one.read()) for name, one in members if wanted is None or name.lower() in wanted)
-    return dict_of(sample.key, sample.shard, payloads)
+    fields = ((field_name(member), member.read) for member in sample.members)
+    return dict_of(sample.key, sample.shard, fields, wanted)
 
 
-def dict_of(key: str, url: str, payloads: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
-    """Return the sample *key* of *url* with *payloads*, (field, bytes), as `as_dict` does."""
+def dict_of(
+    key: str, url: str, fields: Iterable[tuple[str, Callable[[], bytes]]], wanted: Container[str] | None
+) -> dict[str, Any]:
+    """Return the sample *key* of *url* with *fields*, (name, what reads the payload), as `as_dict` does."""
     found: dict[str, Any] = {KEY: key, URL: url}
-    for field, payload in payloads:
+    for field, payload in fields:
         name = field.lower()
-        if name in found:
-            raise _failure(found, f"has two fields {name!r}")
-        found[name] = payload
+        if name.startswith(OWN):
+            what = f"has a field {field!r}, and names that begin with {OWN} are those of the key and the URL"
+            raise _failure(found, f"{what} (tarcat -x {field} leaves it out)")
+        if wanted is None or name in wanted:
+            if name in found:
+                raise _failure(found, f"has two fields {name!r}")
+            found[name] = payload()
     return found
 
 
@@ -125,11 +141,9 @@ def _failure(sample: Mapping[str, Any], what: str) -> SampleError:
 
 def _decoder(decode: Any) -> Any:
     """Return webdataset's decoder with the handlers *decode*, and nothing in it that unpickles."""
-    from webdataset.autodecode import Decoder, ImageHandler
+    from webdataset.autodecode import Decoder
 
-    several = [decode] if isinstance(decode, str) or callable(decode) else list(decode)
-    handlers = [ImageHandler(one) if isinstance(one, str) else one for one in several]
-    return Decoder(handlers, post=[plain])
+    return Decoder(decoders(decode), post=[plain])
 
 
 def plain(key: str, data: bytes) -> Any:

@@ -9,10 +9,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tartools.errors import TarToolsError, several, shown
+from tartools.storage.url import Name
 from tartools.train.batches import Samples
 from tartools.train.fields import Decode, Fields
 from tartools.train.order import Order
 from tartools.train.rooms import Lease, Rooms, Sent, keep_freed_memory
+from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.table import TableDataset
 from tartools.train.tables import Source
 
@@ -24,7 +26,7 @@ def loader(
     source: Source | TableDataset,
     batch_size: int,
     *,
-    table: str | None = None,
+    table: Name | None = None,
     fields: Fields = None,
     decode: Decode = None,
     transform: Any = None,
@@ -43,6 +45,9 @@ def loader(
         data = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8", num_workers=4)
         data.load_state_dict(torch.load("loader.pt"))  # in mid-epoch, with any number of ranks and workers
         for pictures, labels in data: ...
+
+    In a script this stands below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the
+    script in each worker; functions that workers call (*transform*, *collate_fn*) are made by `def`, not by `lambda`.
 
     *table*, *fields*, *decode* and *transform* are those of TableDataset, *shuffle*, *seed*, *block*, *weights*,
     *drop_last*, *rank* and *world* those of `Order`, and *options* those of DataLoader (`num_workers`, `pin_memory`,
@@ -79,6 +84,11 @@ class Loader(DataLoader[Any]):
 
         Raises: what reading raises, with URL and byte, also for what a worker met.
         """
+        method = start_method(self.multiprocessing_context) if self.num_workers else ""
+        if method not in ("", "fork"):
+            check_guarded()
+            check_sendable("collate_fn", [self.collate_fn])
+            check_sendable("worker_init_fn", [self.worker_init_fn])
         self._handed = 0
         rooms: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
         keep_freed_memory()
@@ -99,6 +109,8 @@ class Loader(DataLoader[Any]):
                 raise
             what = str(error) if torchs else "a worker has ended, or was killed, before its batch was received"
             what = " ".join(what.split()).rstrip(".")
+            if method != "fork" and not self._handed:
+                what += f" (perhaps as it began, with an error of its own, which is above: {GUARD.format(method)})"
             raise RuntimeError(what + self._under_way(self._handed)) from error
         finally:
             del batches  # an exception holds this frame, and this the workers

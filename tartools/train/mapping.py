@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import weakref
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any, Literal
@@ -16,15 +16,17 @@ from tartools.errors import byte_size, shown
 from tartools.run.answers import results
 from tartools.run.engines import ENGINES, answers, calling
 from tartools.storage.names.expand import expand
+from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
 from tartools.train.fields import Chooser, Decode, Fields
 from tartools.train.pieces import Source, Work, pieces_of, sources_of
 from tartools.train.ranks import this_rank
+from tartools.train.same import known
 
 
 def stream_map(
     function: Callable[[Any], Any],
-    source: str | Sequence[str] | Table,
+    source: Name | Iterable[Name] | Table,
     *,
     engine: Literal["threads", "processes", "ray"] = "threads",
     workers: int | None = None,
@@ -107,7 +109,7 @@ class StreamMap(IterableDataset[Any]):
     def __init__(
         self,
         function: Callable[[Any], Any],
-        source: str | Sequence[str] | Table,
+        source: Name | Iterable[Name] | Table,
         chooser: Chooser,
         options: dict[str, Any],
         ordered: bool,
@@ -118,7 +120,7 @@ class StreamMap(IterableDataset[Any]):
         if isinstance(source, Table):
             self._names, self._sources = ["the table"], [source]
         else:
-            urls = expand([source] if isinstance(source, str) else list(source)) if source else []
+            urls = expand(names) if (names := [*filter(None, names_of(source))]) else []
             self._names, self._sources = [*map(shown, urls)], sources_of(urls)
         if not self._sources:
             raise ValueError("there are no shards to read")
@@ -173,6 +175,8 @@ class StreamMap(IterableDataset[Any]):
         self._start = self._next = first, had
 
     def _about(self) -> int:
-        """Return a number that stands for what the parts of this rank are."""
-        sources = [repr(source) if isinstance(source, Table) else source for source in self._sources]
+        """Return a number that stands for what the parts of this rank are, and for what is in them."""
+        sources = [
+            source.digest() if isinstance(source, Table) else (str(source), known(source)) for source in self._sources
+        ]
         return zlib.crc32(repr((sources, self._size, *this_rank(), self._ordered)).encode())

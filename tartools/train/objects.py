@@ -9,6 +9,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Any, overload
 
 import torch
@@ -23,8 +24,9 @@ from tartools.storage.objects import object_at
 from tartools.storage.objects.contract import Listed
 from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
-from tartools.storage.url import Url
+from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.train.ranks import this_rank, this_worker
+from tartools.train.sending import check_sent
 
 BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
 
@@ -40,8 +42,8 @@ class Listing(Sequence[tuple[str, int]]):
     Raises: StorageError if a prefix can't be listed, nothing is there, or an object has no known size.
     """
 
-    def __init__(self, prefixes: str | Iterable[str]) -> None:
-        names = [prefixes] if isinstance(prefixes, str) else list(prefixes)
+    def __init__(self, prefixes: Name | Iterable[Name]) -> None:
+        names = names_of(prefixes)
         found = [(_sized(entry), entry) for entry in _listed(names)]
         rows = [(entry.url.encode("utf-8", "surrogateescape"), size, entry.version) for size, entry in found]
         rows = [row for row in rows if row[1] or not row[0].endswith(b"/")]
@@ -75,9 +77,9 @@ class Listing(Sequence[tuple[str, int]]):
         name, _, version = self._text[begin : self._ends[number]].partition(b"\0")
         return Listed(name.decode("utf-8", "surrogateescape"), self._sizes[number], None, version.decode())
 
-    def checksum(self) -> int:
-        """Return a number that other URLs or versions would change."""
-        return zlib.crc32(self._text)
+    def digest(self) -> str:
+        """Return what other URLs or versions would change."""
+        return blake2b(self._text, digest_size=16).hexdigest()
 
     def __getstate__(self) -> bytes:
         numbers = self._ends.tobytes() + self._sizes.tobytes()
@@ -112,9 +114,13 @@ class Objects(Dataset[Any]):
     exactly, also with other numbers of ranks and workers.
     """
 
-    def __init__(self, prefixes: str | Iterable[str], transform: Transform | None = None) -> None:
+    def __init__(self, prefixes: Name | Iterable[Name], transform: Transform | None = None) -> None:
         self.objects = Listing(prefixes)
         self.transform = transform
+
+    def __getstate__(self) -> dict[str, Any]:
+        check_sent("transform", [self.transform])
+        return self.__dict__
 
     def __len__(self) -> int:
         return len(self.objects)
@@ -126,6 +132,10 @@ class Objects(Dataset[Any]):
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the items of the numbers *indices*, in this order."""
         return list(self.items(indices))
+
+    def digest(self) -> str:
+        """Return what tells these objects from others, or other versions of them."""
+        return self.objects.digest()
 
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
         """Yield the items of the numbers *indices*, in this order, requested ahead."""
@@ -167,7 +177,7 @@ class ObjectStream(IterableDataset[Any]):
 
     def __init__(
         self,
-        prefixes: str | Iterable[str],
+        prefixes: Name | Iterable[Name],
         transform: Transform | None = None,
         *,
         shuffle: bool = False,
@@ -177,7 +187,7 @@ class ObjectStream(IterableDataset[Any]):
         self._source = Objects(prefixes, transform)
         self.objects = self._source.objects
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
-        known = {"objects": len(self.objects), "checksum": self.objects.checksum()}
+        known = {"objects": len(self.objects), "data": self.objects.digest()}
         self._kind = known | {"shuffle": shuffle, "drop_last": drop_last}  # what a state has in common with this
         self._rank: tuple[int, int] | None = None  # that of the process that pickled this
         self._state: dict[str, int] | None = None  # of the iteration that was begun last
@@ -208,6 +218,8 @@ class ObjectStream(IterableDataset[Any]):
         """
         if not isinstance(state, dict) or not {"seed", "epoch", "begin", "taken", *self._kind} <= {*state}:
             raise ValueError("this is no state of an ObjectStream")
+        if state["data"] != self._kind["data"]:
+            raise ValueError("the state is that of other objects, or of other versions of them")
         for name, value in self._kind.items():
             if state[name] != value:
                 raise ValueError(f"the state is of a stream with {name} {state[name]!r}, and here it is {value!r}")
@@ -257,23 +269,23 @@ class ObjectStream(IterableDataset[Any]):
             yield item
 
 
-def list_urls(prefixes: str | Iterable[str]) -> Iterator[str]:
+def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
     """Yield the URLs of all objects below each of *prefixes*, one after the other; see `Objects`.
 
     Raises: StorageError.
     """
-    for entry in _listed([prefixes] if isinstance(prefixes, str) else prefixes):
+    for entry in _listed(names_of(prefixes)):
         yield entry.url
 
 
-def open_urls(urls: Iterable[str]) -> Iterator[tuple[str, io.BufferedIOBase]]:
+def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     """Yield (URL, file) for each of *urls*, in order. The files can seek, where the URLs are files or objects.
 
     Up to 64 objects are requested ahead. Holds: up to 4 MiB of each; larger ones are read from the server as the file
     is read. Whoever takes a file closes it. Raises: StorageError.
     """
     waiting: deque[tuple[str, Callable[[], bytes | None]]] = deque()
-    for url in urls:
+    for url in map(name_of, urls):
         remote = Url(url).is_stored and not Url(url).read_command
         task = partial(_beginning, url) if remote else None
         waiting.append((url, contents.requests().ask(task) if task else lambda: None))

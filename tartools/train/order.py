@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -90,7 +91,9 @@ class Order(Sampler[Any]):
     initialised, else of the environment (`RANK`, `WORLD_SIZE`), else there is one rank.
 
     An epoch ends when the iteration ends, and the next iteration is the next epoch, unless `set_epoch` says otherwise.
-    An iteration that was not ended is begun again, at the same place.
+    An iteration that was not ended is begun again, at the same place. A state is that of this data alone, which its
+    `digest()` tells from others: that of a TableDataset, a Table, Objects or a ZipDataset changes with shards or
+    objects, their versions, and the places and the order of samples. Of other datasets the length is compared.
 
     *weights*: a column of the table, an array, or the shares of sources, `{"a/*.tar": 0.7, "b/*.tar": 0.3}`. Samples
     are then drawn with repetition, as WeightedRandomSampler does, *length* an epoch, by default as many as there are:
@@ -130,6 +133,7 @@ class Order(Sampler[Any]):
         self._seed, self._epoch, self._done = seed, 0, 0
         self._running: _Run | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
+        self._digest: Callable[[], str] | None = getattr(dataset, "digest", None)
         self._kind: dict[str, Any] = {"shuffle": shuffle, "samples": count}
         if weights is not None:
             values = layouts.weights_of(table, count, weights)
@@ -184,17 +188,27 @@ class Order(Sampler[Any]):
         return [] if self._running is None else self._running.after(taken)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where *state* was made. Raises: ValueError if it is that of another order."""
-        if not isinstance(state, dict) or not {"seed", "epoch", "done", *self._kind} <= {*state}:
+        """Go on where *state* was made. Raises: ValueError if it is that of another order, or of other data."""
+        if not isinstance(state, dict) or not {"seed", "epoch", "done", "data", *self._kind} <= {*state}:
             raise ValueError("this is no state of an Order as this one is")
         for name, value in self._kind.items():
             if state[name] != value:
                 raise ValueError(f"the state is of an order with {name} {state[name]!r}, and here it is {value!r}")
+        if state["data"] != self._data:
+            raise ValueError(
+                "the state is that of other data: other shards or versions of them, or samples at other places or in "
+                "another order; give the data that it was made with, or begin without a state"
+            )
         self._seed, self._epoch, self._done = state["seed"], state["epoch"], state["done"]
         self._running = None
 
     def _state(self, epoch: int, done: int) -> dict[str, Any]:
-        return {"seed": self._seed, "epoch": epoch, "done": done, **self._kind}
+        return {"seed": self._seed, "epoch": epoch, "done": done, "data": self._data, **self._kind}
+
+    @cached_property
+    def _data(self) -> str | None:
+        """What tells the data from others; None if nothing does."""
+        return None if self._digest is None else self._digest()
 
     def _shared(self) -> tuple[int, Steps]:
         """Return this rank, and how the rest of the epoch is shared."""

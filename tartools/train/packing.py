@@ -19,6 +19,7 @@ from tartools.shards.listing import TableDestination, row_batches
 from tartools.shards.numbering import Numbering, existing_shards, has_number, parse_numbering
 from tartools.shards.reading import Reading, read_batches
 from tartools.shards.writing import Destination, ShardWriter, shard_writer, write_batches
+from tartools.storage.url import Name, name_of
 from tartools.storage.versions import version_of
 from tartools.tables import schema
 from tartools.tables.inputs import Inputs
@@ -36,7 +37,7 @@ log = logging.getLogger("tartools.train")
 
 def pack(
     dataset: Any,
-    output: str,
+    output: Name,
     max_size: int | str = "1GB",
     max_count: int | None = None,
     workers: int = 0,
@@ -70,6 +71,7 @@ def pack(
     Raises: SampleError for an item that can't be read or written; StorageError, also if other shards, or a table of
     another number of samples, are there.
     """
+    output = name_of(output)
     names = parse_numbering(output, gzip=False)
     if codec_for(names.name(0), False) is not None:
         raise UsageError("samples of compressed shards can't be read alone: name .tar", url=output)

@@ -8,8 +8,8 @@ import os
 def this_rank() -> tuple[int, int]:
     """Return rank and number of ranks: of torch.distributed if it was initialised here, else of the environment.
 
-    There, RANK and WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError if RANK is not
-    below WORLD_SIZE: such a rank would read nothing.
+    There, RANK and WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError, naming the
+    variable, if one is no whole number, or if RANK is not below WORLD_SIZE: such a rank would read nothing.
     """
     import torch.distributed as dist
 
@@ -17,10 +17,19 @@ def this_rank() -> tuple[int, int]:
         return dist.get_rank(), dist.get_world_size()
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return 0, 1
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, world = map(_number_in, ("RANK", "WORLD_SIZE"))
     if not 0 <= rank < world:
         raise ValueError(f"the environment has RANK={rank} and WORLD_SIZE={world}: ranks are 0 to WORLD_SIZE - 1")
     return rank, world
+
+
+def _number_in(variable: str) -> int:
+    """Return the number that *variable* of the environment is. Raises: ValueError."""
+    text = os.environ[variable]
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"the environment has {variable}={text}, which is no whole number") from None
 
 
 def this_worker() -> tuple[int, int]:

@@ -19,7 +19,7 @@ from tartools.tables.reading import row_batches
 from tartools.tar.member import VIEWED, Chunk, Member, read_range
 from tartools.train import dealing
 from tartools.train.dealing import Borders, Part
-from tartools.train.fields import KEY, URL, as_dict
+from tartools.train.fields import KEY, OWN, URL, as_dict
 
 Numbered = Callable[[int], Part | None]  # gives the part that is read n-th, None behind the last
 
@@ -190,8 +190,10 @@ _names: dict[bytes, str] = {}  # fields that were seen, by their bytes
 
 
 def _name(field: bytes, member: Member) -> str:
-    """Return the name of *field* in a dict; it is remembered."""
+    """Return the name of *field* in a dict; it is remembered. For one that can't be there it is that of the key."""
     name = field_name(Member._make(member)).lower()
+    if name.startswith(OWN):
+        name = KEY
     if len(_names) < 1000:
         _names[field] = name
     return name

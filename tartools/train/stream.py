@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -11,14 +12,15 @@ from torch.utils.data import IterableDataset
 from tartools.samples.account import Account
 from tartools.shards.reading import check_shards
 from tartools.storage.names.expand import expand
-from tartools.train import dealing
+from tartools.storage.url import Name, names_of
+from tartools.train import dealing, same
 from tartools.train.dealing import Part, Place
 from tartools.train.epochs import Epochs
 from tartools.train.ranks import this_rank
 from tartools.train.reader import Numbered, Reader, numbered
 
 
-def samples(urls: str | Sequence[str], shuffle: bool = False, seed: int = 0, resampled: bool = False) -> Samples:
+def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, resampled: bool = False) -> Samples:
     """Return the samples of shards or tables as the first stage of a pipeline of webdataset.
 
         wds.DataPipeline(tartools.train.samples("train-{000..147}.tar"), wds.decode("pil"), wds.to_tuple("jpg", "cls"))
@@ -40,8 +42,8 @@ def samples(urls: str | Sequence[str], shuffle: bool = False, seed: int = 0, res
 class Samples(IterableDataset[dict[str, Any]]):
     """What `samples` returns."""
 
-    def __init__(self, urls: str | Sequence[str], shuffle: bool, seed: int, resampled: bool) -> None:
-        self.urls = [*expand([urls] if isinstance(urls, str) else list(urls))] if urls else []
+    def __init__(self, urls: Name | Iterable[Name], shuffle: bool, seed: int, resampled: bool) -> None:
+        self.urls = [*expand(names)] if (names := [*filter(None, names_of(urls))]) else []
         if not self.urls:
             raise ValueError("there are no shards to read")
         check_shards(self.urls, Account())
@@ -56,6 +58,11 @@ class Samples(IterableDataset[dict[str, Any]]):
     def set_epoch(self, epoch: int) -> None:
         """Let the next epoch be number *epoch*, from 0 on."""
         self.epochs.set(epoch)
+
+    @cached_property
+    def known(self) -> list[str]:
+        """What tells each of the shards from another of its name: see `same.known`."""
+        return [*map(same.known, self.urls)]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(Reader(self.urls, self.parts((self.epochs.take(), 0), self.place())))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
 
+from tartools.storage.url import Name
 from tartools.train.batches import Samples
 from tartools.train.fields import Chooser, Decode, Fields
 from tartools.train.tables import Source, table_of
@@ -23,7 +24,8 @@ class TableDataset(Dataset[Any]):
 
     *source* is the URL of a table or a `tartools.Table`; or the URLs of shards, "train-{000..147}.tar", or of several
     tables: these are read to their ends now, for a table that is held. With *table*, the table of shards is kept at
-    this URL; where it is there already, only shards that have changed are read, as by `tarindex --update`.
+    this URL; where it is there already, only shards that have changed are read, as by `tarindex --update`. Of several
+    ranks the first makes it, and the others take it.
 
     *fields*, *decode* and *transform* are those of `fields.Chooser`: without them a sample is a dict of `__key__`,
     `__url__` and its fields as bytes.
@@ -42,7 +44,7 @@ class TableDataset(Dataset[Any]):
         decode: Decode = None,
         transform: Any = None,
         *,
-        table: str | None = None,
+        table: Name | None = None,
     ) -> None:
         self.table = table_of(source, table)
         self.chooser = Chooser(fields, decode, transform)
@@ -56,6 +58,10 @@ class TableDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int] | Iterable[int]) -> list[Any]:
         """Return the samples of the rows *indices*, in this order."""
         return list(self.batch(list(indices)))
+
+    def digest(self) -> str:
+        """Return what tells these samples, in their order, from others: that of the table."""
+        return self.table.digest()
 
     def batch(self, rows: list[int], room_of: RoomOf | None = None) -> Samples | list[Any]:
         """Return the samples of *rows* in one buffer, `room_of(size)` if given; a list of them if that can't be."""

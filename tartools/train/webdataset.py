@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from webdataset import autodecode, filters
@@ -12,10 +12,13 @@ from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
 from tartools.errors import UsageError
+from tartools.storage.url import Name
 from tartools.train import left
 from tartools.train.fields import UNPICKLED, Chooser, Decode, Fields, plain
 from tartools.train.left import Loaded
+from tartools.train.pictures import decoders
 from tartools.train.runs import Run
+from tartools.train.sending import check_sent
 from tartools.train.steps import FIRST, Batch, Choose, DecodeFields, Shuffle, refused
 from tartools.train.stream import Samples
 
@@ -35,7 +38,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     No decoder unpickles, unless it is a function of your own.
 
     `state_dict` and `load_state_dict`, which torchdata's StatefulDataLoader calls, go on with the sample after the last
-    one, for the same URLs and seed. What was read is not read again, but for a block of the shuffle; after a stage that
+    one, for the same URLs and seed: local shards of other sizes, and another local table, are refused, and shards on
+    servers are told by their URLs. What was read is not read again, but for a block of the shuffle; after a stage that
     is not of webdataset, or that makes several samples of one, all is. With other numbers of workers and ranks, the
     states of all ranks say what is left, which is dealt anew: see `load_state_dict`.
 
@@ -47,7 +51,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     def __init__(
         self,
-        urls: str | Sequence[str],
+        urls: Name | Iterable[Name],
         shuffle: int = 0,
         seed: int = 0,
         resampled: bool = False,
@@ -77,6 +81,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return self.pipeline[0]  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
+        for step in self.pipeline:
+            if isinstance(step, filters.FilterFunction):
+                check_sent(f"what {step.f.__name__.strip('_')} calls", [*step.args, *step.kw.values()])
         return self.__dict__ | {"_run": None}
 
     def __iter__(self) -> Iterator[Any]:
@@ -138,9 +145,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         partial: bool = False,
         handler: Any = filters.reraise_exception,
     ) -> WebDataset:
-        """Decode fields as webdataset does, but refuse to unpickle, unless one of *args* does it."""
-        handlers = [autodecode.ImageHandler(each) if isinstance(each, str) else each for each in args]
-        decoder = autodecode.Decoder(handlers, pre, [plain] if post is None else post, only, partial)
+        """Decode fields as webdataset does, but refuse to unpickle, unless one of *args* does it.
+
+        Pictures are those of `fields.Chooser`.
+        """
+        decoder = autodecode.Decoder(decoders(args), pre, [plain] if post is None else post, only, partial)
         return self.map(DecodeFields(decoder), handler=handler)  # type: ignore[no-any-return]
 
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:
@@ -181,15 +190,15 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         if self._loaded is None:
             return
         if any(one["data"] != self.digest() for one in self._loaded.states):
-            raise UsageError("this state is that of other URLs, another seed or another shuffle: start without it")
+            raise UsageError("this state is that of other shards, another seed or another shuffle: start without it")
         if not self._loaded.worker:
             self.set_epoch(self._loaded.states[0]["epoch"])
 
     def digest(self) -> str:
-        """Return what tells the order of these samples from those of other URLs and seeds."""
+        """Return what tells the order of these samples from those of other shards and seeds."""
         source = self.source
         shuffles = [(step.size, step.initial, step.seed) for step in self.pipeline[1:] if isinstance(step, Shuffle)]
-        text = repr(([*map(str, source.urls)], source.shuffled, source.seed, source.resampled, shuffles))
+        text = repr(([*map(str, source.urls)], source.known, source.shuffled, source.seed, source.resampled, shuffles))
         return hashlib.sha256(text.encode()).hexdigest()
 
 

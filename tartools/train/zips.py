@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable
 from functools import partial
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, BinaryIO, cast
 from zipfile import ZipInfo
@@ -22,7 +23,7 @@ from tartools.storage.names.expand import expand
 from tartools.storage.objects.fetching import fetched, requests_at_once
 from tartools.storage.requests import Requests
 from tartools.storage.streams import SharedFile
-from tartools.storage.url import Url
+from tartools.storage.url import Name, Url, names_of
 from tartools.storage.versions import file_version, version_of
 from tartools.tar import split_path
 from tartools.train.fields import Chooser, Decode, Fields, dict_of
@@ -50,11 +51,10 @@ class ZipDataset(Dataset[Any]):
     """
 
     def __init__(
-        self, urls: str | Sequence[str], fields: Fields = None, decode: Decode = None, transform: Any = None
+        self, urls: Name | Iterable[Name], fields: Fields = None, decode: Decode = None, transform: Any = None
     ) -> None:
-        patterns = [urls] if isinstance(urls, str) else list(urls)
         self.chooser = Chooser(fields, decode, transform)
-        self._zips = [_Zip(url, version_of(url)) for url in expand(patterns)]
+        self._zips = [_Zip(url, version_of(url)) for url in expand(names_of(urls))]
         account = Account()  # warnings go to `warnings`
         for found in self._zips:
             zipped = found.zipped()
@@ -82,6 +82,10 @@ class ZipDataset(Dataset[Any]):
             return [self.chooser(answer()) for answer in answers]
         finally:
             requests.close()
+
+    def digest(self) -> str:
+        """Return what tells these samples from those of other zip files, or other versions of them."""
+        return blake2b(repr([(found.url, found.version) for found in self._zips]).encode(), digest_size=16).hexdigest()
 
     def span(self, index: int) -> tuple[str, int, int, str]:
         """Return URL, begin, end and version of the bytes that sample *index* is read with."""
@@ -127,13 +131,11 @@ class _Zip:
         window = cast(BinaryIO, _Window(self._read, begin, self._read(begin, end)))
         key, _ = split_path(path_of(infos[0]))
 
-        def payloads() -> Iterator[tuple[str, bytes]]:
-            for info in infos:
-                field = path_of(info)[len(key) + 1 :].decode()
-                if needed is None or field.lower() in needed:
-                    yield field, b"".join(zipped.directory.chunks(window, info))
+        def payload(info: ZipInfo) -> bytes:
+            return b"".join(zipped.directory.chunks(window, info))
 
-        return dict_of(key.decode(), self.url, payloads())
+        fields = ((path_of(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos)
+        return dict_of(key.decode(), self.url, fields, needed)
 
     def _read(self, begin: int, end: int) -> bytes:
         """Return bytes of the file. Raises: StorageError if it is another file now."""

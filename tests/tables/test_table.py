@@ -194,6 +194,39 @@ def test_what_was_changed_is_a_failure(folder: Path) -> None:
         tartools.Table("nothing.parquet")
 
 
+@pytest.mark.parametrize("size", [10, 40_000])
+@pytest.mark.parametrize("names", ["{:02d}", "{}"])
+def test_the_key_is_compared(names: str, size: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a shard with the size and the time of before, whose samples lie where they lay, by other names."""
+    monkeypatch.chdir(tmp_path)
+
+    def shard(*numbers: int) -> bytes:
+        return make_tar([(f"{names.format(n)}.{name}", b"x" * size) for n in numbers for name in ("jpg", "cls")])
+
+    path = Path("a.tar")
+    path.write_bytes(shard(*range(12)))
+    assert run("tarindex", "a.tar", "-o", "t.parquet").status == 0
+    as_before(path, shard(*range(5), 6, 5, *range(7, 12)))
+    table = tartools.Table("t.parquet")
+    nameless = tartools.Table.from_arrow(table.arrow.drop_columns("__key__"), "t.parquet")
+    begin = int(table.column("__begin__")[5])
+    for some in (table, pickle.loads(pickle.dumps(table)), table.take(range(3, 8)).take([0, 1, 2, 3])):
+        row = list(some.column("__key__")).index(names.format(5))
+        others = [n for n in range(len(some)) if n not in (row, row + 1)]
+        assert [some[n].key for n in others] == [sample.key for sample in some[others]]
+        bulk = some.bulk(others)
+        assert bulk is not None and len(bulk) == len(others)
+        assert some.bulk(range(len(some))) is None
+        for rows in (row, slice(None), [others[0], row]):
+            with pytest.raises(StorageError) as failure:
+                some[rows]
+            assert str(failure.value).startswith(
+                f"a.tar: at byte {begin}: the key of the sample there is '{names.format(6)}', and that of the row is "
+                "another (row 5 of t.parquet; "
+            )
+    assert [sample.key for sample in nameless][5:7] == [names.format(6), names.format(5)]
+
+
 def test_a_table_that_outlives_all_modules_ends_in_silence(folder: Path) -> None:
     program = "import os, tartools; os.kept = tartools.Table('sets/t.parquet'); print(os.kept[0].key)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -5,18 +5,25 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from PIL import Image
-from webdataset.autodecode import handle_extension
+from webdataset.autodecode import ImageHandler, handle_extension, imagespecs
 
 import tartools
 from tartools.errors import SampleError
+from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
 from tartools.train.fields import Chooser, chosen
-from tests.conftest import make_tar
+from tartools.train.pictures import PictureDecoder
+from tests.conftest import Run, make_tar
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -82,6 +89,34 @@ def test_what_is_not_there(sample: tartools.Sample) -> None:
         chosen(tartools.Sample(sample.raw_key, [*sample.members, sample.members[1]._replace(path=b"a/b.CLS")]))
 
 
+@pytest.mark.parametrize("fields", [None, "cls __key__"])
+@pytest.mark.parametrize("name", ["__key__", "__URL__", "__x__"])
+def test_a_field_does_not_take_the_place_of_the_key(
+    name: str, fields: str | None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    members = [(f"a/{n}.{field}", b"7") for n in range(3) for field in ("cls", name)[: 1 + (n == 1)]]
+    Path("a.tar").write_bytes(make_tar(members))
+    with zipfile.ZipFile("a.zip", "w") as file:
+        for path, data in members:
+            file.writestr(path, data)
+    assert run("tarindex", "a.tar", "-o", "a.parquet").status == 0
+    message = re.escape(f"sample 'a/1': has a field {name!r}, and names that begin with __ are those of the key")
+    for made in (
+        lambda: [*loader("a.parquet", 3, fields=fields, shuffle=None)],
+        lambda: [*loader("a.parquet", 2, fields=fields, shuffle=None)],
+        lambda: TableDataset("a.parquet", fields)[1],
+        lambda: [*WebDataset("a.tar", fields=fields)],
+        lambda: [*WebDataset("a.parquet", fields=fields)],
+        lambda: ZipDataset("a.zip", fields)[1],
+        lambda: [*stream_map(str, "a.tar", fields=fields)],
+    ):
+        with pytest.raises(SampleError, match=message):
+            made()
+    assert run("tarcat", "-x", name, "a.tar", "-o", "b.tar").status == 0
+    assert [sample["cls"] for sample in WebDataset("b.tar")] == [b"7"] * 3
+
+
 class Bomb:
     def __reduce__(self) -> tuple[Any, ...]:
         return pytest.fail, ("this was unpickled",)
@@ -112,3 +147,82 @@ def test_what_is_asked_for_by_name_is_unpickled() -> None:
     assert chosen(raw, "pyd", handle_extension("pyd", pickle.loads)) == ([1],)
     with pytest.raises(SampleError, match="field 'cls': ValueError: invalid literal"):
         chosen({"__key__": "k", "__url__": "a.tar", "cls": b"x"}, "cls", ())
+
+
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F")
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
+@pytest.mark.parametrize("spec", sorted(imagespecs))
+def test_pictures_are_what_webdataset_makes(spec: str) -> None:
+    """Of all modes of Pillow; also of a picture that is converted in several bands."""
+    theirs, ours = ImageHandler(spec), PictureDecoder(spec)
+    draw = np.random.default_rng(1)
+    for mode in MODES:
+        made = Image.fromarray(draw.integers(0, 256, (41, 29, 4), np.uint8), "RGBA").convert(
+            "RGB" if mode in ("CMYK", "YCbCr") else "L" if mode in ("I;16", "I", "F", "PA", "LA") else "RGBA"
+        )
+        file = io.BytesIO()
+        made.convert(mode).save(file, "tiff" if mode in ("CMYK", "YCbCr", "F", "PA", "I") else "png")
+        for band in (1 << 20, 29 * 7):
+            with mock.patch("tartools.samples.pictures.BAND", band):
+                found, wanted = ours(".png", file.getvalue()), theirs(".png", file.getvalue())
+            assert type(found) is type(wanted) and getattr(found, "dtype", None) == getattr(wanted, "dtype", None)
+            assert not isinstance(found, Image.Image) or found.mode == wanted.mode
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+    assert ours("cls", b"7") is None
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\n"
+
+
+@pytest.mark.parametrize("decode", ["pil", "rgb8", "torchrgb", ["l8"]])
+def test_no_program_is_run_for_a_picture(decode: Any) -> None:
+    """Pillow would have Ghostscript run it, for ever."""
+    raw = {"__key__": "k", "__url__": "a.tar", "jpg": EPS}
+    with pytest.raises(SampleError, match=r"^a.tar: sample 'k': field 'jpg': this is no picture that is decoded here"):
+        chosen(raw, "jpg", decode)
+
+
+def test_no_program_is_run_for_a_picture_of_a_pipeline(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("k.jpg", EPS)]))
+    with pytest.raises(SampleError, match="sample 'k': field 'jpg': this is no picture that is decoded here"):
+        list(WebDataset(str(tmp_path / "a.tar")).decode("pil"))
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("decode", ["pil", "rgb8", "torchrgb"])
+def test_pictures_of_too_many_pixels(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = {"__key__": "k", "__url__": "a.tar", "png": png()}
+    for most in (5, 2):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+        with pytest.raises(SampleError, match=r"field 'png': .*6 pixels"):
+            chosen(raw, "png", decode)
+    for enough in (6, None):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", enough)
+        chosen(raw, "png", decode)
+
+
+def test_a_picture_of_many_pixels_takes_the_memory_of_its_array() -> None:
+    """One bit a pixel, in 11 kB. What decoding takes is measured in a process of its own."""
+    program = """
+import io, resource, numpy, torch, webdataset
+from PIL import Image
+from tartools.train.fields import chosen
+file = io.BytesIO()
+Image.new("1", (9400, 9400)).save(file, "png")
+assert len(file.getvalue()) < 20_000
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+chosen({"__key__": "k", "__url__": "", "png": file.getvalue()}, "png", "torchrgb8")
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // 9400**2)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 4  # bytes a pixel: 3 of the array, 1 of Pillow
+
+
+def test_what_is_no_decoder() -> None:
+    for wrong in (True, 5, [7]):
+        with pytest.raises(TypeError, match=r"^decode is 'pil', 'torchrgb8' or another name, a function"):
+            Chooser(decode=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^no decoder is called 'PIL'; for pictures there are .*torchrgb8, .*, pil, "):
+        Chooser(decode="PIL")

@@ -309,9 +309,19 @@ def test_a_state_goes_on_with_the_next_result() -> None:
     data = make()
     assert list(data) == whole
     begun = data.state_dict()
+    begun_with = {name: make([name]).state_dict()["of"] for name in ("a.tar", "t.parquet")}
     for other in (make(part="31K"), make(["a.tar"])):
         with pytest.raises(ValueError, match="the state of other shards"):
             other.load_state_dict(begun)
+    for name in ("a.tar", "t.parquet"):  # another one of this name
+        sound = Path(name).read_bytes()
+        if name == "t.parquet":
+            tartools.Table(name).take(slice(None, None, -1)).write(name, force=True)
+        else:
+            Path(name).write_bytes(sound + bytes(512))
+        with pytest.raises(ValueError, match="the state of other shards"):
+            make([name]).load_state_dict({"of": begun_with[name], "next": [0, 0]})
+        Path(name).write_bytes(sound)
     with pytest.raises(ValueError, match="use ordered=True"):
         make(ordered=False).state_dict()
 

@@ -119,6 +119,7 @@ def test_stream_by_stateful_data_loader(workers: int, batch: int | None, wanted:
 
 def test_states_of_others_are_refused(server: FaultServer, wanted: list[str]) -> None:
     state = stream().state_dict()
+    numbered = Order(Objects("gs://b/o")).state_dict()
     with pytest.raises(ValueError, match="no state of an ObjectStream"):
         stream().load_state_dict({"seed": 1})
     with pytest.raises(ValueError, match="a stream with shuffle False, and here it is True"):
@@ -128,8 +129,10 @@ def test_states_of_others_are_refused(server: FaultServer, wanted: list[str]) ->
     with pytest.raises(ValueError, match="worker 1 of 2, rank 0 of 1: go on with as many"):
         iter(other)
     server.objects["o00"] = b"0 "
-    with pytest.raises(ValueError, match="a stream with checksum"):
+    with pytest.raises(ValueError, match="other objects, or of other versions"):
         stream().load_state_dict(state)
+    with pytest.raises(ValueError, match="the state is that of other data"):
+        Order(Objects("gs://b/o")).load_state_dict(numbered)
 
 
 def test_objects_in_order(wanted: list[str]) -> None:

@@ -251,3 +251,12 @@ def test_weights(table: tartools.Table) -> None:
         Order(table, weights={"0*": 1, "*": 1})
     with pytest.raises(ValueError, match="no shard matches '9'"):
         Order(table, weights={"*": 1, "9": 1})
+
+
+@pytest.mark.parametrize("wrong", ["RANK", "WORLD_SIZE"])
+@pytest.mark.parametrize("text", ["x", "", "1.0"])
+def test_what_is_no_number_is_named(wrong: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, text if name == wrong else "1")
+    with pytest.raises(ValueError, match=rf"^the environment has {wrong}={text}, which is no whole number$"):
+        list(Order(range(4)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import io
 import json
@@ -269,6 +270,15 @@ def test_what_values_become(tmp_path: Path) -> None:
     assert [values[n] for n in (1, 3, 6, 7, 12, 13, 16, 17, 18)] == [
         *(b"3", b"2", b"a text", b"label", b"4", b"0.5", b"\0", b"1", "ü".encode()),
     ]
+
+
+def test_text_of_compressed_fields_is_compressed(tmp_path: Path) -> None:
+    array = np.arange(3)
+    item = {"txt.gz": "hello", "json.gz": {"a": 1}, "cls.gz": 7, "npy.gz": array, "bin.gz": gzip.compress(b"raw")}
+    found = dict(packed([item], tmp_path / "a"))
+    unpacked = {name: gzip.decompress(data) for name, data in found.items()}
+    assert np.array_equal(np.load(io.BytesIO(unpacked.pop("npy.gz"))), array)
+    assert unpacked == {"txt.gz": b"hello", "json.gz": b'{"a": 1}', "cls.gz": b"7", "bin.gz": b"raw"}
 
 
 @pytest.mark.parametrize(("kind", "form"), [("jpg", "JPEG"), ("png", "PNG"), ("webp", "WEBP")])

@@ -20,3 +20,19 @@ def test_every_name_is_there() -> None:
         assert getattr(tartools.train, name).__name__.split(".")[-1] == name and name in dir(tartools.train)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         tartools.train.nothing  # noqa: B018
+
+
+def test_without_torch_each_name_says_what_to_install() -> None:
+    program = """
+import sys, tartools.train
+sys.modules["torch"] = None
+for name in tartools.train.__all__:
+    try:
+        getattr(tartools.train, name)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    hint = "tartools.train.{} needs torch: pip install 'tartools[train]'"
+    without = ("checkpoint", "chosen")
+    assert done.stdout.splitlines() == [hint.format(name) for name in tartools.train.__all__ if name not in without]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tartools
-from tartools.errors import TruncatedError, UsageError
+from tartools.errors import StorageError, TruncatedError, UsageError
 from tartools.train import TableDataset, chosen, loader
 from tests.conftest import Run, make_samples, make_tar
 
@@ -54,6 +57,50 @@ def test_the_table_is_kept(folder: Path) -> None:
     for urls in ([*names, "d.tar"], ["d.tar", "a.tar"], names[::-1]):
         assert all_of(TableDataset(urls, table="t.parquet")) == samples(*urls)
         assert all_of(TableDataset("t.parquet")) == samples(*urls)
+
+
+RANK = """
+import sys
+import tarfile
+from tartools.train.tables import table_of  # what TableDataset and loader call, without torch
+sys.stdin.read()
+table = table_of("{a,b,c}.tar", "sets/t.parquet")
+print(len(table), table.digest(), [sample.key for sample in table])
+"""
+
+
+def test_ranks_that_make_one_table_together(folder: Path) -> None:
+    """Fresh, and when shards have changed: none fails, and all have the same rows."""
+    Path("sets").mkdir()
+    for count in (12, 8):
+        line = [sys.executable, "-c", RANK]
+        ranks = [subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        said = {rank.communicate("")[0] for rank in ranks}
+        assert [rank.returncode for rank in ranks] == [0] * 2
+        assert len(said) == 1 and said.pop().split()[0] == str(count)
+        Path("c.tar").write_bytes(make_tar(make_samples(3)))
+    assert os.listdir("sets") == ["t.parquet"]
+
+
+def test_a_rank_of_another_machine_was_faster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TableDataset(["a.tar", "c.tar"], table="t.parquet")
+    before = os.stat("t.parquet")
+    monkeypatch.setattr("tartools.storage.exists", lambda _: False)  # as it was when this rank looked
+    for urls in (["a.tar", "c.tar"], ["c.tar", "a.tar"]):
+        assert all_of(TableDataset(urls, table="t.parquet")) == samples(*urls)
+        assert (os.stat("t.parquet").st_ino == before.st_ino) == (urls[0] == "a.tar")
+
+
+def test_messages_name_options_as_python_has_them(folder: Path, run: Run) -> None:
+    with pytest.raises(StorageError, match=r"^a.tar: already exists; force=True replaces it$"):
+        tartools.write([], "a.tar")
+    done = run("tarcat", "a.tar", "-o", "c.tar")
+    assert (done.status, done.stderr) == (1, "tarcat: c.tar: already exists; --force replaces it\n")
+    with tarfile.open("a.tar") as file:
+        end = file.getmembers()[-1].offset_data + 512
+    os.truncate("a.tar", end)
+    with pytest.raises(TruncatedError, match=r"\(then use lax=True\)$"):
+        list(tartools.read("a.tar"))
 
 
 def test_what_is_no_source(folder: Path) -> None:

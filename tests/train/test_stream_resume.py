@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from tartools import Table
 from tartools.errors import UsageError
 from tartools.train import WebDataset
 from tests.conftest import Run, make_samples, make_tar
@@ -153,10 +154,27 @@ def test_states_of_other_data() -> None:
     next(iter(data))
     state = data.state_dict()
     for other in (WebDataset("1.tar", 5), WebDataset("0.tar", 5, 1), WebDataset("0.tar", 6), WebDataset("0.tar")):
-        with pytest.raises(UsageError, match="other URLs, another seed or another shuffle"):
+        with pytest.raises(UsageError, match="other shards, another seed or another shuffle"):
             other.load_state_dict(state)
     data.load_state_dict(state | {"place": [1, 4]})
     with pytest.raises(UsageError, match=r"readers 1 of 4 \(ranks times workers\), and this is reader 0 of 1: give"):
         iter(data)
     data.load_state_dict({})
     assert len(list(data)) == 7
+
+
+def test_states_of_other_shards_of_the_same_names(run: Run) -> None:
+    assert run("tarindex", "0.tar", "1.tar", "-o", "t.parquet").status == 0
+    Table("t.parquet").take(slice(None, None, -1)).write("reversed.parquet")
+    for name, other in (
+        ("t.parquet", Path("reversed.parquet").read_bytes()),
+        ("0.tar", make_tar(make_samples(60))),
+    ):
+        begun = WebDataset(name)
+        assert next(iter(begun))["__key__"] == "000000"
+        state = begun.state_dict()
+        os.utime(name)  # a copy of the same bytes is the same
+        WebDataset(name).load_state_dict(state)
+        Path(name).write_bytes(other)
+        with pytest.raises(UsageError, match="this state is that of other shards"):
+            WebDataset(name).load_state_dict(state)

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import signal
 import tarfile
 import traceback
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
@@ -145,6 +147,43 @@ def test_going_on_after_each_batch(thorough: bool, table_of: Callable[..., str])
         rest.load_state_dict(state)
         assert (had + keys(rest), rest.epoch) == (whole, 1)
     assert batches.state_dict()["done"] == COUNT
+
+
+def test_states_of_other_data_are_refused(table_of: Callable[..., str], tmp_path: Path) -> None:
+    table_of("plain")
+    table = tartools.Table("t.parquet")
+    batches = loader("t.parquet", 6)
+    next(iter(batches))
+    state = batches.state_dict()
+    Path("moved").mkdir()
+    for name in ("plain.tar", "t.parquet"):
+        shutil.copy2(name, "moved")
+    table.write("written.parquet")
+    table.take(slice(None, None, -1)).write("reversed.parquet")
+    rows = table.arrow
+    for source in ("t.parquet", "written.parquet", "moved/t.parquet", str(tmp_path / "t.parquet"), "plain.tar"):
+        loader(source, 7).load_state_dict(state)  # the same samples
+    for same in (table, table.take(range(COUNT)), tartools.Table.from_arrow(rows)):
+        loader(same, 7).load_state_dict(state)
+    others = [
+        "reversed.parquet",
+        table.take([*range(COUNT - 1), 0]),
+        tartools.Table.from_arrow(rows.set_column(1, "__version__", [pa.array(["1000000 5"] * COUNT)])),
+        tartools.Table.from_arrow(rows.drop_columns("__version__")),
+    ]
+    assert rows.column_names[1] == "__version__"
+    Path("plain.tar").write_bytes(Path("plain.tar").read_bytes())
+    os.utime("plain.tar", ns=(1, 1))
+    for other in [*others, "plain.tar"]:
+        with pytest.raises(ValueError, match=r"^the state is that of other data: other shards"):
+            loader(other, 6).load_state_dict(state)
+    without = {name: value for name, value in state.items() if name != "data"}
+    with pytest.raises(ValueError, match="no state of an Order as this one is"):
+        loader("t.parquet", 6).load_state_dict(without)
+    for data in (range(COUNT), [0] * COUNT):
+        with pytest.raises(ValueError, match="other data"):
+            Order(data, batch_size=6).load_state_dict(state)
+    Order([0] * 3).load_state_dict(Order(range(3)).state_dict())  # nothing is known of these but their length
 
 
 def test_torchs_own_loader(table_of: Callable[..., str]) -> None:

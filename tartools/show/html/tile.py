@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
+from tartools.samples.pictures import TooLargeError
 from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, sound, text
 from tartools.show.html.overview import Broken
@@ -125,7 +126,7 @@ def field(member: Member, audible: bool, side: int) -> Field:
             return known._replace(face=picture(member, words, side))
         except TarToolsError:
             raise
-        except decoding.TooLargeError as error:
+        except TooLargeError as error:
             return known._replace(face=wrong(f"{words}: {error}"))
         except Exception as error:  # Pillow raises any exception for damaged pictures
             why = decoding.reason(error)

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 import requests
 import urllib3
 
-from tartools.errors import NotFoundError, StorageError, UsageError
+from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http, quick
 from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import (
@@ -33,7 +33,6 @@ from tartools.storage.objects.http import (
 )
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.objects.uploads import Upload
-from tartools.storage.streams import EXISTS
 from tartools.storage.url import Url
 
 LISTS_IN_PARALLEL = False
@@ -275,7 +274,7 @@ class _Multipart:
             except NoPermissionError:
                 found = None
             if found is not None:
-                raise StorageError(EXISTS, url=self.url)
+                raise ExistsError(self.url)
         self._final = True
 
     def _put(self, address: str, data: bytearray) -> None:

@@ -21,13 +21,12 @@ from google.auth import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession, Request
 
-from tartools.errors import NotFoundError, StorageError, UsageError
+from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http, quick
 from tartools.storage.objects.contract import Listed, Page, Reply
 from tartools.storage.objects.http import drain, payload, range_header, read_all, read_json, read_short
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.objects.uploads import Upload
-from tartools.storage.streams import EXISTS
 
 LISTS_IN_PARALLEL = True
 SERVER = "https://storage.googleapis.com"
@@ -231,7 +230,7 @@ class _Resumable:
     def _check_written(self, data: bytearray) -> None:
         """Raise StorageError unless the object is *data*, written by an earlier attempt that had no response."""
         if read_all(self._made.get(0, len(data) + 1, "").body, self.url) != data:
-            raise StorageError(EXISTS, url=self.url)
+            raise ExistsError(self.url)
 
     def begin(self) -> None:
         """Begin a session."""

@@ -22,12 +22,11 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import exceptions
 
-from tartools.errors import NotFoundError, StorageError
+from tartools.errors import ExistsError, NotFoundError, StorageError
 from tartools.storage.objects import contract
 from tartools.storage.objects.contract import NoPermissionError, Reply
 from tartools.storage.objects.quick import CONNECTIONS, REDIRECTS, Answer
 from tartools.storage.objects.retry import TransientError, timeouts
-from tartools.storage.streams import EXISTS
 
 CHUNK = 256 << 10  # bytes that are sent at once
 MOST = 32 << 20  # bytes of a response that is not an object
@@ -220,8 +219,7 @@ def status_error(
             return StorageError("was deleted while it was being read", url=url)
         return NotFoundError("no such object", url=url)
     if status == 412:
-        existing = EXISTS
-        return StorageError(existing if what == "write" else "was replaced while it was being read", url=url)
+        return ExistsError(url) if what == "write" else StorageError("was replaced while it was being read", url=url)
     if 300 <= status < 400:
         return StorageError(_redirected(response), url=url)
     return StorageError(f"the server refuses: {status} {code}".rstrip(), url=url)

@@ -15,12 +15,11 @@ from botocore import exceptions
 from botocore.config import Config
 from urllib3 import exceptions as http
 
-from tartools.errors import NotFoundError, StorageError, concealed
+from tartools.errors import ExistsError, NotFoundError, StorageError, concealed
 from tartools.storage.garbage import uncollected
 from tartools.storage.objects.contract import NoPermissionError
 from tartools.storage.objects.models import Models
 from tartools.storage.objects.retry import TransientError, timeouts
-from tartools.storage.streams import EXISTS
 
 CONNECTIONS = 64
 _TRANSIENT = (
@@ -149,7 +148,7 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
         return StorageError("the clock of this machine is wrong, so the server refuses its signatures", url=url)
     if name in ("PreconditionFailed", "412"):
         if what == "write":
-            return StorageError(EXISTS, url=url)
+            return ExistsError(url)
         return StorageError("was replaced while it was being read", url=url)
     if status in (401, 403):
         return NoPermissionError(f"no permission to {what} ({name or status})", url=url)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import requests
 from requests.structures import CaseInsensitiveDict
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import ExistsError, StorageError, UsageError, option
 from tartools.storage.objects import quick
 from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import (
@@ -26,7 +26,6 @@ from tartools.storage.objects.http import (
 )
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import EXISTS
 
 LISTS_IN_PARALLEL = False
 STRONG = 60  # seconds since the last change, after which its date identifies a version
@@ -96,7 +95,8 @@ class WebObject:
         if status in (405, 501):
             drain(response)
             raise StorageError(
-                f"the server does not tell whether this exists ({status} to HEAD); --force writes it", url=self.url
+                f"the server does not tell whether this exists ({status} to HEAD); {option('force')} writes it",
+                url=self.url,
             )
         if status not in (200, 204):
             raise status_error(response, self.url)
@@ -146,7 +146,7 @@ class WebOutput:
         except NoPermissionError:
             return  # then the server refuses the write
         if found is not None:
-            raise StorageError(EXISTS, url=self._made.url)
+            raise ExistsError(self._made.url)
 
     def _put(self) -> None:
         """Send the file, one attempt."""

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-from webdataset.autodecode import ImageHandler
 
 from tartools.errors import SampleError, TarToolsError, several
-from tartools.formats.pictures import PICTURES
+from tartools.samples.pictures import SUFFIXES
 from tartools.storage import pagecache
 from tartools.train.bench.forms import FORMS, Form, Row, sizes
 from tartools.train.bench.probes import probed, probed_stream
 from tartools.train.fields import KEY, URL, Chooser
+from tartools.train.pictures import PictureDecoder
 from tartools.train.stream import samples
 
 CROP = 224  # pixels
@@ -61,7 +61,7 @@ class Maker:
     """Makes batches of samples as training wants them: decoded, and pictures cropped to one size."""
 
     def __init__(self) -> None:
-        self._chooser = Chooser(decode=[ImageHandler("rgb8", PICTURES), _kept])
+        self._chooser = Chooser(decode=[PictureDecoder("rgb8", SUFFIXES), _kept])
 
     def batch(self, found: list[dict[str, Any]], read: float) -> tuple[dict[str, Any], Note] | Broken:
         """Return a batch of the samples *found*, which took *read* seconds, and its note."""

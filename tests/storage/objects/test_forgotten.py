@@ -137,7 +137,7 @@ def test_an_exception_in_the_block(begin: Begin, scheme: str, here: FaultServer)
 @kinds
 def test_what_exists(begin: Begin, scheme: str, here: FaultServer) -> None:
     here.objects["out"] = b"old"
-    with pytest.raises(StorageError, match="already exists; --force replaces it"), begin(here.url(scheme, "out")):
+    with pytest.raises(StorageError, match="already exists; force=True replaces it"), begin(here.url(scheme, "out")):
         pass
     assert (here.objects, here.pending) == ({"out": b"old"}, 0)
 

@@ -492,7 +492,7 @@ def test_what_exists_is_replaced_by_force_only(scheme: str, here: FaultServer) -
         with open_url(url, "wb", force=True) as file:
             file.write(data)
         assert read(url) == data
-    with pytest.raises(StorageError, match="already exists; --force replaces it"):
+    with pytest.raises(StorageError, match="already exists; force=True replaces it"):
         open_url(url, "wb")
     assert read(url) == DATA * 3
 
