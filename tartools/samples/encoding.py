@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
+NUMBERS = frozenset(("cls", "cls2", "id", "index", "inx"))  # as webdataset and Hugging Face's datasets decode them
+
 
 def encode(field: str, value: object) -> bytes:
     """Return *value* as the payload of *field*.

@@ -26,6 +26,12 @@ NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to
 GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 MOST = 89_478_485  # pixels of a picture that is decoded, as Pillow advises: 256 MiB of RGB
 MESSAGE = 100  # characters of an error message
+PLAINER = {  # beginnings of Pillow's messages -> what they mean
+    "image file is truncated": "it is cut: its data end before the picture does",
+    "Truncated File Read": "it is cut: its data end before the picture does",
+    "broken data stream": "its data are damaged",
+    "unrecognized data stream": "its data are damaged",
+}
 
 
 class PictureHeader(NamedTuple):
@@ -230,4 +236,5 @@ def reason(error: Exception) -> str:
 
     if isinstance(error, UnidentifiedImageError):
         return "its first bytes are those of no picture"
-    return printable(re.sub(r" <.*>$", "", str(error)) or type(error).__name__)[:MESSAGE]
+    text = re.sub(r" <.*>$", "", str(error)) or type(error).__name__
+    return printable(next((plain for start, plain in PLAINER.items() if text.startswith(start)), text))[:MESSAGE]
