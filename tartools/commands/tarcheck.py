@@ -77,10 +77,11 @@ Notes:
 
 A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Names
 are compared without case. Fields of samples beside damage are not compared, because they may have been lost. The first
-bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx are to be whole numbers; --decode decodes pictures (up to 89 million pixels; of larger ones it
-reads the header), JSON, arrays (npy, npz), sounds (wav, flac, ogg) and text, whole. A payload is far from the rest if
-it is 100 times as large as the size that 5 % exceed, or 100 times smaller than the size that 5 % stay below; a shard,
-if it is 10 times larger or smaller than the median. The last shard may be small.
+bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx are to be whole numbers; --decode
+decodes pictures (up to 89 million pixels; of larger ones it reads the header), JSON, arrays (npy, npz), sounds (wav,
+flac, ogg) and text, whole. A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or
+100 times smaller than the size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The
+last shard may be small.
 
 Bytes are those of the tar stream, after decompression; of damaged compressed data, of the file. Stdin and commands are
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
@@ -92,9 +93,10 @@ energon. Only what was seen when they ran is said, which is most for webdataset 
 one for each input if OUTPUT has a number. It goes on behind damage; brings the members of a sample together, where the
 last of them is; and leaves out samples with an error or a warning: cut, without a field that they should have, with a
 payload that is broken. Each of these is named on stderr, with the reason, and the exit status is 1; if nothing had to
-be left out, it is 0. --ignore CODES keeps samples with such findings (damaged members can't be kept). --unique keeps the first of several samples with one key, and the first of several members of a
-field; the others are left out without a word. Samples beside damage are written if they have all fields that they
-should have. What --fix writes has no other errors and warnings. Inputs are read twice.
+be left out, it is 0. --ignore CODES keeps samples with such findings (damaged members can't be kept). --unique keeps
+the first of several samples with one key, and the first of several members of a field; the others are left out without
+a word. Samples beside damage are written if they have all fields that they should have. What --fix writes has no other
+errors and warnings. Inputs are read twice.
 
 If OUTPUT ends in .parquet, it is a table that lists these samples where they are, in shards that are neither compressed
 nor come from a pipe. Samples that would have to change (members brought together, one of two left out, padding that is

@@ -122,5 +122,5 @@ def test_what_cannot_be_decoded_says_what_to_do() -> None:
         chosen(raw, None, "torchrgb8")
     assert str(failure.value).endswith('take the text, decode=[handle_extension("cls", bytes.decode)]')
     assert chosen(raw, "cls", [handle_extension("cls", bytes.decode)]) == ("autumn",)
-    with pytest.raises(SampleError, match="field 'json': JSONDecodeError: .* [(]tarcheck --decode lists"):
+    with pytest.raises(SampleError, match=r"field 'json': JSONDecodeError: .* [(]tarcheck --decode lists"):
         chosen(raw, "json", ())

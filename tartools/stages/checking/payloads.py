@@ -101,7 +101,7 @@ def lie(suffix: str, head: bytes) -> str:
 
 
 def no_number(head: bytes, size: int) -> str:
-    """Return what is wrong with a payload of *size* bytes that begins with *head* and is to be a number, as `int` takes.
+    """Return what is wrong with a payload of *size* bytes that begins with *head*, and should be a number for `int`.
 
     >>> no_number(b"-5", 3), no_number(b"1.5", 3), no_number(b"an oak in autumn", 20)
     ('', "'1.5' is no whole number", "'an oak in autumn...' is no whole number")
