@@ -137,7 +137,8 @@ def open_append(url: str) -> FileSink:
     """Return the local file *url*, opened for appending; if it does not exist it is made, for this user alone."""
     path = path_of(url)
     try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        if not os.path.lexists(os.path.dirname(path) or "."):
+            make_directory(os.path.dirname(path))
         return FileSink(path, url, os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error

@@ -165,13 +165,15 @@ def connection_error(error: Exception, url: str, connect: float = 0.0) -> Transi
             return StorageError(f"the server's certificate is not trusted: {cause.verify_message}; {advice}", url=url)
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return TransientError(f"TLS error ({cause.reason or 'no reason given'})")
+    pool = next((cause.pool for cause in causes if isinstance(cause, exceptions.PoolError) and cause.pool), None)
+    to = f" to {pool.host}:{pool.port or (443 if pool.scheme == 'https' else 80)}" if pool else ""
     reason = next((c.strerror for c in causes if isinstance(c, OSError) and c.strerror), "no answer")
     if is_any(requests.exceptions.ProxyError, exceptions.ProxyError):
         return TransientError(f"cannot connect through the proxy: {reason}")
     if is_any(exceptions.NewConnectionError):  # before the next: it is one of those
-        return TransientError(f"cannot connect: {reason}")
+        return TransientError(f"cannot connect{to}: {reason}")
     if is_any(requests.ConnectTimeout, exceptions.ConnectTimeoutError):
-        return TransientError(f"cannot connect: no answer for {connect:g} seconds")
+        return TransientError(f"cannot connect{to}: no answer for {connect:g} seconds")
     if is_any(requests.ReadTimeout, exceptions.ReadTimeoutError):
         return TransientError(f"no byte came for {timeouts().idle:g} seconds")
     if is_any(TimeoutError):
