@@ -177,14 +177,13 @@ class Listing:
             self.far.append(not url.is_local or bool(url.read_command))
         return number
 
-    def failure(self, rows: Piece, index: int, what: str | StorageError) -> RowError:
+    def failure(self, rows: Piece, index: int, what: str | TarToolsError) -> RowError:
         """Return the failure of the sample that row *index* of *rows* is about: *what*, or the error of its shard."""
         number, begin, _ = rows.place(index)
         advice, url = ADVICE, self.urls[number]
-        if isinstance(what, StorageError):
-            if is_missing(what) and self._relative[number]:
-                advice = MOVED
-            what = what.message
+        if isinstance(what, StorageError) and is_missing(what) and self._relative[number]:
+            advice = MOVED
+        what = what if isinstance(what, str) else what.message
         return RowError(f"{what} (row {rows.row(index)} of {shown(self.table)}; {advice})", url=url, offset=begin)
 
 
