@@ -104,7 +104,10 @@ def taken(source: str) -> str:
 def manual(path: Path) -> str:
     """Return the man page *path*: headings as Markdown, for the list of contents, and what is below them as HTML."""
     line = ["mandoc", "-T", "html", "-O", "fragment", str(path)]
-    shown = subprocess.run(line, check=True, capture_output=True, text=True).stdout
+    try:
+        shown = subprocess.run(line, check=True, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        raise SystemExit("the site's man pages need mandoc (apt install mandoc; brew install mandoc)") from None
     shown = shown[shown.index("<section") : shown.rindex("</section>")].replace("</section>\n", "")
     heads = r'<section class="(S[hs])">\n<h\d class="S[hs]" id="[^"]*"><a [^>]*>(.*?)</a></h\d>\n'
     parts = re.split(heads, shown, flags=re.DOTALL)

@@ -1,7 +1,8 @@
-"""`tartools` lists the commands, `tartools NAME ...` runs one as its script does; `python -m tartools` is the same.
+"""`tartools` names the commands by task, `tartools --help` says what they do, `tartools NAME ...` runs one.
 
-This is the way to a command that another program of its name hides, or where scripts are not in PATH. `tartools demo`
-runs the demo, `tartools completion SHELL` says how to switch completion on.
+It runs as its script does, and so does `python -m tartools NAME`. This is the way to a command that another program of
+its name hides, or where scripts are not in PATH. `tartools demo` runs the demo, `tartools completion SHELL` says how to
+switch completion on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def run() -> NoReturn:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what *arguments* name; return the exit status, unless a command ends the process itself."""
-    name, *others = arguments or ["--help"]
+    name, *others = arguments or [""]
     if name in commands.names():
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         sys.argv = [name, *others]
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         if text is None:
             sys.stderr.write("tartools: which shell? write tartools completion bash, zsh or fish\n")
             return USAGE
+    elif not arguments:
+        text = overview()
     elif name in ("-h", "--help"):
         text = listing()
     elif name == "--version":
@@ -64,17 +67,51 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def overview() -> str:
+    """Return the names of the commands by task: a screen."""
+    width = max(map(len, commands.TASKS))
+    lines = [wrapped(f"  {task:{width}}  ", " ".join(names)) + "\n" for task, names in commands.TASKS.items()]
+    more = "tartools --help says what each of them does, NAME --help tells all of one, and tartools demo shows some."
+    return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n{wrapped('', more)}\n{pages()}"
+
+
 def listing() -> str:
-    """Return the commands with their summaries."""
+    """Return the commands by task, with their summaries."""
+    parts = []
+    for task, names in commands.TASKS.items():
+        summaries = [(name, commands.OWN.get(name) or commands.load(name).summary) for name in names]
+        parts.append("\n".join([f"{task}:", *(wrapped(f"  {name:12}  ", summary) for name, summary in summaries), ""]))
+    more = (
+        "A command reads shards (tar archives of samples: adjacent files with one name up to the first dot) or tables "
+        "that list samples, from files, URLs or stdin, and writes a shard, by default to stdout: tarcat -c 10 a.tar > "
+        "b.tar. NAME --help and man NAME tell more."
+    )
+    usage = "Usage: tartools NAME [ARGUMENT]...    the same as NAME [ARGUMENT]...\n"
+    return "\n".join([usage, *parts, f"{wrapped('', more)}\n{pages()}"])
+
+
+def pages() -> str:
+    """Return where the page of first steps is; empty if it is not installed."""
     from pathlib import Path
 
-    rows = [(name, commands.load(name).summary) for name in commands.names()] + [*commands.OWN.items()]
-    width = max(len(name) for name, _ in rows)
-    lines = [f"  {name:{width}}  {summary}\n" for name, summary in rows]
     places = (Path(sys.prefix, "share", PAGE), Path(__file__).parents[1] / PAGE)  # installed, in a clone
     page = next(filter(Path.is_file, places), None)
-    where = f"First steps, and what they share: man tartools (man -l {page})\n" if page else ""
-    return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\nNAME --help and man NAME tell more.\n{where}"
+    return f"First steps, and what all share: man tartools\n(man -l {page})\n" if page else ""
+
+
+def wrapped(first: str, text: str) -> str:
+    """Return *text* behind *first*, in lines no wider than the terminal, which begin below it."""
+    import shutil
+    import textwrap
+
+    return textwrap.fill(
+        text,
+        max(shutil.get_terminal_size().columns, 40),
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def unknown(name: str) -> str:

@@ -78,6 +78,13 @@ def test_every_extra_that_is_named_is_there() -> None:
     assert {"table", "train", "ray"} <= named <= {*extras}
 
 
+def test_the_site_names_mandoc_if_it_is_missing(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(tmp_path / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PATH": str(tmp_path)}
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip().splitlines()[-1][:38]) == (1, "the site's man pages need mandoc (apt ")
+
+
 def test_the_cookbook_does_what_it_says(tmp_path: Path) -> None:
     text = (ROOT / "docs/cookbook.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

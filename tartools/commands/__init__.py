@@ -13,6 +13,17 @@ TYPE_CHECKING = False  # as in typing, which takes 3 ms to import; a signal unti
 if TYPE_CHECKING:
     from tartools.cli import Command
 
+TASKS = {  # what a person may want to do -> commands
+    "look at samples": ("tarshow", "tarls", "tarstat", "tarfirst"),
+    "find what is wrong": ("tarcheck", "tardedup", "tardiff"),
+    "make shards": ("tarcreate", "tarindex"),
+    "choose and combine": ("tarcat", "tarpcat", "tarfilter", "tarjoin", "tarmix"),
+    "order and cut": ("tarsort", "tarsplit"),
+    "run commands": ("tarproc", "tarjob"),
+    "convert": ("tar2tsv", "tar2jsonl", "tar2parquet", "tar2tfrecord", "tar2zip"),
+    "train": ("tarbench",),
+    "begin": ("demo", "completion"),
+}
 OWN = {  # what `tartools` does besides
     "demo": "Make a small data set and run the commands on it, line by line.",
     "completion": "Print what to add to a start file of bash, zsh or fish so that Tab completes.",

@@ -25,7 +25,7 @@ NAMES = {LOOSE: "loose files", ZIP: "zip", TAR: "tar, in order", TABLE: "table"}
 
 def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: Any, folder: Path) -> dict[str, Any]:
     """Return what was measured of *urls*, in the shape of --json. *options* are those of the command."""
-    ways = options[1]
+    ways, before = options[1], others_seconds()
     kind = forms.kind_of(urls)
     far = ways.delay is None and (forms.lists_far(urls[0]) if kind == TABLE else storage.is_far(urls[0]))
     left: list[dict[str, str]] = []
@@ -45,6 +45,7 @@ def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: A
             if ways.delay is not None:
                 serve(measurer, places, folder, ways.delay)
             measure(measurer, found, account, taken.origins if taken else ())
+    after = others_seconds()
     for row in found:
         row.pop("task")
     facts = {
@@ -57,13 +58,29 @@ def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: A
         "passes": ways.passes,
         "delay": ways.delay,
         "cores": cli.workers(0),
+        "others": None
+        if measurer is None or before is None or after is None
+        else (after[0] - before[0]) / max(after[1] - before[1], 1e-9),
         "left_out": left,
         "rows": found,
+        "answer": [],
         "says": [],
     }
     if measurer is not None:
         benchadvice.advise(facts)
     return facts
+
+
+def others_seconds() -> tuple[float, float] | None:
+    """Return the seconds that processors have worked for other programs, and what they could have; None if unknown."""
+    try:
+        with open("/proc/stat") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]  # proc(5)
+    except (OSError, ValueError):
+        return None
+    tick = os.sysconf("SC_CLK_TCK")
+    idle = ticks[3] + ticks[4]
+    return (sum(ticks) - idle) / tick - sum(os.times()[:4]), sum(ticks) / tick
 
 
 def copies(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Protocol
@@ -19,14 +18,13 @@ from tartools.stages.checking.fixing import Fixing, Verdict
 from tartools.stages.checking.found import Summary
 from tartools.stages.checking.samples import Rows, look, rows_of
 from tartools.stages.checking.walk import Group, Trouble, walk
+from tartools.storage.names.numbers import has_number
 from tartools.storage.scratch import scratch_file
 from tartools.tar import Writer as TarWriter
 from tartools.tar.compression import is_table_name
 
 if TYPE_CHECKING:
     from tartools.stages.checking.samples import Decode
-
-NUMBER = re.compile(r"(?<!%)%0?\d*d|\{shard(?::0?\d*d?)?\}")
 
 
 def destinations(output: str, force: bool, shards: Shards) -> list[Destination]:
@@ -37,11 +35,11 @@ def destinations(output: str, force: bool, shards: Shards) -> list[Destination]:
     if output == "-":
         raise UsageError("-o takes a file or a URL: the findings go to stdout")
     names = [output]
-    if NUMBER.search(output):
+    if has_number(output):
         numbering = parse_numbering(output, False)
         names = [numbering.name(number) for number in range(len(shards.urls))]
     for name in names:
-        storage.check_output(name, force, shards.urls)
+        storage.check_output(name, force, shards.urls, single=False)
     if is_table_name(output):
         from tartools.commands._fixtable import check_listable
 
@@ -106,7 +104,7 @@ class Fix:
         count = len(self._shards.urls)
         listed = [url for table in self._shards.tables.values() for url in table.urls]
         for place in self._places:
-            storage.check_output(place.url, True, listed)
+            storage.check_output(place.url, True, listed, single=False)
         if len(self._places) == 1:
             self._write_to(self._places[0], range(count))
         else:

@@ -110,14 +110,10 @@ class Split:
         """Write all parts; yield the URL of each shard when it is complete."""
         if self._wanted.by is not None:
             allow_open_files(MOST + OTHER_FILES)
-        try:
-            found = self._row_runs() if self._is_table else self._sample_runs()
-            weight = HELD_ROWS if self._is_table else HELD
-            for _, url in write_parts(found, self._begin, weight, self._account):
-                yield url
-        except BaseException:
-            self._names.remove_folders()
-            raise
+        found = self._row_runs() if self._is_table else self._sample_runs()
+        weight = HELD_ROWS if self._is_table else HELD
+        for _, url in write_parts(found, self._begin, weight, self._account):
+            yield url
         for part, spread in self._spreads.items():
             spread.check(self._series[part].samples if part in self._series else 0, None)
 
@@ -127,7 +123,6 @@ class Split:
             self._check_outputs(part)
         if self._wanted.even and part not in self._spreads:
             raise changed()
-        self._names.make_folder(part)
         names, made, first = self._names.of(part), self._made, self._first
         limits = self._wanted.limits
         if self._wanted.even:

@@ -2,8 +2,9 @@
 
 Reads the first samples and measures how fast training gets them, with PyTorch's DataLoader: from loose files, from a
 zip file, from a tar shard in order, and by a table of the shard in order, in shuffled blocks, and shuffled as a whole;
-with pictures as they are and as decoded arrays ("raw"). Prints samples and bytes a second, processor time, what the
-time is spent for, what limits each row, and what to do. Needs tartools[train].
+with pictures as they are and as decoded arrays ("raw"). Prints which format to take and with how many workers; then
+samples and bytes a second, processor time, what the time is spent for, what limits each row, and what to do. Needs
+tartools[train].
 
 SHARD may also be a table, a zip file, a folder of files, or a prefix of objects, which ends in a slash. Of local data,
 copies in all forms are made in a folder below --tmpdir, which is removed at the end: use a directory of the file system
@@ -46,6 +47,8 @@ the bytes in a cache of its own.
   batch, seconds,
   passes, delay,
   cores              how; null without --passes, --delay
+  others             the share of the processors that other programs used
+                     meanwhile; null if that is not known
   left_out           of each form that was left out: form, why
   rows               of each: name, form, stored (encoded, raw), order, workers,
                      requests (at once, null for files), cache (cold, warm, or
@@ -54,6 +57,7 @@ the bytes in a cache of its own.
                      samples_per_second, bytes_per_second, cpu_seconds (a
                      sample), parts (seconds a sample; null with workers),
                      limit (the largest part), says
+  answer             which format, how many workers
   says               what to do
 
 Examples:

@@ -54,6 +54,8 @@ Warnings:
                            perhaps keys have dots
   empty-field              the payload has no bytes
   suffix-lies              the payload is not what its suffix says
+  not-a-number             webdataset and datasets read this field as a number,
+                           and it is none
 
 Notes:
   no-samples               the archive has no samples
@@ -75,10 +77,11 @@ Notes:
 
 A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Names
 are compared without case. Fields of samples beside damage are not compared, because they may have been lost. The first
-bytes of payloads are compared with the suffix; --decode decodes pictures (up to 89 million pixels; of larger ones it
-reads the header), JSON, arrays (npy, npz), sounds (wav, flac, ogg) and text, whole. A payload is far from the rest if
-it is 100 times as large as the size that 5 % exceed, or 100 times smaller than the size that 5 % stay below; a shard,
-if it is 10 times larger or smaller than the median. The last shard may be small.
+bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx are to be whole numbers; --decode
+decodes pictures (up to 89 million pixels; of larger ones it reads the header), JSON, arrays (npy, npz), sounds (wav,
+flac, ogg) and text, whole. A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or
+100 times smaller than the size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The
+last shard may be small.
 
 Bytes are those of the tar stream, after decompression; of damaged compressed data, of the file. Stdin and commands are
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
@@ -90,9 +93,10 @@ energon. It tells only what we have seen them do; for webdataset (1.0.2) that is
 one for each input if OUTPUT has a number. It goes on behind damage; brings the members of a sample together, where the
 last of them is; and leaves out samples with an error or a warning: cut, without a field that they should have, with a
 payload that is broken. Each of these is named on stderr, with the reason, and the exit status is 1; if nothing had to
-be left out, it is 0. --unique keeps the first of several samples with one key, and the first of several members of a
-field; the others are left out without a word. Samples beside damage are written if they have all fields that they
-should have. What --fix writes has no errors and warnings. Inputs are read twice.
+be left out, it is 0. --ignore CODES keeps samples with such findings (damaged members can't be kept). --unique keeps
+the first of several samples with one key, and the first of several members of a field; the others are left out without
+a word. Samples beside damage are written if they have all fields that they should have. What --fix writes has no other
+errors and warnings. Inputs are read twice.
 
 If OUTPUT ends in .parquet, it is a table that lists these samples where they are, in shards that are neither compressed
 nor come from a pipe. Samples that would have to change (members brought together, one of two left out, padding that is
@@ -104,6 +108,7 @@ cut) can't be listed: they are left out, and named too.
   errors, warnings,
   notes              how many findings of each weight
   expected           the fields that each sample should have; a;b is either
+  undecoded          fields of which only the first bytes were looked at
   profile            of --profile, or null
   findings           the heaviest first; of each: code, weight, count, means,
                      todo, reader (what that of --profile does, or null),
@@ -147,6 +152,7 @@ from tartools.stages.checking import fields, keys, outliers
 from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fixing, Pending, actions_of
 from tartools.stages.checking.found import Summary
+from tartools.stages.checking.payloads import suffix_of
 from tartools.stages.checking.readers import READERS
 from tartools.stages.checking.samples import Decode
 from tartools.stages.sorting.externalsort import external_sort
@@ -167,6 +173,10 @@ class Wanted(cli.Group):
     profile: Annotated[
         Literal["webdataset", "hf", "dali", "energon"] | None,
         Option("--profile", help="Say what this reader does with what was found, where that is known."),
+    ] = None
+    ignore: Annotated[
+        str | None,
+        Option("--ignore", metavar="CODES", help="Kinds of findings that don't matter: 'suffix-lies upper-case'."),
     ] = None
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
 
@@ -200,7 +210,7 @@ class Means(cli.Group):
 @cli.command(__doc__)
 def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed, means: Means) -> int:
     """Run the command."""
-    expect = expected(wanted)
+    expect, ignored = expected(wanted), the_ignored(wanted)
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --unique (see tarcheck --help)")
     urls = list(dict.fromkeys(expand(*source.named)))
@@ -219,14 +229,16 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed,
     fields.compare(summary, words)
     outliers.note_payloads(summary)
     outliers.note_shards(summary, checking.sizes)
+    for code in ignored:
+        summary.findings.pop(code, None)
     account.samples_in = account.samples_out = summary.samples
     from tartools.show import checkreport
 
-    facts = facts_of(summary, shards, words, wanted.profile)
+    facts = facts_of(summary, shards, words, wanted)
     print_facts(facts, wanted.json, checkreport)
     if places and pending:
         account.samples_in = account.samples_out = 0
-        fixing = Fixing(pending, words, fixed.unique, checking.decode, shards.where)
+        fixing = Fixing(pending, words, fixed.unique, checking.decode, shards.where, ignored)
         _fix.Fix(shards, fixing, places, account, checking.decode).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
@@ -238,6 +250,17 @@ def expected(wanted: Wanted) -> fields.Words | None:
     if wanted.expect is not None and (not words or any(word.new for word in words)):
         raise UsageError("--expect takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
     return [word.choices for word in words] if words else None
+
+
+def the_ignored(wanted: Wanted) -> frozenset[str]:
+    """Return the codes that --ignore names. Raises: UsageError."""
+    codes = (wanted.ignore or "").replace(",", " ").split()
+    for code in codes if wanted.ignore is not None else ():
+        if code not in CODES:
+            raise UsageError(
+                f"--ignore takes codes of findings, such as suffix-lies; {code!r} is none (tarcheck --help)"
+            )
+    return frozenset(codes)
 
 
 def decoder(wanted: Wanted) -> Decode | None:
@@ -285,8 +308,10 @@ def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
     yield from keys.compare(groups, checking.summary, checking.shards.where)
 
 
-def facts_of(summary: Summary, shards: _check.Shards, words: fields.Words, profile: str | None) -> dict[str, Any]:
+def facts_of(summary: Summary, shards: _check.Shards, words: fields.Words, wanted: Wanted) -> dict[str, Any]:
     """Return what was found in the shape of --json."""
+    from tartools.show.broken import is_decoded
+
     findings = []
     order = list(CODES)
     for code in sorted(summary.findings, key=lambda code: (WEIGHTS.index(CODES[code].weight), order.index(code))):
@@ -299,7 +324,7 @@ def facts_of(summary: Summary, shards: _check.Shards, words: fields.Words, profi
                 "count": found.count,
                 "means": about.means,
                 "todo": about.todo,
-                "reader": READERS.get(profile or "", {}).get(code),
+                "reader": READERS.get(wanted.profile or "", {}).get(code),
                 "places": [
                     {
                         "shard": without_query(shard),
@@ -320,6 +345,7 @@ def facts_of(summary: Summary, shards: _check.Shards, words: fields.Words, profi
         "samples": summary.samples,
         **{f"{weight}s": count for weight, count in counts.items()},
         "expected": [";".join(word) for word in words],
-        "profile": profile,
+        "undecoded": [] if wanted.decode else sorted(name for name in summary.fields if is_decoded(suffix_of(name))),
+        "profile": wanted.profile,
         "findings": findings,
     }

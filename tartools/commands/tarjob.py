@@ -53,6 +53,7 @@ Examples:
 """
 
 import os
+import signal
 from collections.abc import Sequence
 from contextlib import closing
 from enum import StrEnum
@@ -176,6 +177,10 @@ def tarjob(
         with storage.writing("-") as sink:
             sink.write(process.printable(b"".join(os.fsencode(shell_line(task)) + b"\n" for task in todo)))
         return
+    if every and not todo:
+        account.warn(
+            f"nothing to do: {several(len(every), 'item was', 'items were')} done before (--redo does them again)"
+        )
     log = storage.appended(policy.log)
     if logged and not logged.endswith(b"\n"):
         log.write(b"\n")  # ends a line that was cut
@@ -186,7 +191,13 @@ def tarjob(
         if policy.log:
             log.write(logs.record(task, result, progress.now()))
 
-    print_results(run_tasks(todo, policy, resources, command, account, record), account, policy, record)
+    try:
+        print_results(run_tasks(todo, policy, resources, command, account, record), account, policy, record)
+    except (KeyboardInterrupt, process.Interrupted) as error:
+        if getattr(error, "number", signal.SIGINT) == signal.SIGINT:  # somebody is there
+            goes_on = "; the same command line does the rest" if policy.output else ""
+            account.warn(f"{account.jobs.skipped + account.jobs.done} of {several(len(every), 'item')} done{goes_on}")
+        raise
     if left := len(todo) - account.jobs.done - account.jobs.failed:
         account.omit(f"{several(left, 'item was', 'items were')} not begun, because of --fail-fast")
 

@@ -12,8 +12,8 @@ A slash follows what may be any bytes, because it ends an incomplete character. 
 of the character, and wait for more.
 
 The answer, on a second pipe, is two numbers and a newline: the process number of the subshell, which is that of its
-group, and its status. By then a third pipe, the notices, has bash's notice about the end of the job, which tells a
-status above 128 from a signal.
+group, and its status as bash tells it: 128 and the number of the signal that ended or stopped it. What bash itself says
+about its jobs differs from version to version, and nobody reads it.
 
 The subshell has none of these pipes, and of our variables only those that a new `bash -c` has too. docs/adr/0010 lists
 the differences to a new shell.
@@ -37,7 +37,7 @@ _CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were
 # All in one line, so that messages of bash have the same line numbers as in a new shell.
 _LOOP = (
     "BASH_EXECUTION_STRING=$1; shift; export TAR_SHARD TAR_INDEX TAR_KEY; "
-    "exec 3<&0 5>&2 2>&{notices} {notices}>&- </dev/null; set -m; "
+    "exec 3<&0 5>&2 2>/dev/null </dev/null; set -m; "
     'while read -r -d "" -u 3; do '
     'case $REPLY in =*) TAR_SHARD=${{REPLY#=}}; TAR_SHARD=${{TAR_SHARD%/}}; read -r -d "" -u 3;; esac; '
     'IFS= read -r -d "" -u 3 TAR_INDEX; IFS= read -r -d "" -u 3 TAR_KEY || break; TAR_KEY=${{TAR_KEY%/}}; '
@@ -48,8 +48,8 @@ _LOOP = (
 # Like BASH_ENV, functions and others that begin with BASH, these change how a shell starts; the loop uses REPLY.
 _STARTING = (b"SHELLOPTS", b"POSIXLY_CORRECT", b"ENV", b"REPLY")
 _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-_LONG = 4096  # characters; far less than the pipe for notices holds
-_NOTICES = 1 << 16  # bytes
+_LONG = 4096  # characters; with the loop it has to be one word, of up to 128 KiB
+_ANSWER = 4096  # bytes, far more than one has
 
 
 def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes] | None:
@@ -72,18 +72,16 @@ def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subpr
     return subprocess.Popen([program, "-c", _CHECK, program, rest[1]], stdin=quiet, stdout=quiet, stderr=quiet)
 
 
-def loop(command: str, environment: Mapping[bytes, bytes], notices: int, logged: bool) -> str:
-    """Return the program of the shell. *notices* is the descriptor of its pipe for notices.
+def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
+    """Return the program of the shell.
 
     A *command* of one line is a part of the program, so that bash replaces the subshell by the last program, as a new
     shell does. It is complete, so nothing in it can end our subshell. If an end of file could be a part of it, or one
-    line may change how the next is read, it is a string for `eval`; also if it is long, because bash copies it into
-    its notices.
+    line may change how the next is read, it is a string for `eval`; also if it is long.
     """
     plain = not ("\n" in command or "<<" in command or command.endswith("\\")) and len(command) < _LONG
     old = environment.get(b"OLDPWD")
     return _LOOP.format(
-        notices=notices,
         restored=f"export OLDPWD={shlex.quote(os.fsdecode(old))}; " if old and os.path.isdir(old) else "",
         command=command if plain else 'eval "$BASH_EXECUTION_STRING"',
         output=f'>>"$REPLY{LOG}" 2>&1' if logged else ">&5 2>&5",
@@ -104,25 +102,16 @@ class Coshell:
         self.alone = False
         self._adopts = orphans.adopting()
         self._shard: bytes | None = None
-        self._notices, theirs = os.pipe()
-        try:
-            os.set_blocking(self._notices, False)
-            self.child = Child(
-                [name, "-c", loop(command, environment, theirs, logged), name, command],
-                executable=program,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=2,  # even if Python has no stderr
-                pass_fds=(theirs,),
-                preexec_fn=self._adopts,
-            )
-        except BaseException:
-            os.close(self._notices)
-            raise
-        finally:
-            os.close(theirs)
+        self.child = Child(
+            [name, "-c", loop(command, environment, logged), name, command],
+            executable=program,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=2,  # even if Python has no stderr
+            preexec_fn=self._adopts,
+        )
         assert self.child.stdin and self.child.stdout
         self._tasks, self._answers = self.child.stdin, self.child.stdout
 
@@ -148,21 +137,18 @@ class Coshell:
         self.reusable = False
         if timeout is not None and not self._answered(timeout):
             return f"took longer than {timeout:g} seconds and was killed"
-        answer = self._answers.read(_NOTICES)
+        answer = self._answers.read(_ANSWER)
         if not answer:
             return describe(self.end())
         group, status = map(int, answer.split())
+        stopped = status - 128 in _STOPS and os.path.exists(f"/proc/{group}")  # bash reaps only what has ended
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left, as usual
             os.killpg(group, signal.SIGKILL)
-        notice = self._notice()
+        if stopped:
+            return f"was stopped by {signal.Signals(status - 128).name}, and killed"
         self.reusable = True
         self.alone = self._adopts is not None and not orphans.has_children(self.child.pid)
-        if status <= 128 or (notice.startswith(b"[") and b"%d" % status in notice.partition(b"( ")[0].split()):
-            return describe(status) if status else ""
-        if status - 128 in _STOPS:
-            self.reusable = False
-            return f"was stopped by {signal.Signals(status - 128).name}, and killed"
-        return describe(128 - status)
+        return describe(status) if status else ""
 
     def end(self) -> int:
         """Kill the shell and all of its session, and return its status."""
@@ -174,7 +160,6 @@ class Coshell:
         if not self._answers.closed:
             self._tasks.close()
             self._answers.close()
-            os.close(self._notices)
         return status
 
     def _answered(self, timeout: float) -> bool:
@@ -182,10 +167,3 @@ class Coshell:
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
         return bool(poll.poll(timeout * 1000))
-
-    def _notice(self) -> bytes:
-        """Return bash's notice about the end of the subshell: "[1]+  Exit 137  ( ..." unless that was a signal."""
-        try:
-            return os.read(self._notices, _NOTICES).strip()
-        except BlockingIOError:
-            return b""

@@ -190,7 +190,7 @@ class Shells:
             if status is None:
                 child.end(signal.SIGKILL)
                 return f"took longer than {self._timeout:g} seconds and was killed"
-            return describe(status) if status else ""
+            return describe(128 - status if status < 0 else status) if status else ""  # as a long-lived shell tells it
         finally:
             self._forget(slot)
             with self._lock:

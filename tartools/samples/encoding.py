@@ -10,6 +10,8 @@ from typing import Any
 from tartools.tar.codecs import Codec
 from tartools.tar.compression import split_packed
 
+NUMBERS = frozenset(("cls", "cls2", "id", "index", "inx"))  # as webdataset and Hugging Face's datasets decode them
+
 
 def encode(field: str, value: object) -> bytes:
     """Return *value* as the payload of *field*.

@@ -1,17 +1,13 @@
 """Names of numbered shards: from a prefix or pattern to names, from a name to its number; and which of them exist."""
 
-import re
 from collections.abc import Sequence
 
 from tartools import storage
 from tartools.errors import UsageError
 from tartools.storage.names.existing import between
+from tartools.storage.names.numbers import PERCENT, numbers_in
 from tartools.storage.url import Url
 from tartools.tar.compression import TABLE, check_suffix, is_table_name, split_suffix
-
-_PERCENT = r"(?<!%)%(0?)(\d*)d"
-_ZEROS = r"%(0)([1-9])d"
-_BRACES = r"\{shard(?::(0?)(\d*)d?)?\}"
 
 
 class Numbering:
@@ -49,7 +45,7 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
     ('train-000007.tar.zst', 'a-007.tar')
     """
     text, query = Url(text).name, Url(text).query
-    found = _numbers(text)
+    found = numbers_in(text)
     if len(found) > 1:
         raise UsageError(f"a pattern has one number, not {len(found)}: {text}")
     if found:
@@ -57,7 +53,7 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
         if len(digits) > 2:
             raise UsageError(f"too many digits ({digits}) in the number of the pattern: {text}")
         sides = text[: found[0].start()], text[found[0].end() :]
-        if found[0].re.pattern == _PERCENT:  # in URLs a percent sign is %25
+        if found[0].re.pattern == PERCENT:  # in URLs a percent sign is %25
             sides = sides[0].replace("%%", "%"), sides[1].replace("%%", "%")
         return Numbering(sides[0], int(digits or 0), "0" if fill else " ", sides[1] + query)
     if Url(text).scheme != "pipe":
@@ -65,23 +61,6 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
     base, suffix = (text[: -len(TABLE)], TABLE) if is_table_name(text) else split_suffix(text)
     suffix = suffix or (".tgz" if gzip else ".tar")
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix + query)
-
-
-def _numbers(text: str) -> list[re.Match[str]]:
-    """Return where numbers stand in the pattern *text*, which has no query."""
-    encoded = text.startswith(("http://", "https://"))  # there %20 is a blank
-    if "%" in text or "{" in text:
-        return [*re.finditer(_ZEROS if encoded else _PERCENT, text), *re.finditer(_BRACES, text)]
-    return []
-
-
-def has_number(text: str) -> bool:
-    """Tell whether *text* is a pattern with a number, as `parse_numbering` takes it; not a prefix.
-
-    >>> has_number("a-%06d.tar"), has_number("a.tar")
-    (True, False)
-    """
-    return bool(_numbers(Url(text).name))
 
 
 def existing_shards(names: Numbering) -> dict[int, str]:
@@ -97,4 +76,4 @@ def check_outputs(names: Numbering, start: int, old: dict[int, str], urls: Seque
     """
     inputs = [url for url in urls if names.number(url) is not None]
     for name in (*old.values(), *inputs, names.name(start)):
-        storage.check_output(name, force, urls)
+        storage.check_output(name, force, urls, single=False)

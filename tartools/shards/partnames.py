@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from tartools import storage
 from tartools.errors import UsageError
-from tartools.shards.numbering import Numbering, has_number, parse_numbering
+from tartools.shards.numbering import Numbering, parse_numbering
+from tartools.storage.names.numbers import has_number
 from tartools.storage.url import Url
 from tartools.tar.compression import is_table_name, split_suffix
 
@@ -63,7 +63,6 @@ class PartNames:
         self._leads = "/" not in before  # then a part could make the name that of a command or a store
         self._first = not before or self._pattern.scheme == "pipe"
         self._parts: dict[str, str] = {}  # as a file system may compare them -> part
-        self._folders: list[str] = []  # that were made
         if not self.single:
             self._check_distance()
 
@@ -108,13 +107,3 @@ class PartNames:
         other = self._parts.setdefault(normalize("NFKC", part).casefold().strip(), part)
         if other != part:
             raise ValueError(f"is too much like {other!r}: some file systems would take these two for one name")
-
-    def make_folder(self, part: str) -> None:
-        """Make the folder of the shards of *part*, if it is named after the part. Raises: StorageError."""
-        folder, slash, _ = self._pattern.name.rpartition("/")
-        if slash and self._mark in folder and self._pattern.is_local:
-            self._folders += storage.make_directory(folder.replace(self._mark, part))
-
-    def remove_folders(self) -> None:
-        """Remove the folders that were made and are empty."""
-        storage.remove_empty(self._folders)

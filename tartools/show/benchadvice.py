@@ -12,6 +12,7 @@ Row = dict[str, Any]
 PARTS = ("list", "first_byte", "transfer", "tar", "decode", "collate")
 WORDS = {"first_byte": "first byte"}
 PROCESSORS = "processors"
+OTHERS = 0.2  # of the processors, used by other programs: figures are too low then
 BUSY = 0.8  # of the processors: nothing else limits then
 BETTER = 1.15  # times as fast: less is chance
 MUCH = 1.5  # times as fast, from which decoded arrays may be worth their size
@@ -25,7 +26,53 @@ def advise(facts: dict[str, Any]) -> None:
         base = alone[row["name"], row["stored"]]
         row["limit"] = limit_of(row, base, facts["cores"])
         row["says"] = sentence(row, base, facts["cores"])
+    facts["answer"] = answer(facts)
     facts["says"] = list(advice(facts))
+
+
+def answer(facts: dict[str, Any]) -> list[str]:
+    """Return which format to take, and how many workers, in a line each; and one if other programs disturbed."""
+    loose, packed, factor = forms_of(facts)
+    best = packed if packed and (loose is None or factor >= BETTER) else loose
+    if best is None:
+        return []
+    found = sorted(
+        (row["workers"], row["samples_per_second"])
+        for row in facts["rows"]
+        if (row["name"], row["stored"]) == (best["name"], best["stored"])
+    )
+    most = max(rate for _, rate in found)
+    workers, rate = next(each for each in found if each[1] * BETTER >= most)
+    form = f"format: {best['name']}"
+    if loose and packed:
+        times = f"{rounded(factor)} times as fast"
+        form += f" ({packed['name']}: {times})" if best is loose else f" ({times} as {loose['name']})"
+    told = f"workers: {workers} ({rate:,.0f} samples/s"
+    if others := [each for each in found if each[0] != workers]:
+        told += f"; {others[0][0] or 'without'}: {others[0][1]:,.0f}"
+    said = [form, f"{told})"]
+    if (facts.get("others") or 0) >= OTHERS:
+        said.append(f"figures are too low: other programs used {100 * facts['others']:.0f} % of the processors")
+    return said
+
+
+def forms_of(facts: dict[str, Any]) -> tuple[Row | None, Row | None, float]:
+    """Return the best rows of loose files and of what is packed, and how many times as fast training is with these."""
+    encoded = [row for row in facts["rows"] if row["parts"] and row["stored"] == "encoded"]
+    loose = min((row for row in encoded if row["form"] == "loose"), key=brought, default=None)
+    packed = min((row for row in encoded if row["form"] != "loose"), key=brought, default=None)
+    if not loose or not packed:
+        return loose, packed, 1
+    work = min(map(worked, encoded))
+    return loose, packed, (brought(loose) + work) / (brought(packed) + work)
+
+
+def brief(row: Row, base: Row) -> str:
+    """Return what limits *row* in a few words; *base* is it without workers."""
+    most = largest(base["parts"])
+    word = WORDS.get(most, most)
+    share = 100 * base["parts"][most] / (sum(base["parts"].values()) or 1)
+    return f"processors busy, {word}" if row["limit"] == PROCESSORS else f"{word} {share:.0f} %"
 
 
 def largest(parts: dict[str, float]) -> str:
@@ -80,13 +127,10 @@ def advice(facts: dict[str, Any]) -> list[str]:
     """
     alone = [row for row in facts["rows"] if row["parts"]]
     encoded = [row for row in alone if row["stored"] == "encoded"]
-    loose = min((row for row in encoded if row["form"] == "loose"), key=brought, default=None)
-    packed = min((row for row in encoded if row["form"] != "loose"), key=brought, default=None)
+    loose, packed, factor = forms_of(facts)
     said = claims(encoded)
     if loose and packed:
         what = "objects" if loose["requests"] is not None else "loose files"
-        work = min(map(worked, encoded))
-        factor = (brought(loose) + work) / (brought(packed) + work)
         first = "Pack the files" if factor >= BETTER else "Packing gains little"
         if factor * BETTER <= 1:
             first = "Leave the files as they are"
@@ -100,11 +144,11 @@ def advice(facts: dict[str, Any]) -> list[str]:
         said.append(f"A sample comes in {ms(brought(only))} ({only['name']}); {only['says']}.")
     raw = min((row for row in alone if row["stored"] == "raw"), key=brought, default=None)
     if raw and packed:
-        factor = (brought(packed) + worked(packed)) / (brought(raw) + worked(raw))
-        first = "Decoded arrays are worth a try" if factor >= MUCH else "Keep pictures as they are"
+        gain = (brought(packed) + worked(packed)) / (brought(raw) + worked(raw))
+        first = "Decoded arrays are worth a try" if gain >= MUCH else "Keep pictures as they are"
         size = mean(raw) / (mean(packed) or 1)
         said.append(
-            f"{first}: decoded arrays come {rounded(factor)} times as fast, and are {rounded(size)} times as large."
+            f"{first}: decoded arrays come {rounded(gain)} times as fast, and are {rounded(size)} times as large."
         )
     return said
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tartools.errors import in_units, printable, several, shown
-from tartools.show.benchadvice import PARTS, WORDS, called
+from tartools.show.benchadvice import PARTS, WORDS, brief, called
 from tartools.show.statreport import LONG, Section, bar, console_for, shortened
 from tartools.show.terminal import Screen
 
@@ -18,6 +18,7 @@ Facts = Mapping[str, Any]
 
 def plain_lines(facts: Facts) -> Iterator[str]:
     """Yield the *facts*, one per line. Of a dry run, what would be measured."""
+    yield from facts["answer"]
     yield f"source: {source(facts)}"
     yield f"samples: {facts['samples']}"
     if facts["bytes"] is not None:
@@ -49,6 +50,8 @@ def tables(facts: Facts, screen: Screen) -> str:
     """Return the *facts* as tables as wide as *screen*, in colours if it takes escape codes."""
     console = console_for(screen)
     with console.capture() as captured:
+        for text in facts["answer"]:
+            console.print(text, style="bold cyan")
         console.print(headline(facts), style="bold")
         for left in facts["left_out"]:
             console.print(f"left out: {left['form']} ({left['why']})", style="dim")
@@ -86,6 +89,7 @@ def sections(facts: Facts) -> Iterator[Section]:
         yield Section("", ("<To measure",), [(called(row),) for row in facts["rows"]])
         return
     most = max(row["samples_per_second"] for row in found)
+    alone = {(row["name"], row["stored"]): row for row in found if not row["workers"]}
     rates = [
         (
             row["name"],
@@ -94,7 +98,7 @@ def sections(facts: Facts) -> Iterator[Section]:
             rounded(row["bytes_per_second"] / 1e6),
             f"{1e3 * row['cpu_seconds']:.2f}",
             bar(row["samples_per_second"], most),
-            row["says"],
+            brief(row, alone[row["name"], row["stored"]]),
         )
         for row in found
     ]

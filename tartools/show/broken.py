@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 
 from tartools.errors import TarToolsError, printable
+from tartools.samples.encoding import NUMBERS
 from tartools.show import decoding, sound
 from tartools.show.text import PICTURES
+from tartools.stages.checking.payloads import no_number
 from tartools.tar import Member
 
-TEXTS = frozenset(("caption", "cls", "csv", "json", "jsonl", "label", "md", "text", "tsv", "txt"))
+TEXTS = ("caption", "csv", "label", "md", "text", "tsv", "txt")
 BLOCK = 1 << 16  # frames of a sound that are decoded at a time
+
+
+def is_decoded(suffix: str) -> bool:
+    """Tell whether `why_broken` finds more about payloads with *suffix* than their first bytes say."""
+    return suffix in PICTURES or (suffix in LOOKS and suffix not in NUMBERS)
 
 
 def why_broken(suffix: str, member: Member) -> tuple[str, str] | None:
@@ -21,14 +28,7 @@ def why_broken(suffix: str, member: Member) -> tuple[str, str] | None:
     if suffix in PICTURES:
         why = decoding.described(member, decode=True)[1]
         return ("broken-picture", why) if why is not None else None
-    code, look = {
-        "json": ("broken-json", _json),
-        "jsonl": ("broken-json", _lines),
-        "npy": ("broken-array", _array),
-        "npz": ("broken-array", _arrays),
-        **dict.fromkeys(sound.KINDS, ("broken-sound", _sound)),
-        **dict.fromkeys(TEXTS - {"json", "jsonl"}, ("broken-text", _text)),
-    }.get(suffix, ("", None))
+    code, look = LOOKS.get(suffix, ("", None))
     if look is None:
         return None
     try:
@@ -38,6 +38,12 @@ def why_broken(suffix: str, member: Member) -> tuple[str, str] | None:
     except Exception as error:  # each library has its own
         return code, printable(str(error) or type(error).__name__)[: decoding.MESSAGE]
     return None
+
+
+def _number(member: Member) -> None:
+    payload = member.read()
+    if why := no_number(payload, len(payload)):
+        raise ValueError(why)
 
 
 def _json(member: Member) -> None:
@@ -90,3 +96,14 @@ def _sound(member: Member) -> None:
             frames += count
         if frames != opened.frames:
             raise ValueError(f"it has {frames:,} frames instead of {opened.frames:,}")
+
+
+LOOKS = {
+    "json": ("broken-json", _json),
+    "jsonl": ("broken-json", _lines),
+    "npy": ("broken-array", _array),
+    "npz": ("broken-array", _arrays),
+    **dict.fromkeys(sound.KINDS, ("broken-sound", _sound)),
+    **dict.fromkeys(TEXTS, ("broken-text", _text)),
+    **dict.fromkeys(NUMBERS, ("not-a-number", _number)),
+}

@@ -23,6 +23,8 @@ def plain_lines(facts: Facts) -> Iterator[str]:
     for what in ("shards", "samples", "errors", "warnings", "notes"):
         yield f"{what}: {facts[what]}"
     yield f"expected: {printable(' '.join(facts['expected'])) or '-'}"
+    if facts["undecoded"]:
+        yield f"not decoded: {printable(' '.join(facts['undecoded']))}"
     for found in facts["findings"]:
         start = f"{found['weight']} {found['code']}"
         yield f"{start}: {found['count']}: {found['means']}"
@@ -52,6 +54,9 @@ def tables(facts: Facts, screen: Screen) -> str:
     console = console_for(screen)
     with console.capture() as captured:
         console.print(f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", style="bold")
+        if facts["undecoded"]:
+            names = printable(" ".join(facts["undecoded"]))
+            console.print(Text(f"not decoded: {names}; --decode finds those that are broken"))
         if not facts["findings"]:
             console.print("nothing found")
         else:

@@ -25,6 +25,12 @@ DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more t
 NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to resize a picture
 GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 MESSAGE = 100  # characters of an error message
+PLAINER = {  # beginnings of Pillow's messages -> what they mean
+    "image file is truncated": "it is cut: its data end before the picture does",
+    "Truncated File Read": "it is cut: its data end before the picture does",
+    "broken data stream": "its data are damaged",
+    "unrecognized data stream": "its data are damaged",
+}
 
 
 class PictureHeader(NamedTuple):
@@ -220,4 +226,5 @@ def reason(error: Exception) -> str:
 
     if isinstance(error, UnidentifiedImageError):
         return "its first bytes are those of no picture"
-    return printable(re.sub(r" <.*>$", "", str(error)) or type(error).__name__)[:MESSAGE]
+    text = re.sub(r" <.*>$", "", str(error)) or type(error).__name__
+    return printable(next((plain for start, plain in PLAINER.items() if text.startswith(start)), text))[:MESSAGE]

@@ -206,8 +206,8 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
     except Exception as error:  # as `decoded` says
         lines = framed(decoding.reason(error), min(wide, MESSAGE))
         broken = not isinstance(error, TooLargeError)
-        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"{name}  {member.size:,} B", wide), broken)
-    label = fit(f"{name}  {member.size:,} B  {what}", wide)
+        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"  {name}  {member.size:,} B", wide), broken)
+    label = fit(f"  {name}  {member.size:,} B  {what}", wide)
     columns, height = in_cells(picture.size, wide, high)
     if screen.protocol == BLOCKS:
         lines = pictures.blocks(picture, columns, height, exact=screen.exact)

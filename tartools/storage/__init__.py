@@ -27,7 +27,6 @@ from tartools.storage.checks import (
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.local import remove_empty
 from tartools.storage.schemes import loaded
 from tartools.storage.streams import FileSink, Input, Output, Sink, stream_file
 from tartools.storage.url import Url
@@ -51,7 +50,6 @@ __all__ = [
     "open_write",
     "plain_size",
     "remove",
-    "remove_empty",
     "run",
     "share_memory",
     "writing",

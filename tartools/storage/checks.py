@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage import local
+from tartools.storage.names.numbers import numbers_in
 from tartools.storage.url import Url
 
 NO_NAME = "the name of a file is empty (a variable of the shell may not be set)"
@@ -47,14 +48,17 @@ def _check_unread(url: Url) -> None:
         objects.object_at(url)
 
 
-def check_output(url: str, force: bool, inputs: Sequence[str]) -> None:
-    """Check an output before anything is read.
+def check_output(url: str, force: bool, inputs: Sequence[str], *, single: bool = True) -> None:
+    """Check an output before anything is read. Without *single*, its name was made of a pattern.
 
-    Raises: StorageError if it exists (unless *force*), or is one of the *inputs*; UsageError if its name is empty.
+    Raises: StorageError if it exists (unless *force*), or is one of the *inputs*; UsageError if its name is empty, or a
+    pattern.
     """
     if not url:
         raise UsageError(NO_NAME)
     url = Url(url)
+    if single and url.scheme != "pipe" and (found := numbers_in(url.name)):
+        raise UsageError(f"one file is written here, and {found[0][0]} is for many: tarsplit writes those", url=url)
     url.module("write")
     if url.is_local or url == "-":
         local.check_writable(url, force, [name for name in inputs if name == "-" or Url(name).is_local])

@@ -260,8 +260,9 @@ def _signal_group(group: int, signum: int) -> None:
 
 
 def describe(status: int) -> str:
-    """Return in words how a command ended."""
-    if status >= 0:
-        return f"ended with status {status}"
-    known = {number.value: number.name for number in signal.Signals}
-    return f"was ended by {known.get(-status, f'signal {-status}')}"
+    """Return in words how a command ended; a negative *status* is a signal, and a shell's may be 128 and a signal."""
+    names = {number.value: number.name for number in signal.Signals}
+    if status < 0:
+        return f"was ended by {names.get(-status, f'signal {-status}')}"
+    known = names.get(status - 128)
+    return f"ended with status {status}{f', as after {known}' if known else ''}"

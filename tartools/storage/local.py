@@ -14,6 +14,8 @@ from tartools.storage.interrupts import handled_signals
 from tartools.storage.streams import FileSink, InputFile, enlarge, wait_until_ready
 from tartools.storage.url import FILE
 
+_made: set[str] = set()  # folders of outputs
+
 
 def path_of(url: str) -> str:
     """Return the path that *url* names; `file://` URLs are percent-decoded (RFC 8089).
@@ -129,8 +131,11 @@ def _stat(url: str, fd: int) -> os.stat_result | None:
 
 def open_append(url: str) -> FileSink:
     """Return the local file *url*, opened for appending; if it does not exist it is made, for this user alone."""
+    path = path_of(url)
     try:
-        return FileSink(path_of(url), url, os.O_CREAT | os.O_APPEND, 0o600)
+        if not os.path.lexists(os.path.dirname(path) or "."):
+            make_directory(os.path.dirname(path))
+        return FileSink(path, url, os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 
@@ -184,6 +189,8 @@ def remove(url: str) -> None:
 def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
     """Return a regular file as output, which appears when it is complete. Other files are written in place.
 
+    A folder that does not exist is made; if the output is dropped, it is removed again unless it holds something.
+
     Raises: StorageError; OSError.
     """
     name = path_of(url)
@@ -195,7 +202,13 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
         return open_in_place(name, url)  # by *name*: the real path of `>(command)` does not exist
     if found and not force:
         raise ExistsError(url)
-    return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
+    if not os.path.lexists(os.path.dirname(path)):
+        _made.update(make_directory(os.path.dirname(path)))
+    try:
+        return FileOutput(path, url, force, stat.S_IMODE(found.st_mode) if found else None)
+    except BaseException:
+        _remove_made(path)
+        raise
 
 
 def make_directory(url: str) -> list[str]:
@@ -212,11 +225,12 @@ def make_directory(url: str) -> list[str]:
     return made[::-1]
 
 
-def remove_empty(directories: Sequence[str]) -> None:
-    """Remove those of *directories* that are empty, the last one first."""
-    for path in reversed(directories):
-        with suppress(OSError):
+def _remove_made(path: str) -> None:
+    """Remove the folders of *path* that were made for outputs, and are empty."""
+    with suppress(OSError):
+        while (path := os.path.dirname(path)) in _made:
             os.rmdir(path)
+            _made.discard(path)
 
 
 def open_terminal() -> int:
@@ -288,3 +302,4 @@ class FileOutput:
             if os.getpid() == self._owner:
                 with suppress(OSError):
                     os.unlink(self._temporary)
+                _remove_made(self._path)

@@ -156,7 +156,7 @@ class LocalShards:
                 try:
                     file = opened(self._listing.urls[number])
                 except StorageError as error:
-                    raise self._listing.failure(rows, index, error.message) from error
+                    raise self._listing.failure(rows, index, error) from error
                 known = self._listing.versions[number]
                 if known is not None and versions.file_version(os.fstat(file.fileno())) != known:
                     what = "this file was changed since the table was made"

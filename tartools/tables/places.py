@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tartools.errors import StorageError, TarToolsError, shown
+from tartools.storage import is_missing
 from tartools.storage.url import Url
 from tartools.tables import keysums, schema
 
 ADVICE = "tarindex --update makes the table anew"
+MOVED = "its shards are named relative to its folder: keep them together, or make it anew: tarindex"
 MOST = (1 << 63) - 1  # bytes of a shard
 
 
@@ -69,6 +71,7 @@ class Listing:
         self.versions: list[str | None] = []
         self.far: list[bool] = []  # not a local file, but on a server
         self._sizes: list[int] = []  # of the shards in their versions
+        self._relative: list[bool] = []  # to the folder
         self._folder = schema.folder_of(url) if folder is None else folder
         self._numbers: dict[tuple[str, str | None], int] = {}
 
@@ -185,16 +188,19 @@ class Listing:
             number = self._numbers[name, version] = len(self.urls)
             self.urls.append(url)
             self.versions.append(version)
+            self._relative.append(url != name or not (url.scheme or url.startswith("/")))
             self._sizes.append(_size_in(version))
             self.far.append(not url.is_local or bool(url.read_command))
         return number
 
-    def failure(self, rows: Piece, index: int, what: str) -> RowError:
-        """Return the failure of the sample that row *index* of *rows* is about."""
+    def failure(self, rows: Piece, index: int, what: str | TarToolsError) -> RowError:
+        """Return the failure of the sample that row *index* of *rows* is about: *what*, or the error of its shard."""
         number, begin, _ = rows.place(index)
-        return RowError(
-            f"{what} (row {rows.row(index)} of {shown(self.table)}; {ADVICE})", url=self.urls[number], offset=begin
-        )
+        advice, url = ADVICE, self.urls[number]
+        if isinstance(what, StorageError) and is_missing(what) and self._relative[number]:
+            advice = MOVED
+        what = what if isinstance(what, str) else what.message
+        return RowError(f"{what} (row {rows.row(index)} of {shown(self.table)}; {advice})", url=url, offset=begin)
 
 
 def _size_in(version: str | None) -> int:

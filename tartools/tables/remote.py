@@ -134,7 +134,7 @@ class RemoteShards:
         except StorageError as error:
             if error.offset == begin:  # it names the row
                 raise
-            raise self._listing.failure(rows, 0, error.message) from error
+            raise self._listing.failure(rows, 0, error) from error
         finally:
             for stream in streams:
                 stream.close()
@@ -176,7 +176,7 @@ class RemoteShards:
         try:
             return answer()
         except TarToolsError as error:
-            raise self._listing.failure(rows, min(span.wanted), error.message) from error
+            raise self._listing.failure(rows, min(span.wanted), error) from error
 
 
 class Parts:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
+from tartools.samples.encoding import NUMBERS
 from tartools.samples.sample import Sample, field_name
 from tartools.train.pictures import decoders
 from tartools.train.sending import check_sent
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
+LONGEST = 50  # bytes of a value in a message
 KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
 
 Fields = str | Sequence[str] | None
@@ -92,8 +94,7 @@ class Chooser:
         try:
             return self.decoder.decode1(name, value)
         except Exception as error:
-            text = error.message if isinstance(error, TarToolsError) else f"{type(error).__name__}: {error}"
-            raise _failure(sample, f"field {name!r}: {text}") from error
+            raise undecodable(sample, name, error) from error
 
     def _transformed(self, sample: Mapping[str, Any], value: Any) -> Any:
         if self.transform is None:
@@ -139,6 +140,12 @@ def _failure(sample: Mapping[str, Any], what: str) -> SampleError:
     return SampleError(f"sample {sample.get(KEY)!r}: {what}", url=str(sample.get(URL) or ""))
 
 
+def undecodable(sample: Mapping[str, Any], field: str, error: BaseException | None) -> SampleError:
+    """Return the failure of decoding *field* of *sample*, for what *error* says."""
+    text = f"{type(error).__name__}: {error} (tarcheck --decode lists all fields that can't be decoded)"
+    return _failure(sample, f"field {field!r}: {error.message if isinstance(error, TarToolsError) else text}")
+
+
 def _decoder(decode: Any) -> Any:
     """Return webdataset's decoder with the handlers *decode*, and nothing in it that unpickles."""
     from webdataset.autodecode import Decoder
@@ -147,12 +154,24 @@ def _decoder(decode: Any) -> Any:
 
 
 def plain(key: str, data: bytes) -> Any:
-    """Decode *data* as webdataset's basic handlers do: text, numbers, JSON, arrays. Raises: SampleError for pickles."""
+    """Decode *data* as webdataset's basic handlers do: text, numbers, JSON, arrays.
+
+    Raises: SampleError for pickles, and for text where a number should be.
+    """
     from webdataset.autodecode import basichandlers
 
-    if re.sub(r".*[.]", "", key).lower() in UNPICKLED:
+    suffix = re.sub(r".*[.]", "", key).lower()
+    if suffix in UNPICKLED:
         raise SampleError(
             "this would be unpickled, and could run any code; read it with a function of your own, as "
             'decode=[handle_extension("pyd", pickle.loads)]'
         )
-    return basichandlers(key, data)
+    try:
+        return basichandlers(key, data)
+    except ValueError:
+        if suffix not in NUMBERS:
+            raise
+        raise SampleError(
+            f"{data[:LONGEST].decode(errors='replace')!r} is no whole number, and this field is decoded as one: store "
+            f'the number of the class, or take the text, decode=[handle_extension("{suffix}", bytes.decode)]'
+        ) from None

@@ -16,9 +16,10 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Sample, raw_bytes
 from tartools.samples.sortkeys import shuffled
 from tartools.shards.listing import TableDestination, row_batches
-from tartools.shards.numbering import Numbering, existing_shards, has_number, parse_numbering
+from tartools.shards.numbering import Numbering, existing_shards, parse_numbering
 from tartools.shards.reading import Reading, read_batches
 from tartools.shards.writing import Destination, ShardWriter, shard_writer, write_batches
+from tartools.storage.names.numbers import has_number
 from tartools.storage.url import Name, name_of
 from tartools.storage.versions import version_of
 from tartools.tables import schema

@@ -8,8 +8,8 @@ from typing import Any
 
 from webdataset import autodecode, filters
 
-from tartools.errors import SampleError, TarToolsError
-from tartools.train.fields import KEY, URL, Chooser
+from tartools.errors import SampleError
+from tartools.train.fields import Chooser, undecodable
 
 FIRST = 100  # samples of the first block that is shuffled; blocks double up to the size asked for
 # Stages of webdataset that take a sample and give one or none before they take the next.
@@ -67,10 +67,7 @@ class DecodeFields:
         try:
             return self._decoder(sample)  # type: ignore[no-any-return]
         except autodecode.DecodingError as error:
-            cause = error.__cause__
-            text = cause.message if isinstance(cause, TarToolsError) else f"{type(cause).__name__}: {cause}"
-            what = f"sample {sample.get(KEY)!r}: field {error.k!r}: {text}"
-            raise SampleError(what, url=str(sample.get(URL) or "")) from cause
+            raise undecodable(sample, error.k, error.__cause__) from error.__cause__
 
 
 def refused(_: object) -> Any:

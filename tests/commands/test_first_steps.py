@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tartools import commands
+from tartools.__main__ import main
 from tests.archives import END, entry
 from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of
 
@@ -103,11 +105,32 @@ def test_the_tasks_of_the_readme_are_done_by_their_lines(shell: Run, tmp_path: P
 
 
 def test_the_list_of_commands_says_where_the_pages_are() -> None:
-    done = subprocess.run([sys.executable, "-m", "tartools"], capture_output=True, text=True, check=True)
-    found = re.search(r"man -l (\S+)\)", done.stdout)
-    assert found is not None
-    assert "First steps" in Path(found[1]).read_text()
+    for more in ([], ["--help"]):
+        done = subprocess.run([sys.executable, "-m", "tartools", *more], capture_output=True, text=True, check=True)
+        found = re.search(r"man -l (\S+)\)", done.stdout)
+        assert found is not None
+        assert "First steps" in Path(found[1]).read_text()
     assert re.search("^  tarjob  +Run a command for each of many shards", done.stdout, re.MULTILINE)
+
+
+def test_the_list_of_commands_is_by_task_and_fits_a_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = [*commands.names(), *commands.OWN]
+    assert sorted(name for names in commands.TASKS.values() for name in names) == sorted(every)
+    for columns in (40, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for arguments in ([], ["--help"]):
+            assert main(arguments) == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert all(len(line) <= columns for line in lines if not re.match("Usage|.*man ", line))
+            assert {*every} <= set(re.findall(r"\w+", "\n".join(lines)))
+            assert arguments or columns < 80 or len(lines) < 24
+
+
+def test_an_empty_name_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([""]) == 2
+    assert capsys.readouterr().err.startswith("tartools: no command is called ''")
 
 
 def zipped(path: Path) -> None:

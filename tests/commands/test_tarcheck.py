@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gc
 import gzip
 import io
@@ -23,6 +24,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from PIL import Image
 
 from tartools.commands.tarcheck import tarcheck
+from tartools.samples.encoding import NUMBERS
 from tartools.stages.checking import walk as walking
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.readers import READERS
@@ -174,6 +176,9 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
     "a PNG called jpg": ("suffix-lies", [field_of_all("jpg", JPEG, picture("PNG"))], []),
     "garbage called jpg": ("suffix-lies", [field_of_all("jpg", JPEG, b"garbage")], []),
     "a picture called txt": ("suffix-lies", [field_of_all("txt", b"words", JPEG)], []),
+    "a word called cls": ("not-a-number", [field_of_all("cls", b"1\n", b"autumn")], []),
+    "a long word called cls": ("not-a-number", [field_of_all("cls", b"1_0", b"red oaks in autumn")], ["--decode"]),
+    "a long number and a word": ("not-a-number", [field_of_all("a.id", b"7" * 40, b"7" * 40 + b" oaks")], ["--decode"]),
     "a dot in a key": ("dotted-name", [with_one(entry(b"z.1.txt", b"1") + entry(b"z.cls", b"1"))], []),
     "capitals": ("upper-case", [with_one(sample("z", TXT=b"1", cls=b"1"))], []),
     "a path to above": ("unsafe-path", [with_one(sample("../z"))], []),
@@ -297,6 +302,7 @@ WEBDATASET = {  # damage -> what webdataset is seen to do, and a word of what --
     "a field that is missing": (ALL, "as it is"),
     "a field too many": (ALL, "as it is"),
     "an empty field": (ALL, "as it is"),
+    "a word called cls": (ALL, "with .decode() it stops"),
     "a dot in a key": (ALL, "first dot"),
     "capitals": (ALL, "small letters"),
     "a path to above": (ALL, "as it is"),
@@ -329,6 +335,18 @@ def test_webdataset_does_what_the_profile_says(name: str, check: Check, tmp_path
         assert does == ENDS
         return
     assert does == (SPLITS if len(set(keys)) < len(keys) else LOSES if len(keys) < found["samples"] else ALL)
+
+
+def test_webdataset_decodes_numbers() -> None:
+    from webdataset.autodecode import basichandlers, decoders
+
+    for field in decoders:
+        taken = None
+        with contextlib.suppress(Exception):  # each decoder has its own
+            taken = basichandlers(field, b"12")
+        assert (field in NUMBERS) == (taken == 12 and field not in ("json", "jsn")), field
+    with pytest.raises(ValueError, match="invalid literal"):
+        basichandlers("cls", b"autumn")
 
 
 def test_every_claim_about_webdataset_is_tested() -> None:
@@ -434,6 +452,7 @@ def test_a_sound_shard_is_copied_byte_by_byte(run: Run, tmp_path: Path) -> None:
         (["--unique"], "--fix goes with -o"),
         (["--fix", "-o", "-"], "-o takes a file"),
         (["--expect", "a=b"], "--expect takes names"),
+        (["--ignore", "suffix-lie"], "'suffix-lie' is none"),
     ],
 )
 def test_usage(arguments: list[str], said: str, run: Run, tmp_path: Path) -> None:
@@ -596,6 +615,32 @@ def test_a_missing_file_is_a_finding_and_the_others_are_checked(check: Check, ru
     done = run("tarcheck", "--fix", "-o", "f%d.tar", "nope.tar", names[1])
     assert (done.status, done.stderr) == (1, "tarcheck: nope.tar: No such file or directory\n")
     assert not (tmp_path / "f0.tar").exists() and (tmp_path / "f1.tar").read_bytes() == OTHERS + bytes(10240 - 7168)
+
+
+def test_what_was_not_decoded_is_said(check: Check, run: Run, tmp_path: Path) -> None:
+    (name,) = written(tmp_path, [field_of_all("jpg", JPEG, JPEG[: len(JPEG) // 2])])
+    assert check(name)["undecoded"] == ["jpg"]
+    assert "\nnot decoded: jpg\n" in run("tarcheck", name).stdout.decode()
+    decoded = check("--decode", name)
+    assert decoded["undecoded"] == []
+    (place,) = decoded["findings"][0]["places"]
+    assert (place["key"], place["what"]) == ("last", "jpg: it is cut: its data end before the picture does")
+    assert b"not decoded" not in run("tarcheck", "--decode", name).stdout
+
+
+def test_findings_that_do_not_matter(check: Check, run: Run, tmp_path: Path) -> None:
+    samples = [sample("a", jpg=JPEG, cls=b"1"), sample("b", jpg=picture("PNG"), cls=b"2"), sample("c", jpg=JPEG)]
+    garbage = sample("d", jpg=b"garbage", cls=b"oak")
+    names = written(tmp_path, [b"".join([*samples, garbage]) + END])
+    codes = ["suffix-lies", "not-a-number", "missing-field"]
+    assert sorted(each["code"] for each in check(*names)["findings"]) == sorted(codes)
+    assert check("--ignore", " ".join(codes), *names)["findings"] == []
+    done = run("tarcheck", "--decode", "--ignore", ",".join(codes), "--fix", "-o", "out.tar", *names)
+    assert (done.status, done.stderr.count("\n")) == (1, 1)
+    assert "sample 'd' is not written: broken-picture" in done.stderr
+    assert members_of((tmp_path / "out.tar").read_bytes()) == members_of(b"".join(samples) + END)
+    cut = written(tmp_path, [SOUND[: 5 * SIZE + 100]])
+    assert "not written: cut-shard" in run("tarcheck", "--ignore", "cut-shard", "--fix", "-o", "c.tar", *cut).stderr
 
 
 def test_a_terminal_gets_a_table(tmp_path: Path, shell: Run) -> None:

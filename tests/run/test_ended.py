@@ -75,7 +75,8 @@ def test_nothing_runs_on(number: signal.Signals, name: str, start: Started, tmp_
     with start("-v", "--log", "log", "--retries", 3, "-s", "{1..5}", "-j", 2, "--", *words) as process:
         until(lambda: sleepers(tmp_path) == 2 * count)
         process.send_signal(number)
-        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+        said = b"tarjob: 0 of 5 items done\n" if number == signal.SIGINT else b""
+        assert process.communicate(timeout=PATIENCE) == (b"", said)
     assert process.returncode == -number
     if number == signal.SIGKILL:
         until(lambda: not alive(tmp_path))  # the guards, of tarproc too, end all and remove its directories
@@ -94,7 +95,8 @@ def test_daemons_do_not_run_on(number: signal.Signals, start: Started, tmp_path:
     with start("-s", "{1..2}", "-j", 2, "--", "bash", "-c", line) as process:
         until(lambda: sleepers(tmp_path) == 6)
         process.send_signal(number)
-        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+        said = b"tarjob: 0 of 2 items done\n" if number == signal.SIGINT else b""
+        assert process.communicate(timeout=PATIENCE) == (b"", said)
     assert process.returncode == -number
     if number == signal.SIGKILL:
         until(lambda: not alive(tmp_path))
@@ -119,6 +121,20 @@ def test_a_log_knows_of_tries_that_failed_when_the_next_is_ended(
         said = process.communicate(timeout=PATIENCE)[1].decode()
     assert said.startswith("tarjob: 1 item: 1 done, 0 failed, ")
     assert (tmp_path / "out-1").read_text() == "whole\n"
+
+
+def test_ctrl_c_says_how_to_go_on(start: Started, tmp_path: Path) -> None:
+    rules = ("-j", 1, "-o", "out-{}", "-s", "{1..5}", "--")
+    with start(*rules, "bash", "-c", "test {} = 1 || exec sleep 1000; echo whole > out-{}") as process:
+        until(lambda: sleepers(tmp_path) == 1)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=PATIENCE)
+    assert said == (b"", b"tarjob: 1 of 5 items done; the same command line does the rest\n")
+    assert process.returncode == -signal.SIGINT
+    for expected in (b"", b"tarjob: nothing to do: 5 items were done before (--redo does them again)\n"):
+        with start(*rules, "bash", "-c", "echo whole > out-{}") as process:
+            assert process.communicate(timeout=PATIENCE) == (b"", expected)
+        assert process.returncode == 0
 
 
 @pytest.mark.parametrize("name", [*also(*list(COMMANDS)[:3]), "sessions of their own", *also(*list(COMMANDS)[4:])])

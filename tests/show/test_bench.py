@@ -61,6 +61,7 @@ def facts_of(*rows: dict[str, Any], delay: float | None = None) -> dict[str, Any
         "cores": 2,
         "left_out": [{"form": "zip", "why": HOSTILE}],
         "rows": list(rows),
+        "answer": [],
         "says": [],
     }
     advise(facts)
@@ -83,6 +84,10 @@ def test_where_decoding_limits_packing_gains_little_and_arrays_much() -> None:
         ("decode", "decoding takes 93 % of the time"),
         ("decode", "decoding takes 38 % of the time"),
     ]
+    assert facts["answer"] == [
+        "format: loose files (table, shuffled: 1.0 times as fast)",
+        "workers: 2 (374 samples/s; without: 312)",
+    ]
     assert facts["says"] == [
         "Packing gains little: table, shuffled brings a sample in 0.07 ms, loose files in 0.11 ms; with the decoding "
         "that is 1.0 times as fast. What limits it then: decoding takes 95 % of the time.",
@@ -98,6 +103,7 @@ def test_where_requests_limit_they_are_made_side_by_side_and_shards_are_better()
         delay=0.005,
     )
     assert [each["limit"] for each in facts["rows"]] == ["first_byte", "first_byte", "transfer"]
+    assert facts["answer"][0] == "format: tar, in order (3.1 times as fast as objects, 64 at once)"
     assert facts["says"] == [
         "64 requests at once bring the bytes 6.0 times as fast as one at a time, for objects of 40.0 kB.",
         "A shard (tar, in order) brings them 4.0 times as fast as these requests.",
@@ -144,11 +150,30 @@ def test_the_report() -> None:
     ) in lines
     assert "limit loose files, 2 workers: all 2 processors are busy, most with: decode" in lines
     drawn = tables(facts, Screen(columns=120))
-    assert re.search(r"^loose files +2 +623 +24\.9 +3\.00  █{16}  all 2 proc", drawn, re.MULTILINE), drawn
+    assert re.search(r"^loose files +2 +623 +24\.9 +3\.00  █{16}  processors busy, decode", drawn, re.MULTILINE), drawn
     assert re.search(r"^table, shuffled +0\.01 +0\.02 +0\.02 +0\.02 +3\.00 +0\.10$", drawn, re.MULTILINE), drawn
     assert "\x1b" not in drawn
     narrow = tables(facts, Screen(columns=60))
     assert max(map(len, narrow.splitlines())) <= 60
+
+
+def test_the_answer_comes_first() -> None:
+    facts = facts_of(LOOSE, with_workers(LOOSE, 2, 2, 3e-3), with_workers(LOOSE, 4, 2.1, 3e-3), TABLE)
+    answer = ["format: loose files (table, shuffled: 1.0 times as fast)", "workers: 2 (623 samples/s; without: 312)"]
+    assert [*plain_lines(facts)][:2] == tables(facts, Screen(columns=80)).splitlines()[:2] == facts["answer"] == answer
+    assert re.search(
+        r"^loose files +4 +654 .*processors busy, decode$", tables(facts, Screen(columns=80)), re.MULTILINE
+    )
+    for share, said in (
+        (0.1, []),
+        (None, []),
+        (0.5, ["figures are too low: other programs used 50 % of the processors"]),
+    ):
+        again = facts | {"others": share}
+        advise(again)
+        assert again["answer"][2:] == said
+    alone = facts_of(row("zip", "zip", [0.1, 6, 1, 0.1, 1, 0.1], **FAR))
+    assert alone["answer"] == ["format: zip", "workers: 0 (120 samples/s)"]
 
 
 @by_turns("scheme")

@@ -543,13 +543,38 @@ def test_what_is_no_regular_file_is_written_in_place(run: Run, shell: Run) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("there/is/no/out.tar", "No such file"), ("d", "directory"), ("a.tar/x", "Not a directory")]
+    ("name", "what"), [("d", "directory"), ("a.tar/x", "Not a directory"), ("a.tar/x/y", "Not a directory")]
 )
 def test_outputs_that_cannot_be(name: str, what: str, run: Run) -> None:
     Path("d").mkdir()
     Path("a.tar").write_bytes(TAR)
     assert what in refused(run, "a.tar", "-o", name)
     assert sorted(os.listdir()) == ["a.tar", "d"]
+
+
+@pytest.mark.parametrize("line", ["tarcat a.tar -o", "tarsplit a.tar -o", "tar2tsv -f cls a.tar -o"])
+def test_a_folder_of_an_output_is_made(shell: Run, line: str) -> None:
+    Path("a.tar").write_bytes(TAR)
+    Path("cut.tar").write_bytes(TAR[:700])
+    Path("d").mkdir()
+    assert shell(line.replace("a.tar", "cut.tar") + " d/e/f/out.tar").status == 1
+    assert os.listdir("d") == []
+    assert shell(f"{line} d/e/f/out.tar")[::2] == (0, "")
+    (name,) = os.listdir("d/e/f")
+    assert name in ("out.tar", "out-000000.tar")
+
+
+@pytest.mark.parametrize("pattern", ["x-%06d.tar", "{shard}.tar", "d%d/x.tar", "s3://b/x-{shard:06d}.tar"])
+def test_a_pattern_where_one_file_is_written(run: Run, pattern: str) -> None:
+    number = pattern[
+        pattern.index("%" if "%" in pattern else "{") : pattern.index("d" if "%" in pattern else "}", 1) + 1
+    ]
+    done = run("tarcat", "-o", pattern, stdin=TAR)
+    what = f"tarcat: {pattern}: one file is written here, and {number} is for many: tarsplit writes those\n"
+    assert done == (2, b"", what)
+    assert os.listdir() == []
+    assert run("tarcat", "-o", "pipe:cat > $(echo %06d)", stdin=TAR).status == 0
+    assert os.listdir() == ["%06d"]
 
 
 def test_inputs_are_all_looked_at_before_anything_is_written(run: Run) -> None:

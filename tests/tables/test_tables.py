@@ -155,6 +155,18 @@ def test_a_data_set_that_was_moved(run: Run, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "out.parquet").column("__shard__").to_pylist()[0] == "new/shards/a.tar"
 
 
+def test_a_table_that_was_moved_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(anything(7))
+    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    (tmp_path / "else").mkdir()
+    (tmp_path / "t.parquet").rename(tmp_path / "else/t.parquet")
+    why = "its shards are named relative to its folder: keep them together, or make it anew: tarindex"
+    said = f"tarcat: else/a.tar: at byte 0: No such file or directory (row 0 of else/t.parquet; {why})\n"
+    assert run("tarcat", "else/t.parquet") == (1, b"", said)
+    (tmp_path / "else/a.tar").write_bytes(anything(8))
+    assert "tarindex --update makes the table anew" in run("tarcat", "else/t.parquet").stderr
+
+
 def test_shards_that_cannot_be_read_in_parts(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
     subprocess.run(["gzip", "-k", "a.tar"], cwd=tmp_path, check=True)

@@ -31,7 +31,7 @@ def page(facts: Facts) -> str:
         title=safe(title),
         style=style,
         totals=safe(headline(facts)),
-        says="\n".join(f"<p>{safe(text)}</p>" for text in facts["says"]),
+        says="\n".join(f"<p>{safe(text)}</p>" for text in (*facts["answer"], *facts["says"])),
         rates="\n".join(rates(facts["rows"])),
         legend="\n".join(f'<li class="{name}">{WORDS.get(name, name)}</li>' for name in PARTS),
         parts="\n".join(parts(facts["rows"])),

@@ -68,7 +68,16 @@ CODES = {
     ),
     # payloads
     "empty-field": Code(WARNING, "the payload has no bytes", MADE),
-    "suffix-lies": Code(WARNING, "the payload is not what its suffix says", "rename the field, or make it again"),
+    "suffix-lies": Code(
+        WARNING,
+        "the payload is not what its suffix says",
+        "rename the field, or make it again; --ignore suffix-lies keeps it",
+    ),
+    "not-a-number": Code(
+        WARNING,
+        "webdataset and datasets read this field as a number, and it is none",
+        "store the number of the class, or call the field cls.txt; --ignore not-a-number keeps it",
+    ),
     "pickle": Code(NOTE, "the payload is a pickle: to read it runs code", "read it only if you trust its maker"),
     "size-outlier": Code(NOTE, "the payload is far larger or smaller than most of its field", "look at it: tarshow"),
     "broken-picture": Code(ERROR, "the picture can't be decoded", MADE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -89,17 +89,26 @@ class Fixing:
     """Decides about samples, in the order of the data set.
 
     Each sample has to have the fields *words*. With *unique*, the first sample of a key is kept, and of a field that a
-    sample has twice the first member. *where* is that of `keys.compare`.
+    sample has twice the first member. Findings with codes *ignored* don't matter. *where* is that of `keys.compare`.
 
     Holds: the members of samples whose other members have not come.
     """
 
-    def __init__(self, pending: Pending, words: Words, unique: bool, decode: Decode | None, where: Where) -> None:
+    def __init__(
+        self,
+        pending: Pending,
+        words: Words,
+        unique: bool,
+        decode: Decode | None,
+        where: Where,
+        ignored: Container[str] = (),
+    ) -> None:
         self._pending = pending
         self._where = where
         self._words = words
         self._unique = unique
         self._decode = decode
+        self._ignored = ignored
         self._waiting: dict[tuple[int, int], list[Sample]] = {}
 
     def is_about(self, shard: int, byte: int) -> bool:
@@ -109,9 +118,12 @@ class Fixing:
 
     def is_sound(self, summary: Summary) -> bool:
         """Tell whether all samples that *summary* is of can be written, if they have keys of their own."""
-        return all(CODES[code].weight == NOTE for code in summary.findings) and not any(
-            combination and lacking(names(combination), self._words) for combination in summary.combinations
+        return all(CODES[code].weight == NOTE or code in self._ignored for code in summary.findings) and not any(
+            combination and self._lacks(names(combination)) for combination in summary.combinations
         )
+
+    def _lacks(self, fields: Sequence[str]) -> list[str]:
+        return [] if "missing-field" in self._ignored else lacking(fields, self._words)
 
     def of(
         self,
@@ -148,9 +160,9 @@ class Fixing:
             return Verdict(None, f"{lost[0]!r} is cut")
         if self._unique:
             sample = first_members(sample)
-        if sample.grouped and (lacks := lacking([name.lower() for name in sample.fields], self._words)):
+        if sample.grouped and (lacks := self._lacks([name.lower() for name in sample.fields])):
             return Verdict(None, f"it lacks {' '.join(lacks)}")
-        found = codes_of(sample, self._decode)
+        found = [each for each in codes_of(sample, self._decode) if each[0] not in self._ignored]
         if found:
             return Verdict(None, "; ".join(f"{code}{f' ({what})' if what else ''}" for code, what in found))
         return Verdict(sample)

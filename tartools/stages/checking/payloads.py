@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from tartools.samples.encoding import NUMBERS
+
 FIRST = 16  # bytes of a payload that are looked at
 
 _MP4 = (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip", b"styp")  # at byte 4; ISO/IEC 14496-12
@@ -49,9 +53,8 @@ SUFFIXES = {
     "bz2": "bzip2 data",
     "xz": "xz data",
 }
-TEXTS = frozenset(
-    ("caption", "cls", "csv", "html", "id", "index", "json", "jsonl", "label", "md", "text", "tsv", "txt", "yaml")
-)
+TEXTS = NUMBERS | {"caption", "csv", "html", "json", "jsonl", "label", "md", "text", "tsv", "txt", "yaml"}
+BEGINS_AS_NUMBER = re.compile(rb"[\s\d_+-]*")
 PICKLES = frozenset(("pickle", "pkl", "pyd"))
 # what text does not begin with
 CLEAR = tuple(
@@ -95,6 +98,22 @@ def lie(suffix: str, head: bytes) -> str:
         return ""
     found = kind_of(head)
     return f"it is {found}, not {said}" if found else f"it does not begin as {said}"
+
+
+def no_number(head: bytes, size: int) -> str:
+    """Return what is wrong with a payload of *size* bytes that begins with *head*, and should be a number for `int`.
+
+    >>> no_number(b"-5", 3), no_number(b"1.5", 3), no_number(b"an oak in autumn", 20)
+    ('', "'1.5' is no whole number", "'an oak in autumn...' is no whole number")
+    """
+    try:
+        if size > len(head) and BEGINS_AS_NUMBER.fullmatch(head):
+            return ""
+        int(head)
+    except ValueError:
+        text = head.decode(errors="replace")
+        return f"{text + '...' * (size > len(head))!r} is no whole number"
+    return ""
 
 
 def expected(suffix: str) -> tuple[bytes, ...]:

@@ -36,6 +36,7 @@ READERS = {
         "missing-field": TAKES,
         "unexpected-field": TAKES,
         "empty-field": TAKES,
+        "not-a-number": f"reads it as it is; with .decode() it {STOPS}",
         "dotted-name": "takes all that follows the first dot for the field",
         "upper-case": "makes the field small letters",
         "unsafe-path": TAKES,
@@ -46,6 +47,7 @@ READERS = {
     "hf": {
         "cut-shard": "reads the samples before; the rest is missing, without an error",
         "bad-header": REST,
+        "not-a-number": STOPS,
         "missing-shard": STOPS,
     },
     "dali": {"cut-shard": "indexes what is there, without an error"},

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tartools.samples.combinations import Combination, by_combination, text
 from tartools.samples.distribution import Distribution
+from tartools.samples.encoding import NUMBERS
 from tartools.samples.sample import Batch, Sample
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.found import DOUBTFUL, EXTREMES, LISTED, Place, Sizes, Summary, largest
@@ -22,6 +23,7 @@ from tartools.stages.checking.payloads import (
     TEXTS,
     expected,
     lie,
+    no_number,
     suffix_of,
 )
 from tartools.tar import Member, read_range
@@ -140,17 +142,31 @@ def look_into(
     if suffix in PICKLES:
         for number in range(len(column)):
             summary.note("pickle", samples.place(number, field))
-    lies: set[int] = set()
+    lies: dict[int, str] = {}
     if suffix in TEXTS or suffix in SUFFIXES:
         heads = list(read(column))
-        for number in suspicious(suffix, heads):
-            if what := lie(suffix, heads[number]):
-                lies.add(number)
-                summary.note("suffix-lies", samples.place(number, f"{field}: {what}"))
+        for number, code, what in lies_of(suffix, heads, sizes):
+            if lies.setdefault(number, code) == code:
+                summary.note(code, samples.place(number, f"{field}: {what}"))
     if decode is not None:
         for number, member in enumerate(column):
-            if number not in lies and sizes[number] and (found := decode(suffix, Member._make(member))):
+            found = decode(suffix, Member._make(member)) if sizes[number] else None
+            if found and found[0] != lies.get(number):
                 summary.note(found[0], samples.place(number, f"{field}: {found[1]}"))
+
+
+def lies_of(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> Iterator[tuple[int, str, str]]:
+    """Yield number, code and what is wrong of payloads that, by their *heads*, are not what *suffix* says."""
+    for number in suspicious(suffix, heads):
+        if what := lie(suffix, heads[number]):
+            yield number, "suffix-lies", what
+    if suffix not in NUMBERS:
+        return
+    wrong = {each: what for each in {*zip(heads, sizes, strict=True)} if each[1] and (what := no_number(*each))}
+    if wrong:
+        for number, each in enumerate(zip(heads, sizes, strict=True)):
+            if each in wrong:
+                yield number, "not-a-number", wrong[each]
 
 
 def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:

@@ -222,9 +222,9 @@ def _connected(server: _Server, seconds: float) -> http.client.HTTPConnection:
     except ssl.SSLError:
         raise
     except TimeoutError:
-        raise TransientError(f"cannot connect: no answer for {seconds:g} seconds") from None
+        raise TransientError(f"cannot connect to {made.host}:{made.port}: no answer for {seconds:g} seconds") from None
     except OSError as error:
-        raise TransientError(f"cannot connect: {error.strerror or 'no answer'}") from None
+        raise TransientError(f"cannot connect to {made.host}:{made.port}: {error.strerror or 'no answer'}") from None
     return made
 
 

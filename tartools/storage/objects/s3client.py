@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import botocore.session
 from botocore import exceptions
@@ -85,6 +86,12 @@ def client() -> Any:
         return _client_of(os.getpid())
 
 
+def _server(error: Any) -> str:
+    """Return host and port that *error* of botocore is about."""
+    parts = urlsplit(error.kwargs.get("endpoint_url") or "")
+    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
 @contextmanager
 def translated_errors(url: str, what: str = "read", pinned: bool = False) -> Iterator[None]:
     """Turn what botocore and urllib3 raise about *url* into TransientError or StorageError; *what* was requested."""
@@ -92,12 +99,12 @@ def translated_errors(url: str, what: str = "read", pinned: bool = False) -> Ite
         yield
     except exceptions.ClientError as error:
         raise _status_error(error, url, what, pinned) from None
-    except exceptions.ConnectTimeoutError:
-        raise TransientError("cannot connect: no response") from None
+    except exceptions.ConnectTimeoutError as error:
+        raise TransientError(f"cannot connect to {_server(error)}: no response") from None
     except exceptions.ReadTimeoutError:
         raise TransientError(f"no byte came for {timeouts().idle:g} seconds") from None
-    except exceptions.EndpointConnectionError:
-        raise TransientError("cannot connect to the server") from None
+    except exceptions.EndpointConnectionError as error:
+        raise TransientError(f"cannot connect to {_server(error)}") from None
     except exceptions.SSLError as error:
         if "CERTIFICATE_VERIFY_FAILED" not in str(error):
             raise TransientError("the connection was cut") from None

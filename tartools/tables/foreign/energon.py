@@ -77,7 +77,6 @@ def write(shards: Iterable[Shard], places: Places) -> None:
     import sqlite3
 
     together = places.together()
-    storage.make_directory(together.below(FOLDER))
     scratch = private_directory(places.tmpdir)
     kept = f"{scratch}/index"
     try:

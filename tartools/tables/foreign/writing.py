@@ -32,16 +32,14 @@ FORMATS = {
 
 
 def check_outputs(name: str, places: Places) -> None:
-    """Check the files of the index *name* before anything is read, and make its directory.
+    """Check the files of the index *name* before anything is read.
 
     Raises: UsageError, StorageError.
     """
     if Url(places.folder).scheme in ("-", "pipe") or places.folder.endswith(schema.SUFFIX):
         raise UsageError("has to be a directory or a prefix, for the files of an index", url=places.folder)
     for url in FORMATS[name].outputs(places):
-        storage.check_output(url, places.force, places.urls)
-    if places.folder:
-        storage.make_directory(places.folder)
+        storage.check_output(url, places.force, places.urls, single=False)
 
 
 def write(name: str, blocks: Iterable[bytes], versions: Mapping[str, str], places: Places, account: Account) -> None:

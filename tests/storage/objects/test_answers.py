@@ -122,7 +122,9 @@ def test_a_server_that_is_not_there(inside: Inside, faulty: FaultServer) -> None
     for url in ("s3://b/a.tar", "gs://b/a.tar", "ais://b/a.tar", f"{here}/a.tar"):
         done = inside.run("tarcat", url)
         assert done.status == 1
-        assert re.fullmatch(rf"tarcat: {url}: at byte 0: cannot connect.*\(3 tries\)\n", done.stderr), done
+        assert re.fullmatch(
+            rf"tarcat: {url}: at byte 0: cannot connect to 127\.0\.0\.1:1\b.*\(3 tries\)\n", done.stderr
+        ), done
     assert faulty.requests == []
 
 
