@@ -33,7 +33,7 @@ def why_broken(suffix: str, member: Member) -> tuple[str, str] | None:
         return None
     try:
         look(member)
-    except TarToolsError:
+    except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # each library has its own
         return code, printable(str(error) or type(error).__name__)[: decoding.MESSAGE]

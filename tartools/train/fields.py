@@ -6,14 +6,16 @@ Decoders are those of webdataset. What would unpickle is refused, because whoeve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
 from tartools.samples.sample import Sample, field_name
+from tartools.samples.values import field_list
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
 KEY, URL = "__key__", "__url__"
+HAVE = "__fields__"  # what a sample has, where one of the fields that are needed is not there
 
 Fields = str | Sequence[str] | None
 Decode = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
@@ -74,7 +76,8 @@ class Chooser:
             found = name if name in sample else name.lower()
             if found in sample:
                 return self._decoded(sample, found, sample[found])
-        raise _failure(sample, f"has no field {' or '.join(map(repr, names))}")
+        have = field_list(sample.get(HAVE) or (name for name in sample if not name.startswith("__")))
+        raise _failure(sample, f"has no field {' or '.join(map(repr, names))}; its fields are: {have}")
 
     def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
         if self.decoder is None or name[:2] == "__" or not isinstance(value, bytes):
@@ -98,14 +101,18 @@ class Chooser:
             raise
 
 
-def as_dict(sample: Sample, wanted: Container[str] | None = None) -> dict[str, Any]:
+def as_dict(sample: Sample, wanted: Set[str] | None = None) -> dict[str, Any]:
     """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
 
-    Only the fields *wanted* are read, if they are given. Raises: SampleError if two fields differ only in case.
+    Only the fields *wanted* are read, if they are given; HAVE names all if it lacks one of these. Raises: SampleError
+    if two fields differ only in case.
     """
     members = ((field_name(member), member) for member in sample.members)
     payloads = ((name, one.read()) for name, one in members if wanted is None or name.lower() in wanted)
-    return dict_of(sample.key, sample.shard, payloads)
+    found = dict_of(sample.key, sample.shard, payloads)
+    if wanted is not None and not wanted <= found.keys():
+        found[HAVE] = sample.fields
+    return found
 
 
 def dict_of(key: str, url: str, payloads: Iterable[tuple[str, bytes]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from itertools import accumulate
 from typing import Any, BinaryIO, cast
@@ -24,7 +24,7 @@ from tartools.storage.streams import SharedFile
 from tartools.storage.url import Url
 from tartools.storage.versions import file_version, version_of
 from tartools.tar import split_path
-from tartools.train.fields import Chooser, Decode, Fields, dict_of
+from tartools.train.fields import HAVE, Chooser, Decode, Fields, dict_of
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
@@ -118,7 +118,7 @@ class _Zip:
                 self._zipped = Zipped(file, self.url)
         return self._zipped
 
-    def sample(self, number: int, needed: Container[str] | None) -> dict[str, Any]:
+    def sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:
         """Return sample *number*, with the fields *needed*, in lower case; None: all."""
         zipped = self.zipped()
         entries = zipped[number]
@@ -137,7 +137,10 @@ class _Zip:
                         found = b"".join(zipped.directory.chunks(window, entry))
                     yield field, found
 
-        return dict_of(key.decode(), self.url, payloads())
+        sample = dict_of(key.decode(), self.url, payloads())
+        if needed is not None and not needed <= sample.keys():
+            sample[HAVE] = [entry.path[behind:].decode() for entry in entries]
+        return sample
 
     def _read(self, begin: int, end: int) -> bytes:
         """Return bytes of the file. Raises: StorageError if it is another file now."""
