@@ -160,7 +160,7 @@ BOMBS += [f"[{'0, ' * 5000}] == [[{'0, ' * 5000}] {LOOP}]"]
 OPERATORS = "+ - * / // % ** << >> & | ^ == != < <= > >= in is and or * ** +"
 METHODS = "lower() upper() split() strip('ab') keys() items() values() isdigit()"
 FUNCTIONS = "int float str len abs min max round field has"
-VALUES = "cls txt long key __index__ 'a' '9'*99 0 1 -7 2.5 10**9 None none field('json:o') field('json:list') has('txt')"
+VALUES = "cls txt long key __index__ 'a' '9'*99 0 1 -7 2.5 10**9 None none field('json:o') field('json:list') has('x')"
 
 
 def sample() -> Sample:

@@ -131,7 +131,7 @@ class Expression:
     def hint(self) -> str:
         """Return the values that fields had where no sample has matched, if they are few, for the end of a message."""
         several = {name: values for name, values in (self._values or {}).items() if values}
-        return "".join(f"; {name} was {', '.join(map(repr, values))}" for name, values in several.items())
+        return "".join(f"; values of {name}: {', '.join(map(repr, values))}" for name, values in several.items())
 
     def lookup(self, name: str) -> tuple[Any] | None:
         """Return the value of the column *name* of the current sample, in a tuple; None if it has none."""
