@@ -133,9 +133,7 @@ class PlanOptions(cli.Group):
     ] = ""
     allow_pipe: Annotated[
         bool,
-        Option(
-            "--allow-pipe", help="Run the commands (pipe:) and read the fifos that a table names, if you trust it."
-        ),
+        Option("--allow-pipe", help="Run the commands (pipe:) and read the fifos that a table names, if you trust it."),
     ] = False
     folder: Annotated[
         str | None, Option("--folder", metavar="DIR", help="Make samples from the files below DIR, without a plan.")

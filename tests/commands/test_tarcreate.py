@@ -274,7 +274,7 @@ def test_twins_in_a_folder_and_files_in_no_class_are_told(run: Run, tmp_path: Pa
     )
     done = run("tarcreate", "--folder", "raw", "--class", "cls")
     said = (
-        "tarcreate: 'c/Twin.JPG' and 'c/Twin.jpeg' become one sample, as only their suffixes differ "
+        "tarcreate: 'c/Twin.JPG' and 'c/Twin.jpeg' become one sample, since only their suffixes differ "
         "(1 more sample like it): rename one if they are two\n"
     )
     assert (done.status, done.stderr) == (0, said)

@@ -142,7 +142,7 @@ def test_values_that_are_missing(table: Path, run: Run) -> None:
         "tar2tsv: t.parquet: row 1 (sample 'a/1') has no value in the column 'cls' (--missing STR writes STR instead)\n"
     )
     assert failed(run("tar2tsv", "-f", "nope", "t.parquet")) == (
-        "tar2tsv: t.parquet: no sample has 'nope'; the fields and columns are: cls txt json "
+        "tar2tsv: t.parquet: no sample has 'nope'; the fields and columns are: cls txt json json:w json:tags json:on "
         "(--missing STR writes STR instead)\n"
     )
     said = failed(run("tar2tsv", "-f", "nope", "--missing", "-", "t.parquet"))
