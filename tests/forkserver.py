@@ -40,7 +40,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 PICTURES = [f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Ppm", "Png")]  # as Pillow does, in this order
-LOCAL = ("typer.main", "simpleeval", "isal.igzip", "lz4.frame")
+LOCAL = ("typer.main", "isal.igzip", "lz4.frame")
 LATER = {  # what commands import while they run; not what starts threads when it is imported, as numpy does
     "local": LOCAL,
     "show": (*LOCAL, "rich.console", "rich.table", "rich.text", *PICTURES, "PIL.ImageOps"),

@@ -66,7 +66,6 @@ HEAVY = (
     "rich",
     "PIL",
     "pydantic",
-    "simpleeval",
     "regex",
     "soundfile",
     "ray",

@@ -19,7 +19,7 @@ end
 complete -c tarcreate -l format -x -d 'Format of the plan: tsv, csv, jsonl or recipe. Default: tsv for stdin, else by suffix.'
 complete -c tarcreate -l key -x -d 'Make keys from the row\'s number, if there is no __key__. Default: {:09d}.'
 complete -c tarcreate -s C -l directory -x -a '(__fish_complete_directories)' -d 'Directory of relative paths. Default: the current one.'
-complete -c tarcreate -l allow-pipe -d 'Run the commands (pipe:) that a table names; only for tables that you trust.'
+complete -c tarcreate -l allow-pipe -d 'Run the commands (pipe:) and read the fifos that a table names, if you trust it.'
 complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make samples from the files below DIR, without a plan.'
 complete -c tarcreate -l zip -r -F -d 'Make samples from the members of a zip file; repeatable.'
 complete -c tarcreate -l parquet -r -F -d 'Make samples from the rows of a Parquet file; repeatable.'

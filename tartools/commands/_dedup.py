@@ -74,7 +74,7 @@ class Comparison(NamedTuple):
             return b""
         try:
             return CONTENT.pack(*decoding.likeness(found[0]))
-        except TarToolsError:
+        except (TarToolsError, MemoryError):
             raise
         except Exception as error:  # each format has its own
             if self.lenient:

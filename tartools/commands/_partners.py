@@ -92,7 +92,7 @@ class Found:
         if left:
             parts.append(f"{several(left, 'sample')} of B had {'none' if lost else 'no partner'} in A")
         if parts:
-            account.warn(", ".join(parts))
+            (account.warn_empty if lost and lost == self._asked else account.warn)(", ".join(parts))
         if self._asked and self._lost == self._asked and self._partners.example is not None:
             first, second = (key.decode("utf-8", "surrogateescape") for key in (self._example, self._partners.example))
             account.warn(f"no key of A is in B; the first is {first!r} in A, and {second!r} in B")

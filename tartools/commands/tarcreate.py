@@ -27,7 +27,8 @@ error. Without --dots, a warning says if a sample gets two fields with dots that
 --folder leaves out what systems add: .DS_Store, Thumbs.db, desktop.ini and ._*. --exclude leaves out more. A GLOB
 without a slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes
 too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --class
-stores the name of a sample's directory as a field.
+stores the name of a sample's directory as a field; for files in DIR itself that is the name of DIR, and a warning names
+one of them. A warning also says if files whose suffixes are spellings of one become one sample: a.JPG and a.jpeg.
 
 --zip makes samples from the members of zip files, in the order of each file's directory: adjacent members with the same
 key are one sample. Stored and deflated members are read, and their checksums compared. A zip file on a server is read
@@ -54,7 +55,8 @@ fields, and are counted in a warning. Checksums are compared. Files compressed b
 recognized. A file without compression that was cut between two records looks complete.
 
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
-in a table, unless --allow-pipe is given: a plan from the network must not run commands. A PLAN that does not exist in
+in a table, and are files there that are not regular (fifos, devices), unless --allow-pipe is given: a plan from the
+network must not run commands, nor read /dev/zero for ever. A PLAN that does not exist in
 the current directory is looked for in that of -C. Members have mode 0644, owner 0 and time 0: the same input gives the
 same bytes.
 
@@ -131,7 +133,7 @@ class PlanOptions(cli.Group):
     ] = ""
     allow_pipe: Annotated[
         bool,
-        Option("--allow-pipe", help="Run the commands (pipe:) that a table names; only for tables that you trust."),
+        Option("--allow-pipe", help="Run the commands (pipe:) and read the fifos that a table names, if you trust it."),
     ] = False
     folder: Annotated[
         str | None, Option("--folder", metavar="DIR", help="Make samples from the files below DIR, without a plan.")

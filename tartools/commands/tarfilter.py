@@ -6,9 +6,21 @@ writes the others to another archive, in the same pass; otherwise they are left 
 -S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
 has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. size('jpg') is the size
 of a payload in bytes, width('jpg') and height('jpg') are what the header of a picture says, and match('^n0[12]', key)
-is true if the regular expression matches anywhere in the text; it may take one second. key, __shard__, __index__ and
-__size__ are available, and int, float, str, len, abs, min, max and round. A sample that the expression fails on is an
-error, because it lacks a field or int() gets a word; --missing false takes the expression as false for such samples.
+is true if the regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available,
+and int, float, str, len, abs, min, max and round. A sample that the expression fails on is an error, because it lacks a
+field or int() gets a word; --missing false takes the expression as false for such samples.
+
+An expression of unknown origin does no harm. Of texts there are the methods startswith, endswith, find, count, lower,
+upper, strip, lstrip, rstrip, removeprefix, removesuffix, replace, split and is... (isdigit, isalpha, isalnum, isspace,
+islower, isupper), of JSON objects get, keys, values and items; lists are made by [... for x in ... if ...]. For one
+sample it takes at most 100,000 steps: an operation is one, and so are 100 characters that are made, 1,000 that are read
+(100 of JSON), and 10 items of a list. Whole numbers have at most 1,024 bits, texts that are read as numbers 4,300
+characters, and 100 parts may be inside each other. A regular expression has at most 10,000 characters, 100,000 once
+repeats such as {1000} are written out, and none of (?x), (?R) and {e<=1}; its texts have at most 2,000,000 characters,
+divided by one more than its groups, and all matches of a sample take one second. Beyond a limit, the command fails,
+with --missing false too.
+
+If no sample is chosen, a warning says so, and which values the fields of the expression had, if they are few.
 
 --hash LO:HI takes a share of the keys that depends on nothing but the key: a sample is on the same side in every run
 and in every version of a data set. The fraction of a key is the first 8 bytes (all there are) of its BLAKE2b digest of

@@ -14,6 +14,8 @@ is true if the regular expression matches anywhere in the text. key, __shard__, 
 and int, float, str, len, abs, min, max and round. A sample that lacks a field of the expression does not match; a value
 that the expression can't handle, such as int() of a word, is an error.
 
+An expression of unknown origin does no harm: its methods and limits are those of tarfilter(1).
+
 Examples:
   Get the first file of an archive:
     tarfirst small.tar > first.jpg
@@ -166,6 +168,8 @@ def nothing(read: int, expression: "Expression | None", field: Iterable[str], la
     text = f"none of {read} samples matches"
     if expression and expression.unseen:
         text += f"; none had {' '.join(expression.unseen)}, the fields were: {field_list(expression.seen)}"
+    elif expression and expression.hint():
+        text += expression.hint()
     elif lacking:
         text += f"; those without {';'.join(field)} had: {field_list(lacking)}"
     return text

@@ -128,7 +128,8 @@ def processed(
     if 0 < account.samples_in == account.left_out:
         place = "a subdirectory with " if folders.options.subdirs else ""
         name = os.fsdecode(folders.options.base)
-        account.warn(f"{several(account.left_out, 'sample')}, all left out: no command left {place}a file {name}.FIELD")
+        count = several(account.left_out, "sample")
+        account.warn_empty(f"{count}, all left out: no command left {place}a file {name}.FIELD")
     account.check()
 
 

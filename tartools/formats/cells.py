@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError
 from tartools.samples.sample import Batch, Sample
-from tartools.samples.values import INDEX, PSEUDO, Column, as_text, getter, lookup
+from tartools.samples.values import INDEX, PSEUDO, Column, as_text, field_list, getter, lookup
 
 if TYPE_CHECKING:
     from tartools.samples.account import Account
@@ -43,10 +43,14 @@ class ListedRow:
         return [name for name in self._columns.names if not name.startswith("__")]
 
     def lacks(self, name: str) -> SampleError:
-        """Return the failure that the row has no value *name*."""
+        """Return the failure that the row has no value *name*, or that there is no such column."""
+        advice = "(--missing STR writes STR instead)"
+        if name not in self._columns.names:
+            have = field_list(dict.fromkeys([*(self._columns.fields or ()), *self.fields]))
+            return SampleError(f"no sample has {name!r}; the fields and columns are: {have} {advice}", url=self.shard)
         return SampleError(
             f"row {self._columns.first + self._number} (sample {self.key!r}) has no value in the column {name!r} "
-            "(--missing STR writes STR instead)",
+            f"{advice}",
             url=self.shard,
         )
 

@@ -16,6 +16,7 @@ from tartools.samples.encoding import text_payload
 from tartools.samples.sample import join_path
 from tartools.tar import split_path
 
+SPELLINGS = {"jpeg": "jpg", "jpe": "jpg", "tiff": "tif", "text": "txt", "htm": "html", "yml": "yaml", "mpeg": "mpg"}
 SYSTEM = (b".ds_store", b"thumbs.db", b"desktop.ini")  # in any case; macOS also makes ._NAME
 
 
@@ -59,12 +60,14 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
     if wanted.class_field is not None:
         top = os.path.basename(os.path.abspath(wanted.path))
         keys = {key for key, field in map(split_path, names.values()) if field}
+        warn_of_top([path for path, name in names.items() if b"/" not in path and split_path(name)[1]], top, account)
         for key in keys:
             label = os.path.basename(os.path.dirname(key)) or os.fsencode(top)
             path = join_path(key, os.fsencode(wanted.class_field))
             parts.append(PlannedMember(path, text_payload(path, label)))
     parts.sort(key=lambda part: split_path(part.path))
     samples = list(grouped(parts, wanted.path))
+    warn_of_twins(samples, account)
     if wanted.dots is None:
         warn_of_kinds(samples, account)
     return samples
@@ -161,6 +164,32 @@ def check_keys(names: dict[bytes, bytes], folder: str) -> None:
             raise SampleError(
                 f"with --dots last, {both} would both have the key {os.fsdecode(key)!r}; rename one of them", url=folder
             )
+
+
+def warn_of_top(paths: Sequence[bytes], top: str, account: Account) -> None:
+    """Warn if files are at the *paths*, in the folder *top* itself, whose name becomes their class."""
+    if paths:
+        first = os.fsdecode(min(paths))
+        more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+        account.warn(f"{first!r}{more} in no folder of a class: the class is the name of the whole folder, {top!r}")
+
+
+def warn_of_twins(samples: Sequence[PlannedSample], account: Account) -> None:
+    """Warn if files of one kind become one sample, because only their suffixes differ: a.JPG and a.jpeg."""
+    found: list[str] = []
+    for _, parts in samples:
+        kinds: dict[str, PlannedMember] = {}
+        for part in parts:
+            suffix = os.fsdecode(split_path(part.path)[1]).lower()
+            first = kinds.setdefault(SPELLINGS.get(suffix, suffix), part)
+            if first is not part:
+                found.append(f"{os.fsdecode(first.path)!r} and {os.fsdecode(part.path)!r}")
+                break
+    if found:
+        more = f" ({several(len(found) - 1, 'more sample')} like it)" if len(found) > 1 else ""
+        account.warn(
+            f"{found[0]} become one sample, since only their suffixes differ{more}: rename one if they are two"
+        )
 
 
 def warn_of_kinds(samples: Sequence[PlannedSample], account: Account) -> None:

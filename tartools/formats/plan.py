@@ -7,7 +7,9 @@ folder; `build` makes them.
 from __future__ import annotations
 
 import io
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -57,12 +59,27 @@ class Plan(NamedTuple):
         return local_url(path, self.base) if url.is_local else url
 
     def cell_source(self, text: str, line: int, column: str) -> str:
-        """Return the URL that *text* names, as `source`. Raises: SampleError for a command, unless it may be run."""
+        """Return the URL that *text* names, as `source`.
+
+        Raises: SampleError for a command, a device or a fifo, which may never end, unless commands may be run.
+        """
         url = self.source(text, line, column)
-        if Url(url).scheme == "pipe" and not self.allow_pipe:
+        if not self.allow_pipe and Url(url).scheme == "pipe":
             what = f"a command in a table is not run without --allow-pipe: {shown(text)}"
             raise self.failure(line, what, column)
+        if not self.allow_pipe and Url(url).is_local and _is_special(url):
+            what = f"{shown(text)} is no regular file, and is not read without --allow-pipe"
+            raise self.failure(line, what, column)
         return url
+
+
+def _is_special(url: str) -> bool:
+    """Tell whether the local file *url* exists, and is neither a regular file nor a directory."""
+    try:
+        mode = os.stat(path_of(url)).st_mode
+    except (OSError, ValueError):
+        return False  # which is told when it is looked at
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 FORMATS = ("tsv", "csv", "jsonl", "recipe")

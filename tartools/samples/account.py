@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tartools.errors import option, shown
+from tartools.errors import option, several, shown
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -101,6 +101,7 @@ class Account:
         self.listed: int | None = None  # files and objects that a listing had; bytes_in is their size
         self.after_end = False  # of an archive, in the shard that is being read
         self.strict = False  # whatever is not samples and an end is damage
+        self.told_empty = False  # that no sample is in an output
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
 
     @property
@@ -128,6 +129,12 @@ class Account:
         """Report *text*, which does not change what is written."""
         if not self.quiet:
             self.say(text)
+
+    def warn_empty(self, text: str) -> None:
+        """Warn, once, by *text* that none of the samples read is in an output."""
+        if not self.told_empty:
+            self.warn(text)
+        self.told_empty = True
 
     def comes_back(self, key: bytes, shard: str) -> None:
         """Note that *key* comes back in *shard* after other keys; warn, once a run."""
@@ -170,12 +177,14 @@ class Account:
             raise self.failure
 
     def settle(self) -> None:
-        """Report what remains to be reported at the end of a successful run.
+        """Report what remains to be reported at the end of a successful run, which may be that nothing was chosen.
 
         Raises AssertionError if a sample is unaccounted for, which is a bug of ours.
         """
         if self.specials > 1:
             self.omit(f"{self.specials - 1} more members carry no sample data and are not passed on")
+        if 0 < self.samples_in == self.left_out:
+            self.warn_empty(f"none of {several(self.samples_in, 'sample')} was chosen")
         if self.samples_in != self.settled:
             raise AssertionError(f"{self.samples_in} samples were read, but only {self.settled} are accounted for")
 

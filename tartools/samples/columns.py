@@ -7,11 +7,15 @@ from typing import Any, Protocol
 
 
 class Columns(Protocol):
-    """The columns of the table *url* for some rows, the first of which is row *first*; *names* are those of all."""
+    """The columns of the table *url* for some rows, the first of which is row *first*; *names* are those of all.
+
+    *fields* are those that samples of the table have; None if that is not known.
+    """
 
     url: str
     first: int
     names: Sequence[str]
+    fields: Sequence[str] | None
 
     def __len__(self) -> int:
         """How many rows there are."""

@@ -33,7 +33,7 @@ def why_broken(suffix: str, member: Member) -> tuple[str, str] | None:
         return None
     try:
         look(member)
-    except TarToolsError:
+    except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # each library has its own
         return code, printable(str(error) or type(error).__name__)[: decoding.MESSAGE]
@@ -67,7 +67,10 @@ def _array(member: Member) -> None:
     with member.open() as file:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
-        shape, _, dtype = read(file) if read else npy._read_array_header(file, version)  # type: ignore[attr-defined]
+        try:
+            shape, _, dtype = read(file) if read else npy._read_array_header(file, version)  # type: ignore[attr-defined]
+        except MemoryError:  # the header is short: this is of Python's parser, whose stack is full
+            raise ValueError("its header has too many parts inside each other") from None
         if dtype.hasobject:
             return  # a pickle, which is not opened
         size = dtype.itemsize

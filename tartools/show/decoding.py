@@ -10,7 +10,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tartools.errors import TarToolsError, printable
@@ -74,7 +74,7 @@ def described(member: Member, decode: bool = False) -> tuple[PictureHeader | Non
             header = header_of(opened)
             if decode and reduced(opened, 1):
                 opened.load()
-    except TarToolsError:
+    except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # each format has its own
         return header, reason(error) if member.size else "it is empty"
@@ -104,7 +104,7 @@ def difference_hash(member: Member) -> int | None:
     """
     try:
         return likeness(member, colours=False).hash
-    except TarToolsError:
+    except (TarToolsError, MemoryError):
         raise
     except Exception:  # each format has its own
         return None
@@ -201,8 +201,12 @@ def turn(picture: Image) -> None:
     """Rotate *picture* as its EXIF data say, if they can be read."""
     from PIL import ImageOps
 
-    with suppress(Exception):  # cameras write all kinds of metadata; the pixels are fine
+    try:
         ImageOps.exif_transpose(picture, in_place=True)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: S110  # cameras write all kinds of metadata; the pixels are fine
+        pass
 
 
 def in_colour(picture: Image) -> Image:

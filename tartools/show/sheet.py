@@ -201,7 +201,7 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
     name = printable(field_name(member)) or "-"
     try:
         picture = decoding.decoded(member, wide * screen.cell[0], high * screen.cell[1])
-    except TarToolsError:
+    except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # as `decoded` says
         lines = framed(decoding.reason(error), min(wide, MESSAGE))

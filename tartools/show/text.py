@@ -146,7 +146,7 @@ def picture(member: Member, *, decode: bool) -> Description:
     """Return format, size and mode of a picture, from its header; or why it is broken."""
     try:
         form, width, height, mode = decoding.examined(member) if decode else decoding.read_header(member)
-    except TarToolsError:
+    except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # each format has its own
         return Description(f"a broken picture: {decoding.reason(error)}", kind="broken")
@@ -157,7 +157,7 @@ def heard(member: Member, kind: str) -> Description:
     """Return length, rate, channels and waveform of a sound, whose field ends in *kind*."""
     try:
         what, peaks = sound.read(member)
-    except TarToolsError:
+    except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # the library does not document all its exceptions
         why = re.sub(
@@ -188,7 +188,9 @@ def array(head: bytes, member: Member) -> Description:
         if len(shape) > DIMENSIONS or not all(0 <= n < 1 << 63 for n in shape):
             raise ValueError("its shape is none that an array can have")
     except (ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, MemoryError, RecursionError) as error:
-        return Description(f"array whose header cannot be read: {printable(str(error))[:WIDTH]}")
+        # the header is short: MemoryError, which says nothing, is of Python's parser, whose stack is full
+        why = printable(str(error)) or "too many parts inside each other"
+        return Description(f"array whose header cannot be read: {why[:WIDTH]}")
     what = f"array {dtype(kind)} {'x'.join(map(str, shape)) or 'scalar'}"
     numeric = re.fullmatch(r"[<>|=]?([biufc])(\d{1,3})", kind) if isinstance(kind, str) else None
     if numeric is None:

@@ -28,7 +28,7 @@ class Bulk:
     The key of sample n is the first *keys*[n] bytes of *names*[n]. The payload of *fields*[f] is *sizes*[f, n] bytes
     of *data* from *offsets*[f, n] on; the offset is -1 if the sample lacks it. In a sample, offsets are in the order of
     the archive. Names of fields are in lower case. If they are *uniform*, all have all fields, in this order. The shard
-    of sample n is *urls*[*shards*[n]].
+    of sample n is *urls*[*shards*[n]]. *whole* are the fields and offsets in the shards, if these are only some fields.
     """
 
     names: Any
@@ -41,6 +41,7 @@ class Bulk:
     columns: dict[int, list[bytes]] | None = None
     shards: Any = None
     urls: Any = ()
+    whole: tuple[list[str], Any] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -102,6 +103,7 @@ def in_files(
         for starts, lengths, rooms in zip(offsets.tolist(), sizes.tolist(), packed.tolist(), strict=True):
             for place, start, size, at in zip(places, starts, lengths, rooms, strict=True):
                 count += os.preadv(place, [found.data[at : at + size]], max(start, 0)) if size else 0
+        found.whole = found.fields, found.offsets
         found.fields = [found.fields[n] for n in chosen]
         found.offsets, found.sizes = np.where(offsets < 0, -1, packed), sizes
     for file in set(files):

@@ -26,7 +26,7 @@ class TableColumns:
         self.url = listing.table
         self.first = first
         self.names: Sequence[str] = table.names
-        self._fields = table.fields
+        self.fields: Sequence[str] | None = table.fields
         self._rows = rows
         self._listing = listing
         self._known: dict[str, Sequence[Any]] = {}
@@ -69,7 +69,7 @@ class TableColumns:
         import numpy as np
 
         column = self.column(schema.MEMBERS)
-        if column is None or self._fields is None:
+        if column is None or self.fields is None:
             return None
         pa = schema.arrow()
         places = column.flatten()
@@ -86,7 +86,7 @@ class TableColumns:
 
     def lacks(self, field: str) -> bool:
         """Return whether it is known that no sample of the table has *field*, whatever the case."""
-        return self._fields is not None and field.lower() not in map(str.lower, self._fields)
+        return self.fields is not None and field.lower() not in map(str.lower, self.fields)
 
     @cached_property
     def piece(self) -> Piece:

@@ -9,7 +9,7 @@ from operator import getitem
 from typing import Any
 
 from tartools.tables.bulk import Bulk
-from tartools.train.fields import KEY, URL, Chooser
+from tartools.train.fields import HAVE, KEY, URL, Chooser
 from tartools.train.rooms import Lease
 
 
@@ -86,7 +86,11 @@ class Samples:
         which = [n for n, name in enumerate(bulk.fields) if needed is None or name in needed]
         fields = [bulk.fields[n] for n in which]
         if bulk.uniform:
-            values = zip(self._keys(), self._urls(), *map(self._payloads, which), strict=True)
+            columns: list[Iterable[Any]] = list(map(self._payloads, which))
+            if needed is not None and not needed <= {*fields, KEY, URL}:
+                fields.append(HAVE)
+                columns.append(repeat((bulk.whole or (bulk.fields,))[0]))
+            values = zip(self._keys(), self._urls(), *columns, strict=False)
             return map(dict, map(zip, repeat((KEY, URL, *fields)), values))
         return self._varied(which)
 
@@ -96,9 +100,14 @@ class Samples:
         columns = zip(*map(self._payloads, which), strict=True) if which else repeat(())
         orders = bulk.offsets[which].argsort(axis=0).T.tolist()
         places = bulk.offsets[which].T.tolist()
-        for key, url, values, order, at in zip(self._keys(), self._urls(), columns, orders, places, strict=False):
+        needed = self.chooser.needed
+        names, offsets = bulk.whole or (bulk.fields, bulk.offsets)
+        samples = zip(self._keys(), self._urls(), columns, orders, places, strict=False)
+        for number, (key, url, values, order, at) in enumerate(samples):
             found: dict[str, Any] = {KEY: key, URL: url}
             found |= {bulk.fields[which[n]]: values[n] for n in order if at[n] >= 0}
+            if needed is not None and not needed <= found.keys():
+                found[HAVE] = [name for name, offset in zip(names, offsets[:, number], strict=True) if offset >= 0]
             yield found
 
     def _keys(self) -> list[str]:

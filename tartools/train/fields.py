@@ -6,18 +6,20 @@ Decoders are those of webdataset. What would unpickle is refused, because whoeve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
 from tartools.samples.encoding import NUMBERS
 from tartools.samples.sample import Sample, field_name
+from tartools.samples.values import field_list
 from tartools.train.pictures import decoders
 from tartools.train.sending import check_sent
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
 LONGEST = 50  # bytes of a value in a message
 KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
+HAVE = "__fields__"  # what a sample has, where one of the fields that are needed is not there
 
 Fields = str | Sequence[str] | None
 Decode = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
@@ -86,7 +88,8 @@ class Chooser:
             found = name if name in sample else name.lower()
             if found in sample:
                 return self._decoded(sample, found, sample[found])
-        raise _failure(sample, f"has no field {' or '.join(map(repr, names))}")
+        have = field_list(sample.get(HAVE) or (name for name in sample if not name.startswith("__")))
+        raise _failure(sample, f"has no field {' or '.join(map(repr, names))}; its fields are: {have}")
 
     def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
         if self.decoder is None or name[:2] == OWN or not isinstance(value, bytes):
@@ -109,14 +112,17 @@ class Chooser:
             raise
 
 
-def as_dict(sample: Sample, wanted: Container[str] | None = None) -> dict[str, Any]:
+def as_dict(sample: Sample, wanted: Set[str] | None = None) -> dict[str, Any]:
     """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
 
-    Only the fields *wanted* are read, if they are given. Raises: SampleError if two fields differ only in case, or if
-    one begins with two underscores.
+    Only the fields *wanted* are read, if they are given; HAVE names all if it lacks one of these. Raises: SampleError
+    if two fields differ only in case, or if one begins with two underscores.
     """
     fields = ((field_name(member), member.read) for member in sample.members)
-    return dict_of(sample.key, sample.shard, fields, wanted)
+    found = dict_of(sample.key, sample.shard, fields, wanted)
+    if wanted is not None and not wanted <= found.keys():
+        found[HAVE] = sample.fields
+    return found
 
 
 def dict_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Container, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from contextlib import closing
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from tartools.tables.reading import row_batches
 from tartools.tar.member import VIEWED, Chunk, Member, read_range
 from tartools.train import dealing
 from tartools.train.dealing import Borders, Part
-from tartools.train.fields import KEY, OWN, URL, as_dict
+from tartools.train.fields import HAVE, KEY, OWN, URL, as_dict
 
 Numbered = Callable[[int], Part | None]  # gives the part that is read n-th, None behind the last
 
@@ -52,7 +52,7 @@ class Reader:
         urls: Sequence[str],
         numbered: Numbered,
         start: Position | None = None,
-        wanted: Container[str] | None = None,
+        wanted: Set[str] | None = None,
     ) -> None:
         self._urls = urls
         self._numbered = numbered
@@ -199,7 +199,7 @@ def _name(field: bytes, member: Member) -> str:
     return name
 
 
-def dicts(batch: Batch, first: int = 0, wanted: Container[str] | None = None) -> Iterator[dict[str, Any]]:
+def dicts(batch: Batch, first: int = 0, wanted: Set[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the samples of *batch* from number *first* on as `fields.as_dict` does; if given, only fields *wanted*."""
     groups = batch.groups
     if groups is None or groups.members is None:
@@ -226,4 +226,6 @@ def dicts(batch: Batch, first: int = 0, wanted: Container[str] | None = None) ->
                 sample[name] = bytes(source[data : data + size])
             else:
                 sample[name] = read_range(source, data, data + size)
+        if wanted is not None and not wanted <= sample.keys():
+            sample[HAVE] = batch[number].fields
         yield sample

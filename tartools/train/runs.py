@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Set
 from itertools import chain, islice
 from random import Random
 from typing import Any, Protocol
@@ -170,7 +170,7 @@ class Run:
                 found = self._data.invoke(step, found)
         return found if skipping else islice(found, self._given, None)
 
-    def _blocks(self, steps: list[Any], wanted: Container[str] | None) -> Iterator[Any]:
+    def _blocks(self, steps: list[Any], wanted: Set[str] | None) -> Iterator[Any]:
         """Yield what is left of the blocks that other readers have begun, behind *steps*."""
         blocks = [] if self._left is None else self._left.blocks
         while blocks:

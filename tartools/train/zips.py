@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from hashlib import blake2b
 from itertools import accumulate
@@ -26,7 +26,7 @@ from tartools.storage.streams import SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.storage.versions import file_version, version_of
 from tartools.tar import split_path
-from tartools.train.fields import Chooser, Decode, Fields, dict_of
+from tartools.train.fields import HAVE, Chooser, Decode, Fields, dict_of
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
@@ -123,7 +123,7 @@ class _Zip:
                 self._zipped = Zipped(file, self.url)
         return self._zipped
 
-    def sample(self, number: int, needed: Container[str] | None) -> dict[str, Any]:
+    def sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:
         """Return sample *number*, with the fields *needed*, in lower case; None: all."""
         zipped = self.zipped()
         infos = zipped[number]
@@ -134,8 +134,11 @@ class _Zip:
         def payload(info: ZipInfo) -> bytes:
             return b"".join(zipped.directory.chunks(window, info))
 
-        fields = ((path_of(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos)
-        return dict_of(key.decode(), self.url, fields, needed)
+        fields = [(path_of(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos]
+        sample = dict_of(key.decode(), self.url, fields, needed)
+        if needed is not None and not needed <= sample.keys():
+            sample[HAVE] = [name for name, _ in fields]
+        return sample
 
     def _read(self, begin: int, end: int) -> bytes:
         """Return bytes of the file. Raises: StorageError if it is another file now."""

@@ -278,6 +278,49 @@ def test_folder(run: Run, shell: Run, tmp_path: Path) -> None:
     assert (tmp_path / "raw/out.tar").stat().st_size == 0
 
 
+def test_twins_in_a_folder_and_files_in_no_class_are_told(run: Run, tmp_path: Path) -> None:
+    write_files(
+        tmp_path / "raw", "c/Twin.JPG", "c/Twin.jpeg", "c/a.jpg", "c/a.seg.jpg", "c/a.txt", "c/b.tif", "c/b.TIFF"
+    )
+    done = run("tarcreate", "--folder", "raw", "--class", "cls")
+    said = (
+        "tarcreate: 'c/Twin.JPG' and 'c/Twin.jpeg' become one sample, since only their suffixes differ "
+        "(1 more sample like it): rename one if they are two\n"
+    )
+    assert (done.status, done.stderr) == (0, said)
+    assert run("tarcreate", "-q", "--folder", "raw", "--class", "cls") == (0, done.stdout, "")
+    write_files(tmp_path / "raw", "x.jpg", "w.jpg", "w.txt", "README")
+    top = "tarcreate: 'w.jpg' and 2 more in no folder of a class: the class is the name of the whole folder, 'raw'\n"
+    done = run("tarcreate", "--folder", "raw", "--class", "cls")
+    assert (done.status, done.stderr) == (0, top + said)
+    assert run("tarcreate", "--folder", "raw").stderr == said
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "file:/dev/zero", "fifo"])
+@pytest.mark.parametrize(
+    ("form", "plan", "place"),
+    [
+        ("jsonl", '{"@t": "FILE"}\n', "line 1, column @t"),
+        ("jsonl", '{"\\u0040base64": "FILE"}\n', "line 1, column @base64"),
+        ("jsonl", '{"t": {"@url": "FILE", "offset": 0, "size": 9}}\n', "line 1, column t"),
+        ("tsv", "@t\nFILE\n", "line 2, column @t"),
+        ("csv", "x,@t\n1,FILE\n", "line 2, column @t"),
+    ],
+)
+def test_tables_name_regular_files_only(form: str, plan: str, place: str, file: str, run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    done = run("tarcreate", "--format", form, stdin=plan.replace("FILE", file).encode())
+    assert (done.status, done.stdout) == (1, b"")
+    assert (
+        done.stderr == f"tarcreate: stdin: {place}: {file} is no regular file, and is not read without --allow-pipe\n"
+    )
+
+
+def test_a_table_that_is_trusted_may_name_a_fifo(shell: Run) -> None:
+    done = shell("mkfifo fifo; echo hello > fifo & printf '@t\\nfifo\\n' | tarcreate --allow-pipe")
+    assert (done.status, members_of(done.stdout)) == (0, [("000000000.t", b"hello\n")])
+
+
 def test_folder_with_links(run: Run, tmp_path: Path) -> None:
     make_tree(tmp_path / "raw")
     plain = run("tarcreate", "--folder", "raw").stdout

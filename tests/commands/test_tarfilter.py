@@ -161,13 +161,44 @@ def test_missing_false_takes_every_failure_of_values_as_false(run: Run) -> None:
 def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
     archive = make_tar(make_samples(3))
     done = run("tarfilter", "--fields-present", "jgp", stdin=archive)
-    assert (done.status, done.stderr) == (0, "tarfilter: no sample had jgp; the fields were: cls jpg\n")
+    assert (done.status, done.stderr) == (
+        0,
+        "tarfilter: none of 3 samples was chosen; no sample had jgp; the fields were: cls jpg\n",
+    )
     done = run("tarfilter", "-S", "csl == '1' or has('txt')", "--missing", "false", stdin=archive)
-    assert (done.status, done.stderr) == (0, "tarfilter: no sample had csl; the fields were: cls jpg\n")
+    assert (done.status, done.stderr) == (
+        0,
+        "tarfilter: none of 3 samples was chosen; no sample had csl; the fields were: cls jpg\n",
+    )
     (tmp_path / "keys").write_text("000001\nz\ny\n")
     done = run("tarfilter", "--keys", "keys", stdin=archive)
     assert done.stderr == "tarfilter: no sample had 2 of the 3 keys; the first is 'y'\n"
     assert (done.status, keys_in(done.stdout)) == (0, ["000001"])
+
+
+@pytest.mark.parametrize("form", ["tar", "parquet"])
+def test_nothing_chosen_is_told_with_the_values_there_are(form: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(30)))
+    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "a.parquet")
+    none = "tarfilter: none of 30 samples was chosen"
+    values = f"{none}; values of cls: {', '.join(repr(str(n)) for n in range(10))}\n"
+    for source in ("a.tar", "a.parquet"):
+        for line, said in (
+            (["-S", "cls == 'autum'"], values),
+            (["-S", "cls == 'autum'", "--rest", f"r.{form}"], values),
+            (["-S", "cls == 'autum' or key == 'x'"], values),
+            (["-S", "size('jpg') < 0"], f"{none}\n"),
+            (["-S", "len(cls) == 1", "--invert"], f"{none}\n"),
+            (["--sample", "0"], f"{none}\n"),
+            (["-S", "cls == '7'"], ""),
+            (["-q", "-S", "cls == 'autum'"], ""),
+        ):
+            done = run("tarfilter", *line, source, "-o", f"o.{form}", "--force")
+            assert (done.status, done.stdout, done.stderr) == (0, b"", said), line
+    done = run("tarfilter", "-S", "cls == 'autum'", stdin=make_tar([(f"{n}.cls", b"%d" % n) for n in range(13)]))
+    assert (done.status, members_of(done.stdout)) == (0, [])
+    assert done.stderr == "tarfilter: none of 13 samples was chosen\n"  # 13 values are many
+    assert run("tarfilter", "-S", "cls == '1'", stdin=make_tar([])).stderr == ""
 
 
 def test_whole_headers_pass_unchanged(run: Run) -> None:

@@ -6,12 +6,16 @@ import io
 import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image, ImageFilter
 
+from tartools import tar
+from tartools.show import broken, decoding, sound, text
+from tartools.show.html import tile
 from tests.archives import END, entry
 from tests.conftest import Run, make_tar
 
@@ -160,3 +164,42 @@ def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
     few = [("1.jpg", b""), ("1.cls", b"1"), ("2.cls", b"2")]
     assert run("tarshow", "-f", "cls", stdin=make_tar(few)).stderr == ""
     assert run("tarshow", "-c", "1", "-f", "cls", stdin=make_tar(few)).stderr == ""
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        decoding.described,
+        decoding.difference_hash,
+        lambda member: text.picture(member, decode=True),
+        lambda member: text.heard(member, "wav"),
+        lambda member: broken.why_broken("jpg", member) or broken.why_broken("wav", member),
+        lambda member: tile.field(member, False, 64),
+    ],
+    ids=["facts", "hash", "text", "sound", "broken", "page"],
+)
+def test_too_little_memory_is_not_what_is_wrong_with_a_payload(
+    look: Callable[[tar.Member], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised, and the command fails; taken for damage, it would be in a report, or leave a sample out."""
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "PNG")
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    for name in ("_opened", "header_of"):
+        monkeypatch.setattr(decoding, name, exhausted)
+    monkeypatch.setattr(sound, "read", exhausted)
+    with pytest.raises(MemoryError):
+        look(tar.new_member(b"a.png", file.getvalue()))
+
+
+def test_an_array_whose_header_exhausts_the_parser_is_broken(run: Run) -> None:
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"-" * 9000 + b"1,)}"
+    array = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+    archive = make_tar([("a.npy", array)])
+    done = run("tarcheck", "--decode", stdin=archive)
+    assert done.status == 1 and b"broken-array" in done.stdout
+    done = run("tarshow", stdin=archive)
+    assert done.status == 0 and b"array whose header cannot be read: too many parts" in done.stdout

@@ -142,6 +142,10 @@ def test_values_that_are_missing(table: Path, run: Run) -> None:
     assert failed(done) == (
         "tar2tsv: t.parquet: row 1 (sample 'a/1') has no value in the column 'cls' (--missing STR writes STR instead)\n"
     )
+    assert failed(run("tar2tsv", "-f", "nope", "t.parquet")) == (
+        "tar2tsv: t.parquet: no sample has 'nope'; the fields and columns are: cls txt json json:w json:tags json:on "
+        "(--missing STR writes STR instead)\n"
+    )
     said = failed(run("tar2tsv", "-f", "nope", "--missing", "-", "t.parquet"))
     assert "no sample had a value for nope; the fields were: cls txt json" in said
     found = pq.read_table(table)

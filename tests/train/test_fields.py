@@ -84,7 +84,8 @@ def test_transformed(sample: tartools.Sample) -> None:
 def test_what_is_not_there(sample: tartools.Sample) -> None:
     with pytest.raises(SampleError) as failure:
         chosen(sample, "jpg;jpeg")
-    assert str(failure.value) == f"{sample.shard}: sample 'a/b': has no field 'jpg' or 'jpeg'"
+    have = " ".join(sample.fields).lower()
+    assert str(failure.value) == f"{sample.shard}: sample 'a/b': has no field 'jpg' or 'jpeg'; its fields are: {have}"
     with pytest.raises(SampleError, match="has two fields 'cls'"):
         chosen(tartools.Sample(sample.raw_key, [*sample.members, sample.members[1]._replace(path=b"a/b.CLS")]))
 

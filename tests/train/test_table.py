@@ -94,8 +94,15 @@ def test_batches_are_what_the_table_has(kind: str, table_of: Callable[..., str])
     assert data_of("cls", ()).__getitems__(rows) == [(n,) for n in rows]
     if kind != "plain":
         lacking = next(n for n in range(COUNT) if "jpg" not in expected[n])
-        with pytest.raises(SampleError, match=f"sample '{expected[lacking]['__key__']}': has no field 'jpg'"):
-            data_of("jpg").__getitems__([0, lacking])
+        have = " ".join(name for name in expected[lacking] if not name.startswith("__"))
+        said = f"sample '{expected[lacking]['__key__']}': has no field 'jpg'; its fields are: {have}$"
+        for rows in ([0, lacking], [lacking]):
+            with pytest.raises(SampleError, match=said):
+                data_of("jpg").__getitems__(rows)
+            with pytest.raises(SampleError, match=said):
+                list(data_of("jpg").batch(rows, room_of))
+        with pytest.raises(SampleError, match="has no field 'label'; its fields are: "):
+            data_of("cls label")[0]
 
 
 def data_of(fields: Any, decode: Any = None) -> TableDataset:

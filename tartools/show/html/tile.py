@@ -124,7 +124,7 @@ def field(member: Member, audible: bool, side: int) -> Field:
         words = f"{known.name}: {found.what}"
         try:
             return known._replace(face=picture(member, words, side))
-        except TarToolsError:
+        except (TarToolsError, MemoryError):
             raise
         except TooLargeError as error:
             return known._replace(face=wrong(f"{words}: {error}"))

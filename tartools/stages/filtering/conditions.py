@@ -7,6 +7,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tartools.errors import several
 from tartools.samples.account import Account
 from tartools.samples.listed import keys_of
 from tartools.samples.sample import Batch, Sample
@@ -46,6 +47,7 @@ class Filter:
         self._lenient = lenient
         self._invert = invert
         self._index = 0
+        self._chosen = 0
         self._lost_keys = set(keys or ())
         self._lost_words = set(words)
         self._seen: dict[str, None] = {}
@@ -109,7 +111,10 @@ class Filter:
 
     def _turned(self, flags: list[bool]) -> list[bool]:
         self._index += len(flags)
-        return [not flag for flag in flags] if self._invert else flags
+        if self._invert:
+            flags = [not flag for flag in flags]
+        self._chosen += sum(flags)
+        return flags
 
     def _of_keys(self, keys: Sequence[bytes], count: int) -> list[bool]:
         flags = [True] * count
@@ -138,10 +143,11 @@ class Filter:
         return found
 
     def warn(self, account: Account) -> None:
-        """Tell *account* which keys and fields that were asked for no sample had."""
+        """Tell *account* if nothing was chosen, and which keys and fields that were asked for no sample had."""
+        told = []
         if self._lost_keys:
             first = min(self._lost_keys).decode("utf-8", "surrogateescape")
-            account.warn(
+            told.append(
                 f"no sample had {len(self._lost_keys)} of the {len(self._keys or ())} keys; the first is {first!r}"
             )
         fields = {";".join(choices) for choices in self._lost_words}
@@ -150,7 +156,13 @@ class Filter:
             fields |= {name for name in self._expression.unseen if ("has", name) not in (self._expression.asks or ())}
             seen |= self._expression.seen
         if fields and seen:
-            account.warn(f"no sample had {' '.join(sorted(fields))}; the fields were: {field_list(seen)}")
+            told.append(f"no sample had {' '.join(sorted(fields))}; the fields were: {field_list(seen)}")
+        if self._index and not self._chosen:
+            values = self._expression.hint() if self._expression is not None else ""
+            account.warn_empty("; ".join([f"none of {several(self._index, 'sample')} was chosen", *told]) + values)
+        else:
+            for text in told:
+                account.warn(text)
 
 
 def _same(sample: Sample) -> Sample:

@@ -1,7 +1,7 @@
 """Expressions over the fields of a sample: `int(cls) == 180`, `field('meta.json:width') > 500`.
 
-simpleeval evaluates them, so that an expression of unknown origin does no harm: it allows no attribute that begins with
-an underscore, no import and no assignment, and limits powers and lengths. Regular expressions are bounded in time.
+An expression of unknown origin does no harm: `syntax` says what may stand in one, `evaluating` and `patterns` have the
+limits of what it takes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tartools.errors import SampleError, TarToolsError, UsageError
+from tartools.errors import SampleError, TarToolsError
 from tartools.samples.sample import Sample
-from tartools.samples.values import Column, field_list, lookup, parse_column
+from tartools.samples.values import PSEUDO, Column, field_list, lookup, parse_column
+from tartools.stages.filtering import syntax
+from tartools.stages.filtering.evaluating import MADE, READ, Evaluator, LimitError
+from tartools.stages.filtering.patterns import Patterns
 from tartools.tar import Member
 
-ASKS = ("field", "has", "size", "width", "height")  # functions that take the name of a field
-PATIENCE = 1.0  # seconds of the processor for one match
+HEADER = 1000  # steps to look at the header of a picture
+MOST = 1000  # names of fields that are kept, and characters of each
+FEW = 12  # values of a field that are told where nothing matches, of at most SHORT characters
+SHORT = 40
 
-Ask = tuple[str, str]  # what an expression asks of a sample: one of ASKS, and the name it is given
+Ask = tuple[str, str]  # what an expression asks of a sample: one of syntax.NAMING, and the name it is given
 Described = Callable[[Member], tuple[Any, ...]]  # width and height of a picture, ..., and last what is wrong with it
 
 
@@ -26,8 +31,8 @@ class _AbsentError(Exception):
     """The sample lacks a value that the expression uses, which has this name."""
 
 
-class SlowError(SampleError):
-    """A regular expression takes too long."""
+class ExcessError(SampleError):
+    """The expression takes more than it may on a sample; no option takes that as false."""
 
 
 class Expression:
@@ -46,27 +51,25 @@ class Expression:
     """
 
     def __init__(self, text: str, *, verbatim: bool = False, described: Described | None = None) -> None:
-        import simpleeval  # type: ignore[import-untyped]
-
-        functions: dict[str, Any] = {f.__name__: f for f in (int, float, str, len, abs, min, max, round)}
-        functions |= {"field": self.__getitem__, "has": self._has, "size": self._size, "match": self._match}
-        functions |= {"width": self._width, "height": self._height}
+        functions: dict[str, Callable[..., Any]] = {"field": self._field, "has": self._has, "size": self._size}
+        functions |= {"width": self._width, "height": self._height, "match": self._match}
         self._text = text
         self._verbatim = verbatim
         self._described = described
-        self._evaluator: Any = simpleeval.EvalWithCompoundTypes(functions=functions, names=self)
-        self._node = _parsed(text, self._evaluator)
+        self._evaluator = Evaluator(self._value, functions)
+        self._node = syntax.parsed(text, self._evaluator.functions)
         self.asks = _asks(self._node)
         self._known: Mapping[Ask, Any] = {}
         self._read: Callable[[], Sample] = lambda: Sample(b"")
         self._index = 0
         self._columns: dict[str, Column] = {}
-        self._patterns: dict[str, Any] = {}
+        self._patterns = Patterns(self._evaluator.spend)
         for pattern in _patterns(self._node):
-            self._compiled(pattern)
+            self._patterns.compiled(pattern)
         self.unseen: dict[str, None] = {}
         self.seen: dict[str, None] = {}
         self._found: set[str] = set()
+        self._values: dict[str, dict[Any, None] | None] | None = {}  # until a sample matches; None for more than FEW
 
     def matches(self, sample: Sample, index: int = 0) -> bool:
         """Return whether the expression is true for *sample*, number *index*; False if it lacks a field that is used.
@@ -82,8 +85,7 @@ class Expression:
         """Return whether the expression is true for the sample that *read* returns, number *index*.
 
         *known* has answers: they are not looked for in the sample; None is an answer too, for what it lacks. With
-        *lenient* it is false if it fails on a sample, but not if a regular expression takes too long: whether one does
-        depends on the machine.
+        *lenient* it is false if it fails on a sample, but not if that is for a limit, which may depend on the machine.
 
         Raises: SampleError, naming the sample; what *read* raises.
         """
@@ -98,7 +100,7 @@ class Expression:
                 url=sample.shard,
             ) from None
         except SampleError as error:
-            if lenient and not isinstance(error, SlowError):
+            if lenient and not isinstance(error, ExcessError):
                 return False
             raise
 
@@ -106,15 +108,30 @@ class Expression:
         self, read: Callable[[], Sample], index: int, known: Mapping[Ask, Any], lenient: bool = False
     ) -> bool:
         self._read, self._index, self._known = read, index, known
+        self._patterns.begin()
         try:
-            return bool(self._evaluator.eval(self._text, self._node))
-        except (TarToolsError, _AbsentError):
+            found = bool(self._evaluator.evaluate(self._node))
+        except (TarToolsError, _AbsentError, MemoryError):
             raise
+        except (LimitError, RecursionError) as error:
+            why = "too many parts are inside each other" if isinstance(error, RecursionError) else str(error)
+            sample = read()
+            raise ExcessError(
+                f"sample {sample.key!r}: {self._text[:200]}: {why} (see --help)", url=sample.shard
+            ) from None
         except Exception as error:  # a user's expression can raise anything
             if lenient:
                 return False
-            sample = read()
-            raise SampleError(f"sample {sample.key!r}: {self._text}: {error}", url=sample.shard) from error
+            sample, why = read(), str(error)[:200] or type(error).__name__
+            raise SampleError(f"sample {sample.key!r}: {self._text[:200]}: {why}", url=sample.shard) from error
+        if found:
+            self._values = None
+        return found
+
+    def hint(self) -> str:
+        """Return the values that fields had where no sample has matched, if they are few, for the end of a message."""
+        several = {name: values for name, values in (self._values or {}).items() if values}
+        return "".join(f"; values of {name}: {', '.join(map(repr, values))}" for name, values in several.items())
 
     def lookup(self, name: str) -> tuple[Any] | None:
         """Return the value of the column *name* of the current sample, in a tuple; None if it has none."""
@@ -122,15 +139,30 @@ class Expression:
             value = self._known["field", name]
             found = None if value is None else (value,)
         else:
-            column = self._columns.get(name) or self._columns.setdefault(name, parse_column(name))
-            found = lookup(self._read(), column, self._index, verbatim=self._verbatim)
+            column = self._column(name)
+            sample = self._read()
+            if column.path:  # the JSON is read
+                members = (sample.member(one, verbatim=self._verbatim) for one in column.choices)
+                self._evaluator.spend(sum(member.size for member in members if member) // MADE)
+            found = lookup(sample, column, self._index, verbatim=self._verbatim)
+            if found is not None and isinstance(found[0], str):
+                self._evaluator.spend(len(found[0]) // READ)
         if name not in self._found:
             self._note(name, found is not None)
+        if self._values is not None and found is not None and name not in PSEUDO:
+            self._keep(self._values, name, found[0])
         return found
 
+    def _column(self, name: str) -> Column:
+        if name not in self._columns:
+            if len(self._columns) == MOST:
+                self._columns.clear()
+            self._columns[name] = parse_column(name)
+        return self._columns[name]
+
     def _note(self, name: str, found: bool) -> None:
-        """Remember whether any sample had *name*."""
-        if name not in self._found:
+        """Remember whether any sample had *name*, if that can be told of all: names may be made."""
+        if name not in self._found and self.asks is not None:
             if found:
                 self._found.add(name)
                 self.unseen.pop(name, None)
@@ -138,24 +170,36 @@ class Expression:
                 self.unseen[name] = None
                 self.seen.update(dict.fromkeys(self._read().fields))
 
-    def __getitem__(self, name: str) -> Any:  # how simpleeval looks up the names of an expression
+    def _keep(self, values: dict[str, dict[Any, None] | None], name: str, value: Any) -> None:
+        """Add *value* to those of *name* in *values*, if they stay few and short."""
+        kept = values.setdefault(name, {})
+        if kept is None or (isinstance(value, (str, int, float)) and value in kept):
+            return
+        short = isinstance(value, (int, float)) or (isinstance(value, str) and len(value) <= SHORT)
+        if short and len(kept) < FEW and self.asks is not None:
+            kept[value] = None
+        else:
+            values[name] = None
+
+    def _value(self, name: str) -> Any:
         found = self.lookup("__key__" if name == "key" else name)
         if found is None:
             raise _AbsentError(name)
         return found[0]
 
     def _field(self, name: str) -> Any:
-        found = self.lookup(name)
+        found = self.lookup(_checked(name))
         if found is None:
             raise _AbsentError(name)
         return found[0]
 
     def _has(self, name: str) -> bool:
-        if ("has", name) in self._known:
+        if ("has", _checked(name)) in self._known:
             return bool(self._known["has", name])
-        if parse_column(name).path or name.startswith("__"):
+        column = self._column(name)
+        if column.path or name.startswith("__"):
             return self.lookup(name) is not None
-        found = any(self._read().member(each, verbatim=self._verbatim) for each in parse_column(name).choices)
+        found = any(self._read().member(each, verbatim=self._verbatim) for each in column.choices)
         self._note(name, found)
         return found
 
@@ -167,7 +211,7 @@ class Expression:
         return member
 
     def _size(self, name: str) -> int:
-        if ("size", name) not in self._known:
+        if ("size", _checked(name)) not in self._known:
             return self._member(name).size
         known = self._known["size", name]
         if known is None:
@@ -181,75 +225,42 @@ class Expression:
         return self._side("height", name, 1)
 
     def _side(self, side: str, name: str, number: int) -> int:
-        known = self._known.get((side, name))
+        known = self._known.get((side, _checked(name)))
         if known is not None:
             return int(known)
         member = self._member(name)
         assert self._described is not None
+        self._evaluator.spend(HEADER)
         found = self._described(member)
         if found[number] is None:
             raise ValueError(f"{side}({name!r}): {found[-1] or 'no picture'}")
         return int(found[number])
 
     def _match(self, pattern: str, text: str) -> bool:
-        try:
-            return self._compiled(pattern).search(text, timeout=PATIENCE) is not None
-        except TimeoutError:
-            sample = self._read()
-            raise SlowError(
-                f"sample {sample.key!r}: {pattern!r} takes over {PATIENCE:g} s: avoid repeats in repeats",
-                url=sample.shard,
-            ) from None
-
-    def _compiled(self, pattern: str) -> Any:
-        """Return *pattern* compiled. Raises: UsageError if it is no regular expression."""
-        if pattern not in self._patterns:
-            import regex  # re has no limit of time
-
-            try:
-                self._patterns[pattern] = regex.compile(pattern)
-            except (regex.error, RecursionError) as error:
-                raise UsageError(f"not a regular expression: {pattern!r}: {error}") from None
-        return self._patterns[pattern]
+        return self._patterns.search(pattern, text)
 
 
-def _parsed(text: str, evaluator: Any) -> ast.stmt:
-    """Return the syntax tree of *text*. Raises: UsageError if *evaluator* cannot evaluate it."""
-    try:
-        node = ast.parse(text.strip(), mode="exec").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise UsageError(f"not an expression: {text!r}: {error}") from None
-    if len(node) != 1 or not isinstance(node[0], ast.Expr):
-        raise UsageError(f"not an expression: {text!r} (to compare, write ==)")
-    for part in ast.walk(node[0].value):
-        if isinstance(part, ast.expr) and type(part) not in evaluator.nodes:
-            raise UsageError(f"{type(part).__name__} is not allowed in an expression: {text!r}")
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id not in evaluator.functions:
-            raise UsageError(f"unknown function {part.func.id!r}; the functions are: {' '.join(evaluator.functions)}")
-    return node[0]
+def _checked(name: object) -> str:
+    if not isinstance(name, str) or len(name) > MOST:
+        raise TypeError(f"the name of a field is a text of at most {MOST:,} characters")
+    return name
 
 
-def _calls(node: ast.stmt) -> list[tuple[str, list[ast.expr]]]:
-    """Return the functions that *node* calls, each with its arguments."""
-    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
-    return [(call.func.id, call.args) for call in calls if isinstance(call.func, ast.Name)]
-
-
-def _asks(node: ast.stmt) -> list[Ask] | None:
+def _asks(node: ast.expr) -> list[Ask] | None:
     """Return what *node* asks of a sample; None if a name is computed."""
-    calls = _calls(node)
+    calls = syntax.calls(node)
     called = {name for name, _ in calls}
-    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} - called
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} - called - syntax.own_names(node)
     found = [("field", "__key__" if name == "key" else name) for name in sorted(names)]
     for function, arguments in calls:
-        if function in ASKS:
+        if function in syntax.NAMING:
             if len(arguments) != 1 or not isinstance(arguments[0], ast.Constant):
                 return None
             found.append((function, str(arguments[0].value)))
     return list(dict.fromkeys(found))
 
 
-def _patterns(node: ast.stmt) -> list[str]:
+def _patterns(node: ast.expr) -> list[str]:
     """Return the regular expressions that *node* has written out."""
-    first = [arguments[0] for name, arguments in _calls(node) if name == "match" and arguments]
+    first = [arguments[0] for name, arguments in syntax.calls(node) if name == "match" and arguments]
     return [part.value for part in first if isinstance(part, ast.Constant) and isinstance(part.value, str)]
