@@ -53,7 +53,7 @@ def apart(arguments: Sequence[str], every: Iterable[Declared]) -> tuple[Sequence
 def respelled(arguments: Sequence[str], every: Iterable[Declared]) -> list[str]:
     """Return *arguments* with the options of *every* that have aliases under their own names."""
     own = {alias: one.option.names[-1] for one in every for alias in one.option.aliases}
-    found = []
+    found: list[str] = []
     for at, word in enumerate(arguments):
         if word == "--":
             return [*found, *arguments[at:]]

@@ -1,8 +1,8 @@
 r"""Make a table of the samples in shards.
 
 Reads each SHARD, local or remote, and writes a Parquet file with a row for each sample: in which shard it is, at which
-bytes, and where its members are. Every command that reads shards reads such a table, too, and DuckDB, Polars, pandas and
-Spark choose and order its rows. So a subset, an order or a mixture of a data set is a small file, not a copy.
+bytes, and where its members are. Every command that reads shards reads such a table, too, and DuckDB, Polars, pandas
+and Spark choose and order its rows. So a subset, an order or a mixture of a data set is a small file, not a copy.
 
 The columns are __shard__, __version__ (of the shard), __index__ (number of the sample in its shard), __key__,
 __begin__ and __end__ (bytes in the shard), and __members__ (offset and size of each field). -f adds columns of values:
@@ -26,8 +26,8 @@ A SHARD may be a table too: the new table has the rows of all, in order, with al
 
 --update OLD takes over the rows of the table OLD for shards whose version has not changed. Shards that are new, have
 changed or are not complete in OLD are read; those that are not named are dropped. Without a SHARD, tarindex takes the
-shards of OLD that still exist. Give the options that OLD was made with: a column that OLD lacks has all shards read, and one
-that only OLD has is null in shards read now.
+shards of OLD that still exist. Give the options that OLD was made with: a column that OLD lacks has all shards read,
+and one that only OLD has is null in shards read now.
 
 A shard that lies below the directory of the table is named relative to it, so that both can be moved together. Shards
 must not be compressed, since no part of a compressed shard can be read alone: tarcat a.tgz -o a.tar unpacks one.

@@ -58,7 +58,7 @@ class Mixing(cli.Group):
         Stop,
         Option(
             "--stop",
-            help="When a source runs out: stop (first), go on with the others (all), or read it again until the longest ends (longest).",
+            help="When a source ends: stop (first), go on without it (all), or repeat it (longest).",
         ),
     ] = "first"
     total: Annotated[int | None, Option("--total", metavar="N", minimum=0, help="Stop after N samples.")] = None

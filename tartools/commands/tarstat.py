@@ -9,10 +9,11 @@ recognized by the last part of their field (jpg, png ...). Their headers are rea
 (of an animation the first frame), to find those that are cut or damaged. Large payloads of local files that are neither
 are not read at all. Names and values are escaped.
 
-Of tables only the columns are read, so that sizes are those of the samples, without headers and padding. Classes come from columns that
-have the names of their fields (tarindex -f cls), pictures from those that tarindex --pictures made; without these
-columns they are not counted. What --classes names and has no column is read from the shards, and so is all with
---decode; and so are samples whose members the table does not tell (members without a field, and fields given twice).
+Of tables only the columns are read, so that sizes are those of the samples, without headers and padding. Classes come
+from columns that have the names of their fields (tarindex -f cls), pictures from those that tarindex --pictures made;
+without these columns they are not counted. What --classes names and has no column is read from the shards, and so is
+all with --decode; and so are samples whose members the table does not tell (members without a field, and fields given
+twice).
 
 Up to 20 keys of broken pictures are listed, and of samples that lack a field that most samples have; --json lists up to
 1,000,000 of each.

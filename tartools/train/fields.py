@@ -126,7 +126,7 @@ def as_dict(sample: Sample, wanted: Set[str] | None = None) -> dict[str, Any]:
 
 
 def dict_of(
-    key: str, url: str, fields: Iterable[tuple[str, Callable[[], bytes]]], wanted: Container[str] | None
+    key: str, url: str, fields: Iterable[tuple[str, Callable[[], bytes]]], wanted: Set[str] | None
 ) -> dict[str, Any]:
     """Return the sample *key* of *url* with *fields*, (name, what reads the payload), as `as_dict` does."""
     found: dict[str, Any] = {KEY: key, URL: url}

@@ -15,7 +15,7 @@ from PIL import Image
 from tartools.samples import shares
 from tests.commands.conftest import Inside
 from tests.commands.test_tardedup import keys_in
-from tests.conftest import Run, make_samples, make_tar
+from tests.conftest import Run, make_samples, make_tar, members_of
 from tests.tables.test_tables import good
 from tests.tiers import by_turns
 
