@@ -427,8 +427,8 @@ def test_every_option_has_help(name: str) -> None:
 AMBIGUOUS = {
     "-c": {"--count", "--command"},
     "-i": {"--index", "--interactive"},
-    "-s": {"--size", "--sortkey", "--script", "--spec"},
-    "-S": {"--sorttype", "--subdirs", "--select"},
+    "-s": {"--size", "--sort-key", "--script", "--spec"},
+    "-S": {"--sort-type", "--subdirs", "--select"},
 }
 SAME = {"--jobs": "--parallel"}  # an older name of the same option
 

@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
                 name = ";".join(choices)
                 raise SampleError(
                     f"sample {sample.key!r} has no {name!r} to compare{blanks(name)}; its fields are: "
-                    f"{field_list(sample.fields)}; --missing keep keeps such samples",
+                    f"{field_list(sample.fields)}; --keep-uncompared keeps such samples",
                     url=sample.shard,
                 )
             found.append(member)
@@ -81,7 +81,7 @@ class Comparison(NamedTuple):
                 return b""
             raise SampleError(
                 f"sample {sample.key!r}: the picture {';'.join(self.near or ())!r} can't be compared: "
-                f"{decoding.reason(error)}; --missing keep keeps such samples",
+                f"{decoding.reason(error)}; --keep-uncompared keeps such samples",
                 url=sample.shard,
             ) from None
 

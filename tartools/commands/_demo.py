@@ -30,14 +30,14 @@ LINES = (
         "process: a command for each sample, two at a time; a file sample.NAME that it leaves is a new field",
         "tarproc -p 2 -c 'echo $(wc -c < sample.jpg) > sample.bytes' 'train-{000000..000003}.tar' -o processed.tar",
     ),
-    ("sort: by the size of the pictures", "tarsort --sortkey bytes --sorttype int processed.tar -o sorted.tar"),
+    ("sort: by the size of the pictures", "tarsort --sort-key bytes --sort-type int processed.tar -o sorted.tar"),
     (
         "shuffle: a random order, the same on every machine",
-        "tarsort --sorttype shuffle --seed 7 sorted.tar -o shuffled.tar",
+        "tarsort --sort-type shuffle --seed 7 sorted.tar -o shuffled.tar",
     ),
     ("tabulate: fields as columns", "tar2tsv -c 5 -f 'cls bytes' shuffled.tar"),
     ("show: what is in a sample", "tarshow -c 2 shuffled.tar"),
-    ("count: the tools are made for pipes", "tar2tsv --nokey --noheader -f cls shuffled.tar | sort | uniq -c"),
+    ("count: the tools are made for pipes", "tar2tsv --no-key --no-header -f cls shuffled.tar | sort | uniq -c"),
 )
 
 

@@ -239,7 +239,7 @@ class Mixing:
                 left.append(f"what follows in {source.name} (not read)")
             elif found:
                 left.append(f"{found} of {source.name}")
-        why = f"{count} samples are written, as --total says"
+        why = f"{count} samples are written, as --count says"
         if not full:
             last = mixture.ended[-1]
             why = f"{self._sources[last].name} ended after {mixture.taken[last]} samples"

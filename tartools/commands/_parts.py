@@ -306,7 +306,9 @@ def check_options(wanted: Wanted) -> None:
     if wanted.by is None and not wanted.parts:
         raise UsageError("--stratify says how samples are divided among --parts, and there are none")
     if wanted.limits.shards is not None:
-        raise UsageError("--maxshards stops reading, and the parts would be cut anywhere; it excludes --parts and --by")
+        raise UsageError(
+            "--max-shards stops reading, and the parts would be cut anywhere; it excludes --parts and --by"
+        )
 
 
 def column(text: str | None) -> Column | None:

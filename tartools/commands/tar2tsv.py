@@ -6,7 +6,7 @@ __shard__, __index__ (from 0, over all shards) and __size__ (bytes in the archiv
 
 A field is UTF-8 text, without one final newline unless --verbatim. In TSV, tab, newline, carriage return and
 backslash are written as \t \n \r \\; in CSV they are quoted. In JSON lines, values from JSON fields keep their
-type. A sample that lacks a value is an error, unless --missing says what to write; a column without any value is
+type. A sample that lacks a value is an error, unless --fill says what to write; a column without any value is
 always an error.
 
 Of samples that a table lists, a value comes from the column of the table that has its name (cls, json:width, 'a;b'),
@@ -23,11 +23,11 @@ Examples:
   Print the class of each sample:
     tar2tsv -f cls small.tar
   Write labels and widths to a file, with NA for missing values:
-    tar2tsv -f 'cls meta.json:width' --missing NA 'train-*.tar' > labels.tsv
+    tar2tsv -f 'cls meta.json:width' --fill NA 'train-*.tar' > labels.tsv
   Count the samples of each class:
-    tar2tsv --nokey --noheader -f cls train.tar | sort | uniq -c
+    tar2tsv --no-key --no-header -f cls train.tar | sort | uniq -c
   List the scores that a table has:
-    tar2tsv -f score --missing '' train.parquet
+    tar2tsv -f score --fill '' train.parquet
   Copy two fields to a new archive:
     tar2tsv --verbatim -f 'txt cls' a.tar | tarcreate > b.tar
 """
@@ -60,13 +60,20 @@ class TableOptions(cli.Group):
             help="Columns, in quotes: 'cls meta.json:width'. 'a;b' takes the first that exists, 'new=old' renames.",
         ),
     ] = None
-    nokey: Annotated[bool, Option("--nokey", help="Write no column __key__.")] = False
-    noheader: Annotated[bool, Option("--noheader", help="Write no line with the names of the columns.")] = False
+    nokey: Annotated[bool, Option("--no-key", aliases=("--nokey",), help="Write no column __key__.")] = False
+    noheader: Annotated[
+        bool, Option("--no-header", aliases=("--noheader",), help="Write no line with the names of the columns.")
+    ] = False
     csv: Annotated[bool, Option("--csv", help="Write comma-separated values (RFC 4180).")] = False
     jsonl: Annotated[bool, Option("--jsonl", help="Write one JSON object per line.")] = False
     missing: Annotated[
         str | None,
-        Option("--missing", metavar="STR", help="Write STR where a sample lacks a value; otherwise that is an error."),
+        Option(
+            "--fill",
+            metavar="STR",
+            aliases=("--missing",),
+            help="Write STR where a sample lacks a value; otherwise that is an error.",
+        ),
     ] = None
     verbatim: cli.Verbatim = False
 

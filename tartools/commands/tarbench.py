@@ -38,7 +38,7 @@ First byte and transfer are measured in runs of their own, and count as no more 
 more than 1 % stays, because the file system does not drop it, the row is called warm. A disk or a host may still hold
 the bytes in a cache of its own.
 
---plot FILE writes a page with all of this, which needs no network.
+--html FILE writes a page with all of this, which needs no network.
 
 --json prints one object:
 
@@ -68,7 +68,7 @@ Examples:
   From the disk, without the page cache, with 0, 2 and 8 workers:
     tarbench --cold --tmpdir /data --workers '0 2 8' train.parquet
   Read a bucket as it is, and make a page of the result:
-    tarbench --plot bench.html s3://bucket/photos/
+    tarbench --html bench.html s3://bucket/photos/
 """
 
 import os
@@ -141,7 +141,7 @@ class Result(cli.Group):
     """What to print and write."""
 
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
-    plot: Annotated[str | None, Option("--plot", metavar="FILE", help="Also write a page of HTML to FILE.")] = None
+    plot: Annotated[str | None, Option("--html", metavar="FILE", help="Also write a page of HTML to FILE.")] = None
     force: cli.Force = False
 
 

@@ -93,10 +93,10 @@ energon. It tells only what we have seen them do; for webdataset (1.0.2) that is
 one for each input if OUTPUT has a number. It goes on behind damage; brings the members of a sample together, where the
 last of them is; and leaves out samples with an error or a warning: cut, without a field that they should have, with a
 payload that is broken. Each of these is named on stderr, with the reason, and the exit status is 1; if nothing had to
-be left out, it is 0. --ignore CODES keeps samples with such findings (damaged members can't be kept). --unique keeps
-the first of several samples with one key, and the first of several members of a field; the others are left out without
-a word. Samples beside damage are written if they have all fields that they should have. What --fix writes has no other
-errors and warnings. Inputs are read twice.
+be left out, it is 0. --ignore CODES keeps samples with such findings (damaged members can't be kept). --drop-duplicates
+keeps the first of several samples with one key, and the first of several members of a field; the others are left out
+without a word. Samples beside damage are written if they have all fields that they should have. What --fix writes has
+no other errors and warnings. Inputs are read twice.
 
 If OUTPUT ends in .parquet, it is a table that lists these samples where they are, in shards that are neither compressed
 nor come from a pipe. Samples that would have to change (members brought together, one of two left out, padding that is
@@ -127,7 +127,7 @@ Examples:
   Save what can be saved of shards of which some were cut:
     tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
   Bring members together, and keep the first sample of each key:
-    tarcheck --fix --unique mess.tar -o good.tar
+    tarcheck --fix --drop-duplicates mess.tar -o good.tar
   List the samples that are sound, without copying them:
     tarcheck --fix 'train-*.tar' -o sound.parquet
   List the keys of broken pictures, for a program:
@@ -194,7 +194,8 @@ class Fixed(cli.Group):
         ),
     ] = None
     unique: Annotated[
-        bool, Option("--unique", help="With --fix, keep the first of samples with one key, and of equal fields.")
+        bool,
+        Option("--drop-duplicates", help="With --fix, keep the first of samples with one key, and of equal fields."),
     ] = False
     force: cli.Force = False
 
@@ -212,7 +213,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed,
     """Run the command."""
     expect, ignored = expected(wanted), the_ignored(wanted)
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
-        raise UsageError("--fix goes with -o OUTPUT, and so does --unique (see tarcheck --help)")
+        raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     urls = list(dict.fromkeys(expand(*source.named)))
     shards = the_shards(urls, source, means)
     places = _fix.destinations(fixed.output, fixed.force, shards) if fixed.output else None

@@ -2,17 +2,17 @@ r"""Make a tar from a plan, a folder, or files of other formats.
 
 A PLAN is a table, JSON lines or a recipe. A table (TSV or CSV) has a header, one column per field and one row per
 sample; its cells are the payloads. In a column @FIELD the cells are paths or URLs of files to read; an empty cell means
-that the sample lacks the field. A column __key__ holds the keys; without it, --key makes them from the row's number.
-TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields back. A
-column \@NAME (in TSV \\@NAME) is the field @NAME, from which nothing is read; tar2tsv writes it so. Columns __shard__,
-__index__ and __size__ are ignored.
+that the sample lacks the field. A column __key__ holds the keys; without it, --key-template makes them from the row's
+number. TSV cells use the escapes of tar2tsv (\t \n \r \\), so `tar2tsv --verbatim ... | tarcreate` gives the fields
+back. A column \@NAME (in TSV \\@NAME) is the field @NAME, from which nothing is read; tar2tsv writes it so. Columns
+__shard__, __index__ and __size__ are ignored.
 
 JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
 number is its digits as they are written, other values are JSON without blanks; null means that the sample lacks the
 field. {"@base64": "..."} stands for bytes, {"@url": "a.tar", "offset": 1536, "size": 800} for a range of a file or
-object, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and --key are as in tables too. A name with
-a backslash before @ or __ is the rest of it. tar2jsonl(1) writes all of this. A name twice in an object is an error.
-The lines are read twice; those from stdin, and compressed ones, are copied to a temporary file first.
+object, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and --key-template are as in tables too. A
+name with a backslash before @ or __ is the rest of it. tar2jsonl(1) writes all of this. A name twice in an object is an
+error. The lines are read twice; those from stdin, and compressed ones, are copied to a temporary file first.
 
 A plan may be compressed as shards may be: plan.tsv.gz, plan.jsonl.zst.
 
@@ -24,7 +24,7 @@ file name. Samples are sorted by key. With --dots last, the key ends at the last
 img.2023.01.05.jpg is the field jpg of the sample img_2023_01_05. Two files whose keys would become the same are an
 error. Without --dots, a warning says if a sample gets two fields with dots that end in the same suffix.
 
---folder leaves out what systems add: .DS_Store, Thumbs.db, desktop.ini and ._*. --exclude leaves out more. A GLOB
+--folder leaves out what systems add: .DS_Store, Thumbs.db, desktop.ini and ._*. --exclude-files leaves out more. A GLOB
 without a slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes
 too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --class
 stores the name of a sample's directory as a field; for files in DIR itself that is the name of DIR, and a warning names
@@ -50,8 +50,8 @@ the largest page: pyarrow writes pages of up to 1,024 values, DuckDB of 100 MB.
 fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of
 bytes are the fields NAME.0, NAME.1 and so on. Slashes in names become dots: image/encoded is the field image.encoded.
 -f chooses features and renames them: 'jpg=image.encoded cls=image.class.label __key__=image.filename'. Without a
-feature __key__, --key makes keys from the record's number, counted over all files. Features without a value are no
-fields, and are counted in a warning. Checksums are compared. Files compressed by gzip, zlib or another codec are
+feature __key__, --key-template makes keys from the record's number, counted over all files. Features without a value
+are no fields, and are counted in a warning. Checksums are compared. Files compressed by gzip, zlib or another codec are
 recognized. A file without compression that was cut between two records looks complete.
 
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. So is pipe:
@@ -68,7 +68,7 @@ Examples:
   Make shards from a folder with one subfolder per class:
     tarcreate --folder photos --class cls | tarsplit -s 1e9 -o photos
   Make an archive from a folder, without backups and caches:
-    tarcreate --folder photos --exclude '*~' --exclude .cache -o photos.tar
+    tarcreate --folder photos --exclude-files '*~' --exclude-files .cache -o photos.tar
   Make shards from zip files with one folder per class:
     tarcreate --zip 'photos-*.zip' --class cls | tarsplit -s 1e9 -o photos
   Make shards from a data set of Hugging Face:
@@ -124,7 +124,8 @@ class PlanOptions(cli.Group):
     template: Annotated[
         str | None,
         Option(
-            "--key", metavar="TEMPLATE", default=KEYS, help="Make keys from the row's number, if there is no __key__."
+            "--key-template", metavar="TEMPLATE", aliases=("--key",), default=KEYS, help="Make keys from the row's
+            number, if there is no __key__."
         ),
     ] = None
     base: Annotated[
@@ -164,7 +165,12 @@ class PlanOptions(cli.Group):
     ] = None
     exclude: Annotated[
         list[str] | None,
-        Option("--exclude", metavar="GLOB", help="With --folder: leave out files and folders that match; repeatable."),
+        Option(
+            "--exclude-files",
+            metavar="GLOB",
+            aliases=("--exclude",),
+            help="With --folder: leave out files and folders that match; repeatable.",
+        ),
     ] = None
     dots: Annotated[
         Literal["first", "last"] | None,
@@ -202,7 +208,7 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
         write_objects(wanted, account, output, origin)
         return
     if form == "recipe" and wanted.template is not None:
-        raise UsageError("--key is for tables; in a recipe, names hold the keys")
+        raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
     with unpacked.opened(name) as file:
         if option := MAGIC.get(file.peek(4)[:4]):
             what = f"this is no plan: with {option} before its name, samples are made of what is in it"
@@ -264,12 +270,12 @@ def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
     source = given[0] if given else PLAN
     for name, value, fitting in (
         ("--format", wanted.form, (PLAN,)),
-        ("--key", wanted.template, (PLAN, "--parquet", "--tfrecord")),
+        ("--key-template", wanted.template, (PLAN, "--parquet", "--tfrecord")),
         ("-f", wanted.fields, ("--parquet", "--tfrecord")),
         ("--allow-pipe", wanted.allow_pipe or None, (PLAN,)),
         ("-C", wanted.base or None, (PLAN, "--folder")),
         ("--class", wanted.class_field, ("--folder", "--zip")),
-        ("--exclude", wanted.exclude, ("--folder",)),
+        ("--exclude-files", wanted.exclude, ("--folder",)),
         ("--dots", wanted.dots, ("--folder",)),
         ("--skip-special", wanted.skip_special or None, ("--folder", "--zip")),
     ):

@@ -1,9 +1,9 @@
 r"""Leave out samples that occur again, or pictures that look alike.
 
-Reads the samples of each SHARD and writes those that are like none before them, in their order. Without --by and
---near, samples are alike if all their fields are: names and payloads, whatever the keys. --by compares the payloads of
-these fields only, byte by byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it finds
-copies that were resized or compressed again, also in another format.
+Reads the samples of each SHARD and writes those that are like none before them, in their order. Without --equal and
+--near, samples are alike if all their fields are: names and payloads, whatever the keys. --equal compares the payloads
+of these fields only, byte by byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it
+finds copies that were resized or compressed again, also in another format.
 
 Pictures are near if their difference hashes (see --dhash in tarindex(1)) differ in at most --distance of 64 bits, and
 the means of red, green and blue in 4 by 4 parts of them by at most 12 of 255, and 3 on average. The hash alone would
@@ -12,26 +12,26 @@ finds copies of photographs; pictures with large parts of one colour may need mo
 mirrored, or changed in brightness are not near. Pictures are compared as they are stored: EXIF does not rotate them.
 Of an animation it is the first frame.
 
-Of samples that are alike the first is kept, or with --keep largest the one with the most pixels (with --by and without
-either: the one that takes most bytes in the archive; of equally large ones, the first). Near is not the same as equal:
-A may be near B, and B near C, but not A near C. So samples are taken in the order of preference, and one is left out if
-it is near one that is kept. Each sample that is left out has one that is kept and that it is near.
+Of samples that are alike the first is kept, or with --keep largest the one with the most pixels (with --equal and
+without either: the one that takes most bytes in the archive; of equally large ones, the first). Near is not the same as
+equal: A may be near B, and B near C, but not A near C. So samples are taken in the order of preference, and one is left
+out if it is near one that is kept. Each sample that is left out has one that is kept and that it is near.
 
 --against names other shards or tables: samples that are like one of these are left out too, whatever --keep says. These
 are not written. So no picture of the validation set is in the training set:
 
   tardedup --near jpg --against val.tar 'train-*.tar' -o train.tar
 
-A sample that lacks a field to compare, or whose picture does not decode, is an error; --missing keep keeps it and says
-how many there are.
+A sample that lacks a field to compare, or whose picture does not decode, is an error; --keep-uncompared keeps it and
+says how many there are.
 
 --report writes a line for each sample that is left out: its key and shard, those of the kept one, and the distance (0
 unless pictures are near). The columns are key, shard, kept_key, kept_shard, distance, escaped as tar2tsv does. --html
 writes a page of pairs, side by side: the 200 with the largest distance. OUTPUT appears after these.
 
 Inputs are read twice, first to compare, then to write; stdin is copied to --tmpdir. If inputs are tables that have the
-columns FIELD.blake2b (for --by) or FIELD.dhash (for --near), and FIELD.width and FIELD.height for --keep largest, only
-pictures that may be near another are read to compare them. OUTPUT and --rest may end in .parquet: that is a table,
+columns FIELD.blake2b (for --equal) or FIELD.dhash (for --near), and FIELD.width and FIELD.height for --keep largest,
+only pictures that may be near another are read to compare them. OUTPUT and --rest may end in .parquet: that is a table,
 which lists the samples and moves none (see TABLES in tartools(7)). Digests need -M bytes of memory, and 70 bytes per
 sample in --tmpdir beyond that; --near holds some 250 bytes for each picture.
 
@@ -39,7 +39,7 @@ Examples:
   Leave out samples that occur again, whatever their keys:
     tardedup 'train-*.tar' -o unique.tar
   Leave out pictures that occur again, byte by byte:
-    tardedup --by jpg 'train-*.tar' -o unique.tar
+    tardedup --equal jpg 'train-*.tar' -o unique.tar
   Leave out pictures that look alike, keep the largest of each, and look at the pairs:
     tardedup --near jpg --keep largest --html pairs.html 'train-*.tar' -o unique.tar
   List which pictures look alike, and write nothing else:
@@ -79,7 +79,7 @@ class Alike(cli.Group):
     """Which samples are alike, and which of them is kept."""
 
     by: Annotated[
-        str | None, Option("--by", metavar="NAMES", help="Samples with equal payloads of these fields: 'jpg txt'.")
+        str | None, Option("--equal", metavar="NAMES", help="Samples with equal payloads of these fields: 'jpg txt'.")
     ] = None
     near: Annotated[
         str | None, Option("--near", metavar="FIELD", help="Samples whose pictures in this field look alike.")
@@ -98,9 +98,9 @@ class Alike(cli.Group):
         Option("--against", metavar="URL", help="Leave out samples that are like one in this shard or table, too."),
     ] = None
     missing: Annotated[
-        Literal["keep"] | None,
-        Option("--missing", help="Keep samples that can't be compared; otherwise they are an error."),
-    ] = None
+        bool,
+        Option("--keep-uncompared", help="Keep samples that can't be compared; otherwise they are an error."),
+    ] = False
 
 
 class Outputs(cli.Group):
@@ -166,20 +166,22 @@ def the_comparison(alike: Alike) -> "Comparison":
     from tartools.stages import select
 
     if alike.by is not None and alike.near is not None:
-        raise UsageError("--by and --near exclude each other: pictures that are equal are near, too")
+        raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")
     if alike.near is None and alike.distance is not None:
         raise UsageError("--distance is that of pictures, and there is no --near")
     if alike.missing and alike.by is None and alike.near is None:
-        raise UsageError("--missing is for samples without what --by or --near names")
+        raise UsageError("--keep-uncompared is for samples without what --equal or --near names")
     words = select.parse_words([alike.by or alike.near or ""])
     if any(word.new for word in words) or (not words and (alike.by, alike.near) != (None, None)):
-        raise UsageError("--by takes names of fields, in quotes: 'jpg txt', or 'jpg;png' for either; --near takes one")
+        raise UsageError(
+            "--equal takes names of fields, in quotes: 'jpg txt', or 'jpg;png' for either; --near takes one"
+        )
     choices = [word.choices for word in words]
     if alike.near is not None and len(choices) > 1:
         raise UsageError("--near takes one field; 'jpg;png' is the first of these that a sample has")
     near = choices[0] if alike.near is not None else None
     distance = 6 if alike.distance is None else alike.distance
-    return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing is not None)
+    return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing)
 
 
 def check_outputs(inputs: Sequence[str], output: cli.Output, others: Outputs) -> None:

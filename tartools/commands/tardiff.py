@@ -9,7 +9,7 @@ A and B are one word each: a shard, a table, or a pattern in quotes that stands 
 'b-*.tar'). If a key occurs several times, the first sample with it in A is compared with the first in B, and so on; how
 many keys are repeated is printed too.
 
-On a terminal the summary is aligned, otherwise it has one fact per line. --keys lists keys in place of it:
+On a terminal the summary is aligned, otherwise it has one fact per line. --list-keys lists keys in place of it:
 
   + KEY         added
   - KEY         removed
@@ -45,7 +45,7 @@ Examples:
   Is what was uploaded what is here?
     tardiff 'train-{000..147}.tar' 's3://bucket/train-{000..147}.tar'
   List what differs:
-    tardiff --keys old.tar new.tar
+    tardiff --list-keys old.tar new.tar
   Write the samples that are new or changed, to process only these:
     tardiff old.tar new.tar -o todo.tar
   Compare as sets, after a shuffle:
@@ -78,7 +78,7 @@ class Wanted(cli.Group):
     """What to print, and what to write."""
 
     digest: Annotated[bool, Option("--digest", help="Print the digest of one data set: any number of SHARDs.")] = False
-    keys: Annotated[bool, Option("--keys", help="List the keys of the samples that differ.")] = False
+    keys: Annotated[bool, Option("--list-keys", help="List the keys of the samples that differ.")] = False
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
     unordered: Annotated[bool, Option("--unordered", help="Compare without regard to the order of samples.")] = False
     output: Annotated[
@@ -131,7 +131,7 @@ def check_options(wanted: Wanted, source: cli.Inputs) -> None:
             "two data sets are compared, each one word: tardiff A B; put patterns in quotes (see tardiff --help)"
         )
     if wanted.keys and wanted.json:
-        raise UsageError("--keys and --json exclude each other (see tardiff --help)")
+        raise UsageError("--list-keys and --json exclude each other (see tardiff --help)")
     if wanted.output == "-" and (wanted.keys or wanted.json):
         raise UsageError(f"-o - and {given[0]} both write to stdout (see tardiff --help)")
 

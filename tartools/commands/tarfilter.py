@@ -8,7 +8,7 @@ has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if t
 of a payload in bytes, width('jpg') and height('jpg') are what the header of a picture says, and match('^n0[12]', key)
 is true if the regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available,
 and int, float, str, len, abs, min, max and round. A sample that the expression fails on is an error, because it lacks a
-field or int() gets a word; --missing false takes the expression as false for such samples.
+field or int() gets a word; --ignore-errors takes the expression as false for such samples.
 
 An expression of unknown origin does no harm. Of texts there are the methods startswith, endswith, find, count, lower,
 upper, strip, lstrip, rstrip, removeprefix, removesuffix, replace, split and is... (isdigit, isalpha, isalnum, isspace,
@@ -18,11 +18,11 @@ sample it takes at most 100,000 steps: an operation is one, and so are 100 chara
 characters, and 100 parts may be inside each other. A regular expression has at most 10,000 characters, 100,000 once
 repeats such as {1000} are written out, and none of (?x), (?R) and {e<=1}; its texts have at most 2,000,000 characters,
 divided by one more than its groups, and all matches of a sample take one second. Beyond a limit, the command fails,
-with --missing false too.
+with --ignore-errors too.
 
 If no sample is chosen, a warning says so, and which values the fields of the expression had, if they are few.
 
---hash LO:HI takes a share of the keys that depends on nothing but the key: a sample is on the same side in every run
+--share LO:HI takes a share of the keys that depends on nothing but the key: a sample is on the same side in every run
 and in every version of a data set. The fraction of a key is the first 8 bytes (all there are) of its BLAKE2b digest of
 8 bytes, as a big-endian number, divided by 2 to the power of 64; samples with LO <= fraction < HI are taken. LO and HI
 are exact: 0.1, or 1/3. --sample takes a share by a BLAKE2b digest of 8 bytes with the digest of --seed as its key, so
@@ -35,7 +35,7 @@ score, have the type of the column.
 
 Examples:
   Split a data set, for training and validation:
-    tarfilter --hash 0:0.9 all.tar -o train.tar --rest val.tar
+    tarfilter --share 0:0.9 all.tar -o train.tar --rest val.tar
   Take pictures of one class that are large enough:
     tarfilter -S "int(cls) == 180 and width('jpg') >= 256" 'train-*.tar' -o chosen.tar
   Take the samples whose keys are in a list, and keep the others:
@@ -45,11 +45,11 @@ Examples:
   List the samples that have a picture and a caption, and move none:
     tarfilter --fields-present 'jpg;png txt' train.parquet -o complete.parquet
   Drop samples whose JSON has a low score, or none:
-    tarfilter -S "field('json:score') > 0.5" --missing false 'train-*.tar' -o good.tar
+    tarfilter -S "field('json:score') > 0.5" --ignore-errors 'train-*.tar' -o good.tar
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -97,13 +97,13 @@ class Conditions(cli.Group):
     seed: cli.Seed = 0
     hash: Annotated[
         range | None,
-        Option("--hash", metavar="LO:HI", parser=span, help="A share by key alone, the same in every run: 0:0.9."),
+        Option("--share", metavar="LO:HI", parser=span, help="A share by key alone, the same in every run: 0:0.9."),
     ] = None
     invert: Annotated[bool, Option("--invert", help="Choose the samples that do not meet the conditions.")] = False
     missing: Annotated[
-        Literal["false"] | None,
-        Option("--missing", help="EXPR is false for samples that it fails on; otherwise they are an error."),
-    ] = None
+        bool,
+        Option("--ignore-errors", help="EXPR is false for samples that it fails on; otherwise they are an error."),
+    ] = False
     verbatim: cli.Verbatim = False
 
 
@@ -111,7 +111,7 @@ def the_filter(conditions: Conditions) -> "Filter":
     """Return the filter that *conditions* ask for. Raises: UsageError; StorageError for a list that can't be read."""
     given = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
     if all(each is None for each in given):
-        raise UsageError("no condition: give -S, --keys, --fields-present, --sample or --hash")
+        raise UsageError("no condition: give -S, --keys, --fields-present, --sample or --share")
     from tartools.stages import select
     from tartools.stages.filtering.conditions import Filter
 
@@ -129,7 +129,7 @@ def the_filter(conditions: Conditions) -> "Filter":
 
         expression = _expression.expression(conditions.expression, conditions.verbatim)
     elif conditions.missing:
-        raise UsageError("--missing says what -S is for a sample that it fails on, and there is no -S")
+        raise UsageError("--ignore-errors says what -S is for a sample that it fails on, and there is no -S")
     words = select.parse_words(conditions.present or ())
     if conditions.present is not None and (not words or any(word.new for word in words)):
         raise UsageError("--fields-present takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
@@ -146,7 +146,7 @@ def the_filter(conditions: Conditions) -> "Filter":
         numbers=numbers,
         words=[word.choices for word in words],
         expression=expression,
-        lenient=conditions.missing is not None,
+        lenient=conditions.missing,
         invert=conditions.invert,
     )
 

@@ -32,7 +32,7 @@ and one that only OLD has is null in shards read now.
 A shard that lies below the directory of the table is named relative to it, so that both can be moved together. Shards
 must not be compressed, since no part of a compressed shard can be read alone: tarcat a.tgz -o a.tar unpacks one.
 
---format writes what another tool reads, in place of a table: beside each shard, or into the directory that -o names.
+--for writes what another tool reads, in place of a table: beside each shard, or into the directory that -o names.
 The tool then finds samples without reading all headers first. A member whose name has no field is in none of these
 indexes, which is reported; what a tool would not find or would take for something else is a failure.
 
@@ -71,13 +71,13 @@ Examples:
   Join the tables of many machines:
     tarindex 's3://bucket/tables/*.parquet' -o all.parquet
   Make an index for DALI of each shard, such as train-000.idx:
-    tarindex --format dali 'train-*.tar'
+    tarindex --for dali 'train-*.tar'
   Make data/shardindex.json, for wids:
-    tarindex --format wids 'data/train-*.tar'
+    tarindex --for wids 'data/train-*.tar'
   Make an index for webshart of each shard, such as index/train-000.json:
-    tarindex --format webshart 'data/train-*.tar' -o index
+    tarindex --for webshart 'data/train-*.tar' -o index
   Make a data set of Megatron-Energon, whose samples are read as they are:
-    tarindex --format energon 'data/train-*.tar'
+    tarindex --for energon 'data/train-*.tar'
     echo '{__module__: megatron.energon, __class__: CrudeWebdataset}' \
       > data/.nv-meta/dataset.yaml
 """
@@ -106,12 +106,12 @@ class TableOutput(cli.Group):
     """What to write."""
 
     url: Annotated[
-        str, Option("-o", "--output", metavar="TABLE", help="File or URL to write; with --format, a directory.")
+        str, Option("-o", "--output", metavar="TABLE", help="File or URL to write; with --for, a directory.")
     ] = ""
     force: cli.Force = False
     format: Annotated[
         Literal["dali", "wids", "webshart", "energon"] | None,
-        Option("--format", metavar="TOOL", help="Write an index for another tool: dali, wids, webshart or energon."),
+        Option("--for", metavar="TOOL", help="Write an index for another tool: dali, wids, webshart or energon."),
     ] = None
 
 

@@ -28,7 +28,7 @@ in the message. Neither has the queries of URLs, which may be signatures. Proces
 group are killed.
 
 The log has a line of JSON for each item when the run begins ("status": "waiting"), and another one whenever it ends
-("done" or "failed"). So --report also names what an interrupted run has not done. Only you may read a new log.
+("done" or "failed"). So --summarize also names what an interrupted run has not done. Only you may read a new log.
 
 -p items run at a time. If COMMAND is one of tartools with -p N, the default is the number of cores divided by N. With
 --engine ray, Ray decides: each item requests --cpus cores, by default N. Every node needs tartools, COMMAND, and the
@@ -45,9 +45,9 @@ In an Indexed Job of Kubernetes, which counts from 0:
 
 Examples:
   Sum up a log: what is done, what failed and why, what an interrupted run has not done:
-    tarjob --report log.jsonl
+    tarjob --summarize log.jsonl
   Count the classes of ten shards:
-    tarjob -s '{0..9}' -- tar2tsv --noheader -f cls train-{}.tar | sort | uniq -c
+    tarjob -s '{0..9}' -- tar2tsv --no-header -f cls train-{}.tar | sort | uniq -c
   Print the commands, for another scheduler:
     tarjob -s '{000..147}' --dry-run -- tarcat in-{}.tar -o out-{}.tar.zst | parallel
 """
@@ -148,7 +148,7 @@ class Resources(cli.Group):
 
 
 DryRun = Annotated[bool, Option("--dry-run", help="Print the commands that would run, one per line, for a shell.")]
-ReportOf = Annotated[str | None, Option("--report", metavar="LOG", help="Summarize a log that --log wrote.")]
+ReportOf = Annotated[str | None, Option("--summarize", metavar="LOG", help="Summarize a log that --log wrote.")]
 
 
 @cli.command(__doc__, interspersed=False)
@@ -164,7 +164,7 @@ def tarjob(
     """Run the command."""
     if report_of is not None:
         if words or dry_run or (items, policy, resources) != (Items(), Policy(), Resources()):
-            raise UsageError("--report reads a log and runs nothing: it takes no other options")
+            raise UsageError("--summarize reads a log and runs nothing: it takes no other options")
         print_report(report_of, account)
         return
     command = checked_command(words or [], items, policy, resources)

@@ -16,10 +16,10 @@ B is shards or tables of samples, or files of rows, by their names (compressed o
                   samples are taken as rows with --key, with --format, and if -f names one that is no field.
 
 --format says it for other names, and for stdin and commands (otherwise they are shards). The key is in the column
-__key__, or key, or that of --key, as text: the number 7 is the key 7, not 0007. Every other column becomes the field of
-its name, but not those whose names begin with __. Text is UTF-8, bytes are themselves, and numbers and dates have the
-text that tar2tsv writes. A list of numbers is a NumPy array, and the field is called NAME.npy; other lists, and
-objects, are JSON, and the field is called NAME.json.
+__key__, or key, or that of --key-column, as text: the number 7 is the key 7, not 0007. Every other column becomes the
+field of its name, but not those whose names begin with __. Text is UTF-8, bytes are themselves, and numbers and dates
+have the text that tar2tsv writes. A list of numbers is a NumPy array, and the field is called NAME.npy; other lists,
+and objects, are JSON, and the field is called NAME.json.
 
 -f chooses fields or columns of B, and renames them: -f 'txt=caption'. With -f '' nothing is added: samples of A that
 have a partner are passed on. If a sample would have two fields of one name, that is an error, unless --prefer says
@@ -75,7 +75,7 @@ class Wanted(cli.Group):
     ] = None
     key: Annotated[
         str | None,
-        Option("--key", metavar="COLUMN", default="__key__, or key", help="The column of B that has the keys."),
+        Option("--key-column", metavar="COLUMN", default="__key__, or key", help="The column of B that has the keys."),
     ] = None
     fields: Annotated[
         list[str] | None,

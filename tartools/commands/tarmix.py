@@ -14,7 +14,7 @@ there. all goes on without that source, until all have ended: then every sample 
 no longer in shares. longest begins that source again, until every source has ended once: every sample is written at
 least once. Sources that may be repeated are read again, so they can't be stdin or commands.
 
-What first and --total leave out is told on stderr, in counts. They are the samples of tables and, where first stops, of
+What first and --count leave out is told on stderr, in counts. They are the samples of tables and, where first stops, of
 local shards that are not compressed, whose headers are read to the end for that. The rest of other shards is not read,
 and so neither counted nor checked.
 
@@ -31,7 +31,7 @@ Examples:
   Mix two data sets, seven samples of one to three of the other:
     tarmix 0.7 'web-*.tar' 0.3 books.tar -o mixed.tar
   Check the shares of the first thousand samples, by the field cls:
-    tarmix --total 1000 0.7 'web-*.tar' 0.3 books.tar | tarstat
+    tarmix --count 1000 0.7 'web-*.tar' 0.3 books.tar | tarstat
   Mix tables of shuffled data sets, and move no sample; repeat the smaller ones until the largest has ended:
     tarmix --stop longest 6 web.parquet 3 books.parquet 1 code.parquet -o epoch.parquet
   Write every sample once, under keys that differ, in shards of 1 GB:
@@ -61,7 +61,9 @@ class Mixing(cli.Group):
             help="When a source ends: stop (first), go on without it (all), or repeat it (longest).",
         ),
     ] = "first"
-    total: Annotated[int | None, Option("--total", metavar="N", minimum=0, help="Stop after N samples.")] = None
+    total: Annotated[
+        int | None, Option("--count", metavar="N", minimum=0, aliases=("--total",), help="Stop after N samples.")
+    ] = None
     seed: cli.Seed = 0
     rekey: Annotated[
         str | None,

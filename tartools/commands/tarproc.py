@@ -91,7 +91,9 @@ class Directory(cli.Group):
     log: Annotated[
         str | None, Option("--add-log", metavar="FIELD", help="Store what CMD prints in the sample, as FIELD.")
     ] = None
-    keep: Annotated[bool, Option("--keepdir", help="Keep the directories, and print where they are.")] = False
+    keep: Annotated[
+        bool, Option("--keep-dir", aliases=("--keepdir",), help="Keep the directories, and print where they are.")
+    ] = False
     tmpdir: cli.TmpDir = None
 
 

@@ -5,10 +5,10 @@ and mode, for arrays dtype and shape, for sound the length. JSON and text are pr
 picture is decoded, and one that is cut or damaged is marked as broken. At the end the first keys of broken samples, and
 of those without a field that most have, are listed on stderr. Nothing is unpickled, and control characters are escaped.
 
-On a terminal, pictures are drawn too, as many side by side as fit. --pictures says how: by the protocols of kitty,
+On a terminal, pictures are drawn too, as many side by side as fit. --graphics says how: by the protocols of kitty,
 iTerm2 or sixel, or as half blocks, which are coloured text. auto chooses by environment variables; if it chooses wrong,
 set TARTOOLS_PICTURES. A terminal gets about two screens; -c shows more. Output to a pipe or file is plain text of all
-samples, unless --pictures is given.
+samples, unless --graphics is given.
 
 -i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, Home for the first,
 End for the last, a number and Enter for the sample with that number, / for the next sample whose key has some text, g
@@ -17,13 +17,13 @@ from stdin. The last 10,000 samples, or 256 MiB of them, can be shown again.
 
 --html writes a contact sheet: one HTML file that needs no network, with pictures, sounds to play (up to 2 MiB per
 sample, 24 MiB in all), a filter, and the counts of classes and sizes. It reads everything, decodes all pictures to find
-those that are broken, and shows 200 samples drawn at random; stderr says so. --sample N draws another number. -c N
+those that are broken, and shows 200 samples drawn at random; stderr says so. --random N draws another number. -c N
 reads and shows the first N only. --large puts pictures of up to 1,024 pixels on the page, instead of 384.
 
 The filter of the page takes words, field=part for a part of a value, and field==value for the whole of it. Words with
 blanks are quoted: "cls=sea lion".
 
--c stops reading after N samples. --sample reads everything and shows N samples, each equally likely; another --seed
+-c stops reading after N samples. --random reads everything and shows N samples, each equally likely; another --seed
 draws others.
 
 Examples:
@@ -32,11 +32,11 @@ Examples:
   Read the labels and metadata of many samples:
     tarshow -f 'cls json' 'train-*.tar' | less
   Look at pictures in a pager:
-    tarshow --pictures blocks small.tar | less -R
+    tarshow --graphics blocks small.tar | less -R
   Look through a remote archive, one sample at a time:
     curl -s https://host/photos.tgz | tarshow -i
   Make a contact sheet of 500 random samples:
-    tarshow --html sheet.html --sample 500 'train-*.tar'
+    tarshow --html sheet.html --random 500 'train-*.tar'
 """
 
 import os
@@ -81,7 +81,7 @@ class Sheet(cli.Group):
     ] = None
     force: cli.Force = False
     drawn: Annotated[
-        int | None, Option("--sample", metavar="N", minimum=1, help="Show N samples drawn at random from all.")
+        int | None, Option("--random", metavar="N", minimum=1, help="Show N samples drawn at random from all.")
     ] = None
     seed: cli.Seed = 0
     large: Annotated[bool, Option("--large", help="Put pictures of up to 1,024 pixels on the page, not 384.")] = False
@@ -95,7 +95,7 @@ def tarshow(
     contact: Sheet,
     first: cli.Count = None,
     pictures: Annotated[
-        Pictures, Option("--pictures", help="How to draw pictures; auto picks what the terminal can do.")
+        Pictures, Option("--graphics", help="How to draw pictures; auto picks what the terminal can do.")
     ] = Pictures.auto,
     interactive: Annotated[
         bool, Option("-i", "--interactive", help="Show one sample at a time; keys turn the pages.")
@@ -142,7 +142,7 @@ def check_usage(contact: Sheet, pictures: Pictures, interactive: bool) -> None:
     if interactive and contact.url is not None:
         raise UsageError("-i and --html exclude each other")
     if contact.url is not None and pictures is not Pictures.auto:
-        raise UsageError("--pictures is for terminals; leave it out with --html")
+        raise UsageError("--graphics is for terminals; leave it out with --html")
     if contact.large and contact.url is None:
         raise UsageError("--large is for a page; it needs --html FILE")
 
@@ -169,7 +169,7 @@ def write_page(
         chosen, found = page.write(samples, sink, title, choice, side, min(cli.workers(0), WORKERS), account)
         account.check()
     if chosen.shown < chosen.seen or chosen.more:
-        account.warn(f"{shown(url)}: {chosen} (--sample N or -c N for others)")
+        account.warn(f"{shown(url)}: {chosen} (--random N or -c N for others)")
     if found.broken:
         what = several(found.broken, "broken picture or sound", "broken pictures or sounds")
         account.warn(f"{shown(url)}: {what}, listed on the page, the first in {found.listed[0]}")

@@ -71,10 +71,18 @@ class Sorting(cli.Group):
     """The options that say in which order, and what sorting may use."""
 
     sortkey: Annotated[
-        str, Option("-s", "--sortkey", metavar="FIELD", help="Sort by this field, such as cls or meta.json:width.")
+        str,
+        Option(
+            "-s",
+            "--sort-key",
+            metavar="FIELD",
+            aliases=("--sortkey",),
+            help="Sort by this field, such as cls or meta.json:width.",
+        ),
     ] = "__key__"
     sorttype: Annotated[
-        sortkeys.Kind | None, Option("-S", "--sorttype", default="text", help="How to compare values.")
+        sortkeys.Kind | None,
+        Option("-S", "--sort-type", default="text", aliases=("--sorttype",), help="How to compare values."),
     ] = None
     reverse: Annotated[bool, Option("-r", "--reverse", help="Sort in descending order.")] = False
     unique: Annotated[

@@ -17,7 +17,7 @@ OUTPUT is a prefix or a pattern:
 New shards never mix with those of an earlier run: if any shard that OUTPUT can name exists, tarsplit writes nothing and
 fails. With --force the new shards replace the old set: once the last one is complete and its --post has succeeded,
 those that OUTPUT can name and this run did not write are removed, each named on stderr. With --start N, shards with
-numbers below N stay. With --start N and --maxshards M, so do those from N+M on: other runs may have written them.
+numbers below N stay. With --start N and --max-shards M, so do those from N+M on: other runs may have written them.
 Nothing is removed after a failure, or if the input has no samples. If an old shard can't be removed, that is said, and
 the exit status is 1.
 
@@ -28,7 +28,7 @@ behind the last new one are named and stay. In an http: URL, write a pattern as 
 
 --parts makes a set of shards for each part, whose name stands for {part} in OUTPUT. A hash of the key alone says in
 which part a sample is, so it is there in every run, order and sharding: the first part of --parts train:0.9,val:0.1 has
-the samples of tarfilter --hash 0:0.9. With --stratify FIELD, each part gets its share of the samples of each value of
+the samples of tarfilter --share 0:0.9. With --stratify FIELD, each part gets its share of the samples of each value of
 FIELD, exactly to one sample; again the sets depend on keys and values alone, but they change if samples are added.
 
 --by FIELD makes a set of shards for each value of FIELD, which stands for {FIELD} in OUTPUT; folders are made. There
@@ -52,7 +52,7 @@ Examples:
   Make shards for each class, in a folder of its own:
     tarsplit --by cls -o 'classes/{cls}/{shard:06d}.tar' all.tar
   Make two shards of up to 1 GB from a folder:
-    tar -cf - --sort=name -C raw train | tarsplit -s 1e9 -o imagenet_train --maxshards 2
+    tar -cf - --sort=name -C raw train | tarsplit -s 1e9 -o imagenet_train --max-shards 2
   Add shards behind train-000099.tar, and replace what an interrupted run has left there:
     tarsplit --start 100 --force -n 10000 -o train more.tar
   Cut an archive into shards of 10,000 samples, with names of your own:
@@ -100,7 +100,14 @@ Size = Annotated[
 ]
 Pattern = Annotated[str, Option("-o", "--output", metavar="OUTPUT", help="Prefix or pattern of the shards' names.")]
 Most = Annotated[
-    int | None, Option("--maxshards", metavar="N", minimum=0, help="Stop after N shards; the rest is not read.")
+    int | None,
+    Option(
+        "--max-shards",
+        metavar="N",
+        minimum=0,
+        aliases=("--maxshards",),
+        help="Stop after N shards; the rest is not read.",
+    ),
 ]
 Start = Annotated[int | None, Option("--start", metavar="N", minimum=0, default="0", help="Number of the first shard.")]
 Even = Annotated[

@@ -44,7 +44,7 @@ class ListedRow:
 
     def lacks(self, name: str) -> SampleError:
         """Return the failure that the row has no value *name*, or that there is no such column."""
-        advice = "(--missing STR writes STR instead)"
+        advice = "(--fill STR writes STR instead)"
         if name not in self._columns.names:
             have = field_list(dict.fromkeys([*(self._columns.fields or ()), *self.fields]))
             return SampleError(f"no sample has {name!r}; the fields and columns are: {have} {advice}", url=self.shard)

@@ -118,7 +118,7 @@ def list_tree(wanted: Folder, account: Account) -> Tree:
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=os.fsdecode(where)) from error
     for glob in unused:
-        account.warn(f"{printable(wanted.path)}: nothing matches --exclude {glob!r}")
+        account.warn(f"{printable(wanted.path)}: nothing matches --exclude-files {glob!r}")
     tree.others.sort()
     return tree
 

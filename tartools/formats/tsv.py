@@ -91,7 +91,7 @@ def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two columns are called {twice!r}; write NEW={twice} for one of them")
     if not columns:
-        raise UsageError("a table without a column: name fields with -f, or leave out --nokey")
+        raise UsageError("a table without a column: name fields with -f, or leave out --no-key")
     return columns
 
 
@@ -222,7 +222,7 @@ def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
     more = (
         f"; other members of this key are elsewhere in the shard: {TOGETHER}"
         if torn
-        else (" (--missing STR writes STR instead)")
+        else (" (--fill STR writes STR instead)")
     )
     return SampleError(
         f"sample {sample.key!r} has no value for {name!r}{blanks(name)}; its fields are: "

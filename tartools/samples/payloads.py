@@ -175,7 +175,8 @@ def key_column(names: Sequence[str], wanted: str | None, url: str) -> int:
         if name in names:
             return names.index(name)
     what = (
-        f"no column {wanted!r}" if wanted is not None else "no column '__key__' or 'key' (--key COLUMN names another)"
+        f"no column {wanted!r}" if wanted is not None else "no column '__key__' or 'key' (--key-column COLUMN names
+        another)"
     )
     raise SampleError(f"{what}; the columns are: {field_list(names)}", url=url)
 

@@ -352,7 +352,7 @@ def filtering() -> Work:
         (Line("webdataset, select", peer, rounds=2),),
         (Goal(0.3, "webdataset, select"),),
         f'read -r count _ < <({peer}) && test "$(tar -tf "$OUT/x.tar" | wc -l)" = $((2 * count)) && '
-        """cmp <(tar -xOf "$OUT/x.tar" --wildcards '*.cls') <(tar2tsv --nokey --noheader -f cls "$OUT/x.tar" |"""
+        """cmp <(tar -xOf "$OUT/x.tar" --wildcards '*.cls') <(tar2tsv --no-key --no-header -f cls "$OUT/x.tar" |"""
         """ awk '$1 < 100' | tr -d '\\n')""",
     )
 
@@ -360,11 +360,11 @@ def filtering() -> Work:
 def duplicates() -> list[Work]:
     """Leave out equal samples, and find which of a million pictures look alike."""
     near = 'python -P "$(dirname "$READERS")/near.py"'
-    count = 'tar2tsv --noheader --nokey -f txt "$B" | LC_ALL=C sort -u | wc -l'
+    count = 'tar2tsv --no-header --no-key -f txt "$B" | LC_ALL=C sort -u | wc -l'
     return [
         Work(
             "dedup-B",
-            Line("tardedup --by txt", 'tardedup -q --by txt "$B" -o "$OUT/x.tar"'),
+            Line("tardedup --equal txt", 'tardedup -q --equal txt "$B" -o "$OUT/x.tar"'),
             (Line("tarsort", 'tarsort "$B" -o "$OUT/x.tar"'), Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"')),
             (),
             f'test "$(tar -tf "$OUT/x.tar" | wc -l)" = $((2 * $({count})))',

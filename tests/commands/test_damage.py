@@ -86,7 +86,7 @@ CASES = {  # the name of the command comes first
     "tarstat": Case(output=(), step=7),
     "tar2tsv": Case(("-f", "cls")),
     "tar2tsv to gzip": Case(("-f", "cls"), ("-o", "out.tsv.gz"), step=7),
-    "tarfilter": Case(("--hash", "0:0.5", "--rest", "rest.tar")),
+    "tarfilter": Case(("--share", "0:0.5", "--rest", "rest.tar")),
     "tarfilter to tables": Case(("-S", "cls != '1'", "--rest", "rest.parquet"), ("-o", "out.parquet"), step=41),
     "tarjoin": Case(("--left", "--with", ROWS), step=7),
     "tarjoin B": Case(("sound.tar", "--with"), ("-o", "out.tar"), step=7),
@@ -249,7 +249,7 @@ def test_a_cut_in_a_pipe(label: str, run: Run, tmp_path: Path, thorough: bool) -
 EARLY = {
     "tarcat": ["-c", "1"],
     "tarpcat": ["-c", "1"],
-    "tarsplit": ["-n", "1", "--maxshards", "1", "--force", "-o", "part"],
+    "tarsplit": ["-n", "1", "--max-shards", "1", "--force", "-o", "part"],
     "tarproc": ["-c", "true", "--count", "1"],
     "tarshow": ["-c", "1"],
     "tar2tsv": ["-f", "cls", "-c", "1"],

@@ -34,7 +34,7 @@ def on_terminal(folder: Path, line: str) -> bytes:
 TABLES = [
     ("", "__key__\ttxt\n{}\t{}\n"),
     ("--csv ", "__key__,txt\r\n{},{}\r\n"),
-    ("--noheader --nokey --jsonl ", '{{"txt": "{1}"}}\n'),
+    ("--no-header --no-key --jsonl ", '{{"txt": "{1}"}}\n'),
 ]
 
 

@@ -45,7 +45,7 @@ COMMANDS = {
     "tar2tfrecord": Case(()),
     "tar2zip": Case(()),
     "tar2parquet": Case(()),
-    "tarfilter": Case(("--hash", "0:1"), writes_tar=True),
+    "tarfilter": Case(("--share", "0:1"), writes_tar=True),
     "tarfirst": Case(("-f", "cls")),
     "tarcheck": Case((), content=make_tar([("a.cls", b"1"), ("b.cls", b"2")]), reads=""),  # damage is what it prints
     "tardedup": Case((), writes_tar=True),

@@ -89,11 +89,11 @@ def test_the_tasks_of_the_readme_are_done_by_their_lines(shell: Run, tmp_path: P
         if task != "train":
             done = shell(f"set -o pipefail; {line}".replace(r"\|", "|"))
             assert (done.status, done.stderr) == (0, ""), line
-    classes = shell("tar2tsv --nokey --noheader -f cls circles.tar | sort -u").stdout
+    classes = shell("tar2tsv --no-key --no-header -f cls circles.tar | sort -u").stdout
     assert classes == b"circle\n"
-    train, val = (shell(f"tar2tsv --noheader {part}-*.tar").stdout.split() for part in ("train", "val"))
+    train, val = (shell(f"tar2tsv --no-header {part}-*.tar").stdout.split() for part in ("train", "val"))
     assert (len(train), len(val), len({*train, *val})) == (54, 6, 60)
-    assert sorted(shell("tar2tsv --noheader part-*.tar").stdout.split()) == sorted(train)
+    assert sorted(shell("tar2tsv --no-header part-*.tar").stdout.split()) == sorted(train)
     (tmp_path / "small-000003.tar").unlink()  # as after an interruption
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("small-*.tar")}
     done = shell(f"{tasks['scale out'].replace('tarjob ', 'tarjob -v ')}")
@@ -169,7 +169,7 @@ def test_what_is_said_of_a_zip_archive_helps(run: Run, shell: Run, tmp_path: Pat
     "arguments",
     [
         ("tar2tsv", "-f", "jpg"),
-        ("tar2tsv", "-f", "jpg", "--missing", "NA"),
+        ("tar2tsv", "-f", "jpg", "--fill", "NA"),
         ("tarcat", "-f", "jpg", "-o", "out.tar"),
         ("tarsort", "-s", "jpg"),
         ("tarfirst", "-f", "jpg"),

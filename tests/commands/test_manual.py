@@ -255,7 +255,7 @@ def test_fish_completes_columns(table: Path) -> None:
 COMPLETED = [  # words behind tartools, the last of them to be completed; what is offered
     (["tarc"], ["tarcat", "tarcheck", "tarcreate"]),
     (["tarcat", "--shu"], ["--shuffle"]),
-    (["tarsort", "--sorttype", "fl"], ["float"]),
+    (["tarsort", "--sort-type", "fl"], ["float"]),
     (["completion", "z"], ["zsh"]),
     (["tar2tsv", "{shard}", "-f", "s"], ["seg.png"]),
 ]

@@ -36,7 +36,7 @@ WRITERS = {  # the name of the command comes first; what stands behind its input
     "tar2tfrecord": ("-o", "out.tfrecord"),
     "tar2zip": ("-o", "out.zip"),
     "tar2parquet": ("-o", "out.parquet"),
-    "tarfilter": ("--hash", "0:0.5", "--rest", "rest.tar", "-o", "out.tar"),
+    "tarfilter": ("--share", "0:0.5", "--rest", "rest.tar", "-o", "out.tar"),
     "tardedup": ("--rest", "rest.tar", "-o", "out.tar"),
     "tarmix": ("1", "-o", "out.tar"),
     "tarjoin": ("--left", "--with", ROWS, "-o", "out.tar"),

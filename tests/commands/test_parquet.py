@@ -247,7 +247,7 @@ def test_files_of_others(inside: Inside, tmp_path: Path) -> None:
         ("003.id", b"n/x"),
         ("003.image", JPEG),
     ]
-    done = inside("tarcreate", "--parquet", "{1..2}.parquet", "--key", "{:03d}")
+    done = inside("tarcreate", "--parquet", "{1..2}.parquet", "--key-template", "{:03d}")
     assert (done.status, done.stderr, members_of(done.stdout)) == (0, "", expected)
     done = inside("tarcreate", "--parquet", "2.parquet", "-f", "jpg=image __key__=id label")
     assert members_of(done.stdout) == [("n/x.jpg", JPEG), ("n/x.label", b"4")]

@@ -42,9 +42,9 @@ WRITTEN = [  # lines that write samples as they are, so that a table can list th
     "tarsort -s __index__ -r IN",
     "tarsort -s __shard__ IN",
     "tarsort -s x;txt --missing first -M 64K IN",
-    "tarfilter --hash 0:0.3 IN --rest REST",
-    "tarfilter --hash 1/3:2/3 IN --rest REST",
-    "tarfilter --hash :0.5 IN --rest REST",
+    "tarfilter --share 0:0.3 IN --rest REST",
+    "tarfilter --share 1/3:2/3 IN --rest REST",
+    "tarfilter --share :0.5 IN --rest REST",
     "tarfilter --sample 0.2 --seed 3 IN --rest REST",
     "tarfilter --sample 0 IN --rest REST",
     "tarfilter --sample 1 IN --rest REST",
@@ -58,9 +58,9 @@ WRITTEN = [  # lines that write samples as they are, so that a table can list th
     "tarfilter -S \"has('txt') and not has('png')\" IN --rest REST",
     "tarfilter -S \"has('json:w') and has('png')\" IN --rest REST",
     "tarfilter -S \"size('json') > 22\" IN --rest REST",
-    "tarfilter -S \"size('txt') > 3\" --missing false IN --rest REST",
-    "tarfilter -S \"txt > 'ww'\" --missing false IN --rest REST",
-    "tarfilter -S \"width('png') > 4 and height('png') == 5\" --missing false IN --rest REST",
+    "tarfilter -S \"size('txt') > 3\" --ignore-errors IN --rest REST",
+    "tarfilter -S \"txt > 'ww'\" --ignore-errors IN --rest REST",
+    "tarfilter -S \"width('png') > 4 and height('png') == 5\" --ignore-errors IN --rest REST",
     "tarfilter -S \"match('0[1-3]$', key)\" IN --rest REST",
     "tarfilter -S \"__key__.startswith('x/x')\" IN --rest REST",
     "tarfilter -S '__index__ % 3 == 1' IN --rest REST",
@@ -68,26 +68,26 @@ WRITTEN = [  # lines that write samples as they are, so that a table can list th
     "tarfilter -S \"match('a.tar', __shard__)\" IN --rest REST",
     "tarfilter -S \"int(field('cls;txt')) > 5\" IN --rest REST",
     "tarfilter -S \"len(field('js' + 'on')) > 22\" IN --rest REST",
-    "tarfilter -S 'int(cls) > 2' --hash 0:0.7 --fields-present txt --sample 0.8 IN --rest REST",
-    "tarfilter -S 'int(cls) > 2' --hash 0:0.7 --fields-present txt --invert IN --rest REST",
+    "tarfilter -S 'int(cls) > 2' --share 0:0.7 --fields-present txt --sample 0.8 IN --rest REST",
+    "tarfilter -S 'int(cls) > 2' --share 0:0.7 --fields-present txt --invert IN --rest REST",
     "tarfilter -S \"cls == '3'\" --verbatim --invert IN --rest REST",
-    "tarfilter -S \"txt == ''\" --missing false --invert IN --rest REST",
+    "tarfilter -S \"txt == ''\" --ignore-errors --invert IN --rest REST",
     "tardedup IN --rest REST",
     "tardedup --near jpg IN --rest REST --report report",
     "tardedup --near jpg --distance 0 IN --rest REST --report report",
     "tardedup --near jpg --keep largest IN --rest REST --report report",
-    "tardedup --by jpg IN --rest REST --report report",
-    "tardedup --by cls IN --rest REST --report report",
-    "tardedup --by 'cls jpg' --against v.parquet IN --rest REST --report report",
-    "tardedup --by cls --keep largest -M 1000 IN --rest REST --report report",
+    "tardedup --equal jpg IN --rest REST --report report",
+    "tardedup --equal cls IN --rest REST --report report",
+    "tardedup --equal 'cls jpg' --against v.parquet IN --rest REST --report report",
+    "tardedup --equal cls --keep largest -M 1000 IN --rest REST --report report",
     "tardedup --near jpg --against v.tar IN --rest REST --report report",
-    "tardedup --by cls --against v-columns.parquet --keep largest IN --rest REST --report report",
+    "tardedup --equal cls --against v-columns.parquet --keep largest IN --rest REST --report report",
     "tarmix --stop all 1 IN 2 v.tar",
     "tarmix --stop longest -q 1 v.parquet 1 IN",
-    "tarmix --total 30 --seed 5 3 IN 1 v.tar",
+    "tarmix --count 30 --seed 5 3 IN 1 v.tar",
     "tarjoin -f '' IN c.tar",
     "tarjoin --anti IN c.tar",
-    "tardiff -q --keys c.tar IN",
+    "tardiff -q --list-keys c.tar IN",
 ]
 PRINTED = [  # lines of which stdout is compared alone
     "tarcat -f 'cls jpg' IN",
@@ -95,7 +95,7 @@ PRINTED = [  # lines of which stdout is compared alone
     "tarjoin --prefer b c.tar IN",
     "tardiff -q --json IN c.tar",
     "tardiff --digest IN",
-    "tar2tsv -f '__index__ __shard__ __size__ cls txt' --verbatim --missing NA IN",
+    "tar2tsv -f '__index__ __shard__ __size__ cls txt' --verbatim --fill NA IN",
     "tar2jsonl -q IN",
     "tar2tfrecord -q IN",
     "tarfirst -i 0 IN",
@@ -226,7 +226,7 @@ def test_from_tables(line: str, inputs: str, data_set: Path, inside: Inside, tmp
 
 
 @pytest.mark.parametrize(
-    "line", [line for line in LINES if not {"__shard__", "--total"} & {*re.findall("[-_a-z]+", line)}]
+    "line", [line for line in LINES if not {"__shard__", "--count"} & {*re.findall("[-_a-z]+", line)}]
 )
 @pytest.mark.parametrize("source", STREAMS)
 @by_turns("source")
@@ -256,7 +256,7 @@ def link(folder: Path, to: Path) -> None:
     "line",
     [
         *("tarcat IN", "tarsort IN", "tarsort -S shuffle IN", "tarsort -s __size__ -r IN", "tarcat -f 'cls jpg' IN"),
-        *("tarfilter --hash 0:0.5 IN --rest REST", "tarfilter --fields-present jpg IN --rest REST"),
+        *("tarfilter --share 0:0.5 IN --rest REST", "tarfilter --fields-present jpg IN --rest REST"),
         *("tarfilter -S \"has('cls')\" IN --rest REST", "tardiff --digest IN", "tarpcat -p 2 IN"),
     ],
 )

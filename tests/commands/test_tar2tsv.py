@@ -25,22 +25,22 @@ def test_a_header_and_one_row_a_sample(run: Run) -> None:
     ("options", "expected"),
     [
         ((), "__key__\nd/a\nd/b\n"),
-        (("-f", "cls", "--nokey"), "cls\n5\n7\n"),
-        (("-f", "cls", "--noheader"), "d/a\t5\nd/b\t7\n"),
+        (("-f", "cls", "--no-key"), "cls\n5\n7\n"),
+        (("-f", "cls", "--no-header"), "d/a\t5\nd/b\t7\n"),
         (("-f", "cls __key__"), "cls\t__key__\n5\td/a\n7\td/b\n"),
         (("-f", "cls", "-f", "label=CLS"), "__key__\tcls\tlabel\nd/a\t5\t5\nd/b\t7\t7\n"),
-        (("-f", "class;cls", "--nokey"), "class;cls\n5\n7\n"),
+        (("-f", "class;cls", "--no-key"), "class;cls\n5\n7\n"),
         (
-            ("-f", "__index__ __shard__ __size__", "--nokey"),
+            ("-f", "__index__ __shard__ __size__", "--no-key"),
             "__index__\t__shard__\t__size__\n0\tstdin\t2048\n1\tstdin\t2048\n",
         ),
-        (("-f", "cls", "--verbatim", "--nokey"), "cls\n5\\n\n7\n"),
-        (("-f", "meta.json:width", "--missing", "NA"), "__key__\tmeta.json:width\nd/a\t640\nd/b\tNA\n"),
-        (("-f", "w=meta.json:size.1.a", "--missing", "", "--nokey"), "w\ntrue\n\n"),
-        (("-f", "meta.json:name meta.json:none", "-c", 1, "--nokey"), "meta.json:name\tmeta.json:none\nx\tnull\n"),
+        (("-f", "cls", "--verbatim", "--no-key"), "cls\n5\\n\n7\n"),
+        (("-f", "meta.json:width", "--fill", "NA"), "__key__\tmeta.json:width\nd/a\t640\nd/b\tNA\n"),
+        (("-f", "w=meta.json:size.1.a", "--fill", "", "--no-key"), "w\ntrue\n\n"),
+        (("-f", "meta.json:name meta.json:none", "-c", 1, "--no-key"), "meta.json:name\tmeta.json:none\nx\tnull\n"),
         (("-f", "cls", "-c", 1), "__key__\tcls\nd/a\t5\n"),
         (("-f", "cls", "-c", 0), "__key__\tcls\n"),
-        (("-f", "nope", "-c", 1, "--missing", "NA"), "__key__\tnope\nd/a\tNA\n"),
+        (("-f", "nope", "-c", 1, "--fill", "NA"), "__key__\tnope\nd/a\tNA\n"),
         (("-f", "cls", "--csv"), "__key__,cls\r\nd/a,5\r\nd/b,7\r\n"),
     ],
 )
@@ -49,9 +49,7 @@ def test_options(run: Run, options: tuple[object, ...], expected: str) -> None:
 
 
 def test_json_lines_keep_types(run: Run) -> None:
-    done = run(
-        "tar2tsv", "--jsonl", "-f", "cls meta.json:width meta.json:none __index__", "--missing", "?", stdin=ARCHIVE
-    )
+    done = run("tar2tsv", "--jsonl", "-f", "cls meta.json:width meta.json:none __index__", "--fill", "?", stdin=ARCHIVE)
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
         {"__key__": "d/a", "cls": "5", "meta.json:width": 640, "meta.json:none": None, "__index__": 0},
         {"__key__": "d/b", "cls": "7", "meta.json:width": "?", "meta.json:none": "?", "__index__": 1},
@@ -61,7 +59,7 @@ def test_json_lines_keep_types(run: Run) -> None:
 def test_special_characters(run: Run) -> None:
     value = 'a\tb\nc\\d\re"f,ü\\n\n'
     archive = make_tar([("a.txt", value.encode())])
-    assert run("tar2tsv", "--nokey", "--noheader", "-f", "txt", stdin=archive).stdout == (
+    assert run("tar2tsv", "--no-key", "--no-header", "-f", "txt", stdin=archive).stdout == (
         'a\\tb\\nc\\\\d\\re"f,ü\\\\n\n'.encode()
     )
     rows = run("tar2tsv", "--csv", "--verbatim", "-f", "txt", stdin=archive).stdout.decode()
@@ -74,7 +72,7 @@ def test_special_characters(run: Run) -> None:
         (
             [("a.cls", b"1"), ("b.txt", b"2")],
             ("-f", "cls"),
-            "sample 'b' has no value for 'cls'; its fields are: txt (--missing",
+            "sample 'b' has no value for 'cls'; its fields are: txt (--fill",
         ),
         ([("a.cls", b"1"), ("a.jpg", b"\xff\xd8")], ("-f", "jpg"), "sample 'a', field 'jpg': not UTF-8 text (byte 0)"),
         ([("a.json", b"{")], ("-f", "json:x"), "sample 'a', field 'json': not JSON"),
@@ -103,11 +101,11 @@ def test_failures(run: Run, members: list[tuple[str, bytes]], options: tuple[str
     ("options", "message"),
     [
         (("--csv", "--jsonl"), "--csv and --jsonl exclude each other"),
-        (("--nokey",), "a table without a column"),
+        (("--no-key",), "a table without a column"),
         (("-f", "cls cls"), "two columns are called 'cls'"),
         (("-f", "a;;b"), "not a column"),
         (("-c", "-1"), "-1"),
-        (("--missing", "a", "--missing", "b"), "given twice"),
+        (("--fill", "a", "--fill", "b"), "given twice"),
         (("--html", "x"), "No such option"),
     ],
 )
@@ -130,7 +128,7 @@ def test_stopping_early(shell: Run, run: Run, tmp_path: Path) -> None:
     done = run("tar2tsv", "-c", 2, "-v", "cut.tar")
     assert done.status == 0 and done.stdout.count(b"\n") == 3 and "2 samples in, 2 out" in done.stderr
     (tmp_path / "a.tar").write_bytes(archive)
-    assert shell("while cat a.tar; do :; done | tar2tsv -c 25 --noheader | wc -l").stdout.strip() == b"25"
+    assert shell("while cat a.tar; do :; done | tar2tsv -c 25 --no-header | wc -l").stdout.strip() == b"25"
 
 
 def test_outputs(run: Run, shell: Run, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def check_rows(facts: dict[str, Any], passes: int = 1) -> None:
 
 def test_each_sample_comes_once_a_pass_in_every_row(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(members()))
-    facts = measured(run, "--workers", "1", "--plot", "a.html", "a.tar")
+    facts = measured(run, "--workers", "1", "--html", "a.html", "a.tar")
     check_rows(facts)
     encoded = ["loose files", "zip", "tar, in order", "table, in order", "table, blocks", "table, shuffled"]
     raw = ["loose files, raw", "tar, in order, raw", "table, shuffled, raw"]
@@ -121,7 +121,7 @@ def test_what_is_measured_does_not_depend_on_how_it_is_kept(run: Run, tmp_path: 
 def test_a_picture_that_is_broken_is_named(options: list[str], run: Run, tmp_path: Path) -> None:
     damaged = [(name, data[:60] if name == "d1/3.png" else data) for name, data in members()]
     (tmp_path / "a.tar").write_bytes(make_tar(damaged))
-    done = run("tarbench", "--passes", 1, "--workers", 0, *options, "--plot", "a.html", "a.tar")
+    done = run("tarbench", "--passes", 1, "--workers", 0, *options, "--html", "a.html", "a.tar")
     assert (done.status, done.stdout) == (1, b"")
     assert re.fullmatch(r"tarbench: a\.tar: sample 'd1/3': field 'png': [^\n]+\n", done.stderr), done.stderr
     assert os.listdir(tmp_path) == ["a.tar"]
@@ -163,7 +163,7 @@ def test_usage(run: Run, tmp_path: Path) -> None:
     assert done.status == 2 and "one folder" in done.stderr
     done = run("tarbench", "--workers", "2 x", "a.tar")
     assert done.status == 2 and "not a list of numbers: '2 x'" in done.stderr
-    assert run("tarbench", "--plot", "a.tar", "a.tar").status != 0
+    assert run("tarbench", "--html", "a.tar", "a.tar").status != 0
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "empty"]
 
 

@@ -424,13 +424,13 @@ def test_members_are_brought_together(run: Run, tmp_path: Path) -> None:
 def test_unique_keeps_the_first(run: Run, tmp_path: Path) -> None:
     other = sample(KEYS[3], txt=b"others", cls=b"9") + sample("z") + entry(b"z.txt", b"second")
     written(tmp_path, [with_one(other)])
-    done = run("tarcheck", "--fix", "--unique", "-o", "out.tar", "-v", "s0.tar")
+    done = run("tarcheck", "--fix", "--drop-duplicates", "-o", "out.tar", "-v", "s0.tar")
     assert (done.status, "1 left out" in done.stderr) == (0, True)
     assert members_of((tmp_path / "out.tar").read_bytes()) == members_of(with_one(sample("z")))
     said = run("tarcheck", "--fix", "-o", "other.tar", "s0.tar")
     assert said.status == 1 and said.stderr.splitlines() == [
         f"tarcheck: s0.tar: at byte {12 * SIZE}: sample '0003' is not written: an earlier sample has this key, at byte "
-        f"{3 * SIZE} (--unique drops this one)",
+        f"{3 * SIZE} (--drop-duplicates drops this one)",
         f"tarcheck: s0.tar: at byte {13 * SIZE}: sample 'z' is not written: field-twice (txt)",
     ]
 
@@ -449,7 +449,7 @@ def test_a_sound_shard_is_copied_byte_by_byte(run: Run, tmp_path: Path) -> None:
     [
         (["--fix"], "--fix goes with -o"),
         (["-o", "x.tar"], "--fix goes with -o"),
-        (["--unique"], "--fix goes with -o"),
+        (["--drop-duplicates"], "--fix goes with -o"),
         (["--fix", "-o", "-"], "-o takes a file"),
         (["--expect", "a=b"], "--expect takes names"),
         (["--ignore", "suffix-lie"], "'suffix-lie' is none"),

@@ -164,7 +164,7 @@ def test_what_would_have_to_change_is_left_out_of_a_table(check: Check, inside: 
     torn = SAMPLES[0] + entry(b"z.txt", b"1") + b"".join(SAMPLES[1:]) + entry(b"z.cls", b"1")
     twice = sample("y") + entry(b"y.txt", b"2") + sample(b"\xe9") + SAMPLES[1]
     written(tmp_path, [torn + twice + END])
-    done = inside("tarcheck", "--fix", "--unique", "-v", "-o", "o.parquet", "s0.tar")
+    done = inside("tarcheck", "--fix", "--drop-duplicates", "-v", "-o", "o.parquet", "s0.tar")
     assert done.status == 1 and in_out(done) == (17, 12)
     end = len(torn)
     changed_one = "its members are apart, or one of them would have to be left out, and a table can't list that"

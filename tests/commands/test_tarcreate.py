@@ -72,8 +72,8 @@ def test_a_plan_may_be_where_its_files_are(run: Run, data: Path) -> None:
     ("options", "plan", "names"),
     [
         ((), "a\n1\n2\n", ["000000000.a", "000000001.a"]),
-        (("--key", "d/{:03d}"), "a\n1\n2\n", ["d/000.a", "d/001.a"]),
-        (("--key", "x{index}"), "a\n1\n\n", ["x0.a", "x1.a"]),  # of one column, an empty line is an empty cell
+        (("--key-template", "d/{:03d}"), "a\n1\n2\n", ["d/000.a", "d/001.a"]),
+        (("--key-template", "x{index}"), "a\n1\n\n", ["x0.a", "x1.a"]),  # of one column, an empty line is an empty cell
         ((), "a\tb\n\n1\t2\n\n", ["000000000.a", "000000000.b"]),
         ((), "a\tb\r\n1\t2\r\n", ["000000000.a", "000000000.b"]),
         ((), "\ufeffa\n1", ["000000000.a"]),
@@ -127,7 +127,7 @@ def test_keys_and_columns(run: Run, options: tuple[str, ...], plan: str, names: 
         ((), "@a\nfile:pipe:touch gotcha\n", "pipe:touch gotcha: No such file"),
         ((), "@a\ndata/../missing\n", "missing: No such file"),
         ((), "__key__\ta\nx\t1\nx\t2\n", "stdin: line 3, column __key__: the key 'x' is that of line 2 too"),
-        (("--key", "x"), "a\n1\n2\n", "stdin: line 3: the key 'x' is that of line 2 too"),
+        (("--key-template", "x"), "a\n1\n2\n", "stdin: line 3: the key 'x' is that of line 2 too"),
         ((), "@a\ns3://b\n", "s3://b: write s3://BUCKET/KEY (stdin: line 2, column @a)"),
         ((), "@a\nfoo://b/x\n", "foo://b/x: cannot read foo: URLs"),
         (("--format", "recipe"), "a.txt\n", "stdin: line 1: a line of a recipe is NAME SOURCE"),
@@ -152,20 +152,20 @@ def test_a_password_in_a_plan_is_refused(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--key", "{nope}"), "not a template for keys"),
-        (("--key", "{:z}"), "not a template for keys"),
+        (("--key-template", "{nope}"), "not a template for keys"),
+        (("--key-template", "{:z}"), "not a template for keys"),
         (("--format", "xls"), "not a format"),
         (("--class", "cls"), "--class needs --folder or --zip"),
-        (("--exclude", "x"), "--exclude needs --folder"),
+        (("--exclude-files", "x"), "--exclude-files needs --folder"),
         (("--dots", "last"), "--dots needs --folder"),
         (("--folder", ".", "--dots", "middle"), "middle"),
         (("--folder", ".", "plan.tsv"), "a PLAN and --folder exclude each other"),
-        (("--folder", ".", "--key", "x"), "--key needs a PLAN"),
+        (("--folder", ".", "--key-template", "x"), "--key-template needs a PLAN"),
         (("--folder", ".", "--allow-pipe"), "--allow-pipe needs a PLAN"),
         (("--zip", "a.zip", "-C", "."), "-C needs a PLAN or --folder"),
         (("--skip-special",), "--skip-special needs --folder or --zip"),
         (("--folder", ".", "--class", "a/b"), "not a name for a field"),
-        (("--format", "recipe", "--key", "x"), "--key is for tables"),
+        (("--format", "recipe", "--key-template", "x"), "--key-template is for tables"),
         (("-z", "-o", "a.tar.xz"), "-z writes gzip"),
     ],
 )
@@ -371,7 +371,7 @@ def test_files_of_systems_are_left_out_and_counted(run: Run, tmp_path: Path) -> 
 )
 def test_exclude(globs: list[str], kept: list[str], said: str, run: Run, tmp_path: Path) -> None:
     write_files(tmp_path / "raw", "a.jpg", "a.tmp", "c/x.jpg", "d/c/y.jpg", "d/e.jpg", "d/z.tmp")
-    done = run("tarcreate", "--folder", "raw", *(word for glob in globs for word in ("--exclude", glob)))
+    done = run("tarcreate", "--folder", "raw", *(word for glob in globs for word in ("--exclude-files", glob)))
     assert [name for name, _ in members_of(done.stdout)] == kept
     assert (done.status, done.stderr) == (0, f"tarcreate: raw: {said}\n")
 
@@ -379,8 +379,8 @@ def test_exclude(globs: list[str], kept: list[str], said: str, run: Run, tmp_pat
 def test_exclude_concerns_links_too_and_says_what_matches_nothing(run: Run, tmp_path: Path) -> None:
     write_files(tmp_path / "raw", "a.jpg")
     (tmp_path / "raw/link").symlink_to("nowhere")
-    done = run("tarcreate", "--folder", "raw", "--exclude", "link", "--exclude", "*.png")
-    said = "tarcreate: raw: nothing matches --exclude '*.png'\ntarcreate: raw: left out link\n"
+    done = run("tarcreate", "--folder", "raw", "--exclude-files", "link", "--exclude-files", "*.png")
+    said = "tarcreate: raw: nothing matches --exclude-files '*.png'\ntarcreate: raw: left out link\n"
     assert (done.status, done.stderr) == (0, said)
     assert [name for name, _ in members_of(done.stdout)] == ["a.jpg"]
 
@@ -487,7 +487,7 @@ def test_tar2tsv_and_back_is_the_identity(values: list[tuple[str, str]], options
 def test_one_column_and_back(tmp_path: Path) -> None:
     members = [(f"{n:09d}.txt", text) for n, text in enumerate((b"", b"\n", b"x", b"", b"\r"))]
     for options in ((), ("--csv",)):
-        assert piped(make_tar(members), "--nokey", "-f", "txt", *options) == members
+        assert piped(make_tar(members), "--no-key", "-f", "txt", *options) == members
 
 
 @pytest.mark.parametrize("options", [(), ("--csv",)])

@@ -97,15 +97,15 @@ def test_which_one_is_kept(run: Run, tmp_path: Path) -> None:
     for line, kept in (
         (["--near", "jpg"], "ac"),
         (["--near", "jpg", "--keep", "largest"], "bc"),
-        (["--by", "jpg"], "abc"),
+        (["--equal", "jpg"], "abc"),
         ([], "abc"),
     ):
         assert "".join(keys_in(run("tardedup", *line, "a.tar").stdout)) == kept, line
     (tmp_path / "t.tar").write_bytes(
         make_tar([("a.c", b"1"), ("a.x", b""), ("b.c", b"1"), ("c.c", b"2"), ("d.c", b"1"), ("d.x", b"1" * 600)])
     )
-    assert keys_in(run("tardedup", "--by", "c", "t.tar").stdout) == ["a", "c"]
-    assert keys_in(run("tardedup", "--by", "c", "--keep", "largest", "t.tar").stdout) == ["c", "d"]
+    assert keys_in(run("tardedup", "--equal", "c", "t.tar").stdout) == ["a", "c"]
+    assert keys_in(run("tardedup", "--equal", "c", "--keep", "largest", "t.tar").stdout) == ["c", "d"]
     assert keys_in(run("tardedup", "t.tar").stdout) == ["a", "b", "c", "d"]
 
 
@@ -173,12 +173,14 @@ def test_no_sample_of_the_validation_set_stays(run: Run, tmp_path: Path) -> None
     assert pairs_in(tmp_path / "r.tsv") == {"t/2": "v/2", "t/4": "v/4"}
     good(run, "tarindex", "--hash", "jpg", "v.tar", "-o", "v.parquet")
     (tmp_path / "v.tar").unlink()
-    assert good(run, "tardedup", "--by", "jpg", "--against", "v.parquet", "t.tar") == (tmp_path / "t.tar").read_bytes()
+    assert (
+        good(run, "tardedup", "--equal", "jpg", "--against", "v.parquet", "t.tar") == (tmp_path / "t.tar").read_bytes()
+    )
     done = run("tardedup", "--near", "jpg", "--against", "v.parquet", "t.tar")
     assert done.status == 1 and re.fullmatch(r"tardedup: v\.tar: .*No such file.*\n", done.stderr), done
 
 
-@pytest.mark.parametrize("line", [["--near", "jpg"], ["--by", "jpg"]], ids=" ".join)
+@pytest.mark.parametrize("line", [["--near", "jpg"], ["--equal", "jpg"]], ids=" ".join)
 def test_several_workers(line: list[str], run: Run, tmp_path: Path) -> None:
     """Shards large enough to be shared out: the same at any -p, also if a worker finds a broken picture."""
     padding = bytes(6 << 20)
@@ -243,21 +245,21 @@ def test_odd_pictures(run: Run, tmp_path: Path) -> None:
 
 
 ERRORS = [
-    (["--by", "jpg", "--near", "jpg"], 2, "--by and --near exclude each other"),
+    (["--equal", "jpg", "--near", "jpg"], 2, "--equal and --near exclude each other"),
     (["--distance", "3"], 2, "there is no --near"),
     (["--near", "jpg", "--distance", "16"], 2, "not a number of bits from 0 to 15: '16'"),
     (["--near", "jpg png"], 2, "--near takes one field"),
     (["--near", ""], 2, "--near takes one"),
-    (["--by", "x=jpg"], 2, "--by takes names of fields"),
-    (["--missing", "keep"], 2, "--missing is for samples"),
-    (["--by", "jpg", "--report", "-"], 2, "-o and --report are one file"),
+    (["--equal", "x=jpg"], 2, "--equal takes names of fields"),
+    (["--keep-uncompared"], 2, "--keep-uncompared is for samples"),
+    (["--equal", "jpg", "--report", "-"], 2, "-o and --report are one file"),
     (["--rest", "r.tar", "--html", "./r.tar"], 2, "--rest and --html are one file"),
     (["--rest", "a.tar"], 1, "a.tar: "),
     (["--against", "a.tar", "--rest", "a.tar"], 1, "a.tar: "),
     (["--against", "no.tar"], 1, "no.tar: No such file"),
     (["--rest", "r.parquet", "-z"], 2, "-z excludes an OUTPUT that ends in .parquet"),
-    (["--by", "txt"], 1, "a.tar: sample 'a' has no 'txt' to compare; its fields are: jpg; --missing keep"),
-    (["--by", "txt,jpg"], 1, "(blanks separate fields: 'txt jpg')"),
+    (["--equal", "txt"], 1, "a.tar: sample 'a' has no 'txt' to compare; its fields are: jpg; --keep-uncompared"),
+    (["--equal", "txt,jpg"], 1, "(blanks separate fields: 'txt jpg')"),
     (["--near", "jpg"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared: image file is truncated"),
     (["--near", "jpg", "--against", "a.tar", "e.tar"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared"),
 ]
@@ -288,10 +290,10 @@ def test_what_cannot_be_compared_may_stay(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     good(run, "tarindex", "--dhash", "jpg", "--hash", "jpg", "a.tar", "-o", "t.parquet")
     for source in ("a.tar", "t.parquet"):
-        done = run("tardedup", "--near", "jpg", "--missing", "keep", source)
+        done = run("tardedup", "--near", "jpg", "--keep-uncompared", source)
         assert done.stderr.endswith("tardedup: 4 samples could not be compared, and stayed\n") and done.status == 0
         assert keys_in(done.stdout) == ["a", "b", "c", "d", "e"]
-        done = run("tardedup", "--by", "jpg", "--missing", "keep", "--against", source, source)
+        done = run("tardedup", "--equal", "jpg", "--keep-uncompared", "--against", source, source)
         assert done.stderr.endswith(
             "tardedup: 2 samples of --against could not be compared, and stayed\n"
             "tardedup: 2 samples could not be compared, and stayed\n"

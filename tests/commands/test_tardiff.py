@@ -86,7 +86,7 @@ def apart(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def model(a: Sequence[Sample], b: Sequence[Sample]) -> tuple[dict[str, Any], list[str], list[Sample]]:
-    """Return what tardiff should say by --json, by --keys, and which samples it should write."""
+    """Return what tardiff should say by --json, by --list-keys, and which samples it should write."""
     places: list[dict[str, list[int]]] = []
     for side in (a, b):
         found = defaultdict(list)
@@ -166,7 +166,7 @@ def test_random_edits_against_a_model(seed: int, inside: Inside, tmp_path: Path)
     told = run("tardiff", "-q", "--json", *small, *names, "-o", "new.tar")
     assert (told.status, told.stderr) == (differ, "")
     assert json.loads(told.stdout) == facts
-    listed = run("tardiff", "-q", "--keys", *small, *names)
+    listed = run("tardiff", "-q", "--list-keys", *small, *names)
     assert (listed.status, listed.stderr, listed.stdout.decode().splitlines()) == (differ, "", lines)
     written = (tmp_path / "new.tar").read_bytes()
     assert has_end(written)
@@ -190,7 +190,7 @@ def test_what_it_prints(run: Run, tmp_path: Path) -> None:
         "a: 6\nb: 6\nequal: 4\nadded: 1\nremoved: 1\nchanged: 1\n"
         "changed +jpg: 1\nchanged -txt: 1\nchanged cls: 1\nreordered: 3\n"
     )
-    keys = run("tardiff", "--keys", "a.tar", "b.tar")
+    keys = run("tardiff", "--list-keys", "a.tar", "b.tar")
     assert keys.stdout == b"- a\n~ f\tcls +jpg -txt\n+ x\n> e\n> d\n> f\n"
     assert keys.status == 1
     new = run("tardiff", "a.tar", "b.tar", "-o", "-")
@@ -230,7 +230,7 @@ def test_equal_tables_of_other_folders_list_other_shards(run: Run, tmp_path: Pat
     about = (tmp_path / "x/a.tar").stat()
     os.utime(tmp_path / "y/a.tar", ns=(about.st_atime_ns, about.st_mtime_ns))
     (tmp_path / "y/t.parquet").write_bytes((tmp_path / "x/t.parquet").read_bytes())
-    done = run("tardiff", "--keys", "x/t.parquet", "y/t.parquet")
+    done = run("tardiff", "--list-keys", "x/t.parquet", "y/t.parquet")
     assert (done.status, done.stdout, done.stderr) == (1, b"~ k\ttxt\n", "")
 
 
@@ -250,7 +250,7 @@ def test_odd_samples(run: Run, tmp_path: Path) -> None:
     (tmp_path / "c.tar").write_bytes(
         entry(b"README", b"2") + twice + entry(b"sep") + changed + entry(b"big.bin", big) + END
     )
-    done = run("tardiff", "--keys", "a.tar", "c.tar")
+    done = run("tardiff", "--list-keys", "a.tar", "c.tar")
     assert done.stdout.decode() == "~ README\t\n~ big\tbin\n~ n\\nö\ttxt\n+ sep\n"
 
 
@@ -307,7 +307,7 @@ def test_damage_is_trouble(side: str, run: Run, tmp_path: Path) -> None:
     ):
         (tmp_path / "bad.tar").write_bytes(content)
         names = ["bad.tar", "sound.tar"] if side == "a" else ["sound.tar", "bad.tar"]
-        for arguments in (names, ["--keys", *names], ["--json", *names, "-o", "new.tar"]):
+        for arguments in (names, ["--list-keys", *names], ["--json", *names, "-o", "new.tar"]):
             done = run("tardiff", *arguments)
             assert (done.status, done.stdout) == (2, b"")
             assert done.stderr.startswith(f"tardiff: {message}")
@@ -328,7 +328,7 @@ def test_any_cut_is_trouble(run: Run, tmp_path: Path) -> None:
     assert run("tardiff", "a.tar", "b.tar").status == 0
 
 
-@pytest.mark.parametrize("arguments", [["a.tar"], ["--keys", "a.tar"], ["--digest"]])
+@pytest.mark.parametrize("arguments", [["a.tar"], ["--list-keys", "a.tar"], ["--digest"]])
 def test_a_command_that_fails_is_trouble(arguments: list[str], run: Run, tmp_path: Path) -> None:
     """Even if all samples had come; nothing is printed."""
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(20)))
@@ -362,9 +362,9 @@ def test_a_link_is_trouble(run: Run, tmp_path: Path) -> None:
         (["a.tar", "a.tar", "a.tar"], "two data sets"),
         (["-T", "list", "a.tar"], "two data sets"),
         (["-", "-"], "stdin can be read only once"),
-        (["--digest", "--keys", "a.tar"], "--keys"),
-        (["--keys", "--json", "a.tar", "a.tar"], "exclude"),
-        (["--keys", "-o", "-", "a.tar", "a.tar"], "stdout"),
+        (["--digest", "--list-keys", "a.tar"], "--list-keys"),
+        (["--list-keys", "--json", "a.tar", "a.tar"], "exclude"),
+        (["--list-keys", "-o", "-", "a.tar", "a.tar"], "stdout"),
         (["a.tar", "-", "-o", "x.tar"], "read twice"),
         (["a.tar", "-", "-o", "x.parquet"], "no file or object"),
     ],
@@ -395,11 +395,11 @@ def test_several_processes_say_the_same(run: Run, tmp_path: Path) -> None:
     for name, side in (("a", a), ("b", b)):
         (tmp_path / f"{name}-0.tar").write_bytes(archive(side[:250]))
         (tmp_path / f"{name}-1.tar").write_bytes(archive(side[250:]))
-    for arguments in (["--json", "-o", "new.tar"], ["--keys"], ["--digest"]):
+    for arguments in (["--json", "-o", "new.tar"], ["--list-keys"], ["--digest"]):
         names = ["b-{0,1}.tar"] if arguments == ["--digest"] else ["a-*.tar", "b-*.tar"]
         _, told, said, forks = cut_up(tmp_path, 20_000, *arguments, *names, command="tardiff")
         assert forks > 5 and not said
         assert told == run("tardiff", arguments[0], *names).stdout
     assert json.loads(run("tardiff", "--json", "a-*.tar", "b-*.tar").stdout) == facts
-    assert run("tardiff", "--keys", "a-*.tar", "b-*.tar").stdout.decode().splitlines() == lines
+    assert run("tardiff", "--list-keys", "a-*.tar", "b-*.tar").stdout.decode().splitlines() == lines
     assert members_of((tmp_path / "new.tar").read_bytes()) == members_of(archive(new))

@@ -56,7 +56,7 @@ def test_recorded_sets_of_keys(run: Run) -> None:
     """As any other machine and release of Python finds them; in any order of the samples."""
     for keys in (KEYS, KEYS[::-1]):
         archive = make_tar([(f"{key}.cls", b"1") for key in keys])
-        assert sorted(keys_in(good(run, "tarfilter", "--hash", "0.5:0.75", stdin=archive))) == sorted(HALF)
+        assert sorted(keys_in(good(run, "tarfilter", "--share", "0.5:0.75", stdin=archive))) == sorted(HALF)
         assert sorted(keys_in(good(run, "tarfilter", "--sample", "0.2", "--seed", "7", stdin=archive))) == sorted(FIFTH)
 
 
@@ -90,9 +90,9 @@ def test_columns_that_only_the_table_has(run: Run, tmp_path: Path) -> None:
     scores = [None if number == 7 else number / 30 for number in range(30)]
     pq.write_table(table.append_column("score", pa.array(scores)), tmp_path / "s.parquet")
     wanted = [number for number in range(30) if number != 7 and number / 30 > 0.5]
-    found = good(run, "tarfilter", "-S", "score > 0.5", "--missing", "false", "s.parquet")
+    found = good(run, "tarfilter", "-S", "score > 0.5", "--ignore-errors", "s.parquet")
     assert numbers_in(found) == wanted
-    mixed = good(run, "tarfilter", "-S", "score > 0.5 and len(txt) >= 0", "--missing", "false", "s.parquet")
+    mixed = good(run, "tarfilter", "-S", "score > 0.5 and len(txt) >= 0", "--ignore-errors", "s.parquet")
     assert numbers_in(mixed) == [number for number in wanted if number % 4]
     good(run, "tarfilter", "-S", "not has('score')", "s.parquet", "-o", "no.parquet")
     assert pq.read_table(tmp_path / "no.parquet").column("score").to_pylist() == [None]
@@ -115,18 +115,18 @@ ERRORS = [
     ([], 2, "no condition: give -S"),
     (["-S", "cls ="], 2, "not an expression"),
     (["-S", "match('(', cls)"], 2, "not a regular expression: '('"),
-    (["--hash", "0.5"], 2, "write LO:HI"),
-    (["--hash", "0.9:0.1"], 2, "no key is in the range"),
-    (["--hash", "0:1.5"], 2, "not a number from 0 to 1: '1.5'"),
-    (["--hash", "0:1e-3"], 2, "not a number from 0 to 1"),
+    (["--share", "0.5"], 2, "write LO:HI"),
+    (["--share", "0.9:0.1"], 2, "no key is in the range"),
+    (["--share", "0:1.5"], 2, "not a number from 0 to 1: '1.5'"),
+    (["--share", "0:1e-3"], 2, "not a number from 0 to 1"),
     (["--sample", "2"], 2, "not a number from 0 to 1: '2'"),
     (["--sample", "1/0"], 2, "not a number from 0 to 1: '1/0'"),
-    (["--sample", "0.5", "--missing", "false"], 2, "there is no -S"),
+    (["--sample", "0.5", "--ignore-errors"], 2, "there is no -S"),
     (["--fields-present", "x=jpg"], 2, "--fields-present takes names of fields"),
     (["--fields-present", ""], 2, "--fields-present takes names of fields"),
-    (["--hash", "0:1", "--rest", "./o.tar"], 2, "./o.tar: -o and --rest are one file"),
-    (["--hash", "0:1", "--rest", "a.tar"], 1, "a.tar: "),
-    (["--hash", "0:1", "--rest", "r.parquet", "-z"], 2, "-z excludes"),
+    (["--share", "0:1", "--rest", "./o.tar"], 2, "./o.tar: -o and --rest are one file"),
+    (["--share", "0:1", "--rest", "a.tar"], 1, "a.tar: "),
+    (["--share", "0:1", "--rest", "r.parquet", "-z"], 2, "-z excludes"),
     (["--keys", "nope.txt"], 1, "nope.txt: No such file"),
     (["--keys", "-"], 2, "--keys takes the name of a file"),
     (["--keys", "empty.txt"], 1, "empty.txt: the list of keys is empty"),
@@ -136,7 +136,7 @@ ERRORS = [
     (["-S", "cls > 1"], 1, "a.tar: sample '0000': cls > 1: '>' not supported"),
     (["-S", "png == 'x'"], 1, "a.tar: sample '0000', field 'png': not UTF-8"),
     (["-S", "width('cls') > 1"], 1, "a.tar: sample '0000': width('cls') > 1: width('cls'): "),
-    (["-S", "match('(a|aa)+$', 'a' * 99 + 'b')", "--missing", "false"], 1, "takes over 1 s"),
+    (["-S", "match('(a|aa)+$', 'a' * 99 + 'b')", "--ignore-errors"], 1, "takes over 1 s"),
 ]
 
 
@@ -153,7 +153,7 @@ def test_errors(line: list[str], status: int, message: str, run: Run, tmp_path: 
 
 def test_missing_false_takes_every_failure_of_values_as_false(run: Run) -> None:
     archive = make_tar([("a.txt", b"1"), ("b.txt", b"no"), ("c.txt", b"\xff"), ("d.cls", b"1"), ("e.txt", b"2")])
-    line = ["tarfilter", "-S", "int(txt) > 0", "--missing", "false"]
+    line = ["tarfilter", "-S", "int(txt) > 0", "--ignore-errors"]
     assert keys_in(good(run, *line, stdin=archive)) == ["a", "e"]
     assert keys_in(good(run, *line, "--invert", stdin=archive)) == ["b", "c", "d"]
 
@@ -165,7 +165,7 @@ def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
         0,
         "tarfilter: none of 3 samples was chosen; no sample had jgp; the fields were: cls jpg\n",
     )
-    done = run("tarfilter", "-S", "csl == '1' or has('txt')", "--missing", "false", stdin=archive)
+    done = run("tarfilter", "-S", "csl == '1' or has('txt')", "--ignore-errors", stdin=archive)
     assert (done.status, done.stderr) == (
         0,
         "tarfilter: none of 3 samples was chosen; no sample had csl; the fields were: cls jpg\n",
@@ -203,10 +203,10 @@ def test_nothing_chosen_is_told_with_the_values_there_are(form: str, run: Run, t
 
 def test_whole_headers_pass_unchanged(run: Run) -> None:
     archive = make_tar(make_samples(300))
-    assert good(run, "tarfilter", "--hash", "0:1", stdin=archive) == good(run, "tarcat", stdin=archive)
+    assert good(run, "tarfilter", "--share", "0:1", stdin=archive) == good(run, "tarcat", stdin=archive)
 
 
-@pytest.mark.parametrize("line", [["--hash", "0:0.5"], ["-S", "int(cls) > 4"]], ids=str)
+@pytest.mark.parametrize("line", [["--share", "0:0.5"], ["-S", "int(cls) > 4"]], ids=str)
 @pytest.mark.parametrize("forms", [("tar", "tar"), ("parquet", "tar"), ("tar", "parquet")], ids="-".join)
 @by_turns("forms")
 def test_damage_leaves_neither_output(line: list[str], forms: tuple[str, str], inside: Inside, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_damage_leaves_neither_output(line: list[str], forms: tuple[str, str], i
 def test_a_full_disk_for_one_output_leaves_neither(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(9)))
     for names in (("o.tar", "/dev/full"), ("/dev/full", "r.tar")):
-        done = run("tarfilter", "--hash", "0:0.5", "a.tar", "-o", names[0], "--rest", names[1])
+        done = run("tarfilter", "--share", "0:0.5", "a.tar", "-o", names[0], "--rest", names[1])
         assert (done.status, done.stderr) == (1, "tarfilter: /dev/full: No space left on device\n")
         assert os.listdir(tmp_path) == ["a.tar"]
 

@@ -62,15 +62,15 @@ MIXTURES = [  # options and shares, what comes of each source, what is said
         "{c} was begun 6 times, so keys come again; --rekey '{{source}}/{{round}}/{{key}}' makes them differ",
     ),
     (["--stop", "longest", "1", "a"], {"a": 70}, ""),
-    (["--total", "20", "--stop", "all", "1", "a", "3", "b"], {"a": 5, "b": 15}, None),
-    (["--total", "0", "1", "a", "3", "b"], {}, None),
+    (["--count", "20", "--stop", "all", "1", "a", "3", "b"], {"a": 5, "b": 15}, None),
+    (["--count", "0", "1", "a", "3", "b"], {}, None),
     (
-        ["--total", "999", "0.7", "a", "0.3", "b"],
+        ["--count", "999", "0.7", "a", "0.3", "b"],
         {"a": 70, "b": 30},
         "{a} ended after 70 samples, so 100 samples are written, not 999; left out: 70 of {b}",
     ),
     (
-        ["--total", "999", "--stop", "all", "1", "a", "1", "c"],
+        ["--count", "999", "--stop", "all", "1", "a", "1", "c"],
         {"a": 70, "c": 5},
         "{a} ended after 70 samples, so 75 samples are written, not 999",
     ),
@@ -107,11 +107,11 @@ def test_mixtures(line: list[str], counts: dict[str, int], said: str | None, fol
 
 def test_what_total_leaves_out_is_told(folder: Path, inside: Inside) -> None:
     def run(*line: str) -> str:
-        done = inside("tarmix", "--total", "10", *line, "-o", "o.tar", "--force")
+        done = inside("tarmix", "--count", "10", *line, "-o", "o.tar", "--force")
         assert done.status == 0
         return done.stderr
 
-    start = "tarmix: 10 samples are written, as --total says; left out: "
+    start = "tarmix: 10 samples are written, as --count says; left out: "
     assert run("1", "a.parquet", "1", "b.parquet") == f"{start}65 of a.parquet, 95 of b.parquet\n"
     assert run("1", "a.tar", "1", "b.parquet") == f"{start}what follows in a.tar (not read), 95 of b.parquet\n"
     assert run("-q", "1", "a.tar") == ""
@@ -323,7 +323,7 @@ def test_conservation(
         if table:
             assert inside("tarindex", name, "-o", f"{name}.parquet").status == 0
         words += [str(share), f"{name}.parquet" if table else name]
-    options = ["-v", "--stop", stop, "--seed", str(seed), *([] if total is None else ["--total", str(total)])]
+    options = ["-v", "--stop", stop, "--seed", str(seed), *([] if total is None else ["--count", str(total)])]
     done = inside("tarmix", *options, "--rekey", "{source}-{round}-{key}", *words)
     listed = inside("tarmix", *options, *words, "-o", str(folder / "o.parquet"))
     if done.status:

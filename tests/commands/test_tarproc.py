@@ -264,7 +264,7 @@ def test_add_log(run: Run, ten: bytes) -> None:
 
 
 def test_keepdir(run: Run, ten: bytes, tmp_path: Path) -> None:
-    done = run("tarproc", "--keepdir", "--tmpdir", ".", "--count", 2, "-e", "ignore", "-c", "touch x", stdin=ten)
+    done = run("tarproc", "--keep-dir", "--tmpdir", ".", "--count", 2, "-e", "ignore", "-c", "touch x", stdin=ten)
     assert done.status == 0
     folder = Path(done.stderr.removeprefix("tarproc: the directories are kept in ").removesuffix("\n"))
     assert folder.parent == tmp_path.resolve()

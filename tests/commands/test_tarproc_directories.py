@@ -125,7 +125,7 @@ def test_files_that_a_command_has_made_are_not(run: Run, seen: Path) -> None:
 
 
 def test_not_with_keepdir(run: Run, seen: Path, tmp_path: Path) -> None:
-    for found in zip(*which(run, seen, "true", "--keepdir", "--tmpdir", str(tmp_path)), strict=True):
+    for found in zip(*which(run, seen, "true", "--keep-dir", "--tmpdir", str(tmp_path)), strict=True):
         assert len(set(found)) == 60
 
 

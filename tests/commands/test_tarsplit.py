@@ -81,18 +81,18 @@ def test_names(run: Run, tmp_path: Path, options: list[str], first: str) -> None
 
 def test_maxshards_stops_reading(run: Run, shell: Run, tmp_path: Path) -> None:
     damaged = ARCHIVE[:60_000] + b"garbage" * 1000
-    assert run("tarsplit", "-n", 10, "--maxshards", 2, "-o", "a", stdin=damaged).stdout.split() == [
+    assert run("tarsplit", "-n", 10, "--max-shards", 2, "-o", "a", stdin=damaged).stdout.split() == [
         b"a-000000.tar",
         b"a-000001.tar",
     ]
     (tmp_path / "x.tar").write_bytes(ARCHIVE)
-    done = shell("tarsplit -n 10 --maxshards 1 -o b 'pipe:cat x.tar; yes'")
+    done = shell("tarsplit -n 10 --max-shards 1 -o b 'pipe:cat x.tar; yes'")
     assert (done.status, done.stderr) == (0, "")
-    assert run("tarsplit", "--maxshards", 0, "-o", "c", stdin=ARCHIVE).stdout == b""
+    assert run("tarsplit", "--max-shards", 0, "-o", "c", stdin=ARCHIVE).stdout == b""
 
 
 def test_maxshards_with_a_size_accounts_for_the_sample_that_did_not_fit(run: Run) -> None:
-    done = run("tarsplit", "-v", "-s", 20_480, "--maxshards", 1, "-o", "a", stdin=ARCHIVE)
+    done = run("tarsplit", "-v", "-s", 20_480, "--max-shards", 1, "-o", "a", stdin=ARCHIVE)
     assert done.status == 0 and " 1 left out" in done.stderr
 
 
@@ -117,9 +117,9 @@ def removed(*names: str) -> str:
     [
         (["-n", 50], []),
         (["-n", 50, "--start", 3], [0, 1, 2]),
-        (["-n", 10, "--maxshards", 2], []),
-        (["-n", 50, "--maxshards", 3, "--start", 3], [0, 1, 2, 6, 7, 1_000_000]),
-        (["-n", 50, "--maxshards", 4, "--start", 0], [4, 5, 6, 7, 1_000_000]),
+        (["-n", 10, "--max-shards", 2], []),
+        (["-n", 50, "--max-shards", 3, "--start", 3], [0, 1, 2, 6, 7, 1_000_000]),
+        (["-n", 50, "--max-shards", 4, "--start", 0], [4, 5, 6, 7, 1_000_000]),
         (["--shards", 2], []),
         (["-n", 50, "--post", "test -e a-000007.tar && test -e a-1000000.tar"], []),
     ],
@@ -163,7 +163,7 @@ def test_an_input_without_samples_replaces_nothing(run: Run, tmp_path: Path) -> 
         "tarsplit: no samples in the input; no shards written\n"
         "tarsplit: a-000003.tar: is of an earlier run, and stays: nothing was written to replace it\n"
     )
-    assert run("tarsplit", "--force", "-o", "a", "--maxshards", 0, stdin=ARCHIVE) == (0, b"", "")
+    assert run("tarsplit", "--force", "-o", "a", "--max-shards", 0, stdin=ARCHIVE) == (0, b"", "")
     assert listed(tmp_path) == ["a-000003.tar"]
 
 

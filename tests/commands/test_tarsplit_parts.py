@@ -130,7 +130,7 @@ def test_sets_do_not_depend_on_order_and_are_those_of_tarfilter(run: Run, tmp_pa
             first, second = (keys_in((tmp_path / each / f"{part}.tar").read_bytes()) for each in "ab")
             assert sorted(first) == sorted(second) and first != second
     good(run, "tarsplit", "--force", *PARTS, "a.tar", "-o", "a/{part}.tar")
-    taken = keys_in(good(run, "tarfilter", "--hash", "0.7:0.9", "a.tar"))
+    taken = keys_in(good(run, "tarfilter", "--share", "0.7:0.9", "a.tar"))
     assert taken == keys_in((tmp_path / "a/val.tar").read_bytes())
 
 

@@ -137,7 +137,7 @@ def test_records_of_others(run: Run, tmp_path: Path) -> None:
     writer.close()
     empty = example(("none", of_floats()), ("x", of_bytes(b"1")), ("unset", b""), ("ends", of_floats(float("nan"))))
     (tmp_path / "2.tfrecord").write_bytes(framed(TUTORIAL) + framed(empty))
-    done = run("tarcreate", "--tfrecord", "[12].tfrecord", "--key", "k{}", "-v")
+    done = run("tarcreate", "--tfrecord", "[12].tfrecord", "--key-template", "k{}", "-v")
     fields = [
         *(
             "frames.0=one",

@@ -65,9 +65,9 @@ ARCHIVES: dict[str, Fields] = {
 }  # fmt: skip
 OPTIONS = [
     ("tar2tsv", "-f", "cls"),
-    ("tar2tsv", "-f", "cls", "--verbatim", "--missing", "none"),
-    ("tar2tsv", "--missing", "-", "--nokey", "-f", "id=Y.ID;cls y.Id;cls"),
-    ("tar2tsv", "--csv", "-f", "cls __size__", "--missing", ""),
+    ("tar2tsv", "-f", "cls", "--verbatim", "--fill", "none"),
+    ("tar2tsv", "--fill", "-", "--no-key", "-f", "id=Y.ID;cls y.Id;cls"),
+    ("tar2tsv", "--csv", "-f", "cls __size__", "--fill", ""),
     ("tarstat", "-p", "1"),
     ("tarstat", "--json", "-p", "1", "--classes", "y.id"),
 ]

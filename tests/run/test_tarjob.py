@@ -236,9 +236,9 @@ def test_a_log_may_be_that_of_two_commands(tarjob: Run, tmp_path: Path) -> None:
 
     assert "2 done, 1 failed" in run("a", "test {} != 2")
     assert "3 done, 0 failed" in run("b", "true")
-    assert tarjob("--report", "log").stdout.startswith(b"6 items: 5 done, 1 failed, 6 tries\n")
+    assert tarjob("--summarize", "log").stdout.startswith(b"6 items: 5 done, 1 failed, 6 tries\n")
     assert "1 done, 2 there before, 0 failed" in run("a", "true")
-    assert tarjob("--report", "log").stdout.startswith(b"6 items: 6 done, 0 failed, 6 tries\n")
+    assert tarjob("--summarize", "log").stdout.startswith(b"6 items: 6 done, 0 failed, 6 tries\n")
 
 
 def test_no_engine_is_asked_when_there_is_nothing_to_do(tarjob: Run, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_retries(tarjob: Run, tmp_path: Path) -> None:
         *(("2", 1, "failed"), ("2", 2, "failed"), ("2", 3, "done")),
         *(("3", 1, "failed"), ("3", 2, "failed"), ("3", 3, "failed")),
     ]
-    assert tarjob("--report", "log").stdout.startswith(b"4 items: 3 done, 1 failed, 9 tries\n")
+    assert tarjob("--summarize", "log").stdout.startswith(b"4 items: 3 done, 1 failed, 9 tries\n")
 
 
 def test_what_a_failed_try_has_written_is_replaced_by_the_next(tarjob: Run, tmp_path: Path) -> None:
@@ -402,12 +402,12 @@ def test_programs_that_depend_on_the_item(tarjob: Run, tmp_path: Path) -> None:
         (("-s", "a", "-j", "-1", "true"), "Invalid value for '-p' / '-j'"),
         (("-s", "a", "-j", "1", "-p", "1", "true"), "Invalid value: -p/-j/--parallel/--jobs is given twice"),
         (("-s", "a", "--log", "s3://b/log", "true"), "s3://b/log: has to be a local file"),
-        (("--report", "log", "true"), "--report reads a log and runs nothing"),
-        (("--report", "log", "-s", "a"), "--report reads a log and runs nothing"),
-        (("--report", "log", "--only", "1/2"), "--report reads a log and runs nothing"),
-        (("--report", "log", "--log", "log"), "--report reads a log and runs nothing"),
-        (("--report", "log", "-j", "2"), "--report reads a log and runs nothing"),
-        (("--report", "log", "--dry-run"), "--report reads a log and runs nothing"),
+        (("--summarize", "log", "true"), "--summarize reads a log and runs nothing"),
+        (("--summarize", "log", "-s", "a"), "--summarize reads a log and runs nothing"),
+        (("--summarize", "log", "--only", "1/2"), "--summarize reads a log and runs nothing"),
+        (("--summarize", "log", "--log", "log"), "--summarize reads a log and runs nothing"),
+        (("--summarize", "log", "-j", "2"), "--summarize reads a log and runs nothing"),
+        (("--summarize", "log", "--dry-run"), "--summarize reads a log and runs nothing"),
     ],
 )
 def test_usage(arguments: tuple[str, ...], message: str, tarjob: Run, tmp_path: Path) -> None:
@@ -569,7 +569,7 @@ def test_what_an_interrupted_run_has_not_done_is_in_the_report(tmp_path: Path, t
     words = ("-j", "1", "--log", "log", "-o", "out-{}", "-s", "{1..6}", "--", "bash", "-c", line)
     with running([BIN / "tarjob", *words], cwd=tmp_path, stderr=subprocess.DEVNULL):
         until((tmp_path / "begun").exists)
-    report = tarjob("--report", "log")
+    report = tarjob("--summarize", "log")
     assert (report.status, report.stderr) == (1, "")
     first, *_, failed, four, five, six = report.stdout.decode().splitlines()
     assert first == "6 items: 2 done, 1 failed, 3 not done, 3 tries"
@@ -577,7 +577,7 @@ def test_what_an_interrupted_run_has_not_done_is_in_the_report(tmp_path: Path, t
     (tmp_path / "go").touch()
     (tmp_path / "out-5").write_text("by somebody else")
     assert tarjob(*words).status == 1
-    assert tarjob("--report", "log").stdout.startswith(b"6 items: 5 done, 1 failed, 5 tries\n")
+    assert tarjob("--summarize", "log").stdout.startswith(b"6 items: 5 done, 1 failed, 5 tries\n")
 
 
 def test_signatures_stay_out_of_the_log_and_of_messages(tarjob: Run, tmp_path: Path) -> None:
@@ -598,7 +598,7 @@ def test_signatures_stay_out_of_the_log_and_of_messages(tarjob: Run, tmp_path: P
     assert "Sig" not in log
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
     assert len({each["query"] for each in records(tmp_path / "log")}) == 2  # so that they are told apart
-    report = tarjob("--report", "log").stdout.decode()
+    report = tarjob("--summarize", "log").stdout.decode()
     assert report.startswith("2 items: 0 done, 2 failed, 2 tries\n")
     assert report.count("failed: https://h/a.tar?…: ended with status 3: ") == 2
 
@@ -618,7 +618,7 @@ def test_a_log_that_was_cut_is_gone_on_with(tarjob: Run, tmp_path: Path) -> None
     tarjob("--log", "log", *ONE, "-s", "{1..2}", "--", "true")
     log.write_bytes(log.read_bytes()[:-50])
     assert tarjob("--log", "log", "-s", "3", "--", "true") == (0, b"", "")
-    assert tarjob("--report", "log").stdout.startswith(b"3 items: 2 done, 0 failed, 1 not done, 2 tries\n")
+    assert tarjob("--summarize", "log").stdout.startswith(b"3 items: 2 done, 0 failed, 1 not done, 2 tries\n")
 
 
 def test_a_log_that_cannot_be_written_or_is_none(tarjob: Run, tmp_path: Path) -> None:
@@ -640,13 +640,13 @@ def test_a_log_can_be_a_pipe(shell: Run) -> None:
 def test_the_report(tarjob: Run) -> None:
     line = "echo because >&2; test {} != 2"
     tarjob("--log", "log", "-s", "{1..3}", "--", "bash", "-c", line)
-    done = tarjob("--report", "log")
+    done = tarjob("--summarize", "log")
     assert (done.status, done.stderr) == (1, "")
     assert done.stdout.startswith(b"3 items: 2 done, 1 failed, 3 tries\n")
     assert done.stdout.endswith(b"\nfailed: 2: ended with status 1: because\n")
     tarjob("--log", "one", "-s", "1", "--", "true")
-    assert tarjob("--report", "one").stdout.startswith(b"1 item: 1 done, 0 failed, 1 try\n")
-    assert tarjob("--report", "none") == (1, b"", "tarjob: none: No such file or directory\n")
+    assert tarjob("--summarize", "one").stdout.startswith(b"1 item: 1 done, 0 failed, 1 try\n")
+    assert tarjob("--summarize", "none") == (1, b"", "tarjob: none: No such file or directory\n")
 
 
 @pytest.mark.parametrize("value", ["null", '"x"', "1e999", "[1]"])
@@ -654,7 +654,7 @@ def test_a_report_of_what_is_no_log(value: str, tarjob: Run, tmp_path: Path) -> 
     tarjob("--log", "log", "-s", "1", "--", "true")
     log = (tmp_path / "log").read_text()
     (tmp_path / "log").write_text(log + log.replace('"tries": 1', f'"tries": {value}'))
-    assert tarjob("--report", "log") == (1, b"", "tarjob: log: line 4 is not a record of tarjob --log\n")
+    assert tarjob("--summarize", "log") == (1, b"", "tarjob: log: line 4 is not a record of tarjob --log\n")
 
 
 def test_the_account(tarjob: Run) -> None:

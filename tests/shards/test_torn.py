@@ -195,7 +195,7 @@ def test_a_missing_value_that_is_elsewhere(run: Run, tmp_path: Path, apart: int)
         assert (done.status, done.stderr) == (1, expected)
     done = run("tar2tsv", "-f", "jpg", "torn.tar")  # the first that lacks it is another one
     assert done.stderr.endswith(
-        "sample 'f00000' has no value for 'jpg'; its fields are: cls (--missing STR writes STR instead)\n"
+        "sample 'f00000' has no value for 'jpg'; its fields are: cls (--fill STR writes STR instead)\n"
     )
     if apart == 1:  # what a pipe has brought is looked at, and it is not waited for more
         done = run("tar2tsv", "-f", "cls", stdin=torn)

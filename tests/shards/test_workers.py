@@ -148,7 +148,7 @@ def test_pieces_change_nothing(alike: Alike) -> None:
     assert children > len(sound) // (2 * SMALL)
 
 
-@pytest.mark.parametrize("options", [("--csv",), ("--jsonl",), ("--nokey", "--noheader"), ("--verbatim",)])
+@pytest.mark.parametrize("options", [("--csv",), ("--jsonl",), ("--no-key", "--no-header"), ("--verbatim",)])
 def test_every_form(alike: Alike, options: Sequence[str]) -> None:
     [(status, _, _, children)] = alike([b"".join(texts(100)) + END], "-f", "txt n=cls", *options)
     assert status == 0
@@ -350,7 +350,7 @@ def random_archives(seed: int) -> list[bytes]:
 
 
 RANDOM = [
-    *((size, "tar2tsv -f cls --missing -") for size in (1024, 5000)),
+    *((size, "tar2tsv -f cls --fill -") for size in (1024, 5000)),
     *((2000, line) for line in ("tarsort", "tarsort -u first", "tarsort -s cls --missing last")),
     (2000, "tarsort -s __size__ -r"),
 ]

@@ -68,7 +68,7 @@ def test_all_find_the_same_ones(run: Run, tmp_path: Path) -> None:
     first = ", ".join([name.rpartition(".")[0] for name in members if name.rpartition(".")[0] in broken][:20])
     count = f"{len(broken)} of {len(members)} samples"
     assert done.stderr == f"tarshow: broken: {count}: {first}, and {len(broken) - 20} more\n"
-    drawn = run("tarshow", "--pictures", "kitty", "a.tar")  # decoded as it is drawn
+    drawn = run("tarshow", "--graphics", "kitty", "a.tar")  # decoded as it is drawn
     assert (done.status, drawn.status, drawn.stderr) == (0, 0, done.stderr)
     blocks = done.stdout.decode().split("\n\n")[:-1]
     assert len(blocks) == len(members)

@@ -145,23 +145,23 @@ def test_which_samples(run: Run, tmp_path: Path) -> None:
     numbers = [f"{n:04d}" for n in range(1000)]
     default = keys_of(made(run, tmp_path, archive))
     assert len(default) == 200 and sorted(set(default)) == default and default != numbers[:200]
-    assert keys_of(made(run, tmp_path, archive, "--sample", 200)) == default
+    assert keys_of(made(run, tmp_path, archive, "--random", 200)) == default
     assert keys_of(made(run, tmp_path, archive, "--seed", 1)) != default
-    assert keys_of(made(run, tmp_path, archive, "-c", 100, "--sample", 20))[-1] < "0100"
+    assert keys_of(made(run, tmp_path, archive, "-c", 100, "--random", 20))[-1] < "0100"
     assert keys_of(made(run, tmp_path, archive, "-c", 3)) == numbers[:3]
-    page = made(run, tmp_path, archive, "--sample", 100)
+    page = made(run, tmp_path, archive, "--random", 100)
     drawn = keys_of(page)
     assert len(drawn) == 100 and sorted(set(drawn)) == drawn
     assert [sum(key[1] == str(digit) for key in drawn) > 2 for digit in range(10)] == [True] * 10
-    assert made(run, tmp_path, archive, "--sample", 100) == page
-    assert keys_of(made(run, tmp_path, archive, "--sample", 100, "--seed", 1)) != drawn
-    assert keys_of(made(run, tmp_path, archive, "--sample", 20, "-c", 20)) == numbers[:20]
+    assert made(run, tmp_path, archive, "--random", 100) == page
+    assert keys_of(made(run, tmp_path, archive, "--random", 100, "--seed", 1)) != drawn
+    assert keys_of(made(run, tmp_path, archive, "--random", 20, "-c", 20)) == numbers[:20]
     assert "No sample on this page matches" in made(run, tmp_path, archive, "-c", 0)
     (tmp_path / "a.tar").write_bytes(archive)
-    counted = run("tarshow", "-v", "--html", "new.html", "--sample", 100, "a.tar")
+    counted = run("tarshow", "-v", "--html", "new.html", "--random", 100, "a.tar")
     assert counted.status == 0 and "\ntarshow: 1000 samples in, 100 out, 900 left out, " in counted.stderr
     assert keys_of((tmp_path / "new.html").read_text()) == drawn
-    shown = run("tarshow", "--sample", 100, stdin=archive).stdout.decode()
+    shown = run("tarshow", "--random", 100, stdin=archive).stdout.decode()
     assert re.findall(r"^\d+$", shown, re.MULTILINE) == drawn
 
 
@@ -174,7 +174,7 @@ def test_the_page_appears_when_it_is_complete(run: Run, tmp_path: Path) -> None:
     assert refused.status == 1 and "page.html: " in refused.stderr and "--force" in refused.stderr
     assert (tmp_path / "page.html").read_text() == "mine"
     assert run("tarshow", "--html", "page.html", "-i", stdin=archive).status == 2
-    assert run("tarshow", "--html", "page.html", "--pictures", "none", stdin=archive).status == 2
+    assert run("tarshow", "--html", "page.html", "--graphics", "none", stdin=archive).status == 2
     empty = run("tarshow", "--html", "", stdin=archive)
     assert empty.status == 2 and empty.stderr.startswith("tarshow: the name of a file is empty")
 
@@ -207,17 +207,17 @@ def test_a_sound_that_is_too_large_says_so(run: Run, tmp_path: Path) -> None:
 
 def test_page_and_stderr_say_what_is_shown(run: Run, tmp_path: Path) -> None:
     archive = make_tar([(f"{n:04d}.cls", b"1") for n in range(300)])
-    others = " (--sample N or -c N for others)\n"
+    others = " (--random N or -c N for others)\n"
     for options, words in (
         ((), "200 of 300 samples, at random"),
-        (("--sample", 10), "10 of 300 samples, at random"),
+        (("--random", 10), "10 of 300 samples, at random"),
         (("-c", 299), "the first 299 of a larger input"),
-        (("-c", 299, "--sample", 5), "5 of the first 299 of a larger input, at random"),
+        (("-c", 299, "--random", 5), "5 of the first 299 of a larger input, at random"),
         (("-c", 0), "the first 0 of a larger input"),
     ):
         assert said(run, archive, *options) == f"tarshow: page.html: {words}{others}"
         assert f'<p class="totals">{words} · ' in (tmp_path / "page.html").read_text()
-    for options in (("-c", 300), ("-c", 301), ("--sample", 300)):
+    for options in (("-c", 300), ("-c", 301), ("--random", 300)):
         assert said(run, archive, *options) == ""
         assert '<p class="totals">300 samples · ' in (tmp_path / "page.html").read_text()
 
@@ -249,7 +249,7 @@ def test_counts_are_those_of_all_samples(run: Run, tmp_path: Path) -> None:
         key = f"{'abc'[n // 200]}/{n:04d}"
         members += [(f"{key}.cls", b"%d\n" % (n % 4)), (f"{key}.txt", b"x" * (n + 1))]
         members += [(f"{key}.id", b"%d" % n)] * (n % 10 == 0)
-    page = made(run, tmp_path, make_tar(members), "--sample", 3)
+    page = made(run, tmp_path, make_tar(members), "--random", 3)
     assert len(keys_of(page)) == 3
     counts = {"cls": 600, "txt": 600, "id": 60, "a": 200, "b": 200, "c": 200, **dict.fromkeys("0123", 150)}
     assert labels(page) == counts
@@ -261,9 +261,9 @@ def test_counts_are_those_of_all_samples(run: Run, tmp_path: Path) -> None:
 
 def test_more_values_than_can_be_listed(run: Run, tmp_path: Path) -> None:
     fields = make_tar([(f"{n:04d}/k.f{n}", b"1") for n in range(1200)])
-    page = made(run, tmp_path, fields, "--sample", 3)
+    page = made(run, tmp_path, fields, "--random", 3)
     assert "<p>more than 1,000</p>" in page and "Folders" not in page
-    page = made(run, tmp_path, make_tar([(f"{n:04d}.cls", b"%d" % n) for n in range(1200)]), "--sample", 3)
+    page = made(run, tmp_path, make_tar([(f"{n:04d}.cls", b"%d" % n) for n in range(1200)]), "--random", 3)
     assert labels(page) == {"cls": 1200}
 
 
@@ -274,7 +274,7 @@ def test_broken_pictures_of_all_samples_are_listed(run: Run, tmp_path: Path) -> 
     members[40] = ("040.png", b"")
     members[50] = ("050.webp", b"no picture at all")
     archive = make_tar(members)
-    words = said(run, archive, "--sample", 2).splitlines()
+    words = said(run, archive, "--random", 2).splitlines()
     assert words[1].startswith(
         "tarshow: page.html: 3 broken pictures or sounds, listed on the page, "
         "the first in 003 (jpg: it is cut: its data end before the picture does)"
@@ -289,7 +289,7 @@ def test_broken_pictures_of_all_samples_are_listed(run: Run, tmp_path: Path) -> 
 
 
 def test_a_long_list_of_broken_pictures_is_cut(run: Run, tmp_path: Path) -> None:
-    page = made(run, tmp_path, make_tar([(f"{n:04d}.jpg", b"no picture") for n in range(1100)]), "--sample", 1)
+    page = made(run, tmp_path, make_tar([(f"{n:04d}.jpg", b"no picture") for n in range(1100)]), "--random", 1)
     assert page.count('class="why"') == 1000 and "and 100 more" in page and "Broken (1,100)" in page
 
 

@@ -124,7 +124,7 @@ def folder(tmp_path: Path) -> Path:
         ("cat a.tar | tarshow -c 3", {"COLORTERM": "truecolor"}, b"m\xe2\x96\x80"),
         ("tarshow -c 3 a.tar", {"TARTOOLS_PICTURES": "kitty"}, b"\x1b_Ga=T"),
         ("tarshow -c 3 a.tar", {"TARTOOLS_PICTURES": "none"}, b""),
-        ("tarshow --pictures sixel -c 3 a.tar", {"TARTOOLS_PICTURES": "none"}, b"\x1bP"),
+        ("tarshow --graphics sixel -c 3 a.tar", {"TARTOOLS_PICTURES": "none"}, b"\x1bP"),
         ("tarshow -c 3 a.tar", {"TERM": "xterm-kitty", "NO_COLOR": "1"}, b""),
         ("tarshow -c 3 a.tar", {"TERM": "dumb", "KITTY_WINDOW_ID": "1"}, b""),
     ],
@@ -189,7 +189,7 @@ def test_keys_turn_the_pages(line: str, folder: Path) -> None:
 
 def test_typing_into_the_pager(folder: Path) -> None:
     """As `test_samples_are_gone_to_and_searched`, with the bytes that a terminal sends."""
-    with at("tarshow -i --pictures none words.tar", folder) as terminal:
+    with at("tarshow -i --graphics none words.tar", folder) as terminal:
         terminal.read("? help")
         terminal.press("/W3x\x7f7\r")
         assert b" 38 of 40  w37  " in terminal.read("? help")
@@ -215,7 +215,7 @@ def test_typing_into_the_pager(folder: Path) -> None:
 
 def test_a_key_stops_the_way_to_the_end(folder: Path) -> None:
     (folder / "many.tar").write_bytes(make_tar([(f"w{n}.cls", b"1") for n in range(5000)]))
-    with at("cat many.tar | tarshow -iv --pictures none", folder) as terminal:
+    with at("cat many.tar | tarshow -iv --graphics none", folder) as terminal:
         terminal.read("? help")
         terminal.press("Gq")
         status, output = terminal.end()
@@ -280,7 +280,7 @@ def test_it_stops_and_goes_on(folder: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--progress", *also("")])
 def test_it_is_still_as_long_as_nobody_does_anything(option: str, folder: Path) -> None:
-    with at(f"tarshow -i --pictures none {option} words.tar", folder) as terminal:
+    with at(f"tarshow -i --graphics none {option} words.tar", folder) as terminal:
         terminal.read("? help")
         terminal.press("?")
         terminal.read("q quit")
@@ -477,7 +477,7 @@ def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:
         ("tarshow few.tar", 15, ""),
         ("tarshow words.tar | cat", 40, ""),
         ("tarshow -c 40 words.tar", 40, ""),
-        ("tarshow --sample 40 words.tar", 40, ""),
+        ("tarshow --random 40 words.tar", 40, ""),
         ("tarshow long.tar", 1, "tarshow: 1 more sample: see them with -c N, -i or --html FILE\r\n"),
     ],
 )

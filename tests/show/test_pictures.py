@@ -49,7 +49,7 @@ def difference(one: Image.Image, other: Image.Image) -> float:
 
 
 def shown(run: Run, protocol: str, archive: bytes, *arguments: str, **environment: str) -> Screen:
-    done = run("tarshow", "--pictures", protocol, *arguments, stdin=archive, env=SIZE | environment)
+    done = run("tarshow", "--graphics", protocol, *arguments, stdin=archive, env=SIZE | environment)
     assert done.status == 0
     assert re.fullmatch(r"(tarshow: (broken|without \w+): [^\n]*\n)*", done.stderr)
     return Screen(done.stdout)
@@ -149,7 +149,7 @@ def test_pictures_that_do_not_fit_begin_a_new_band(run: Run) -> None:
 def test_a_thousand_lines_take_no_longer_than_they_are_many(run: Run) -> None:
     """Each is measured as often as it has places to stand: with the square of that, this would take minutes."""
     archive = make_tar([(f"a.{n:04d}", b"line\n" * 12) for n in range(1500)])
-    drawn = run("tarshow", "--pictures", "blocks", stdin=archive, timeout=60)
+    drawn = run("tarshow", "--graphics", "blocks", stdin=archive, timeout=60)
     assert drawn.status == 0 and drawn.stdout.count(b"line\n") == 12 * 1500
 
 
@@ -315,12 +315,12 @@ def test_what_is_piped_has_no_escape_code(run: Run, environment: dict[str, str])
     archive = make_tar([("a.png", encoded(painting())), ("a.cls", b"1")])
     done = run("tarshow", stdin=archive, env=environment)
     assert done.status == 0 and b"\x1b" not in done.stdout and b"PNG 320x240 RGB" in done.stdout
-    assert run("tarshow", "--pictures", "none", stdin=archive, env=environment) == done
-    assert run("tarshow", "--pictures", "auto", stdin=archive, env=environment) == done
+    assert run("tarshow", "--graphics", "none", stdin=archive, env=environment) == done
+    assert run("tarshow", "--graphics", "auto", stdin=archive, env=environment) == done
 
 
 def test_wrong_wishes(run: Run) -> None:
-    done = run("tarshow", "--pictures", "ascii", stdin=make_tar([("a.cls", b"1")]))
+    done = run("tarshow", "--graphics", "ascii", stdin=make_tar([("a.cls", b"1")]))
     assert done.status == 2 and done.stderr.count("\n") == 1 and "blocks" in done.stderr
 
 

@@ -133,7 +133,7 @@ def test_a_shard_that_a_command_overwrites(more: str, run: Run, tmp_path: Path) 
     assert sorted(os.listdir(tmp_path)) == ["in.tar", "other.tar"]
 
 
-@pytest.mark.parametrize("more", ["", "--maxshards 3"])
+@pytest.mark.parametrize("more", ["", "--max-shards 3"])
 def test_a_shard_that_is_overwritten_between_two_outputs(more: str, run: Run, tmp_path: Path) -> None:
     """The output before is whole and stays; the next one does not appear."""
     command = f"[ {{}} != x-000001.tar ] || {OVERWRITE}"

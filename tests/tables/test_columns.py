@@ -45,11 +45,11 @@ def without_shards(table: Path) -> None:
         (table.parent / name).unlink()
 
 
-@pytest.mark.parametrize("form", ["--jsonl", "--csv", "--nokey"])
+@pytest.mark.parametrize("form", ["--jsonl", "--csv", "--no-key"])
 def test_all_from_columns(form: str, table: Path, run: Run) -> None:
     """The same as from the shards, but for numbers, which have their types; no shard is there any more."""
     spec = "__index__ __shard__ __size__ n=cls txt json:w json:tags json:on class;cls"
-    line = ("tar2tsv", form, "--missing", "NA", "-f", spec)
+    line = ("tar2tsv", form, "--fill", "NA", "-f", spec)
     whole = run(*line, *SHARDS)
     without_shards(table)
     found = run(*line, "t.parquet")
@@ -98,7 +98,7 @@ def test_tables_among_shards(table: Path, run: Run) -> None:
 
 
 def test_the_exact_payload(table: Path, run: Run) -> None:
-    line = ("tar2tsv", "--verbatim", "--missing", "-", "-f", "cls txt")
+    line = ("tar2tsv", "--verbatim", "--fill", "-", "-f", "cls txt")
     assert run(*line, "t.parquet") == run(*line, *SHARDS)
     assert b"7\\n" in run(*line, "t.parquet").stdout
 
@@ -125,7 +125,7 @@ def test_types_of_other_programs(table: Path, run: Run) -> None:
     without_shards(table)
     text = ["a/0", "0.1", "7", "9223372036854775808", "00ff", "2026-01-02", "1.50", "x"]
     text += ['{"x": 1, "days": ["2026-01-02"]}', "ü", "1e+300"]
-    assert rows(run, "--noheader", "-f", " ".join(columns), "other.parquet") == [text]
+    assert rows(run, "--no-header", "-f", " ".join(columns), "other.parquet") == [text]
     done = run("tar2tsv", "--jsonl", "-f", " ".join(columns), "other.parquet")
     assert done.status == 0, done
     assert list(json.loads(done.stdout).values())[1:] == [0.1, 7, 2**63, *text[4:8], json.loads(text[8]), "ü", 1e300]
@@ -140,17 +140,17 @@ def test_values_that_are_missing(table: Path, run: Run) -> None:
     done = run("tar2tsv", "-f", "cls", "t.parquet")
     assert done.stdout == b"__key__\tcls\na/0\t7\n"
     assert failed(done) == (
-        "tar2tsv: t.parquet: row 1 (sample 'a/1') has no value in the column 'cls' (--missing STR writes STR instead)\n"
+        "tar2tsv: t.parquet: row 1 (sample 'a/1') has no value in the column 'cls' (--fill STR writes STR instead)\n"
     )
     assert failed(run("tar2tsv", "-f", "nope", "t.parquet")) == (
         "tar2tsv: t.parquet: no sample has 'nope'; the fields and columns are: cls txt json json:w json:tags json:on "
-        "(--missing STR writes STR instead)\n"
+        "(--fill STR writes STR instead)\n"
     )
-    said = failed(run("tar2tsv", "-f", "nope", "--missing", "-", "t.parquet"))
+    said = failed(run("tar2tsv", "-f", "nope", "--fill", "-", "t.parquet"))
     assert "no sample had a value for nope; the fields were: cls txt json" in said
     found = pq.read_table(table)
     pq.write_table(found.append_column("none", pa.nulls(3, pa.int64())), table)
-    said = failed(run("tar2tsv", "-f", "none", "--missing", "-", "t.parquet"))
+    said = failed(run("tar2tsv", "-f", "none", "--fill", "-", "t.parquet"))
     assert "no sample had a value for none; the fields were: cls txt json:w json:tags json:on none" in said
 
 
@@ -164,7 +164,7 @@ def test_a_table_without_keys(table: Path, run: Run) -> None:
     for name in ("none.parquet", "some.parquet"):
         assert rows(run, "--missing", "-", "-f", "cls", name) == rows(run, "--missing", "-", "-f", "cls", "t.parquet")
     without_shards(table)
-    assert rows(run, "--nokey", "--noheader", "--missing", "-", "-f", "cls", "none.parquet") == [["7"], ["-"], ["8"]]
+    assert rows(run, "--no-key", "--no-header", "--missing", "-", "-f", "cls", "none.parquet") == [["7"], ["-"], ["8"]]
 
 
 def test_a_table_from_a_pipe_and_a_part_of_it(table: Path, run: Run) -> None:
@@ -185,7 +185,7 @@ def test_many_rows_are_not_read_by_workers(table: Path, inside: Inside) -> None:
     columns = {"__shard__": ["a.tar"] * count, "__begin__": [0] * count, "__end__": [512] * count}
     pq.write_table(pa.table(columns | {"n": range(count), "noise": noise}), table.parent / "large.parquet")
     without_shards(table)
-    found = rows(inside, "--nokey", "--noheader", "-f", "n", "large.parquet")
+    found = rows(inside, "--no-key", "--no-header", "-f", "n", "large.parquet")
     assert found == [[str(n)] for n in range(count)]
 
 
@@ -208,6 +208,6 @@ def test_columns_of_no_use(kind: str, table: Path, run: Run) -> None:
     for name in ("__key__", "__shard__", "__begin__", "__members__", "cls"):
         place = found.schema.get_field_index(name)
         pq.write_table(found.set_column(place, name, OTHERS[kind]), table.parent / "bad.parquet")
-        for line in (["tarstat", "-q"], ["tar2tsv", "--missing", "-", "-f", "__shard__ __size__ cls"]):
+        for line in (["tarstat", "-q"], ["tar2tsv", "--fill", "-", "-f", "__shard__ __size__ cls"]):
             done = run(*line, "bad.parquet")
             assert done.status in (0, 1) and done.stderr.count("\n") == done.status, (name, line, done)

@@ -1,4 +1,4 @@
-"""tarindex --format: the files that other tools read, by these tools where they install, else by their grammar."""
+"""tarindex --for: the files that other tools read, by these tools where they install, else by their grammar."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def accented(name: str) -> str:
 def test_dali(kind: int, change: Callable[[str], str], run: Run, tmp_path: Path) -> None:
     """A line `v1.2 SAMPLES`, then for each sample `EXTENSION OFFSET SIZE NAME` of each of its components."""
     shards = put(tmp_path, 1, change, kind)
-    good(run, "tarindex", "--format", "dali", "d/a.tar", "d/b.tar")
+    good(run, "tarindex", "--for", "dali", "d/a.tar", "d/b.tar")
     assert files_in(tmp_path) == sorted([*FILES["dali"], "d/a.tar", "d/b.tar"])
     for name, members in zip("ab", shards, strict=True):
         data, where = (tmp_path / f"d/{name}.tar").read_bytes(), places(tmp_path / f"d/{name}.tar")
@@ -122,7 +122,7 @@ def test_dali(kind: int, change: Callable[[str], str], run: Run, tmp_path: Path)
 @pytest.mark.parametrize("name", ["a b.cls", "a.b c", "a\tb.cls", "a\nb.cls", "x/ y/a.cls"])
 def test_dali_has_no_names_with_blanks(name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("0.cls", b"1"), (name, b"2")]))
-    done = run("tarindex", "--format", "dali", "a.tar")
+    done = run("tarindex", "--for", "dali", "a.tar")
     what = f"the member {name!r} has a blank in its name, which DALI's index can't hold"
     assert (done.status, done.stdout, done.stderr) == (1, b"", f"tarindex: a.tar: {what}\n")
     assert files_in(tmp_path) == ["a.tar"]
@@ -149,7 +149,7 @@ for number in range(len(data)):
 @by_turns("kind")
 def test_wids(kind: int, output: str | None, run: Run, tmp_path: Path) -> None:
     shards = put(tmp_path, 2, kind=kind)
-    good(run, "tarindex", "--format", "wids", *(["-o", output] if output else []), "d/a.tar", "d/b.tar")
+    good(run, "tarindex", "--for", "wids", *(["-o", output] if output else []), "d/a.tar", "d/b.tar")
     index = f"{output or 'd'}/shardindex.json"
     told = json.loads((tmp_path / index).read_text())
     base = "../d/" if output == "elsewhere" else ""
@@ -189,7 +189,7 @@ def test_wids(kind: int, output: str | None, run: Run, tmp_path: Path) -> None:
 )
 def test_what_wids_would_see_in_another_way(names: list[str], why: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([(name, b"1") for name in names], tarfile.PAX_FORMAT))
-    done = run("tarindex", "--format", "wids", "a.tar")
+    done = run("tarindex", "--for", "wids", "a.tar")
     assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
     assert done.stderr.startswith(f"tarindex: a.tar: the member {names[1]!r} has ") and why in done.stderr
     assert files_in(tmp_path) == ["a.tar"]
@@ -200,7 +200,7 @@ def test_names_that_wids_reads(run: Run, tmp_path: Path) -> None:
     """Names that are not ASCII, in plain headers, and members without a dot, which it passes over."""
     members = [("ä.cls", b"1"), ("README", b"no"), ("ü.cls", b"2"), ("k" * 96 + ".cls", b"3")]
     (tmp_path / "a.tar").write_bytes(make_tar(members, tarfile.GNU_FORMAT))
-    done = run("tarindex", "--format", "wids", "a.tar")
+    done = run("tarindex", "--for", "wids", "a.tar")
     assert (done.status, done.stdout) == (1, b"")
     assert done.stderr == "tarindex: a.tar: not in the index, since its name has no field: README\n"
     line = [sys.executable, "-c", READ_BY_WIDS, "shardindex.json", str(tmp_path / "cache")]
@@ -217,7 +217,7 @@ def test_names_that_wids_reads(run: Run, tmp_path: Path) -> None:
 def test_webshart(change: Callable[[str], str], apart: bool, run: Run, tmp_path: Path) -> None:
     webshart = pytest.importorskip("webshart")
     shards = put(tmp_path, 3, change)
-    good(run, "tarindex", "--format", "webshart", *(["-o", "index"] if apart else []), "d/a.tar", "d/b.tar")
+    good(run, "tarindex", "--for", "webshart", *(["-o", "index"] if apart else []), "d/a.tar", "d/b.tar")
     source = {"metadata": str(tmp_path / "index")} if apart else {}
     data = webshart.discover_dataset(str(tmp_path / "d"), **source)
     assert data.num_shards == 2
@@ -242,7 +242,7 @@ def test_webshart(change: Callable[[str], str], apart: bool, run: Run, tmp_path:
 def test_energon(kind: int, change: Callable[[str], str], run: Run, tmp_path: Path) -> None:
     """SHARD.tar.idx, index.sqlite, .info.json and split.yaml, as Energon's documents and its own queries have them."""
     shards = put(tmp_path, 4, change, kind)
-    good(run, "tarindex", "--format", "energon", "d/a.tar", "d/b.tar")
+    good(run, "tarindex", "--for", "energon", "d/a.tar", "d/b.tar")
     assert files_in(tmp_path) == sorted([*FILES["energon"], "d/a.tar", "d/b.tar"])
     meta = tmp_path / "d/.nv-meta"
     counts = [len(grouped(members)) for members in shards]
@@ -284,7 +284,7 @@ def test_an_energon_set_is_named_by_its_content(run: Run, tmp_path: Path) -> Non
     names = set()
     for seed in (1, 1, 2):
         (tmp_path / "a.tar").write_bytes(make_tar(sets(seed)[0]))
-        good(run, "tarindex", "--format", "energon", "--force", "a.tar")
+        good(run, "tarindex", "--for", "energon", "--force", "a.tar")
         names.add((tmp_path / ".nv-meta/index.uuid").read_text())
     assert len(names) == 2 and all(len(name) == 36 for name in names)
 
@@ -303,7 +303,7 @@ def test_an_energon_set_is_named_by_its_content(run: Run, tmp_path: Path) -> Non
 def test_what_energon_does_not_take(first: list[str], last: list[str], why: str, run: Run, tmp_path: Path) -> None:
     for name, members in (("a", first), ("b", last)):
         (tmp_path / f"{name}.tar").write_bytes(make_tar([(member, b"1") for member in members]))
-    done = run("tarindex", "--format", "energon", "a.tar", "b.tar")
+    done = run("tarindex", "--for", "energon", "a.tar", "b.tar")
     assert (done.status, done.stdout) == (1, b"")
     assert done.stderr.splitlines()[-1].startswith(f"tarindex: {why}")
     assert not {"b.tar.idx", ".nv-meta/index.sqlite", ".nv-meta/.info.json"} & {*files_in(tmp_path)}
@@ -323,7 +323,7 @@ def test_names_that_energon_would_not_find(
     (tmp_path / "d").mkdir()
     for name in shards:
         (tmp_path / name).write_bytes(make_tar(make_samples(1)))
-    done = run("tarindex", "--format", "energon", *options, *shards)
+    done = run("tarindex", "--for", "energon", *options, *shards)
     assert done.status == 2 and why in done.stderr
     assert files_in(tmp_path) == shards
 
@@ -337,7 +337,7 @@ def test_the_same_files_by_any_number_of_processes(name: str, inside: Inside, tm
     (tmp_path / "d/b.tar").write_bytes(make_tar([(f"b{n}", data) for n, data in members[:60]]))
     found = []
     for parallel in ("1", "3"):
-        good(inside, "tarindex", "--format", name, "--force", "-p", parallel, "d/a.tar", "d/b.tar")
+        good(inside, "tarindex", "--for", name, "--force", "-p", parallel, "d/a.tar", "d/b.tar")
         found.append({path: (tmp_path / path).read_bytes() for path in FILES[name]})
     assert found[0] == found[1] and files_in(tmp_path) == sorted([*FILES[name], "d/a.tar", "d/b.tar"])
 
@@ -348,14 +348,14 @@ def test_files_that_exist(name: str, run: Run, tmp_path: Path) -> None:
     for file in FILES[name]:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_bytes(b"old")
-        done = run("tarindex", "--format", name, "d/a.tar", "d/b.tar")
+        done = run("tarindex", "--for", name, "d/a.tar", "d/b.tar")
         assert (done.status, done.stdout) == (1, b"")
         assert done.stderr.startswith(f"tarindex: {file}: ") and "--force" in done.stderr
         assert files_in(tmp_path) == sorted([file, "d/a.tar", "d/b.tar"])
         (tmp_path / file).unlink()
     for file in FILES[name]:
         (tmp_path / file).write_bytes(b"old")
-    good(run, "tarindex", "--format", name, "--force", "d/a.tar", "d/b.tar")
+    good(run, "tarindex", "--for", name, "--force", "d/a.tar", "d/b.tar")
     assert all((tmp_path / file).read_bytes() != b"old" for file in FILES[name])
 
 
@@ -376,7 +376,7 @@ def test_damage_and_what_no_index_can_say(name: str, run: Run, tmp_path: Path) -
         (twice, "a.tar: the member '1.cls' is there twice in one sample, which an index can't say"),
     ):
         (tmp_path / "a.tar").write_bytes(content)
-        done = run("tarindex", "--format", name, "a.tar")
+        done = run("tarindex", "--for", name, "a.tar")
         assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
         assert done.stderr.startswith(f"tarindex: {why}")
         assert files_in(tmp_path) == ["a.tar"]
@@ -386,15 +386,15 @@ def test_damage_and_what_no_index_can_say(name: str, run: Run, tmp_path: Path) -
 def test_shards_that_cannot_be_read_in_parts(name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_bytes(make_tar(make_samples(3)))
     subprocess.run("gzip -c b.tar > a.tar", shell=True, cwd=tmp_path, check=True)
-    done = run("tarindex", "--format", name, "a.tar")
+    done = run("tarindex", "--for", name, "a.tar")
     assert (done.status, done.stdout) == (1, b"")
     assert done.stderr.startswith("tarindex: a.tar: is compressed, so no part of it can be read alone; tarcat a.tgz")
     assert files_in(tmp_path) == ["a.tar", "b.tar"]
     for output in ("-", "pipe:cat", "index.parquet"):
-        done = run("tarindex", "--format", name, "-o", output, "b.tar")
+        done = run("tarindex", "--for", name, "-o", output, "b.tar")
         assert done.status == 2 and "has to be a directory or a prefix" in done.stderr
     for shards in (["-"], ["pipe:cat b.tar"]):
-        done = run("tarindex", "--format", name, "-o", "d", *shards, stdin=b"")
+        done = run("tarindex", "--for", name, "-o", "d", *shards, stdin=b"")
         assert done.status in (1, 2) and done.stderr.count("\n") == 1
         assert files_in(tmp_path) == ["a.tar", "b.tar"]
 
@@ -403,7 +403,7 @@ def test_samples_without_a_field(run: Run, tmp_path: Path) -> None:
     members = [("0.cls", b"1"), ("README", b"a"), ("LICENSE", b"b"), ("1.cls", b"2")]
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     for name in FORMATS:
-        done = run("tarindex", "-v", "--format", name, "a.tar")
+        done = run("tarindex", "-v", "--for", name, "a.tar")
         assert (done.status, done.stdout) == (1, b"")
         first, account = done.stderr.splitlines()
         assert first == "tarindex: a.tar: not in the index, since its name has no field: README (and 1 more)"
@@ -417,7 +417,7 @@ def test_an_empty_shard(name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d/a.tar").write_bytes(make_tar([]))
     (tmp_path / "d/b.tar").write_bytes(make_tar(make_samples(2)))
-    done = run("tarindex", "--format", name, "d/a.tar", "d/b.tar")
+    done = run("tarindex", "--for", name, "d/a.tar", "d/b.tar")
     if name in ("dali", "energon"):
         assert done.status == 1 and done.stderr.startswith("tarindex: d/a.tar: has no samples, and ")
         assert not {*FILES[name]} & {*files_in(tmp_path)}
@@ -433,13 +433,13 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
         (tmp_path / folder / "a.tar").write_bytes(make_tar([(f"{folder}.cls", b"1")]))
     for name in ("dali", "webshart"):
         suffix = "idx" if name == "dali" else "json"
-        done = run("tarindex", "--format", name, "-o", "i", "x/a.tar", "y/a.tar")
+        done = run("tarindex", "--for", name, "-o", "i", "x/a.tar", "y/a.tar")
         assert done.status == 2 and f"x/a.tar and y/a.tar would have the same index i/a.{suffix}" in done.stderr
-        done = run("tarindex", "--format", name, "x/a.tar", "x/a.tar")
+        done = run("tarindex", "--for", name, "x/a.tar", "x/a.tar")
         assert done.status == 2 and f"would have the same index x/a.{suffix}" in done.stderr
-        good(run, "tarindex", "--format", name, "x/a.tar", "y/a.tar")
+        good(run, "tarindex", "--for", name, "x/a.tar", "y/a.tar")
         assert {f"x/a.{suffix}", f"y/a.{suffix}"} < {*files_in(tmp_path)}
-    good(run, "tarindex", "--format", "energon", "x/a.tar", "y/a.tar")
+    good(run, "tarindex", "--for", "energon", "x/a.tar", "y/a.tar")
     assert json.loads((tmp_path / ".nv-meta/.info.json").read_text())["shard_counts"] == {"x/a.tar": 1, "y/a.tar": 1}
 
 
@@ -447,7 +447,7 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
 def test_tables_have_no_index(name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
     good(run, "tarindex", "a.tar", "-o", "t.parquet")
-    done = run("tarindex", "--format", name, "-o", ".", "t.parquet")
+    done = run("tarindex", "--for", name, "-o", ".", "t.parquet")
     what = "Energon needs a name that ends in .tar" if name == "energon" else "this is a table, and an index is made of"
     assert done.status == 2 and what in done.stderr
     assert files_in(tmp_path) == ["a.tar", "t.parquet"]
@@ -458,7 +458,7 @@ def test_no_temporary_files_are_left(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(9)))
     (tmp_path / "b.tar").write_bytes(make_tar(make_samples(9)))
     for shards, status in (["a.tar"], 0), (["a.tar", "b.tar"], 1):  # their keys are the same
-        line = ["tarindex", "--format", "energon", "--force", "--tmpdir", "t", *shards]
+        line = ["tarindex", "--for", "energon", "--force", "--tmpdir", "t", *shards]
         assert run(*line).status == status
         assert [*(tmp_path / "t").iterdir()] == [*tmp_path.glob(".*.tmp")] == []
 
@@ -466,6 +466,6 @@ def test_no_temporary_files_are_left(run: Run, tmp_path: Path) -> None:
 def test_an_index_has_no_columns(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
     for options in (["-f", "cls"], ["--pictures"], ["--hash", "cls"], ["--update", "t.parquet"]):
-        done = run("tarindex", "--format", "dali", *options, "a.tar")
+        done = run("tarindex", "--for", "dali", *options, "a.tar")
         assert done.status == 2 and "an index for another tool has no columns of values" in done.stderr
     assert files_in(tmp_path) == ["a.tar"]

@@ -30,7 +30,7 @@ def some(count: int, first: int = 0) -> bytes:
         ["tarcat", "--interleave", "3", "--shuffle", "5", "-c", "100"],
         ["tarpcat", "-p", "2"],
         ["tarsort", "-s", "cls", "-S", "int", "-r", "-u", "first"],
-        ["tarfilter", "--hash", "0:0.5"],
+        ["tarfilter", "--share", "0:0.5"],
     ],
     ids=" ".join,
 )
@@ -51,7 +51,7 @@ def test_rows_are_taken_over(line: list[str], run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["-n", "30"], ["-s", "40000"], ["--shards", "7"], ["-n", "9", "--maxshards", "3", "--start", "5"]]
+    "options", [["-n", "30"], ["-s", "40000"], ["--shards", "7"], ["-n", "9", "--max-shards", "3", "--start", "5"]]
 )
 def test_parts_of_a_table(options: list[str], run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(some(200))

@@ -1,4 +1,4 @@
-"""The page of `tarbench --plot`: one self-contained file with bars, without a script.
+"""The page of `tarbench --html`: one self-contained file with bars, without a script.
 
 It has the style of the page of tarshow, and that of `bench.css`. Its policy allows nothing but this style.
 """

@@ -143,7 +143,7 @@ class Fixing:
             if self._unique:
                 return Verdict(None, left=1)
             first = beside(self._where(*action.first), self._where(*place))
-            return Verdict(None, f"an earlier sample has this key, {first} (--unique drops this one)")
+            return Verdict(None, f"an earlier sample has this key, {first} (--drop-duplicates drops this one)")
         if action is not None:
             parts = self._waiting.setdefault(action.first, [])
             parts.append(keep(sample))

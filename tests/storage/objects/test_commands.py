@@ -114,7 +114,7 @@ def test_an_archive_without_members(site: Site, run: Run) -> None:
 
 
 def test_an_object_without_bytes(site: Site, run: Run, tmp_path: Path) -> None:
-    done = run("tar2tsv", "--noheader", "-c", 0, "-o", site.url("empty"), stdin=SMALL, env=site.env)
+    done = run("tar2tsv", "--no-header", "-c", 0, "-o", site.url("empty"), stdin=SMALL, env=site.env)
     assert done == (0, b"", "")
     assert site.get("empty") == b""
     (tmp_path / "empty").write_bytes(b"")
@@ -146,7 +146,7 @@ def test_names_that_need_care(site: Site, run: Run) -> None:
         data = make_tar([(f"{number}.txt", name.encode())])
         assert run("tarcat", "-o", site.url(name), stdin=data, env=site.env) == (0, b"", "")
     assert site.names() == sorted(ODD, key=str.encode)
-    done = run("tar2tsv", "--nokey", "--noheader", "-f", "txt", *map(site.url, ODD), env=site.env)
+    done = run("tar2tsv", "--no-key", "--no-header", "-f", "txt", *map(site.url, ODD), env=site.env)
     assert done == (0, "".join(f"{name}\n" for name in ODD).encode(), "")
     assert run("tarcat", "-o", site.url(ODD[-1]), stdin=SMALL, env=site.env).status == 1
 

@@ -30,17 +30,17 @@ def test_indexes_beside_the_shards(name: str, site: Site, run: Run, tmp_path: Pa
         (tmp_path / "t" / shard).write_bytes(make_tar(members))
         site.put(shard, make_tar(members))
     shards = [site.url("d/a.tar"), site.url("d/b.tar")]
-    done = run("tarindex", "--format", name, *shards, env=site.env)
+    done = run("tarindex", "--for", name, *shards, env=site.env)
     assert (done.status, done.stdout, done.stderr) == (0, b"", "")
-    assert run("tarindex", "--format", name, "t/d/a.tar", "t/d/b.tar").status == 0
+    assert run("tarindex", "--for", name, "t/d/a.tar", "t/d/b.tar").status == 0
     found = [path for path in (tmp_path / "t").rglob("*") if path.is_file()]
     local = {str(path.relative_to(tmp_path / "t")): path.read_bytes() for path in found}
     assert len(local) == {"dali": 4, "wids": 3, "webshart": 4, "energon": 8}[name]
     for file, content in local.items():
         assert site.get(file) == content
-    again = run("tarindex", "--format", name, *shards, env=site.env)
+    again = run("tarindex", "--for", name, *shards, env=site.env)
     assert again.status == 1 and "--force" in again.stderr
-    assert run("tarindex", "--force", "--format", name, *shards, env=site.env).status == 0
+    assert run("tarindex", "--force", "--for", name, *shards, env=site.env).status == 0
 
 
 def test_digests_of_remote_payloads(site: Site, run: Run, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_shard_that_is_replaced(
     url = faulty.url(scheme, OBJECT)
     faulty.objects[OBJECT] = make_tar(FIRST)
     faulty.faults = [fault := Fault(OBJECT, method="GET", skip=skip, replace=make_tar(LAST))]
-    line = ["tarindex", "--format", name, url]
+    line = ["tarindex", "--for", name, url]
     done = empty.run(*line)
     assert (done.status, done.stdout, fault.played) == (1, b"", 1)
     assert done.stderr.startswith(f"tarindex: {url}: ") and done.stderr.count("\n") == 1

@@ -53,8 +53,8 @@ def shards(listed: Site, filled: dict[str, Site], tmp_path: Path) -> Site:
 @by_turns("listed")
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_names_expand_as_they_do_here(pattern: str, shards: Site, run: Run) -> None:
-    here = run("tar2tsv", "--noheader", "-f", "txt", pattern)
-    there = run("tar2tsv", "--noheader", "-f", "txt", shards.url(pattern), env=shards.env)
+    here = run("tar2tsv", "--no-header", "-f", "txt", pattern)
+    there = run("tar2tsv", "--no-header", "-f", "txt", shards.url(pattern), env=shards.env)
     assert (here.status, here.stderr) == (0, "")
     assert there == here
 
@@ -71,7 +71,7 @@ def test_no_match_is_a_failure(pattern: str, shards: Site, run: Run) -> None:
 def test_a_list_may_be_remote(listed: Site, run: Run) -> None:
     listed.put("a.tar", make_tar([("a.txt", b"1")]))
     listed.put("names.txt", f"{listed.url('a.tar')}\n".encode())
-    done = run("tar2tsv", "--noheader", "-f", "txt", "-T", listed.url("names.txt"), env=listed.env)
+    done = run("tar2tsv", "--no-header", "-f", "txt", "-T", listed.url("names.txt"), env=listed.env)
     assert done == (0, b"a\t1\n", "")
 
 
