@@ -17,11 +17,11 @@ function __tartools_fields
     end
 end
 complete -c tar2tsv -s f -l fields -x -a '(__tartools_fields)' -d 'Columns, in quotes: \'cls meta.json:width\'. \'a;b\' takes the first that exists, \'new=old\' renames.'
-complete -c tar2tsv -l nokey -d 'Write no column __key__.'
-complete -c tar2tsv -l noheader -d 'Write no line with the names of the columns.'
+complete -c tar2tsv -l no-key -d 'Write no column __key__.'
+complete -c tar2tsv -l no-header -d 'Write no line with the names of the columns.'
 complete -c tar2tsv -l csv -d 'Write comma-separated values (RFC 4180).'
 complete -c tar2tsv -l jsonl -d 'Write one JSON object per line.'
-complete -c tar2tsv -l missing -x -d 'Write STR where a sample lacks a value; otherwise that is an error.'
+complete -c tar2tsv -l fill -x -d 'Write STR where a sample lacks a value; otherwise that is an error.'
 complete -c tar2tsv -l verbatim -d 'Match field names by exact case, and keep the final newline of values.'
 complete -c tar2tsv -s c -l count -x -d 'Stop after N samples.'
 complete -c tar2tsv -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'

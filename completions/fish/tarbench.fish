@@ -11,7 +11,7 @@ complete -c tarbench -l cold -d 'Drop the files from the page cache before each 
 complete -c tarbench -l delay -x -d 'Serve the copies, and wait before each answer.'
 complete -c tarbench -l dry-run -d 'Only print which rows would be measured.'
 complete -c tarbench -l json -d 'Print one JSON object.'
-complete -c tarbench -l plot -r -F -d 'Also write a page of HTML to FILE.'
+complete -c tarbench -l html -r -F -d 'Also write a page of HTML to FILE.'
 complete -c tarbench -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tarbench -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarbench -s 0 -l null -d 'Names in -T files end with NUL, not newline.'

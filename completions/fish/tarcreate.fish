@@ -17,7 +17,7 @@ function __tartools_fields
     end
 end
 complete -c tarcreate -l format -x -d 'Format of the plan: tsv, csv, jsonl or recipe. Default: tsv for stdin, else by suffix.'
-complete -c tarcreate -l key -x -d 'Make keys from the row\'s number, if there is no __key__. Default: {:09d}.'
+complete -c tarcreate -l key-template -x -d 'Make keys from the row\'s number, if there is no __key__. Default: {:09d}.'
 complete -c tarcreate -s C -l directory -x -a '(__fish_complete_directories)' -d 'Directory of relative paths. Default: the current one.'
 complete -c tarcreate -l allow-pipe -d 'Run the commands (pipe:) and read the fifos that a table names, if you trust it.'
 complete -c tarcreate -l folder -x -a '(__fish_complete_directories)' -d 'Make samples from the files below DIR, without a plan.'
@@ -26,7 +26,7 @@ complete -c tarcreate -l parquet -r -F -d 'Make samples from the rows of a Parqu
 complete -c tarcreate -l tfrecord -r -F -d 'Make samples from the records of a TFRecord file; repeatable.'
 complete -c tarcreate -s f -l fields -x -a '(__tartools_fields)' -d 'With --parquet, --tfrecord: what becomes fields, in quotes: \'jpg=image cls=label __key__=id\'.'
 complete -c tarcreate -l class -x -a '(__tartools_fields)' -d 'With --folder, --zip: store the name of each directory as FIELD.'
-complete -c tarcreate -l exclude -x -d 'With --folder: leave out files and folders that match; repeatable.'
+complete -c tarcreate -l exclude-files -x -d 'With --folder: leave out files and folders that match; repeatable.'
 complete -c tarcreate -l dots -x -a 'first last' -d 'With --folder: which dot of a file\'s name ends the key. Default: first.'
 complete -c tarcreate -l skip-special -d 'With --folder, --zip: skip links and special files silently (exit status 0).'
 complete -c tarcreate -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'

@@ -16,17 +16,17 @@ function __tartools_fields
         return
     end
 end
-complete -c tardedup -l by -x -a '(__tartools_fields)' -d 'Samples with equal payloads of these fields: \'jpg txt\'.'
+complete -c tardedup -l equal -x -a '(__tartools_fields)' -d 'Samples with equal payloads of these fields: \'jpg txt\'.'
 complete -c tardedup -l near -x -a '(__tartools_fields)' -d 'Samples whose pictures in this field look alike.'
 complete -c tardedup -l distance -x -d 'How many bits of 64 may differ, up to 15. Default: 6.'
 complete -c tardedup -l keep -x -a 'first largest' -d 'Which sample is kept of those alike. Default: first.'
 complete -c tardedup -l against -r -F -d 'Leave out samples that are like one in this shard or table, too.'
-complete -c tardedup -l missing -x -a 'keep' -d 'Keep samples that can\'t be compared; otherwise they are an error.'
+complete -c tardedup -l keep-uncompared -d 'Keep samples that can\'t be compared; otherwise they are an error.'
 complete -c tardedup -l rest -r -F -d 'Write the samples left out to this.'
 complete -c tardedup -l report -r -F -d 'List what is like what, as TSV.'
 complete -c tardedup -l html -r -F -d 'Write a page of pairs for a browser: one file.'
 complete -c tardedup -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 0.'
-complete -c tardedup -s M -l memory -x -d 'Memory for data that waits, such as 64M or 1e9. Default: 256M.'
+complete -c tardedup -s M -l memory -x -d 'Memory for samples held back, such as 64M or 1e9. Default: 256M.'
 complete -c tardedup -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tardedup -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tardedup -s 0 -l null -d 'Names in -T files end with NUL, not newline.'

@@ -14,7 +14,7 @@ complete -c tarjob -l engine -x -a 'local ray' -d 'This machine, or Ray. Default
 complete -c tarjob -l address -x -d 'Address of the Ray cluster, as for ray.init.'
 complete -c tarjob -l cpus -x -d 'Cores that an item needs on Ray. At least 0.001. Default: -p of COMMAND.'
 complete -c tarjob -l dry-run -d 'Print the commands that would run, one per line, for a shell.'
-complete -c tarjob -l report -x -d 'Summarize a log that --log wrote.'
+complete -c tarjob -l summarize -x -d 'Summarize a log that --log wrote.'
 complete -c tarjob -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tarjob -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tarjob -s v -l verbose -d 'Print one line of totals on stderr at the end.'

@@ -1,6 +1,6 @@
 # Made by python -m tartools.commands._manual.
-complete -c tarmix -l stop -x -a 'first all longest' -d 'Where a source ends, stop, go on until all have, or repeat it until all have. Default: first.'
-complete -c tarmix -l total -x -d 'Stop after N samples.'
+complete -c tarmix -l stop -x -a 'first all longest' -d 'When a source ends: stop (first), go on without it (all), or repeat it (longest). Default: first.'
+complete -c tarmix -l count -x -d 'Stop after N samples.'
 complete -c tarmix -l seed -x -d 'Random seed. Default: 0.'
 complete -c tarmix -l rekey -x -d 'Give samples new keys, from {source}, {round}, {index:09d}, {key}, {shard} and fields, as {cls}.'
 complete -c tarmix -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'

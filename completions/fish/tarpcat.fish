@@ -27,7 +27,7 @@ complete -c tarpcat -l shuffle -x -d 'Shuffle the list of shards, and samples in
 complete -c tarpcat -l seed -x -d 'Random seed. Default: 0.'
 complete -c tarpcat -l rekey -x -d 'Give samples new keys, from {index:09d}, {key}, {shard} and fields that hold text, such as {cls}.'
 complete -c tarpcat -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 4.'
-complete -c tarpcat -s M -l memory -x -d 'Memory for data that waits, such as 64M or 1e9. Default: 256M.'
+complete -c tarpcat -s M -l memory -x -d 'Memory for samples held back, such as 64M or 1e9. Default: 256M.'
 complete -c tarpcat -l unordered -d 'Write samples as they arrive, in any order.'
 complete -c tarpcat -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarpcat -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'

@@ -27,7 +27,7 @@ complete -c tarproc -l count -x -d 'Stop after the first N samples of the input.
 complete -c tarproc -s S -l subdirs -d 'Make a sample of each subdirectory that CMD leaves: one in, any number out.'
 complete -c tarproc -l base -x -d 'Call the files NAME.FIELD. Default: sample.'
 complete -c tarproc -l add-log -x -a '(__tartools_fields)' -d 'Store what CMD prints in the sample, as FIELD.'
-complete -c tarproc -l keepdir -d 'Keep the directories, and print where they are.'
+complete -c tarproc -l keep-dir -d 'Keep the directories, and print where they are.'
 complete -c tarproc -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarproc -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarproc -s 0 -l null -d 'Names in -T files end with NUL, not newline.'

@@ -124,8 +124,11 @@ class PlanOptions(cli.Group):
     template: Annotated[
         str | None,
         Option(
-            "--key-template", metavar="TEMPLATE", aliases=("--key",), default=KEYS, help="Make keys from the row's
-            number, if there is no __key__."
+            "--key-template",
+            metavar="TEMPLATE",
+            aliases=("--key",),
+            default=KEYS,
+            help="Make keys from the row's number, if there is no __key__.",
         ),
     ] = None
     base: Annotated[
