@@ -39,12 +39,12 @@ are errors. tar2zip(1) writes samples to a zip file.
 --parquet makes a sample from each row of Parquet files, such as tar2parquet(1) and Hugging Face's `datasets` write. A
 column is a field: of a picture or sound, which is a struct of bytes and path, the bytes; a string is UTF-8, bytes are
 taken as they are. Numbers, truth values and dates are written as tar2tsv writes them, lists and objects as JSON, with
-bytes in hex. null means that the sample lacks the field. The column __key__ has the keys; without it, --key makes them
-from the row's number, counted over all files. -f chooses columns and renames them: 'jpg=image cls=label __key__=id'. Of
-a class label the payload is the number. Other columns called __NAME__ are left out, unless -f names them. A picture of
-which there is only the path is an error. Memory: 250 MB and a row, however large row groups and pages are; dictionaries
-above 8 MB go to a temporary file. But of columns that are compressed by LZ4 or Brotli, and of lists, up to five times
-the largest page: pyarrow writes pages of up to 1,024 values, DuckDB of 100 MB.
+bytes in hex. null means that the sample lacks the field. The column __key__ has the keys; without it, --key-template
+makes them from the row's number, counted over all files. -f chooses columns and renames them: 'jpg=image cls=label
+__key__=id'. Of a class label the payload is the number. Other columns called __NAME__ are left out, unless -f names
+them. A picture of which there is only the path is an error. Memory: 250 MB and a row, however large row groups and
+pages are; dictionaries above 8 MB go to a temporary file. But of columns that are compressed by LZ4 or Brotli, and of
+lists, up to five times the largest page: pyarrow writes pages of up to 1,024 values, DuckDB of 100 MB.
 
 --tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
 fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of

@@ -174,10 +174,9 @@ def key_column(names: Sequence[str], wanted: str | None, url: str) -> int:
             raise SampleError(f"two columns are called {name!r}", url=url)
         if name in names:
             return names.index(name)
-    what = (
-        f"no column {wanted!r}" if wanted is not None else "no column '__key__' or 'key' (--key-column COLUMN names
-        another)"
-    )
+    what = f"no column {wanted!r}"
+    if wanted is None:
+        what = "no column '__key__' or 'key' (--key-column COLUMN names another)"
     raise SampleError(f"{what}; the columns are: {field_list(names)}", url=url)
 
 

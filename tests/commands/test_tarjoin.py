@@ -285,23 +285,26 @@ def test_columns_of_a_table_of_samples(run: Run, tmp_path: Path) -> None:
 
 
 BAD = {
-    "no key": ("b.tsv", b"id\ttxt\na\tb\n", "b.tsv: line 1: no column '__key__' or 'key' (--key-column COLUMN names
-    another)"), "empty": ("b.tsv", b"", "b.tsv: the table is empty"), "empty lines": ("b.jsonl", b"", "b.jsonl: the
-    table is empty"), "empty key": ("b.tsv", b"key\ttxt\na\tb\n\tc\n", "b.tsv: line 3: the key is empty"), "a cell too
-    many": ("b.tsv", b"key\ttxt\na\tb\nc\td\te\n", "b.tsv: line 3: the header has 2 cells, this row has 3"), "a cut
-    row": ("b.tsv", b"key\ttxt\na\tb\nc", "b.tsv: line 3: the header has 2 cells, this row has 1"), "a bad escape":
-    ("b.tsv", b"key\ttxt\na\tb\\x\n", "b.tsv: line 2, column 2: unknown escape"), "a cut quote": ("b.csv",
-    b'key,txt\na,"b\n', "b.csv: line 2: not CSV"), "a cut object": ("b.jsonl", b'{"key": "a", "txt": 1}\n{"key": "b",
-    "tx', "b.jsonl: line 2: not JSON"), "no object": ("b.jsonl", b"[1]\n", "b.jsonl: line 1: not a JSON object"),
-    "Latin-1 in JSON": ("b.jsonl", b'{"key": "\xe9"}\n', "b.jsonl: line 1: not JSON"), "null as key": ("b.jsonl",
-    b'{"key": null, "txt": 1}\n', "b.jsonl: line 1: the key is null"), "a lone surrogate": ("b.jsonl", b'{"key": "a",
-    "txt": "\\ud800"}\n', "b.jsonl: line 1: 'txt': a lone surrogate"), "paths": ("b.tsv", b"key\t@jpg\na\tb.jpg\n",
-    "b.tsv: line 1: the column @jpg has paths of files to read"), "NUL": ("b.tsv", b"key\ttxt\na\tb\nc\0d\te\n", "b.tsv:
-    line 3: the key has a NUL"), "another name": ("b.txt", b"key\ttxt\na\tb\n", "b.txt: at byte 12: the input ends
-    inside a header: 500 bytes are"), "twice": ("b.tsv", b"key\ttxt\tTXT\na\tb\tc\n", "b.tsv: line 1: there are two for
-    the field"), "no field": ("b.tsv", b"key\ta/b\na\tb\n", "b.tsv: line 1: key 'key' with field 'a/b' would not read
-    back"), "cut Parquet": ("b.parquet", b"PAR1" + bytes(90), "b.parquet: at byte 94: this table was cut: its end is
-    missing"), "cut gzip": ("b.tsv.gz", gzip.compress(b"key\ttxt\na\tb\n" * 99)[:-9], "b.tsv.gz: at byte "),
+    "no key": ("b.tsv", b"id\ttxt\na\tb\n", "b.tsv: line 1: no column '__key__' or 'key' (--key-column"),
+    "empty": ("b.tsv", b"", "b.tsv: the table is empty"),
+    "empty lines": ("b.jsonl", b"", "b.jsonl: the table is empty"),
+    "empty key": ("b.tsv", b"key\ttxt\na\tb\n\tc\n", "b.tsv: line 3: the key is empty"),
+    "a cell too many": ("b.tsv", b"key\ttxt\na\tb\nc\td\te\n", "b.tsv: line 3: the header has 2 cells, this row has 3"),
+    "a cut row": ("b.tsv", b"key\ttxt\na\tb\nc", "b.tsv: line 3: the header has 2 cells, this row has 1"),
+    "a bad escape": ("b.tsv", b"key\ttxt\na\tb\\x\n", "b.tsv: line 2, column 2: unknown escape"),
+    "a cut quote": ("b.csv", b'key,txt\na,"b\n', "b.csv: line 2: not CSV"),
+    "a cut object": ("b.jsonl", b'{"key": "a", "txt": 1}\n{"key": "b", "tx', "b.jsonl: line 2: not JSON"),
+    "no object": ("b.jsonl", b"[1]\n", "b.jsonl: line 1: not a JSON object"),
+    "Latin-1 in JSON": ("b.jsonl", b'{"key": "\xe9"}\n', "b.jsonl: line 1: not JSON"),
+    "null as key": ("b.jsonl", b'{"key": null, "txt": 1}\n', "b.jsonl: line 1: the key is null"),
+    "a lone surrogate": ("b.jsonl", b'{"key": "a", "txt": "\\ud800"}\n', "b.jsonl: line 1: 'txt': a lone surrogate"),
+    "paths": ("b.tsv", b"key\t@jpg\na\tb.jpg\n", "b.tsv: line 1: the column @jpg has paths of files to read"),
+    "NUL": ("b.tsv", b"key\ttxt\na\tb\nc\0d\te\n", "b.tsv: line 3: the key has a NUL"),
+    "another name": ("b.txt", b"key\ttxt\na\tb\n", "b.txt: at byte 12: the input ends inside a header: 500 bytes are"),
+    "twice": ("b.tsv", b"key\ttxt\tTXT\na\tb\tc\n", "b.tsv: line 1: there are two for the field"),
+    "no field": ("b.tsv", b"key\ta/b\na\tb\n", "b.tsv: line 1: key 'key' with field 'a/b' would not read back"),
+    "cut Parquet": ("b.parquet", b"PAR1" + bytes(90), "b.parquet: at byte 94: this table was cut: its end is missing"),
+    "cut gzip": ("b.tsv.gz", gzip.compress(b"key\ttxt\na\tb\n" * 99)[:-9], "b.tsv.gz: at byte "),
 }
 
 
