@@ -1,0 +1,225 @@
+"""Damaged files of other formats, and tables that lie: the right samples, or one message and no archive that ends.
+
+Whatever comes, no command shows a traceback, hangs, or takes something for what it is not.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.test_zip import streamed
+from tests.conftest import Result, Run, has_end, make_samples, make_tar, members_of
+from tests.tiers import exhaustive
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+Members = list[tuple[str, bytes]]
+CASES = 6
+MOST = 120  # seconds; a command that takes longer hangs
+seeds = pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=exhaustive) for n in range(1, 40))])
+
+
+def damaged(content: bytes, dice: random.Random) -> bytes:
+    """Return *content* with a damage or two, most of them in the last or the first bytes, where directories are."""
+    data = bytearray(content)
+    for _ in range(dice.choice([1, 1, 1, 2, 5])):
+        size = len(data)
+        at = dice.choice(
+            [dice.randrange(size), dice.randrange(max(0, size - 300), size), dice.randrange(min(size, 60))]
+        )
+        kind = dice.choice(["flip", "number", "random", "cut", "drop", "insert", "twice"])
+        if kind == "flip":
+            data[at] ^= 1 << dice.randrange(8)
+        elif kind == "number":
+            width = dice.choice([1, 2, 4, 8])
+            data[at : at + width] = dice.choice([b"\0", b"\xff", b"\x7f", b"\x80", b"\1"]) * width
+        elif kind == "random":
+            data[at : at + 4] = dice.randbytes(4)
+        elif kind == "cut" and dice.random() < 0.5:
+            del data[at:]
+        elif kind == "drop":
+            del data[at : at + dice.randrange(1, 200)]
+        elif kind == "insert":
+            data[at:at] = dice.choice([dice.randbytes(9), bytes(100)])
+        elif kind == "twice":
+            data[at:at] = data[at : at + dice.randrange(1, 400)]
+        data = data or bytearray(b"x")
+    return bytes(data)
+
+
+def members(dice: random.Random) -> Members:
+    """Return members of a few samples, with fields of all kinds of text and bytes."""
+    found: Members = []
+    for n in range(dice.randrange(1, 9)):
+        key = f"{'d/' * dice.randrange(2)}{n:03d}"
+        found.append((f"{key}.txt", b"%d" % n * dice.randrange(1, 400)))
+        found.append((f"{key}.bin", dice.randbytes(dice.choice([0, 1, 999]))))
+    return found
+
+
+def check(done: Result, name: str, what: object) -> None:
+    """Fail unless *done* has ended well, or with one line that says why and without the end of an archive."""
+    assert done.status in (0, 1, 2), (what, done)
+    assert "Traceback" not in done.stderr, (what, done.stderr)
+    if done.status:
+        assert re.fullmatch(rf"({name}: [^\n]+\n)+", done.stderr), (what, done.stderr)
+        assert not has_end(done.stdout) or "--skip-special" in done.stderr, what
+
+
+def zip_file(found: Members, dice: random.Random) -> bytes:
+    if dice.random() < 0.1:
+        return streamed()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", dice.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive:
+        for name, payload in found:
+            with archive.open(name, "w", force_zip64=dice.random() < 0.2) as member:
+                member.write(payload)
+    return file.getvalue()
+
+
+def the_same(found: Members, whole: Members) -> bool:
+    return found == whole
+
+
+def the_first(found: Members, whole: Members) -> bool:
+    return found == whole[: len(found)]  # nothing says how many records a TFRecord file has
+
+
+def anything(found: Members, whole: Members) -> bool:
+    return True  # nothing protects these
+
+
+Kind = tuple[list[str], list[str], Callable[[Members, Members], bool]]
+KINDS: dict[str, Kind] = {  # how it is made of a shard and read, and what may come of it
+    "zip": ([], ["--zip"], the_same),
+    "tfrecord": (["tar2tfrecord"], ["--tfrecord"], the_first),
+    "parquet": (["tar2parquet"], ["--parquet"], anything),
+    "jsonl": (["tar2jsonl"], [], anything),
+    "tsv": (["tar2tsv", "-f", "txt"], [], anything),
+}
+
+
+@seeds
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_sources(kind: str, seed: int, run: Run, tmp_path: Path) -> None:
+    dice = random.Random(f"{kind} {seed}")
+    command, options, right = KINDS[kind]
+    name = tmp_path / f"in.{kind}"
+    for _ in range(3):
+        found = members(dice)
+        if command:
+            (tmp_path / "a.tar").write_bytes(make_tar(found))
+            assert run(*command, "--force", "a.tar", "-o", name).status == 0
+            content = name.read_bytes()
+        else:
+            content = zip_file(found, dice)
+            name.write_bytes(content)
+        done = run("tarcreate", *options, name)
+        assert done.status == 0, done
+        whole = members_of(done.stdout)
+        for _ in range(CASES // 3):
+            changed = damaged(content, dice)
+            name.write_bytes(changed)
+            done = run("tarcreate", *options, name, timeout=MOST)
+            check(done, "tarcreate", changed)
+            if done.status == 0:
+                assert right(members_of(done.stdout), whole), (changed, done.stderr)
+
+
+# ---- tables ----
+
+NAMES = [
+    "",
+    ".",
+    "..",
+    "/",
+    "-",
+    "a.tar/b",
+    "pipe:false",
+    "no.tar",
+    "\0",
+    "x" * 5000,
+    "s3://",
+    "file:%00",
+    "t.parquet",
+    None,
+]
+NUMBERS = [-(1 << 63), -1, 0, 1, 511, 512, 513, 1536, (1 << 31) - 1, 1 << 40, (1 << 63) - 1, None]
+TEXTS = ["", "/", "../x", "\0", "a\nb", "é" * 300, None]
+
+
+def lying(table: Any, dice: random.Random) -> Any:
+    """Return *table* with some values, types or columns that it should not have."""
+    for _ in range(dice.choice([1, 1, 2])):
+        name = dice.choice([name for name in table.schema.names if name.startswith("__")])
+        at, values = table.schema.get_field_index(name), table.column(name).to_pylist()
+        row = dice.randrange(len(values)) if values else 0
+        kind = dice.choice(["value", "value", "value", "type", "drop", "order"])
+        if kind == "drop":
+            table = table.drop_columns([name])
+        elif kind == "order" and len(values):
+            table = table.take(dice.choices(range(len(values)), k=len(values) + 3))
+        elif kind == "type":
+            table = table.set_column(at, name, pa.array([dice.choice([1.5, None, 7.0]) for _ in values]))
+        elif values:
+            lie = dice.choice(NUMBERS)
+            if name == "__members__":
+                values[row] = {each: {"offset": lie, "size": dice.choice(NUMBERS)} for each in values[row] or {}}
+            else:
+                values[row] = dice.choice({"__shard__": NAMES, "__key__": TEXTS}.get(name, NUMBERS))
+            try:
+                made = pa.array(values, table.schema.field(at).type)
+            except (pa.ArrowException, OverflowError):
+                made = pa.array([None if value is None else str(value) for value in values])
+            table = table.set_column(at, name, made)
+        if not {"__shard__", "__begin__"} & {*table.schema.names}:
+            break
+    return table
+
+
+COMMANDS = (
+    ["tarcat"],
+    ["tarsort", "-S", "shuffle"],
+    ["tarfilter", "-S", "size('jpg') > 99"],
+    ["tarfilter", "--hash", "0:.5"],
+)
+
+
+@seeds
+@pytest.mark.parametrize("how", ["bytes", "values"])
+def test_hostile_tables(how: str, seed: int, run: Run, tmp_path: Path) -> None:
+    """Samples that come out are samples of the shard, whole: nothing is made of what a row says."""
+    dice = random.Random(f"{how} {seed}")
+    found = make_samples(20)
+    (tmp_path / "a.tar").write_bytes(make_tar(found))
+    assert run("tarindex", "-f", "cls", "a.tar", "-o", "t.parquet").status == 0
+    sound = (tmp_path / "t.parquet").read_bytes()
+    table = pq.read_table(tmp_path / "t.parquet")
+    pairs = {(found[n], found[n + 1]) for n in range(0, len(found), 2)}
+    for _ in range(CASES):
+        if how == "bytes":
+            (tmp_path / "t.parquet").write_bytes(damaged(sound, dice))
+        else:
+            pq.write_table(lying(table, dice), tmp_path / "t.parquet")
+        what = (tmp_path / "t.parquet").read_bytes()
+        line = dice.choice(COMMANDS)
+        done = run(*line, "t.parquet", timeout=MOST)
+        check(done, line[0], what)
+        if done.status == 0 and has_end(done.stdout):
+            out = members_of(done.stdout)
+            assert {*zip(out[::2], out[1::2], strict=True)} <= pairs, what
+        done = run("tarcheck", "--json", "t.parquet", timeout=MOST)
+        assert done.status in (0, 1) and "Traceback" not in done.stderr, (what, done)
+        if not done.stderr:
+            report = json.loads(done.stdout)
+            assert done.status == (report["errors"] + report["warnings"] > 0), (what, report)
