@@ -529,8 +529,9 @@ def test_the_status_of_a_command_run_by_name_is_its_own() -> None:
     assert run_module("tarcat", "--no-such-option").returncode == USAGE
 
 
-def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    done = run_module()
+def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    done = run_module("--help")
     assert (done.returncode, done.stderr) == (0, "")
     for name in COMMANDS:
         assert f"  {name}" in done.stdout and _manual.load(name).summary in done.stdout

@@ -12,7 +12,7 @@ from tartools import cli, storage
 from tartools.commands import _benchforms as forms
 from tartools.commands._benchforms import ENCODED, LOOSE, RAW, TABLE, TAR, ZIP
 from tartools.commands._benchrows import Measurer, Place, Wanted, rows, served
-from tartools.errors import TarToolsError, without_query
+from tartools.errors import StorageError, TarToolsError, without_query
 from tartools.samples.account import Account, Phase
 from tartools.shards.reading import Reading, closing_upstream
 from tartools.show import benchadvice
@@ -74,9 +74,8 @@ def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: A
 def others_seconds() -> tuple[float, float] | None:
     """Return the seconds that processors have worked for other programs, and what they could have; None if unknown."""
     try:
-        with open("/proc/stat") as file:
-            ticks = [int(word) for word in file.readline().split()[1:9]]  # proc(5)
-    except (OSError, ValueError):
+        ticks = [int(word) for word in storage.content("/proc/stat").split()[1:9]]  # proc(5)
+    except StorageError:
         return None
     tick = os.sysconf("SC_CLK_TCK")
     idle = ticks[3] + ticks[4]

@@ -255,13 +255,10 @@ def expected(wanted: Wanted) -> fields.Words | None:
 
 def the_ignored(wanted: Wanted) -> frozenset[str]:
     """Return the codes that --ignore names. Raises: UsageError."""
-    codes = (wanted.ignore or "").replace(",", " ").split()
-    for code in codes if wanted.ignore is not None else ():
-        if code not in CODES:
-            raise UsageError(
-                f"--ignore takes codes of findings, such as suffix-lies; {code!r} is none (tarcheck --help)"
-            )
-    return frozenset(codes)
+    codes = frozenset((wanted.ignore or "").replace(",", " ").split())
+    for code in sorted(codes - CODES.keys()):
+        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {code!r} is none (tarcheck --help)")
+    return codes
 
 
 def decoder(wanted: Wanted) -> Decode | None:

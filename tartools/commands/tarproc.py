@@ -5,8 +5,8 @@ without a field), and its key in the file sample.__key__. When the command ends,
 sample: first the old fields in their order, then new ones by name. A changed sample.__key__ changes the key. Other
 files are ignored. If no file sample.FIELD is left, the sample is left out: "rm sample.*" filters.
 
-What the command prints goes to stderr; its stdin is empty. Its environment has TAR_KEY, TAR_INDEX (from 0) and
-TAR_SHARD. Processes that it leaves behind are killed.
+What the command prints goes to stderr, with several workers each line behind the key of its sample. Its stdin is empty.
+Its environment has TAR_KEY, TAR_INDEX (from 0) and TAR_SHARD. Processes that it leaves behind are killed.
 
 CMD is a line for the shell. Words behind -- are a program and its arguments, which no shell reads again: blanks,
 quotes, "$" and "*" in them are plain characters.
@@ -122,9 +122,17 @@ def processed(
     samples: Iterator[Sample], arguments: Sequence[str], folders: SampleDirectories, work: Work, account: Account
 ) -> Generator[Sample, None, None]:
     """Yield what the shell command *arguments* makes of *samples* in *folders*, in their order unless --unordered."""
-    logged = folders.options.log is not None
-    with Shells(arguments, folders.folder, folders.guard, folders.sweep, timeout=work.timeout, logged=logged) as shells:
-        tasks, workers, run = folders.write(samples), cli.workers(work.parallel), runner(shells, work)
+    logged, workers = folders.options.log is not None, cli.workers(work.parallel)
+    with Shells(
+        arguments,
+        folders.folder,
+        folders.guard,
+        folders.sweep,
+        timeout=work.timeout,
+        logged=logged,
+        keyed=workers > 1,
+    ) as shells:
+        tasks, run = folders.write(samples), runner(shells, work)
         with closing(ordered.mapped(tasks, run, workers, shells.stop, unordered=work.unordered)) as finished:
             yield from collect_samples(finished, folders, account)
     if 0 < account.samples_in == account.left_out:

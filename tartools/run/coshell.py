@@ -30,6 +30,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from tartools.run.directories import LOG
+from tartools.run.printed import Printed
 from tartools.storage import orphans
 from tartools.storage.children import Child, describe
 
@@ -91,27 +92,45 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
 class Coshell:
     """One such shell, in *folder*. What the command prints goes to our stderr, or if *logged* to the directory's log.
 
+    If *keyed*, it goes to stderr behind the key of the sample, line by line.
+
     *reusable* says whether it can run another task; *alone*, that nothing is left of what it has run, daemons
     included. Raises: OSError if it can't be started.
     """
 
     def __init__(
-        self, name: str, program: str, command: str, folder: bytes, environment: Mapping[bytes, bytes], logged: bool
+        self,
+        name: str,
+        program: str,
+        command: str,
+        folder: bytes,
+        environment: Mapping[bytes, bytes],
+        logged: bool,
+        keyed: bool,
     ) -> None:
         self.reusable = True
         self.alone = False
         self._adopts = orphans.adopting()
         self._shard: bytes | None = None
-        self.child = Child(
-            [name, "-c", loop(command, environment, logged), name, command],
-            executable=program,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=2,  # even if Python has no stderr
-            preexec_fn=self._adopts,
-        )
+        self._printed = Printed() if keyed else None
+        try:
+            self.child = Child(
+                [name, "-c", loop(command, environment, logged), name, command],
+                executable=program,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._printed.theirs if self._printed else 2,  # even if Python has no stderr
+                preexec_fn=self._adopts,
+            )
+        except BaseException:
+            if self._printed:
+                self._printed.close()
+            raise
+        finally:
+            if self._printed:
+                self._printed.give()
         assert self.child.stdin and self.child.stdout
         self._tasks, self._answers = self.child.stdin, self.child.stdout
 
@@ -121,6 +140,8 @@ class Coshell:
         Raises: BrokenPipeError if the shell has ended.
         """
         self.alone = False
+        if self._printed:
+            self._printed.begin(variables[b"TAR_KEY"])
         words = b"%b\0%b\0%b/\0" % (name, variables[b"TAR_INDEX"], variables[b"TAR_KEY"])
         shard = variables[b"TAR_SHARD"]
         if shard != self._shard:
@@ -135,7 +156,7 @@ class Coshell:
         What the command left running is killed then; after *timeout* seconds all of it.
         """
         self.reusable = False
-        if timeout is not None and not self._answered(timeout):
+        if not self._answered(timeout):
             return f"took longer than {timeout:g} seconds and was killed"
         answer = self._answers.read(_ANSWER)
         if not answer:
@@ -144,6 +165,8 @@ class Coshell:
         stopped = status - 128 in _STOPS and os.path.exists(f"/proc/{group}")  # bash reaps only what has ended
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left, as usual
             os.killpg(group, signal.SIGKILL)
+        if self._printed:
+            self._printed.end()
         if stopped:
             return f"was stopped by {signal.Signals(status - 128).name}, and killed"
         self.reusable = True
@@ -160,10 +183,17 @@ class Coshell:
         if not self._answers.closed:
             self._tasks.close()
             self._answers.close()
+            if self._printed:
+                self._printed.end()
+                self._printed.close()
         return status
 
-    def _answered(self, timeout: float) -> bool:
+    def _answered(self, timeout: float | None) -> bool:
         """Wait up to *timeout* seconds for an answer; and say whether it came."""
+        if self._printed:
+            return self._printed.until(self._answers.fileno(), timeout)
+        if timeout is None:
+            return True  # whoever reads it waits
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
         return bool(poll.poll(timeout * 1000))

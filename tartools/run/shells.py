@@ -21,9 +21,9 @@ from tartools.run import coshell
 from tartools.run.coshell import Coshell
 from tartools.run.directories import Outcome, SampleTask
 from tartools.run.guard import Guard
+from tartools.run.printed import Lines, Printed
 from tartools.storage.children import Child, describe, end_all
 from tartools.storage.scratch import create_file, open_file
-from tartools.storage.streams import FileSink
 
 MOST_ENDED = 1000  # shells that were started for one task each, until what they have left is looked for
 
@@ -52,9 +52,10 @@ def shell_arguments(shell: str, command: str | None, script: str | None) -> list
 class Shells:
     """Runs the words *arguments* in the directories of samples, in as many threads as call `run`.
 
-    The directories are below *folder*. A run that takes longer than *timeout* seconds is killed. With *logged*, what
-    is printed goes to the log of the task, else to stderr. *meanwhile* is called while commands run, for work that may
-    wait for the disk. *guard* watches the shells. At the end of the `with` block no shell runs any more.
+    The directories are below *folder*. A run that takes longer than *timeout* seconds is killed. With *logged*, what is
+    printed goes to the log of the task, else to stderr; if *keyed*, behind the key of the sample. *meanwhile* is called
+    while commands run, for work that may wait for the disk. *guard* watches the shells. At the end of the `with` block
+    no shell runs any more.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Shells:
         *,
         timeout: float | None = None,
         logged: bool = False,
+        keyed: bool = False,
     ) -> None:
         self._name = os.path.basename(arguments[0])
         self._arguments = arguments
@@ -74,6 +76,7 @@ class Shells:
         self._meanwhile = meanwhile
         self._timeout = timeout
         self._logged = logged
+        self._keyed = keyed and not logged and hasattr(os, "pidfd_open")
         self._environment = dict(os.environb)
         self._lock = threading.Lock()
         self._live: dict[int, Child] = {}  # by slot in the list of the guard
@@ -108,7 +111,7 @@ class Shells:
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
         if done.failure and task.log:
-            _copy_to_stderr(task.log)
+            _copy_to_stderr(task)
         return done
 
     def stop(self) -> None:
@@ -163,7 +166,7 @@ class Shells:
         program, _, command = self._arguments
         slot = self._guard.reserve()
         try:
-            shell = Coshell(self._name, program, command, self._folder, self._environment, self._logged)
+            shell = Coshell(self._name, program, command, self._folder, self._environment, self._logged, self._keyed)
         except BaseException:
             self._guard.release(slot)
             raise
@@ -178,28 +181,37 @@ class Shells:
     def _run_in_new_shell(self, task: SampleTask) -> str:
         """Run in a shell that is started for *task* alone."""
         slot = self._guard.reserve()
+        printed = None
         try:
-            child = self._new_shell(task)
+            if self._keyed:
+                printed = Printed()
+                printed.begin(task.key)
+            child = self._new_shell(task, printed)
         except BaseException:
             self._guard.release(slot)
+            if printed:
+                printed.close()
             raise
         self._register(slot, child)
         try:
             self._meanwhile()
-            status = child.wait(self._timeout)
+            status = child.wait(self._timeout) if printed is None else _relayed(child, printed, self._timeout)
             if status is None:
                 child.end(signal.SIGKILL)
                 return f"took longer than {self._timeout:g} seconds and was killed"
             return describe(128 - status if status < 0 else status) if status else ""  # as a long-lived shell tells it
         finally:
             self._forget(slot)
+            if printed:
+                printed.end()
+                printed.close()
             with self._lock:
                 self._ended.add(child.pid)
             if len(self._ended) >= MOST_ENDED:
                 self._kill_left()
 
-    def _new_shell(self, task: SampleTask) -> Child:
-        """Start a shell for *task*."""
+    def _new_shell(self, task: SampleTask, printed: Printed | None) -> Child:
+        """Start a shell for *task*, which prints to its log, to *printed*, or to stderr."""
         output = create_file(task.log) if task.log else None
         try:
             return Child(
@@ -208,12 +220,14 @@ class Shells:
                 cwd=task.folder,
                 env={**self._environment, **task.environment},
                 stdin=subprocess.DEVNULL,
-                stdout=output or 2,
+                stdout=output or (printed.theirs if printed else 2),
                 stderr=subprocess.STDOUT,
             )
         finally:
             if output:
                 output.close()
+            if printed:
+                printed.give()
 
     def _register(self, slot: int, child: Child) -> None:
         """Have *child* killed by `stop`, and its session by the guard."""
@@ -230,10 +244,22 @@ class Shells:
             self._guard.release(slot)
 
 
-def _copy_to_stderr(log: bytes) -> None:
-    """Copy the file *log* to stderr."""
+def _relayed(child: Child, printed: Printed, timeout: float | None) -> int | None:
+    """Return the status of *child*, None after *timeout* seconds; meanwhile write what it has *printed*."""
+    fd = os.pidfd_open(child.pid)
+    try:
+        return child.wait() if printed.until(fd, timeout) else None
+    finally:
+        os.close(fd)
+
+
+def _copy_to_stderr(task: SampleTask) -> None:
+    """Copy the log of *task* to stderr, behind its key."""
+    assert task.log
     with contextlib.suppress(OSError, StorageError):
-        file = open_file(log)
+        file = open_file(task.log)
         if file:
-            with file, FileSink(os.dup(2), "stderr") as stderr:
-                shutil.copyfileobj(file, stderr)
+            lines = Lines(task.key)
+            with file:
+                shutil.copyfileobj(file, lines)
+            lines.end()

@@ -260,7 +260,7 @@ def test_add_log(run: Run, ten: bytes) -> None:
     gone = run("tarproc", "--add-log", "log", "-c", "echo a; rm sample.*", stdin=ten)
     assert (gone.status, members_of(gone.stdout)) == (0, [])
     failed = run("tarproc", "--add-log", "log", "-c", "echo why; exit 1", stdin=ten)
-    assert failed.stderr.startswith("why\ntarproc: stdin: sample '000000'")
+    assert failed.stderr.startswith("000000: why\ntarproc: stdin: sample '000000'")
 
 
 def test_keepdir(run: Run, ten: bytes, tmp_path: Path) -> None:
@@ -620,6 +620,40 @@ def test_a_long_command(run: Run, ten: bytes) -> None:
     assert (done.status, done.stdout) == (0, ten)
     failed = run("tarproc", "-e", "skip", "-c", f": {2000 * 'x '}; exit 137", stdin=ten, timeout=60)
     assert failed.stderr.count("ended with status 137") == 10
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_what_several_workers_print_has_the_key(run: Run, ten: bytes, shell: str) -> None:
+    """Each line, also one that is not ended; what a process in the background prints; none is lost or torn."""
+    line = "x" * 3000
+    command = f"for n in 1 2 3; do echo $n {line}; done; echo to stderr >&2; printf end; test $TAR_INDEX != 4"
+    done = run("tarproc", "-p", 3, "-e", "skip", "--shell", shell, "-c", command, stdin=ten)
+    expected = [f"{key}: {text}" for key in keys(ten) for text in (*(f"{n} {line}" for n in "123"), "to stderr", "end")]
+    *printed, failed = sorted(done.stderr.splitlines(), key=lambda text: text.startswith("tarproc"))
+    assert sorted(printed) == sorted(expected)
+    assert failed == "tarproc: stdin: sample '000004': ended with status 1; it is left out"
+    for key in keys(ten):
+        assert [text for text in printed if text.startswith(key)] == [text for text in expected if text.startswith(key)]
+
+
+def test_a_log_of_a_failure_has_the_key(run: Run, ten: bytes) -> None:
+    command = "echo why; test $TAR_INDEX != 4"
+    done = run("tarproc", "-e", "skip", "--add-log", "log", "-c", command, stdin=ten)
+    assert done.stderr.splitlines()[0] == "000004: why"
+    alone = run("tarproc", "-c", "echo why", stdin=ten)
+    assert alone.stderr == 10 * "why\n"
+
+
+def test_many_lines_at_once_do_not_hold_up_a_command(run: Run, ten: bytes) -> None:
+    """More than a pipe holds, also just before a time limit; control characters of keys are escaped."""
+    done = run("tarproc", "-p", 2, "-c", "yes | head -c 400000; printf '%70000s'", stdin=ten, timeout=60)
+    assert done.status == 0 and done.stderr.count(": y\n") == 10 * 200_000
+    odd = make_tar([("a\x1b[31m.txt", b""), ("b.txt", b"")])
+    late = run(
+        "tarproc", "-p", 2, "-e", "skip", "--timeout", "0.5", "-c", "echo begun; sleep 300", stdin=odd, timeout=60
+    )
+    assert late.stderr.count("took longer than 0.5 seconds and was killed") == 2
+    assert "a\\x1b[31m: begun\n" in late.stderr and "b: begun\n" in late.stderr
 
 
 def test_a_stopped_command_has_failed(run: Run, ten: bytes, tmp_path: Path) -> None:

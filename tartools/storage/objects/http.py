@@ -164,7 +164,9 @@ def connection_error(error: Exception, url: str, connect: float = 0.0) -> Transi
             return StorageError(f"the server's certificate is not trusted: {cause.verify_message}; {advice}", url=url)
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return TransientError(f"TLS error ({cause.reason or 'no reason given'})")
-    to = next((f" to {server}" for server in map(_server, causes) if server), "")
+    to = next(
+        (f" to {c.pool.host}:{c.pool.port}" for c in causes if isinstance(c, exceptions.PoolError) and c.pool), ""
+    )
     reason = next((c.strerror for c in causes if isinstance(c, OSError) and c.strerror), "no answer")
     if is_any(requests.exceptions.ProxyError, exceptions.ProxyError):
         return TransientError(f"cannot connect through the proxy: {reason}")
@@ -181,12 +183,6 @@ def connection_error(error: Exception, url: str, connect: float = 0.0) -> Transi
     if not is_any(requests.RequestException, exceptions.HTTPError):  # OSError, before the request
         return StorageError("cannot read the file of trusted certificates (REQUESTS_CA_BUNDLE, AIS_CLIENT_CA)", url=url)
     return TransientError("the connection was cut")
-
-
-def _server(error: BaseException) -> str:
-    """Return host and port that *error* of `urllib3` is about; empty if it does not say."""
-    found = error.pool if isinstance(error, exceptions.PoolError) else getattr(error, "conn", None)
-    return f"{found.host}:{found.port or (443 if found.scheme == 'https' else 80)}" if found else ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
