@@ -191,7 +191,7 @@ COMMANDS = (
     ["tarcat"],
     ["tarsort", "-S", "shuffle"],
     ["tarfilter", "-S", "size('jpg') > 99"],
-    ["tarfilter", "--hash", "0:.5"],
+    ["tarfilter", "--share", "0:.5"],
 )
 
 
