@@ -18,6 +18,8 @@ Other errors of the operating system are printed as one line too. Any other exce
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
@@ -93,10 +95,15 @@ class UsageError(TarToolsError):
 _in_command = False
 
 
-def in_command() -> None:
-    """Have messages name options as a command line has them, from now on in this process."""
+@contextmanager
+def in_command() -> Iterator[None]:
+    """Have messages name options as a command line has them, in the block: in all threads of this process."""
     global _in_command  # noqa: PLW0603
-    _in_command = True
+    before, _in_command = _in_command, True
+    try:
+        yield
+    finally:
+        _in_command = before
 
 
 def option(name: str) -> str:

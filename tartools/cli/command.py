@@ -67,7 +67,8 @@ class Command:
             if isinstance(values, int):
                 sys.stdout.flush()
                 return values
-            status = self._run(values)
+            with in_command():
+                status = self._run(values)
             return process.SIGNALLED + process.came[0] if process.came else status
         except TarToolsError as error:
             return self._failed(str(error), max(error.status, self.trouble))
@@ -101,7 +102,6 @@ class Command:
         return given
 
     def _run(self, given: dict[str, Any]) -> int:
-        in_command()
         common = _values_of(Common, given)
         account = Account(lambda text: progress.say(self.name, text), common.quiet)
         arguments: dict[str, Any] = {}

@@ -98,8 +98,6 @@ def build_member(part: PlannedMember, ranges: Ranges, name: str = "") -> Member:
     if part.url is None:
         return tar.new_member(part.path, part.payload)
     try:
-        if part.line:
-            storage.check_regular(part.url)
         if part.size is not None:
             return ranges.member(part.path, part.url, part.begin, part.size)
         return _member_of(part, part.url)

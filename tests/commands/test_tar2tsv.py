@@ -85,7 +85,7 @@ def test_special_characters(run: Run) -> None:
         ([("a\udcff.cls", b"1")], ("-f", "cls", "--jsonl"), "'__key__' is not valid Unicode"),
         (
             [("a.cls", b"1"), ("a.txt", b"")],
-            ("-f", "nope cls", "--missing", ""),
+            ("-f", "nope cls", "--fill", ""),
             "no sample had a value for nope; the fields were: cls txt",
         ),
         ([("a.Cls", b"1"), ("a.cLs", b"")], ("-f", "cls"), "sample 'a' has 2 members for field 'cls'"),

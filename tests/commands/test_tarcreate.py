@@ -33,9 +33,9 @@ def test_a_plan_that_names_a_fifo(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("__key__\t@txt\na\tf\n")
     (tmp_path / "b.jsonl").write_text('{"__key__": "a", "txt": {"@url": "f", "offset": 0, "size": 1}}\n')
     for name in ("a.tsv", "b.jsonl"):
-        done = run("tarcreate", name, timeout=20)
+        done = run("tarcreate", name)
         assert (done.status, done.stdout) == (1, b"")
-        assert done.stderr.startswith("tarcreate: f: this is no regular file, but a fifo or a device (" + name)
+        assert "f is no regular file, and is not read without --allow-pipe" in done.stderr
 
 
 def test_tables(run: Run, data: Path, tmp_path: Path) -> None:

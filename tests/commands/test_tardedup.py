@@ -326,6 +326,6 @@ def test_columns_of_other_programs(run: Run, tmp_path: Path) -> None:
     ]
     for name, column, message in columns:
         pq.write_table(table.append_column(name, column), tmp_path / "odd.parquet")
-        option = ["--near", "jpg"] if "dhash" in name else ["--by", "jpg"]
+        option = ["--near", "jpg"] if "dhash" in name else ["--equal", "jpg"]
         done = run("tardedup", *option, "odd.parquet")
         assert done.status == 1 and re.fullmatch(rf"tardedup: odd\.parquet: .*{message}.*\n", done.stderr), done

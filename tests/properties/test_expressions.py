@@ -50,7 +50,7 @@ def test_random_expressions_end(seed: int) -> None:
     assert kinds == {"True", "False", "UsageError", "SampleError", "ExcessError"}
 
 
-@pytest.mark.parametrize("more", [[], ["--missing", "false"]], ids=["plain", "missing"])
+@pytest.mark.parametrize("more", [[], ["--ignore-errors"]], ids=["plain", "missing"])
 def test_a_limit_is_a_failure_and_never_leaves_a_sample_out(more: list[str], run: Run) -> None:
     archive = make_tar([("a.txt", b"a" * 40), ("b.txt", b"b")])
     done = run("tarfilter", "-S", "'a' * 10**10 != txt", *more, stdin=archive)
@@ -123,7 +123,7 @@ def test_too_little_memory_is_a_failure_with_a_reason(shell: Run, tmp_path: Path
         file.write(info.tobuf(tarfile.USTAR_FORMAT))
         file.seek(info.size, os.SEEK_CUR)
         file.write(make_tar([("b.txt", b"1")]))
-    for more in ("", "--missing false"):
+    for more in ("", "--ignore-errors"):
         done = shell(f"ulimit -v 900000; tarfilter -S 'int(txt) > 0' {more} a.tar -o o.tar")
         assert (done.status, done.stderr) == (1, "tarfilter: out of memory\n")
         assert os.listdir(tmp_path) == ["a.tar"]

@@ -216,7 +216,7 @@ def test_a_missing_value_that_is_nowhere(run: Run, tmp_path: Path) -> None:
     (tmp_path / "lacks.tar").write_bytes(make_tar([("1.jpg", b"a"), ("2.jpg", b"b"), ("2.cls", b"6")]))
     (tmp_path / "more.tar").write_bytes(make_tar([("1.cls", b"5")]))  # another shard
     (tmp_path / "cut.tar").write_bytes(make_tar([("1.jpg", b"a"), ("2.jpg", b"b" * 9999)])[:9000])
-    hint = "sample '1' has no value for 'cls'; its fields are: jpg (--missing STR writes STR instead)\n"
+    hint = "sample '1' has no value for 'cls'; its fields are: jpg (--fill STR writes STR instead)\n"
     assert run("tar2tsv", "-f", "cls", "lacks.tar", "more.tar").stderr == "tar2tsv: lacks.tar: " + hint
     assert run("tar2tsv", "-f", "cls", "cut.tar").stderr == "tar2tsv: cut.tar: " + hint
 

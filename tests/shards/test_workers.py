@@ -238,7 +238,7 @@ def test_global_headers_govern_what_is_behind(alike: Alike) -> None:
     samples = texts(60)
     archive = b"".join([*samples[:10], pax((b"comment", b"no more"), kind=b"g"), *samples[10:]]) + END
     renamed = b"".join([*samples[:10], pax((b"path", b"all.cls"), kind=b"g"), *samples[10:]]) + END
-    alike([archive, renamed], "-f", "cls", "--missing", "none", size=4096)
+    alike([archive, renamed], "-f", "cls", "--fill", "none", size=4096)
 
 
 @pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
@@ -251,7 +251,7 @@ def test_long_names(alike: Alike, format: int) -> None:
 
 def test_long_names_whose_headers_are_alike(alike: Alike) -> None:
     archive = b"".join(long(b"%s/%04d.cls" % (b"d" * 120, n // 2)) + entry(b"d" * 100, b"1") for n in range(99)) + END
-    alike([archive], "--missing", "", size=2048)
+    alike([archive], "--fill", "", size=2048)
 
 
 def test_one_group_that_never_ends(alike: Alike) -> None:
@@ -264,9 +264,9 @@ def test_values_that_are_missing(alike: Alike) -> None:
     samples = texts(60)
     odd = [entry(b"odd.txt", b"x")]
     late, twice = b"".join(samples[:50] + odd + samples[50:]) + END, entry(b"a.x", b"1") * 2 + b"".join(samples) + END
-    for options in (("-f", "cls"), ("-f", "cls", "--missing", "NA"), ("-f", "x", "--missing", "NA"), ("-f", "x;txt")):
+    for options in (("-f", "cls"), ("-f", "cls", "--fill", "NA"), ("-f", "x", "--fill", "NA"), ("-f", "x;txt")):
         alike([late, twice], *options)
-    [(status, said, *_)] = alike([late], "-f", "x y", "--missing", "NA")
+    [(status, said, *_)] = alike([late], "-f", "x y", "--fill", "NA")
     assert status == 1
     assert "no sample had a value for x y; the fields were: txt cls" in said
     [(status, said, table, _)] = alike([late], "-f", "cls")
@@ -281,7 +281,7 @@ def test_names_that_are_no_text(alike: Alike) -> None:
     assert status == 1
     assert "not valid Unicode" in said
     [(status, said, *_)] = alike(
-        [b"".join(entry(b"%d.\xff" % n, b"x" * 900) for n in range(99)) + END], "-f", "a", "--missing", ""
+        [b"".join(entry(b"%d.\xff" % n, b"x" * 900) for n in range(99)) + END], "-f", "a", "--fill", ""
     )
     assert status == 1
 

@@ -72,7 +72,7 @@ def test_columns_that_only_the_table_has(table: Path, run: Run) -> None:
         f"COPY (SELECT * EXCLUDE (__members__, cls), length(__key__) / 2 AS score FROM '{table}' "
         f"ORDER BY __key__ DESC) TO '{made}'"
     )
-    assert rows(run, "-f", "score cls", "--missing", "-", "made.parquet") == [  # cls is read
+    assert rows(run, "-f", "score cls", "--fill", "-", "made.parquet") == [  # cls is read
         ["__key__", "score", "cls"],
         ["b/0", "1.5", "8"],
         ["a/1", "1.5", "-"],
@@ -86,7 +86,7 @@ def test_columns_that_only_the_table_has(table: Path, run: Run) -> None:
 def test_tables_among_shards(table: Path, run: Run) -> None:
     (table.parent / "c.tar").write_bytes(make_tar([("c.cls", b"09"), ("c.score", b"1")]))
     spec = "__index__ __shard__ cls"
-    assert rows(run, "--missing", "-", "-f", spec, "c.tar", "t.parquet", "a.tar") == [
+    assert rows(run, "--fill", "-", "-f", spec, "c.tar", "t.parquet", "a.tar") == [
         ["__key__", "__index__", "__shard__", "cls"],
         ["c", "0", "c.tar", "09"],
         ["a/0", "1", "a.tar", "7"],
@@ -165,9 +165,9 @@ def test_a_table_without_keys(table: Path, run: Run) -> None:
     some = found.set_column(3, "__key__", pa.array([keys[0], None, keys[2]]))
     pq.write_table(some, table.parent / "some.parquet")
     for name in ("none.parquet", "some.parquet"):
-        assert rows(run, "--missing", "-", "-f", "cls", name) == rows(run, "--missing", "-", "-f", "cls", "t.parquet")
+        assert rows(run, "--fill", "-", "-f", "cls", name) == rows(run, "--fill", "-", "-f", "cls", "t.parquet")
     without_shards(table)
-    assert rows(run, "--no-key", "--no-header", "--missing", "-", "-f", "cls", "none.parquet") == [["7"], ["-"], ["8"]]
+    assert rows(run, "--no-key", "--no-header", "--fill", "-", "-f", "cls", "none.parquet") == [["7"], ["-"], ["8"]]
 
 
 def test_a_table_from_a_pipe_and_a_part_of_it(table: Path, run: Run) -> None:

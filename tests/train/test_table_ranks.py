@@ -10,6 +10,7 @@ import pytest
 import torch.distributed
 import torch.multiprocessing
 
+import tartools
 from tartools.train import Order, loader
 from tests.conftest import Run, make_tar
 
@@ -45,6 +46,6 @@ def test_two_ranks_that_stop_and_go_on(run: Run, tmp_path: Path, monkeypatch: py
     assert state == other and [len(found) for found in first] == [5, 5, 4, 4, 4]
     steps = zip(first, second, strict=True)
     assert [label for step in steps for labels in step for label in labels] == list(Order(range(COUNT), 6))
-    order = Order(range(COUNT), 0)
+    order = Order(tartools.Table("t.parquet"), 0)
     order.load_state_dict(state)
     assert order.epoch == 1 and len(order) == COUNT
