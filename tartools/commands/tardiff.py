@@ -78,7 +78,7 @@ class Wanted(cli.Group):
     """What to print, and what to write."""
 
     digest: Annotated[bool, Option("--digest", help="Print the digest of one data set: any number of SHARDs.")] = False
-    keys: Annotated[bool, Option("--list-keys", help="List the keys of the samples that differ.")] = False
+    list_keys: Annotated[bool, Option("--list-keys", help="List the keys of the samples that differ.")] = False
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
     unordered: Annotated[bool, Option("--unordered", help="Compare without regard to the order of samples.")] = False
     output: Annotated[
@@ -120,7 +120,9 @@ def tardiff(account: Account, source: cli.Inputs, wanted: Wanted, means: Means) 
 def check_options(wanted: Wanted, source: cli.Inputs) -> None:
     """Raise UsageError if options do not go together, or if there are not two sides."""
     given = [
-        f"--{name}" for name in ("keys", "json", "unordered", "output") if getattr(wanted, name) not in (None, False)
+        f"--{name.replace('_', '-')}"
+        for name in ("list_keys", "json", "unordered", "output")
+        if getattr(wanted, name) not in (None, False)
     ]
     if wanted.digest:
         if given:
@@ -130,9 +132,9 @@ def check_options(wanted: Wanted, source: cli.Inputs) -> None:
         raise UsageError(
             "two data sets are compared, each one word: tardiff A B; put patterns in quotes (see tardiff --help)"
         )
-    if wanted.keys and wanted.json:
+    if wanted.list_keys and wanted.json:
         raise UsageError("--list-keys and --json exclude each other (see tardiff --help)")
-    if wanted.output == "-" and (wanted.keys or wanted.json):
+    if wanted.output == "-" and (wanted.list_keys or wanted.json):
         raise UsageError(f"-o - and {given[0]} both write to stdout (see tardiff --help)")
 
 
@@ -147,7 +149,7 @@ def compared(a: _sides.Side, b: _sides.Side, account: Account, wanted: Wanted, m
     counts = Counts()
     new = Spool(means.memory // PAIRS, means.tmpdir)
     found = differences(shared, rests, account, counts, sort, None if wanted.unordered else means)
-    if wanted.keys:
+    if wanted.list_keys:
         with storage.writing("-") as sink:
             for change in found:
                 keep(change, new, wanted)
@@ -162,7 +164,7 @@ def compared(a: _sides.Side, b: _sides.Side, account: Account, wanted: Wanted, m
 
         destination = Destination(wanted.output, wanted.force)
         _sides.write_wanted(side, sort(new), sum(shared.counts), destination, account)
-    if not wanted.keys and wanted.output != "-":
+    if not wanted.list_keys and wanted.output != "-":
         with storage.writing("-") as sink:
             print_summary(sink, facts_of(counts, samples, wanted.unordered), wanted.json)
     return counts

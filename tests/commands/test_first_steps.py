@@ -38,7 +38,9 @@ def test_the_tutorial_runs_as_printed(pictures: Path, shell: Run, duckdb_command
     done = shell("set -euo pipefail\n" + "\n".join(lines), env=duckdb_command)
     assert done.status == 0
     assert re.fullmatch(
-        r"tardedup: \d+ duplicates among \d+ samples, \d+ of them of samples of --against\n", done.stderr
+        r"tardedup: \d+ duplicates among \d+ samples, \d+ of them of samples of --against\n"
+        r"(tardedup: none of \d+ samples was chosen\n)?",  # all of these pictures are small, and much alike
+        done.stderr,
     )
     assert b"60" in done.stdout
     assert (pictures / "sheet.html").stat().st_size > 60 * 500
