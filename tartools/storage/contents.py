@@ -56,7 +56,7 @@ def content_of(entry: Listed) -> bytes:
     if not Url(entry.url).is_local:
         if (entry.size or 0) > LARGE and look(entry.url).version == version:
             return _in_ranges(entry.url, entry.size or 0, version)
-        return fetched(entry.url, 0, entry.size or 0, version, REPLACED)
+        return fetched(entry.url, 0, entry.size or 0, version, REPLACED, listed=True)
     try:
         with open(path_of(entry.url), "rb", buffering=0) as file:
             before = file_version(os.fstat(file.fileno()))

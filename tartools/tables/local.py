@@ -345,7 +345,6 @@ def key_of(block_at: Callable[[int], bytes | bytearray], begin: int, end: int) -
 def opened(url: str) -> io.FileIO:
     """Return the plain local file *url*. Raises: StorageError if it is none."""
     storage.check_regular(url)
-    file = storage.open_read(url).file
-    if file is None:
-        raise StorageError("no part of this can be read alone", url=url)
-    return file
+    if file := storage.open_read(url).file:
+        return file
+    raise StorageError("no part of this can be read alone", url=url)

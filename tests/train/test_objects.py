@@ -145,6 +145,15 @@ def test_a_server_that_sends_no_generations() -> None:
         data[2]
 
 
+def test_what_was_cut_is_not_mixed_with_another_version(server: FaultServer) -> None:
+    """Where the server lists generations, and neither sends them nor takes notice of them."""
+    server.objects["d/a"] = b"old" * 3000
+    data = Objects(server.url("gs", "d/"))
+    without: dict[str, Any] = {"has": "alt=media", "headers": {"x-goog-generation": ""}, "no_match": True}
+    server.faults = [Fault("d/a", cut=4000, **without), Fault("d/a", replace=b"new" * 3000, **without)]
+    assert data[0] == b"new" * 3000
+
+
 def test_requests_side_by_side_in_bounded_memory(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.objects.update({f"o{n:03d}": b"%03d" % n * 100 for n in range(200)})
     data = Objects(server.url("gs", "o"))

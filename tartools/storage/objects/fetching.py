@@ -13,11 +13,17 @@ REQUESTS = 32  # at once
 
 
 def fetched(
-    url: str, begin: int, end: int, version: str, replaced: str = "was replaced since the table was made"
+    url: str,
+    begin: int,
+    end: int,
+    version: str,
+    replaced: str = "was replaced since the table was made",
+    listed: bool = False,
 ) -> bytes:
     """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.versions`).
 
-    A version that is a size and a blank, with nothing behind it, is only compared by size.
+    A version that is a size and a blank, with nothing behind it, is only compared by size. So is one that was *listed*,
+    if the server sends none with the data, as emulators of GCS do: it was asked for that version.
 
     Raises: StorageError after the last try, and if the object is another one now, which *replaced* says.
     """
@@ -29,7 +35,7 @@ def fetched(
         have.append(body.read(end - position))
         return len(have[-1])
 
-    _receive(url, begin, end, version, replaced, take)
+    _receive(url, begin, end, version, replaced, take, listed)
     return have[0] if len(have) == 1 else b"".join(have)
 
 
@@ -40,7 +46,15 @@ def fetch_into(
     _receive(url, begin, begin + len(room), version, replaced, lambda body, at: body.readinto(room[at - begin :]))
 
 
-def _receive(url: str, begin: int, end: int, version: str, replaced: str, take: Callable[[Body, int], int]) -> None:
+def _receive(
+    url: str,
+    begin: int,
+    end: int,
+    version: str,
+    replaced: str,
+    take: Callable[[Body, int], int],
+    listed: bool = False,
+) -> None:
     """Request the bytes *begin* to *end*; `take(body, position)` reads some and returns how many, 0 at the end.
 
     Where a server without ranges begins anew, so does the position.
@@ -53,7 +67,7 @@ def _receive(url: str, begin: int, end: int, version: str, replaced: str, take: 
         nonlocal position
         reply = source.get(position, max(end, position + 1), tag)  # of an empty object too: is it still there?
         try:
-            other = tag and reply.version != tag and (reply.version or end > begin)
+            other = tag and reply.version != tag and (reply.version or (end > begin and not listed))
             if other or (reply.size is not None and str(reply.size) != size):
                 raise StorageError(replaced, url=url, offset=begin)
             if reply.start not in (begin, position):
@@ -63,6 +77,8 @@ def _receive(url: str, begin: int, end: int, version: str, replaced: str, take: 
                 position += count
         finally:
             reply.body.close()
+            if tag and not reply.version and position < end:
+                position = begin  # what comes next may be of another version
         if position < end:
             raise TransientError("the connection was cut")
 

@@ -136,11 +136,7 @@ class GsObject:
         self._path = f"{self.bucket}/{_escaped(name)}"
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end*; see `contract.Object`. A version is a generation.
-
-        A server that lists generations and sends none with the data, as emulators do, is taken to send the one that was
-        asked for.
-        """
+        """Request the bytes *start* to *end*; see `contract.Object`. A version is a generation."""
         pinned = f"&generation={version}" if version else ""
         # Without this, objects with a Content-Encoding would be decompressed by the server, and have no ranges.
         headers = range_header(start, end) | {"Accept-Encoding": "gzip"}
@@ -150,7 +146,7 @@ class GsObject:
             response = _request("GET", address, self.url, headers=headers)
         if response.status_code not in (200, 206, 416):
             raise _status_error(response, self.url, pinned=bool(version))
-        return http.reply(response, self.url, start, response.headers.get("x-goog-generation", version))
+        return http.reply(response, self.url, start, response.headers.get("x-goog-generation", ""))
 
     def head(self) -> Listed | None:
         """Return size and time; None if it does not exist."""
