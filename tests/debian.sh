@@ -37,7 +37,7 @@ umask 0002  # that of ordinary users in many places
 ulimit -S -n 1024
 bash -c "$(grep '^python3 -m venv ' README.md)"
 second=$(grep '^\.venv/bin/pip install ' README.md)
-bash -c "$second $(printf '%q ' "$@")"
+bash -c "$second ${*@Q}"
 EOF
 
 shift $(($# < 3 ? $# : 3))
