@@ -330,7 +330,7 @@ def test_conservation(
         assert (stop, listed.status) == ("longest", 1)
         assert 0 in [count for _, count, _ in sources]
         return
-    found = re.match(r"(?:.*\n)?tarmix: (\d+) samples in, (\d+) out(?:, (\d+) left out)?, ", done.stderr)
+    found = re.match(r"(?:.*\n)*tarmix: (\d+) samples in, (\d+) out(?:, (\d+) left out)?, ", done.stderr)
     assert found is not None
     came, went, left = (int(number or 0) for number in found.groups())
     keys = [key.split("-") for key in keys_in(done.stdout)]
