@@ -298,7 +298,6 @@ def test_what_is_said_where_another_option_is_meant(inside: Inside, tmp_path: Pa
     assert done == (1, b"", f"tarcreate: a.parquet: {said}\n")
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
     assert inside("tarcreate", "--parquet", "a.tar").stderr == f"tarcreate: a.tar: at byte 0: {NO_PARQUET}\n"
-    assert inside("tarcreate", "-f", "cls", "plan.tsv").status == 2
 
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])

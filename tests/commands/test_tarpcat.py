@@ -107,14 +107,6 @@ def test_nothing_is_left_of_what_was_spilled(run: Run, shards: list[str], tmp_pa
     assert done.status == 1 and "nosuch" in done.stderr
 
 
-def test_links_are_reported_once_and_then_counted(run: Run, shell: Run, tmp_path: Path) -> None:
-    shell("touch a.x && ln -s a.x b.x && ln -s a.x c.x && tar cf 1.tar b.x a.x c.x && tar cf 2.tar b.x")
-    for options in ([], ["--unordered"]):
-        done = run("tarpcat", *options, "1.tar", "2.tar")
-        assert done.status == 1 and done.stderr.count("symbolic link") == 1 and "2 more members" in done.stderr
-        assert members_of(done.stdout) == [("a.x", b"")]
-
-
 def is_running(pid: int) -> bool:
     """Tell whether *pid* is a process that still runs: zombies do not."""
     try:

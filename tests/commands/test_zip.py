@@ -313,14 +313,6 @@ def test_one_key_in_two_shards_side_by_side(run: Run, tmp_path: Path) -> None:
     assert done.status == 1 and "two samples with the key 'a' side by side" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("--zip", "a.zip", "plan.tsv"), ("--zip", "a.zip", "--folder", "d"), ("--zip", "a.zip", "--dots", "last")],
-)
-def test_options_that_do_not_go_together(arguments: tuple[str, ...], run: Run) -> None:
-    assert run("tarcreate", *arguments).status == 2
-
-
 SMALL = zipped([("a.cls", b"1"), ("d/", b"")])
 PACKED = zipped([("a.txt", b"12" * 9), ("a.cls", b"")], zipfile.ZIP_DEFLATED)
 
