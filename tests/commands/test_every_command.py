@@ -15,7 +15,7 @@ import pytest
 
 from tartools.cli import Command
 from tests.archives import entry, header
-from tests.conftest import ROOT, Run, clean_environment, has_end, make_samples, make_tar, members_of
+from tests.conftest import ROOT, Run, has_end, make_samples, make_tar, members_of, python
 from tests.tiers import by_turns
 
 
@@ -210,18 +210,8 @@ def test_no_permission(name: str, tmp_path: Path, given: Callable[[str], str]) -
     path = tmp_path / given(name)
     path.chmod(0)
     tmp_path.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-c", UNPRIVILEGED, name, *COMMANDS[name].arguments, path.name],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=clean_environment(),
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (
-        COMMANDS[name].trouble,
-        f"{name}: {path.name}: Permission denied\n",
-    )
+    done = python(UNPRIVILEGED, name, *COMMANDS[name].arguments, path.name, folder=tmp_path)
+    assert (done.status, done.stderr) == (COMMANDS[name].trouble, f"{name}: {path.name}: Permission denied\n")
     assert os.listdir(tmp_path) == [path.name]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tartools.errors import shown
+from tests.commands.test_conservation import peak_memory
 from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_samples, make_tar, members_of
 from tests.tiers import also, by_turns
 
@@ -130,13 +131,7 @@ def test_memory_is_what_the_budget_says(run: Run, tmp_path: Path) -> None:
     for k, name in enumerate(names):
         members = [(f"{k}-{n:03d}.bin", os.urandom(1000) + bytes(499_000)) for n in range(120)]
         assert run("tarcat", "-o", name, stdin=make_tar(members)).status == 0
-    measure = "import os, subprocess, sys; c = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
-    measure += "print(os.wait4(c.pid, 0)[2].ru_maxrss * (1 if sys.platform == 'darwin' else 1024))"
-    line = ["tarpcat", "-p", "3", "-M", "8M", *names]
-    done = subprocess.run(
-        [sys.executable, "-c", measure, *line], cwd=tmp_path, env=clean_environment(), capture_output=True, check=True
-    )
-    assert int(done.stdout) < 100_000_000
+    assert peak_memory(["tarpcat", "-p", "3", "-M", "8M", *names], "", tmp_path) < 100_000_000
 
 
 @pytest.mark.parametrize("options", [[], ["-p", "3", "-M", "100K"], ["--interleave", "3"]], ids=" ".join)

@@ -12,7 +12,6 @@ import random
 import re
 import struct
 import subprocess
-import sys
 import tarfile
 import termios
 import zlib
@@ -26,7 +25,7 @@ from PIL import Image
 
 from tartools.samples.distribution import Distribution
 from tests.archives import END, entry, pax
-from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, python
 from tests.tiers import in_both
 
 # Runs a command with pieces of so many bytes; says on stderr how many processes it forked.
@@ -201,15 +200,9 @@ def varied(dice: random.Random, count: int) -> bytes:
 
 def cut_up(folder: Path, size: int, *arguments: str, command: str = "tarstat") -> tuple[int, bytes, list[str], int]:
     """Return status, stdout, lines on stderr and forks of *command* with pieces of *size* bytes."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, command, str(size), *arguments],
-        capture_output=True,
-        cwd=folder,
-        env=clean_environment(),
-        check=False,
-    )
-    *said, forks = done.stderr.decode().splitlines()
-    return done.returncode, done.stdout, said, int(forks)
+    done = python(PROGRAM, command, str(size), *arguments, folder=folder)
+    *said, forks = done.stderr.splitlines()
+    return done.status, done.stdout, said, int(forks)
 
 
 @in_both
@@ -402,11 +395,9 @@ before = read()
 tarstat.main(["-p", "1", "a.tar"])
 print(read() - before)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, cwd=tmp_path, env=clean_environment(), check=True
-    )
+    done = python(program, folder=tmp_path)
     *lines, count = done.stdout.decode().splitlines()
-    assert "class cls 63: 1" in lines
+    assert done.status == 0 and "class cls 63: 1" in lines
     assert int(count) < 16 * size
 
 
