@@ -120,6 +120,22 @@ def shell(tmp_path: Path, forks: Forks) -> Run:
     return shell
 
 
+def python(
+    program: str, *arguments: object, folder: Path | None = None, env: dict[str, str] | None = None, stdin: bytes = b""
+) -> Result:
+    """Run *program*, which is Python, in a process of its own, in *folder*, with *env* added to a clean environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        cwd=folder,
+        env=clean_environment() | (env or {}),
+        timeout=120,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout, done.stderr.decode())
+
+
 @pytest.fixture
 def duckdb_command(tmp_path: Path) -> dict[str, str]:
     """Return an environment whose PATH has a `duckdb` that runs SQL by -c, as the program of DuckDB does."""
