@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import tartools.train
+from tests.schedule import needs_torch
 
 
 def test_importing_the_room_imports_no_torch() -> None:
@@ -15,6 +16,7 @@ def test_importing_the_room_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@needs_torch
 def test_every_name_is_there() -> None:
     for name in tartools.train.__all__:
         assert getattr(tartools.train, name).__name__.split(".")[-1] == name and name in dir(tartools.train)
