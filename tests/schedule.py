@@ -24,7 +24,7 @@ TORCH = (  # folders and modules of what imports torch
     *("tests/train", "tartools/train"),
     *("tests/commands/test_foreign.py", "tests/commands/test_tfrecord.py"),
 )
-BROWSER = ("tests/show/test_page.py", "tests/show/test_bench.py")  # modules of what needs Chromium
+BROWSER = ("tests/show/test_page.py",)  # modules of what needs Chromium
 
 HAS_TORCH = find_spec("torch") is not None
 WITHOUT = "needs torch"
