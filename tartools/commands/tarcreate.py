@@ -214,8 +214,10 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
     with unpacked.opened(name) as file:
         if option := MAGIC.get(file.peek(4)[:4]):
-            what = f"this is no plan: with {option} before its name, samples are made of what is in it"
+            what = f"this is no plan; tarcreate {option} FILE makes samples of it"
             raise SampleError(what, url=name)
+        if file.peek(TAR_MAGIC.stop)[TAR_MAGIC] == b"ustar":
+            raise SampleError("this is a tar archive, and no plan: tarcat reads it", url=name)
         write(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
 
 
@@ -254,6 +256,7 @@ FILES: dict[str, Callable[[PlanOptions, Sequence[str], Account], Iterator[Sample
     "--tfrecord": tfrecord_samples,
 }
 PLAN = "a PLAN"
+TAR_MAGIC = slice(257, 262)
 MAGIC = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
 
 

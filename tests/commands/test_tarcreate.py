@@ -301,6 +301,12 @@ def test_twins_in_a_folder_or_zip_file_and_files_in_no_class_are_told(run: Run, 
     assert run("tarcreate", "--folder", "raw").stderr == said
 
 
+def test_a_shard_is_no_plan(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1")]))
+    said = "tarcreate: a.tar: this is a tar archive, and no plan: tarcat reads it\n"
+    assert run("tarcreate", "a.tar") == (1, b"", said)
+
+
 @pytest.mark.parametrize("file", ["/dev/zero", "file:/dev/zero", "fifo"])
 @pytest.mark.parametrize(
     ("form", "plan", "place"),
