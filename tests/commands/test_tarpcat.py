@@ -256,3 +256,12 @@ def test_what_processes_spill_is_gone_at_the_end(large: Path, tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
     done = counted(large, "-M", 1, "--tmpdir", tmp_path / "nosuch", *LARGE)
     assert done.status == 1 and "nosuch" in done.stderr
+
+
+def test_tables_from_commands_are_read_where_they_end(run: Run, shards: list[str]) -> None:
+    """The thread that reads ahead finds out what it is, and the table is read from the same stream."""
+    assert run("tarindex", "s0.tar", "-o", "a.parquet").status == 0
+    done = run("tarpcat", "-p", 2, "pipe:cat a.parquet", "s1.tgz", "pipe:cat a.parquet")
+    assert done == (0, run("tarcat", "s0.tar", "s1.tgz", "s0.tar").stdout, "")
+    failed = run("tarpcat", "-p", 2, "pipe:cat a.parquet; exit 3")
+    assert failed == (1, b"", "tarpcat: pipe:cat …: the command ended with status 3\n")
