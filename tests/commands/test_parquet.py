@@ -281,7 +281,7 @@ def test_what_is_said_where_another_option_is_meant(inside: Inside, tmp_path: Pa
         done = inside(command, "a.parquet")
         assert done.status == 1 and "(tarcreate --parquet makes samples of its rows; " in done.stderr
     done = inside("tarcreate", "a.parquet")
-    said = "this is no plan: with --parquet before its name, samples are made of what is in it"
+    said = "this is no plan; tarcreate --parquet FILE makes samples of it"
     assert done == (1, b"", f"tarcreate: a.parquet: {said}\n")
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
     assert inside("tarcreate", "--parquet", "a.tar").stderr == f"tarcreate: a.tar: at byte 0: {NO_PARQUET}\n"
