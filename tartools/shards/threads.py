@@ -12,8 +12,8 @@ from tartools.samples.account import Account
 from tartools.shards.reading import Found, Reading, first_keys, read_parts
 from tartools.shards.spill import SpillBuffer
 from tartools.shards.stream import ShardStream
+from tartools.storage.streams import chunks
 
-READ = 1 << 20  # bytes a read: with many small ones the threads would only wait for each other
 LISTS = 2  # of parts that wait, each parsed from up to 1 MiB
 PATIENCE = 10.0  # seconds for a thread to end; one that waits for stdin ends with the process
 
@@ -120,13 +120,12 @@ class ThreadedBytes(_Threaded):
             self.busy = False
             return
         with closing(stream):
-            view = memoryview(bytearray(READ))
-            while count := stream.readinto(view):
+            for chunk in chunks(stream):  # of many small ones the threads would only wait for each other
                 with self._changed:
                     self._changed.wait_for(lambda: self._unwanted or not self._buffer.full)
                     if self._unwanted:
                         return
-                    self._buffer.append(bytes(view[:count]))
+                    self._buffer.append(bytes(chunk))
                     self._changed.notify_all()
 
 
