@@ -16,11 +16,7 @@ from tartools.errors import StorageError, TarToolsError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage.scratch import scratch_file
-<<<<<<< HEAD
-from tartools.storage.streams import Stream, check_whole
-=======
-from tartools.storage.streams import check_whole, chunks, size_of
->>>>>>> w-lower
+from tartools.storage.streams import check_whole, chunks
 from tartools.storage.url import Url
 from tartools.tar import Member
 
