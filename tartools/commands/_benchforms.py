@@ -155,7 +155,7 @@ def unfold(folder: Path) -> int:
 
     shard = str(folder / "data.tar")
     inputs = listed([shard], Account(), Indexing(Reading(), 1))
-    write_batches(row_batches(inputs), TableDestination(str(folder / "data.parquet"), False, inputs), Account())
+    write_batches(row_batches(inputs), TableDestination(str(folder / "data.parquet"), False, lambda: inputs), Account())
     with storage.writing(str(folder / "data.zip")) as sink:
         write_zip(read_samples([shard]), sink, Account())
     loose = folder / "loose"
@@ -250,7 +250,7 @@ def far_table(urls: Sequence[str], count: int, size: int, folder: Path, account:
     there_are = sum(part.rows for part in inputs.parts)
     most = min(count, there_are)
     url = str(folder / "data.parquet")
-    write_batches(rows_at(inputs, range(most), str(folder)), TableDestination(url, False, inputs), account)
+    write_batches(rows_at(inputs, range(most), str(folder)), TableDestination(url, False, lambda: inputs), account)
     account.samples_in += most
     return FarTable(url, most, some, there_are)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 from tartools.errors import StorageError
@@ -68,3 +71,15 @@ def look(url: str) -> Look:
 def file_version(found: os.stat_result) -> str:
     """Return the version of a file that *found* describes, as `version_of` does."""
     return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def looks(urls: Sequence[str]) -> dict[str, Look]:
+    """Return what each of *urls* is now; servers are asked side by side."""
+    if all(Url(url).is_local for url in urls):
+        return {url: look(url) for url in urls}
+    from tartools.storage.objects.fetching import requests_at_once
+    from tartools.storage.requests import Requests
+
+    with closing(Requests(requests_at_once())) as requests:
+        answers = {url: requests.ask(partial(look, url)) for url in urls}
+        return {url: answer() for url, answer in answers.items()}
