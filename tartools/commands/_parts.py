@@ -168,6 +168,11 @@ class Split:
             return dict(found)
 
         total = Counter({part.name: 0 for part in self._wanted.parts or ()})
+        route = self._new_route()
+        if data.lists and isinstance(route, ByKey):
+            for _, parts in data.answered(route.parts, route.of_keys):
+                total.update(parts)
+            return total
         for each in data.results(count):
             total.update(each)
         return total

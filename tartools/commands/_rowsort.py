@@ -13,8 +13,7 @@ from tartools.samples.sortkeys import Order, encoder, key_encoder, value_encoder
 from tartools.samples.values import INDEX, PSEUDO, as_text
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_order
-from tartools.shards.gathering import gather
-from tartools.shards.reading import Reading
+from tartools.shards.gathering import WORKERS
 from tartools.shards.writing import Destination
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
 from tartools.stages.sorting.rows import UNKNOWN, UntoldError, row_record, shuffled_rows, sorted_rows
@@ -97,8 +96,8 @@ def kinds_of(rows: Any, known: dict[bytes, int]) -> Iterable[int]:
     return np.array(numbers)[which.reshape(-1)].tolist()  # type: ignore[no-any-return]
 
 
-def from_samples(urls: Sequence[str], order: Order, reading: Reading, most: int, counts: list[int]) -> Iterator[bytes]:
-    """Yield a record for each sample of *urls*, in order: the rows of `listing.listed` for the same *urls*.
+def from_samples(data: DataSet, order: Order, counts: list[int]) -> Iterator[bytes]:
+    """Yield a record for each sample of *data*, in order, as its rows are.
 
     Reads all samples. The rows of each task have numbers of their own; *counts* gets how many.
     """
@@ -114,7 +113,7 @@ def from_samples(urls: Sequence[str], order: Order, reading: Reading, most: int,
         return next(rows) - (number << TURN)
 
     again = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
-    return records_of(gather(urls, again, reading, work, counts.append, most=1 if order.by_position else most))
+    return records_of(data.gather(work, counts.append, again, most=1 if order.by_position else WORKERS))
 
 
 def sorted_rows_of(data: DataSet, order: Order, account: Account, memory: int) -> Iterator[int] | None:
@@ -122,6 +121,8 @@ def sorted_rows_of(data: DataSet, order: Order, account: Account, memory: int) -
 
     Holds: *memory* bytes, 16 MiB at most. Raises: UntoldError, see there.
     """
+    if data.lists and order.kind != "shuffle":
+        data.keep()
     inputs, tmpdir, memory = data.rows(), data.reading.tmpdir, min(memory, MEMORY)
     if not has_values(inputs, order) and not data.lists:
         return None
@@ -131,7 +132,7 @@ def sorted_rows_of(data: DataSet, order: Order, account: Account, memory: int) -
     if has_values(inputs, order):
         return sorted_rows(from_columns(inputs, order, account), order, account, memory, tmpdir)
     counts: list[int] = []  # samples of each task
-    records = from_samples(data.urls, order, data.reading, data.most, counts)
+    records = from_samples(data, order, counts)
     account.samples_in += inputs.rows
     return numbered(sorted_rows(records, order, account, memory, tmpdir), counts)
 

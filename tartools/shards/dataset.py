@@ -156,13 +156,13 @@ class DataSet:
 
         return {url: found.version for url, found in looks(again).items()}
 
-    def _check(self, count: int) -> None:
+    def _check(self, count: int | None = None) -> None:
         """Raise StorageError if an input has changed since `keep`, or if there were not *count* samples before."""
         if self._versions is not None:
             for url, version in self._looked().items():
                 if version != self._versions[url]:
                     raise StorageError(CHANGED, url=url)
-        if self.samples not in (None, count):
+        if count is not None and self.samples not in (None, count):
             raise StorageError(f"the input has changed: it had {self.samples} samples, now {count}")
 
     def read(self, account: Account | None = None, reading: Reading | None = None) -> Iterator[Batch]:
@@ -282,14 +282,18 @@ class DataSet:
     ) -> Generator[bytes, None, None]:
         """Yield what *work* yields for the samples, in order, and *collect* its results: as `gathering.gather`.
 
-        The samples can be read again afterwards. *account* is told of what is no sample.
+        The samples can be read again afterwards, or were indexed before, and then may not have changed since. *account*
+        is told of what is no sample.
         """
+        again = self._rows is not None
         self.keep()
         if self.copied:
             collect((yield from work(self.read(account), 0, False)))
         else:
             most = min(self.most, most)
             yield from gather(self.urls, account, self.reading, work, collect, most=most, remote=remote)
+        if again:
+            self._check()
 
     def counted_gather(
         self, work: Work[Result], collect: Callable[[Result], object] = lambda _: None, *, remote: bool = False
