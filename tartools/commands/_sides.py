@@ -7,7 +7,7 @@ from itertools import accumulate, compress, islice, tee
 from typing import NamedTuple
 
 from tartools import storage
-from tartools.errors import StorageError, UsageError
+from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.shards.dataset import DataSet
@@ -17,6 +17,7 @@ from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination
 from tartools.stages.comparing.digests import NUMBER, content_records, digest_of
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
+from tartools.storage.versions import changed_since
 
 SORTED = 1 << 14  # records that a worker sorts together
 TWICE = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
@@ -96,7 +97,7 @@ def write_wanted(data: DataSet, counts: Sequence[int], wanted: Iterator[bytes], 
     def flags(found: Sequence[bytes]) -> list[bool]:
         chosen = picked.of(found)
         if list(compress(found, chosen)) != list(islice(known, sum(chosen))):
-            raise other_samples(data.urls[0])
+            raise changed_since(data.urls[0])
         return chosen
 
     plainly = data.reading._replace(ranges=True, listed=False)
@@ -107,10 +108,3 @@ def place(position: bytes, begins: Sequence[int]) -> int:
     """Return the number of the sample at *position*, if those of each task begin at *begins*."""
     number = int.from_bytes(position, "big")
     return begins[(number >> TURN) - 1] + (number & ((1 << TURN) - 1))
-
-
-def other_samples(url: str) -> StorageError:
-    """Return the failure of a data set that has other samples when it is read again."""
-    return StorageError(
-        "the samples changed after they were compared; start again when nothing writes to them", url=url
-    )

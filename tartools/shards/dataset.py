@@ -27,6 +27,7 @@ from tartools.shards.reading import (
 from tartools.shards.stream import ShardStream
 from tartools.shards.writing import NO_LIST, Batches, Destination, ShardWriter
 from tartools.storage.url import Url
+from tartools.storage.versions import changed_since, check_unchanged, looks
 from tartools.tar.compression import is_table_name
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Answer = TypeVar("Answer")
 Work = Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]]
-
-CHANGED = "changed while it was read; start again when nothing writes to it"
 
 
 class DataSet:
@@ -87,7 +86,6 @@ class DataSet:
         """Whether all are tables, by their names and their first bytes."""
         if not self.urls or not all(map(is_table_name, self.urls)):
             return False
-        from tartools.storage.versions import looks
         from tartools.tables.schema import MAGIC
 
         return all(found.first == MAGIC for found in looks(self.urls).values())
@@ -131,7 +129,9 @@ class DataSet:
             return
         storage.check_inputs(self.urls)
         once = {at: url for at, url in enumerate(self.urls) if not storage.is_repeatable(url)}
-        self._versions = self._looked()
+        urls = map(Url, filter(storage.is_repeatable, self.urls))
+        again = [url for url in urls if not url.read_command and (url.is_local or url.is_stored)]
+        self._versions = {url: found.version for url, found in looks(again).items()}
         if once:
             from tartools.storage.copies import Copy
 
@@ -148,20 +148,10 @@ class DataSet:
         """Whether there are copies, which other processes can't open."""
         return bool(self._copies)
 
-    def _looked(self) -> dict[str, str | None]:
-        """Return the versions of what can be read again, by URL."""
-        urls = map(Url, filter(storage.is_repeatable, self.urls))
-        again = [url for url in urls if not url.read_command and (url.is_local or url.is_stored)]
-        from tartools.storage.versions import looks
-
-        return {url: found.version for url, found in looks(again).items()}
-
     def _check(self, count: int | None = None) -> None:
         """Raise StorageError if an input has changed since `keep`, or if there were not *count* samples before."""
         if self._versions is not None:
-            for url, version in self._looked().items():
-                if version != self._versions[url]:
-                    raise StorageError(CHANGED, url=url)
+            check_unchanged(self._versions)
         if count is not None and self.samples not in (None, count):
             raise StorageError(f"the input has changed: it had {self.samples} samples, now {count}")
 
@@ -255,7 +245,7 @@ class DataSet:
             for each in row_batches(rows):
                 said = of_keys(each.keys)
                 if len(said) < len(each):
-                    raise StorageError(CHANGED, url=self.urls[0])
+                    raise changed_since(self.urls[0])
                 yield each, said
             self._check(rows.rows)
             return

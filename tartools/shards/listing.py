@@ -9,14 +9,14 @@ from itertools import groupby, pairwise, starmap
 from typing import Any, NamedTuple
 
 from tartools import storage
-from tartools.errors import StorageError, UsageError
+from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination, ShardWriter
 from tartools.storage.url import Url
-from tartools.storage.versions import Look, looks
+from tartools.storage.versions import Look, check_unchanged, looks
 from tartools.tables import order, rows, schema, source, unified
 from tartools.tables.facts import Wanted
 from tartools.tables.inputs import Inputs, Part, TablePart
@@ -156,9 +156,7 @@ def indexed(
     with closing(blocks(urls, account, indexing)) as found:
         for block in found:
             spool.add(block)
-    for url, now in looks(urls).items():
-        if now.version != versions[url]:
-            raise StorageError("changed while it was read", url=url)
+    check_unchanged(versions)
     return spool
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple
@@ -83,3 +83,15 @@ def looks(urls: Sequence[str]) -> dict[str, Look]:
     with closing(Requests(requests_at_once())) as requests:
         answers = {url: requests.ask(partial(look, url)) for url in urls}
         return {url: answer() for url, answer in answers.items()}
+
+
+def check_unchanged(known: Mapping[str, str | None]) -> None:
+    """Raise StorageError if one of *known*, versions by URL, is another one now."""
+    for url, now in looks([*known]).items():
+        if now.version != known[url]:
+            raise changed_since(url)
+
+
+def changed_since(url: str) -> StorageError:
+    """Return the failure that *url* is not what it was when it was read before."""
+    return StorageError("changed while it was read; start again when nothing writes to it", url=url)
