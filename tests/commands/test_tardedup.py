@@ -242,6 +242,11 @@ def test_odd_pictures(run: Run, tmp_path: Path) -> None:
         assert page.count('<span class="face pair"><img') == page.count('"><img alt="kept.jpg') + 12 == 12
         assert page.count('src="data:image/webp') == 24
         assert "again/white = white, distance 0" in re.sub("<[^>]*>", "", page)
+    for shard in ("a.tar", "b.tar"):
+        (tmp_path / shard).unlink()  # the table says what the pictures look like
+    done = run("tardedup", "--near", "jpg", "t.parquet", "-o", "o.parquet")
+    assert done == (0, b"", "tardedup: 12 duplicates among 24 samples\n")
+    assert pq.read_table(tmp_path / "o.parquet").num_rows == 12
 
 
 ERRORS = [
@@ -322,10 +327,15 @@ def test_columns_of_other_programs(run: Run, tmp_path: Path) -> None:
         ("jpg.dhash", pa.array([-1, 5]), "are hashes of 64 bits"),
         ("jpg.dhash", pa.array(["x", "y"]), "are hashes of 64 bits"),
         ("jpg.dhash", pa.array([None, 5], pa.uint64()), "has no value in jpg.dhash"),
+        ("jpg.colours", pa.array([bytes(47), bytes(48)]), "are colours of 48 bytes"),
         ("jpg.blake2b", pa.array([b"short", b"x"]), "are digests of 16 bytes"),
     ]
+    sound = {"jpg.dhash": pa.array([3, 5], pa.uint64()), "jpg.colours": pa.array([bytes(48)] * 2)}
     for name, column, message in columns:
-        pq.write_table(table.append_column(name, column), tmp_path / "odd.parquet")
-        option = ["--near", "jpg"] if "dhash" in name else ["--equal", "jpg"]
+        odd = table
+        for each, values in {**sound, name: column}.items():
+            odd = odd.append_column(each, values)
+        pq.write_table(odd, tmp_path / "odd.parquet")
+        option = ["--equal", "jpg"] if "blake2b" in name else ["--near", "jpg"]
         done = run("tardedup", *option, "odd.parquet")
         assert done.status == 1 and re.fullmatch(rf"tardedup: odd\.parquet: .*{message}.*\n", done.stderr), done
