@@ -357,9 +357,8 @@ def test_a_file_that_is_replaced_while_it_is_copied(line: list[str], huge: Made,
     """tarcat goes on with the file that it opened; tarsort may open it again, so that is a failure."""
     (tmp_path / "in.tar").write_bytes(huge.content)
     (tmp_path / "other.tar").write_bytes(SMALL.content)
-    done = meanwhile(
-        tmp_path, " ".join([*line, "in.tar"]), lambda: os.replace(tmp_path / "other.tar", tmp_path / "in.tar")
-    )
+    command = " ".join([*line, "in.tar"])
+    done = meanwhile(tmp_path, command, lambda: os.replace(tmp_path / "other.tar", tmp_path / "in.tar"))
     if line[0] == "tarcat":
         assert (done.status, done.stderr) == (0, "")
         check_bytes(done.stdout, huge.content)
