@@ -19,6 +19,7 @@ import pytest
 from tartools.__main__ import USAGE, main
 from tartools.commands import _manual
 from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
+from tests.schedule import needs_torch
 
 PACKAGE = ROOT / "tartools"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -332,6 +333,7 @@ def test_a_trivial_run_imports_nothing_heavy(arguments: list[str], tmp_path: Pat
     assert (done.status, done.stderr) == (0, "")
 
 
+@needs_torch  # of all commands, tarbench does
 def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> None:
     """All of them, one after the other, in one process; what they want to write goes to files."""
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))

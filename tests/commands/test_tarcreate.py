@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -243,7 +244,7 @@ def test_folder(run: Run, shell: Run, tmp_path: Path) -> None:
     assert (tmp_path / "raw/out.tar").stat().st_size == 0
 
 
-def test_twins_in_a_folder_and_files_in_no_class_are_told(run: Run, tmp_path: Path) -> None:
+def test_twins_in_a_folder_or_zip_file_and_files_in_no_class_are_told(run: Run, tmp_path: Path) -> None:
     write_files(
         tmp_path / "raw", "c/Twin.JPG", "c/Twin.jpeg", "c/a.jpg", "c/a.seg.jpg", "c/a.txt", "c/b.tif", "c/b.TIFF"
     )
@@ -254,11 +255,21 @@ def test_twins_in_a_folder_and_files_in_no_class_are_told(run: Run, tmp_path: Pa
     )
     assert (done.status, done.stderr) == (0, said)
     assert run("tarcreate", "-q", "--folder", "raw", "--class", "cls") == (0, done.stdout, "")
+    with zipfile.ZipFile(tmp_path / "raw.zip", "w") as archive:
+        for path in sorted((tmp_path / "raw/c").iterdir()):
+            archive.write(path, f"c/{path.name}")
+    assert run("tarcreate", "--zip", "raw.zip").stderr == said
     write_files(tmp_path / "raw", "x.jpg", "w.jpg", "w.txt", "README")
     top = "tarcreate: 'w.jpg' and 2 more in no folder of a class: the class is the name of the whole folder, 'raw'\n"
     done = run("tarcreate", "--folder", "raw", "--class", "cls")
     assert (done.status, done.stderr) == (0, top + said)
     assert run("tarcreate", "--folder", "raw").stderr == said
+
+
+def test_a_shard_is_no_plan(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1")]))
+    said = "tarcreate: a.tar: this is a tar archive, and no plan: tarcat reads it\n"
+    assert run("tarcreate", "a.tar") == (1, b"", said)
 
 
 @pytest.mark.parametrize("file", ["/dev/zero", "file:/dev/zero", "fifo"])
@@ -267,7 +278,6 @@ def test_twins_in_a_folder_and_files_in_no_class_are_told(run: Run, tmp_path: Pa
     [
         ("jsonl", '{"@t": "FILE"}\n', "line 1, column @t"),
         ("jsonl", '{"\\u0040base64": "FILE"}\n', "line 1, column @base64"),
-        ("jsonl", '{"t": {"@url": "FILE", "offset": 0, "size": 9}}\n', "line 1, column t"),
         ("tsv", "@t\nFILE\n", "line 2, column @t"),
         ("csv", "x,@t\n1,FILE\n", "line 2, column @t"),
     ],

@@ -68,12 +68,12 @@ def test_one_fact_a_line(run: Run) -> None:
     expected = (
         "shards: 1\nsamples: 3\nmembers: 4\narchives: 10240 bytes\npayloads: 603 bytes (5.9 %)\n"
         "headers: 2048 bytes (20.0 %)\npadding: 1445 bytes (14.1 %)\nother: 6144 bytes (60.0 %)\n"
-        "field cls: 2 members, 3 bytes, each 1 to 2, median 1, 5 % 1, 95 % 2\n"
+        "field cls: 2 members, 3 bytes, each 1 to 2, median 1, 90 % of them 1 to 2\n"
         "missing cls: 1 of 3 samples, first README\nmissing cls in: README\n"
         "classes cls: 1\nclass cls 5: 2\n"
-        "field txt: 1 members, 600 bytes, each 600 to 600, median 600, 5 % 600, 95 % 600\n"
+        "field txt: 1 members, 600 bytes, each 600 to 600, median 600, 90 % of them 600 to 600\n"
         "missing txt: 2 of 3 samples, first d/b\n"
-        "field -: 1 members, 0 bytes, each 0 to 0, median 0, 5 % 0, 95 % 0\n"
+        "field -: 1 members, 0 bytes, each 0 to 0, median 0, 90 % of them 0 to 0\n"
         "missing -: 2 of 3 samples, first d/a\n"
         "combination -: 1 samples\ncombination cls: 1 samples\ncombination cls txt: 1 samples\n"
     )

@@ -6,6 +6,7 @@ import pytest
 
 import tartools.train
 from tests.conftest import python
+from tests.schedule import needs_torch
 
 
 def test_importing_the_room_imports_no_torch() -> None:
@@ -13,6 +14,7 @@ def test_importing_the_room_imports_no_torch() -> None:
     assert python(program) == (0, b"[]\n", "")
 
 
+@needs_torch
 def test_every_name_is_there() -> None:
     for name in tartools.train.__all__:
         assert getattr(tartools.train, name).__name__.split(".")[-1] == name and name in dir(tartools.train)
