@@ -106,7 +106,7 @@ PRINTED = [  # lines of which stdout is compared alone
     "tarfirst -k 0003 -S '__index__ > 0' IN",
     "tarfirst -i 36 IN",
     "tarfirst -k again/x/0019 IN",
-    "tarfirst -k 0003 -i 9 -f cls IN",
+    "tarfirst -k 0003 -i 39 -f cls IN",
     "tarfirst -k x/0037 -f txt -S 'int(cls) > 0' IN",
     "tarshow -f cls IN",
     "tar2parquet -q IN",
