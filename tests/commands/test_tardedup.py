@@ -18,6 +18,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tests.conftest import Run, make_tar, members_of
+from tests.payloads import encoded
 from tests.tables.test_tables import anything, good
 from tests.tiers import also, exhaustive
 
@@ -45,9 +46,7 @@ def photograph(seed: int, width: int = 80, height: int = 60) -> Image.Image:
 
 def stored(picture: Image.Image, form: str = "JPEG", **options: object) -> bytes:
     """Return *picture* as a file."""
-    file = io.BytesIO()
-    picture.save(file, form, **options)  # type: ignore[arg-type]
-    return file.getvalue()
+    return encoded(picture, form, **options)
 
 
 def copied(picture: Image.Image, seed: int) -> tuple[str, bytes]:

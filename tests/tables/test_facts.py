@@ -19,6 +19,7 @@ from PIL import Image
 from tartools.tables import rows
 from tests.commands.conftest import Inside
 from tests.conftest import Run, make_tar
+from tests.payloads import encoded
 
 PICTURE = ("width", "height", "format", "mode", "broken")
 
@@ -35,9 +36,7 @@ def table_of(path: Path) -> pa.Table:
 def picture(seed: int, size: tuple[int, int] = (40, 30), mode: str = "RGB", form: str = "PNG") -> bytes:
     """Return a picture of coloured noise, in large spots."""
     small = Image.frombytes("RGB", (8, 6), random.Random(seed).randbytes(3 * 48))
-    file = io.BytesIO()
-    small.resize(size, Image.Resampling.BICUBIC).convert(mode).save(file, form)
-    return file.getvalue()
+    return encoded(small.resize(size, Image.Resampling.BICUBIC).convert(mode), form)
 
 
 def indexed(run: Run, folder: Path, values: list[Any], *options: str) -> pa.Table:
@@ -276,15 +275,6 @@ def test_a_field_that_no_sample_has(options: list[str], name: str, run: Run, tmp
     assert (done.status, done.stdout) == (1, b"")
     assert done.stderr == f"tarindex: no sample had the field {name}; the fields were: cls jpg\n"
     assert not (tmp_path / "t.parquet").exists()
-
-
-@pytest.mark.parametrize(
-    "options", [["-f", "cls cls"], ["-f", "__key__"], ["--hash", "a a"], ["-f", "a.dhash=b", "--dhash", "a"]]
-)
-def test_columns_of_one_name(options: list[str], run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1")]))
-    done = run("tarindex", *options, "a.tar", "-o", "t.parquet")
-    assert done.status == 2 and "two columns would have the name '" in done.stderr
 
 
 def test_a_value_named_as_a_fact_of_pictures(run: Run, tmp_path: Path) -> None:
