@@ -84,7 +84,7 @@ def from_columns(side: Side, comparison: Comparison, account: Account) -> Iterat
                 for sample in side.samples_at([number]):
                     comparison.contents(Batch.of(sample))
                 raise StorageError(
-                    f"row {number} has no value in {' '.join(wanted)}; tarindex makes the table anew", url=side.urls[0]
+                    f"row {number} has no value in {' '.join(wanted)}; tarindex makes the table again", url=side.urls[0]
                 )
             side.add(content, name)
             yield content

@@ -248,5 +248,5 @@ def _keys(rows: Any) -> list[bytes]:
 
     found = schema.raw(rows.column(0)).to_pylist()
     if None in found:
-        raise StorageError("a table has rows without a key, and the conditions need them: tarindex makes it anew")
+        raise StorageError("a table has rows without a key, and the conditions need them: tarindex makes it again")
     return found  # type: ignore[no-any-return]

@@ -168,7 +168,7 @@ class Ranges:
             return remote, remote.seek(0, io.SEEK_END)
         found = storage.open_read(url).file if storage.plain_size(url) is not None else None
         if found is None:
-            raise StorageError("no part of this can be read alone: only of local files and of objects", url=url)
+            raise StorageError("this can't be read in parts: only local files and objects can", url=url)
         return found, size_of(found)
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ def check_places(urls: Iterable[str]) -> None:
     """Raise UsageError if no part of one of *urls* can be read alone: of stdin, commands, fifos and other servers."""
     for url in urls:
         if not storage.is_far(url) and storage.plain_size(url) is None:
-            raise UsageError("--refer: no part of this can be read alone; copy it to a file or object first", url=url)
+            raise UsageError("--refer: this can't be read in parts; copy it to a file or object first", url=url)
 
 
 def referring(batches: Iterable[Batch], names: str, account: Account, *, verbatim: bool = False) -> Iterator[Sample]:

@@ -58,7 +58,7 @@ class Table:
         url = name_of(url)
         for name in source.NEEDED:
             if name not in table.column_names:
-                raise TarFormatError(f"this is no table of samples: it has no column {name}", url=url)
+                raise TarFormatError(f"this is not a table of samples: it has no column {name}", url=url)
         made = cls.__new__(cls)
         made._set(url, table, None, "")
         made._length = len(table)

@@ -217,7 +217,7 @@ class ObjectStream(IterableDataset[Any]):
         had equally many items. Raises: ValueError if it is the state of other objects, or of another kind of order.
         """
         if not isinstance(state, dict) or not {"seed", "epoch", "begin", "taken", *self._kind} <= {*state}:
-            raise ValueError("this is no state of an ObjectStream")
+            raise ValueError("this is not a state of an ObjectStream")
         if state["data"] != self._kind["data"]:
             raise ValueError("the state is that of other objects, or of other versions of them")
         for name, value in self._kind.items():
@@ -316,7 +316,9 @@ def _beginning(url: str) -> bytes | None:
 
 def _sized(entry: Listed) -> int:
     if entry.size is None:
-        raise StorageError("its size is not known: this is no regular file, or its server does not say", url=entry.url)
+        raise StorageError(
+            "its size is not known: this is not a regular file, or its server does not say", url=entry.url
+        )
     return entry.size
 
 

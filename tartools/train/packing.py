@@ -140,7 +140,7 @@ class _Packing:
                 position += len(block)
                 number += 1
         if left := [name for n, name in sorted(old.items()) if n >= number]:
-            raise StorageError("is there, and is none of these shards: remove it, or give another OUTPUT", url=left[0])
+            raise StorageError("exists, and is not one of these shards: remove it, or give another OUTPUT", url=left[0])
         return Inputs([spool], shards)
 
     def _is_full(self, count: int, size: int, sample: Sample) -> bool:
@@ -167,7 +167,9 @@ class _Packing:
         for batch in read_batches([url], Account(), Reading(plain=True)):
             block.add(batch)
             ends = [ends[0] if ends else batch[0].own(), batch[len(batch) - 1].own()]
-        other = StorageError("holds other samples than it would now: remove it, or give another OUTPUT", url=url)
+        other = StorageError(
+            "holds other samples than would be written now: remove it, or give another OUTPUT", url=url
+        )
         count = len(block)
         if not count or position + count > len(self.order) or (self._most is not None and count > self._most):
             raise other

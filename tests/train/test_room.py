@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import tartools.train
+from tartools.errors import how_to_install
 from tests.schedule import needs_torch
 
 
@@ -35,6 +36,6 @@ for name in tartools.train.__all__:
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    hint = "tartools.train.{} needs torch: pip install 'tartools[train]'"
+    hint = f"tartools.train.{{}} needs torch: {how_to_install('torch')}"
     without = ("checkpoint", "chosen")
     assert done.stdout.splitlines() == [hint.format(name) for name in tartools.train.__all__ if name not in without]
