@@ -9,10 +9,10 @@ __shard__, __index__ and __size__ are ignored.
 
 JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
 number is its digits as they are written, other values are JSON without blanks; null means that the sample lacks the
-field. {"@base64": "..."} stands for bytes, {"@url": "a.tar", "offset": 1536, "size": 800} for a range of a file or
-object, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and --key-template are as in tables too. A
-name with a backslash before @ or __ is the rest of it. tar2jsonl(1) writes all of this. A name twice in an object is an
-error. The lines are read twice; those from stdin, and compressed ones, are copied to a temporary file first.
+field. {"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL to read, as in
+tables. __key__ and --key-template are as in tables too. A name with a backslash before @ or __ is the rest of it.
+tar2jsonl(1) writes all of this. A name twice in an object is an error. The lines are read twice; those from stdin, and
+compressed ones, are copied to a temporary file first.
 
 A plan may be compressed as shards may be: plan.tsv.gz, plan.jsonl.zst.
 
@@ -42,9 +42,9 @@ taken as they are. Numbers, truth values and dates are written as tar2tsv writes
 bytes in hex. null means that the sample lacks the field. The column __key__ has the keys; without it, --key-template
 makes them from the row's number, counted over all files. -f chooses columns and renames them: 'jpg=image cls=label
 __key__=id'. Of a class label the payload is the number. Other columns called __NAME__ are left out, unless -f names
-them. A picture of which there is only the path is an error. Memory: 250 MB and a row, however large row groups and
-pages are; dictionaries above 8 MB go to a temporary file. But of columns that are compressed by LZ4 or Brotli, and of
-lists, up to five times the largest page: pyarrow writes pages of up to 1,024 values, DuckDB of 100 MB.
+them. A picture of which there is only the path is an error. pyarrow reads the columns, and holds a page of each of
+them several times: memory is up to five times the largest page. tar2parquet writes pages of 1 MiB, pyarrow by itself of
+up to 1,024 values (of photographs 100 MB, which take 600 MB), DuckDB of 100 MB.
 
 --tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
 fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of

@@ -305,7 +305,7 @@ def test_large_pictures(run: Run, tmp_path: Path) -> None:
         ("120", "80", "120x80"),
     ]
     refused = run("tarshow", "--large", stdin=archive)
-    assert refused.status == 2 and "--large is for a page" in refused.stderr
+    assert refused.status == 2 and "--large needs --html FILE" in refused.stderr
 
 
 Visit = Callable[..., Page]
