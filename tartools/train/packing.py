@@ -63,9 +63,9 @@ def pack(
     Order: that of the dataset, or with *seed* a permutation of it, which depends on seed and length only. The same
     items give the same bytes, with any number of *workers*, which are those of a DataLoader.
 
-    A shard appears under its name when it is complete, and the table at the end. Shards that are there are kept, after
-    a look: their first and last samples have to be those that would be written, and their ends where they would be.
-    So a run that was killed is just started again.
+    A shard appears under its name when it is complete, and the table at the end. Shards that exist are kept, after a
+    check: their first and last samples must be those that would be written, and their ends where they would be. So a
+    run that was killed is just started again.
 
     Holds: 32 samples a worker, 8 bytes an item, 60 bytes a sample; what the store's upload holds. It needs no temporary
     files, but for the rows of the table.
