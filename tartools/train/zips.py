@@ -47,7 +47,7 @@ class ZipDataset(Dataset[Any]):
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
     Holds: 700 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
-    damaged payloads; StorageError, also if a file is another one than when this was made; what `Chooser` raises.
+    damaged payloads; StorageError, also if a file has changed since this was made; what `Chooser` raises.
     """
 
     def __init__(

@@ -165,5 +165,5 @@ class WebOutput:
             )
         if response.status_code == 412 and again:
             drain(response)
-            raise StorageError("exists by now; an earlier try, which had no response, may have written it", url=url)
+            raise StorageError("exists now; an earlier try, which had no response, may have written it", url=url)
         raise status_error(response, url, "write")
