@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
-from tartools.storage.objects.fetching import fetched
+from tartools.storage.objects.fetch import fetched
 from tartools.storage.requests import Requests
 from tartools.storage.url import Url
 

@@ -16,7 +16,7 @@ from tartools.errors import StorageError
 from tartools.storage import files, serving
 from tartools.storage.contents import contents
 from tartools.storage.names.listing import ls
-from tartools.storage.objects.fetching import fetched
+from tartools.storage.objects.fetch import fetched
 
 COUNT = 1100  # more than a page of a listing
 

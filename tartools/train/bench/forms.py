@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tartools.storage.contents import content_of
-from tartools.storage.objects.fetching import requests_at_once
+from tartools.storage.objects.fetch import requests_at_once
 from tartools.storage.probing import Range
 from tartools.tables.fetching import spans
 from tartools.tables.places import Piece
