@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from tartools.errors import StorageError
 from tartools.storage.objects.budget import budget
 from tartools.storage.objects.contract import Object
-from tartools.storage.objects.fetch import FIRST_READ, Pinned, Range
+from tartools.storage.objects.pinned import FIRST_READ, Pinned, Range
 from tartools.storage.objects.retry import setting
 
 RANGE = 8 << 20  # bytes

@@ -65,7 +65,7 @@ def _client_of(process: int) -> Any:
     config = Config(
         connect_timeout=times.connect,
         read_timeout=times.idle,
-        retries={"total_max_attempts": 1},  # `retry` counts attempts, and `fetch` resumes
+        retries={"total_max_attempts": 1},  # `retry` counts attempts, and `pinned` resumes
         max_pool_connections=CONNECTIONS,
         response_checksum_validation="when_required",  # ranges have no checksum
     )
