@@ -20,7 +20,7 @@ from tartools.formats.zipread import LOCAL, path_of
 from tartools.samples.account import Account
 from tartools.storage import files
 from tartools.storage.names.expand import expand
-from tartools.storage.objects.fetching import fetched, requests_at_once
+from tartools.storage.objects.fetch import fetched, requests_at_once
 from tartools.storage.requests import Requests
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
