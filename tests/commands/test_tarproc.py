@@ -356,7 +356,7 @@ def test_skip_and_ignore(run: Run, work: Path, ten: bytes) -> None:
     ignore = run("tarproc", "-v", "-p", 2, "--tmpdir", work, "-e", "ignore", "-c", command, stdin=ten)
     assert ignore.status == 1
     assert members_of(ignore.stdout)[4:6] == members_of(ten)[8:10]
-    assert "sample '000004': ended with status 1; it is passed on as it came" in ignore.stderr
+    assert "sample '000004': ended with status 1; it is passed on unchanged" in ignore.stderr
     assert "10 samples in, 10 out, " in ignore.stderr
 
 

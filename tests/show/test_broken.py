@@ -115,7 +115,7 @@ def test_up_to_twenty_keys_are_listed(run: Run, broken: int) -> None:
     assert [line for line in lines if line.startswith("missing cls in: ")] == [
         f"missing cls in: {key}" for key in lacking
     ]
-    assert any(line.startswith(f"broken jpg: {broken}, first 001 (it is cut: its data end") for line in lines)
+    assert any(line.startswith(f"broken jpg: {broken}, first 001 (it is cut: the data end") for line in lines)
     found = {
         field["field"]: field
         for field in json.loads(run("tarstat", "--decode", "--json", stdin=archive).stdout)["fields"]
@@ -164,7 +164,7 @@ def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
     "look",
     [
         decoding.described,
-        decoding.difference_hash,
+        decoding.hash_and_colours,
         lambda member: text.picture(member, decode=True),
         lambda member: text.heard(member, "wav"),
         lambda member: broken.why_broken("jpg", member) or broken.why_broken("wav", member),

@@ -179,7 +179,7 @@ def test_pictures_in_any_number_of_processes(inside: Inside, tmp_path: Path) -> 
         good(inside, "tarindex", *line, "a.tar", "-o", f"{parallel}.parquet")
     table = table_of(tmp_path / "1.parquet")
     assert table.equals(table_of(tmp_path / "3.parquet"))
-    assert table.column_names[7:11] == ["bin.blake2b", "webp.blake2b", "png.dhash", "png.width"]
+    assert table.column_names[7:12] == ["bin.blake2b", "webp.blake2b", "png.dhash", "png.colours", "png.width"]
     assert [n for n, form in enumerate(table.column("webp.format").to_pylist()) if form == "WEBP"] == [6000]
     assert table.column("webp.width").null_count == 6999
 
@@ -219,6 +219,9 @@ def test_difference_hashes(run: Run, tmp_path: Path) -> None:
     column = table_of(tmp_path / "t.parquet").column("png.dhash")
     assert column.type == pa.uint64()
     assert column.to_pylist() == [*map(difference_hash, pictures), None, None, None]
+    colours = table_of(tmp_path / "t.parquet").column("png.colours")
+    assert colours.type == pa.binary(48) and colours.null_count == 3
+    assert colours.to_pylist()[0] == Image.open(io.BytesIO(pictures[0])).resize((4, 4), Image.Resampling.BOX).tobytes()
     hashes = column.to_pylist()[: len(pictures)]
     assert len(set(hashes[::8])) == 3
     for each, small in zip(hashes[::8], hashes[1::8], strict=True):  # the same pictures as JPEG
