@@ -17,7 +17,7 @@ import pytest
 from tartools.errors import CommandError
 from tartools.stages import ordered
 from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of
-from tests.processes import DEADLINE, alive, until
+from tests.processes import PATIENCE, alive, until
 from tests.tiers import by_turns
 
 
@@ -683,7 +683,7 @@ def test_signals_leave_nothing(
 ) -> None:
     process = start(work, tmp_path, ten, *extra, shell=shell)
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=DEADLINE)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
     assert (process.returncode, stdout, stderr) == (-number, b"", b"")
     pids = pids_in(tmp_path)
     assert len(pids) == 4
@@ -710,7 +710,7 @@ def test_daemons_and_inputs_of_a_killed_tarproc(work: Path, tmp_path: Path) -> N
     )
     until(lambda: pids.exists() and len(pids.read_text().split()) == 4, "four processes")
     process.kill()
-    process.communicate(timeout=DEADLINE)
+    process.communicate(timeout=PATIENCE)
     until(lambda: not os.listdir(work), "the end of the directories")
     until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), "the end of all")
 

@@ -1,4 +1,4 @@
-"""tarstat, whose workers ask servers for several shards at once: what it says is what one worker says."""
+"""tarstat and tarcheck, whose workers ask servers for several shards at once, and say what one worker says."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ def test_all_workers_find_what_one_does(scheme: str, workers: int, server: Fault
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_they_ask_at_once(scheme: str, server: FaultServer) -> None:
+@pytest.mark.parametrize("name", ["tarstat", "tarcheck"])
+def test_they_ask_at_once(name: str, scheme: str, server: FaultServer) -> None:
     """The first shard is not answered before the last is asked for."""
     server.faults = [Fault("00.tar", silent=True)]
     urls = [server.url(scheme, name) for name in SHARDS]
-    with running([BIN / "tarstat", "-p", "3", *urls], stdout=subprocess.PIPE, env=server.env) as process:
+    with running([BIN / name, "-p", "3", *urls], stdout=subprocess.PIPE, env=server.env) as process:
         wait_until(server, partial(server.asked, name="12.tar"))
         server.release()
         assert process.communicate(timeout=60)[0].startswith(b"shards: 14\nsamples: 147\n")
