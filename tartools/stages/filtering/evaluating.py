@@ -262,7 +262,7 @@ def _check_bits(kind: type, left: int, right: int) -> None:
 
 def _short(value: Any) -> Any:
     if isinstance(value, (str, bytes)) and len(value) > DIGITS:
-        raise ValueError(f"a text of {several(len(value), 'character')} is no number")
+        raise ValueError(f"a text of {several(len(value), 'character')} is not a number")
     return value
 
 
