@@ -71,7 +71,7 @@ def sources_in(words: Sequence[str]) -> list[Given]:
         if share is not None:
             groups.append((word, share, []))
         elif not groups:
-            raise UsageError(f"the first word is a share, and {printable(word)!r} is no number: {HOW}")
+            raise UsageError(f"the first word must be a share, and {printable(word)!r} is not a number: {HOW}")
         else:
             groups[-1][2].append(word)
     if not groups:

@@ -251,7 +251,9 @@ def the_ignored(wanted: Wanted) -> frozenset[str]:
     """Return the codes that --ignore names. Raises: UsageError."""
     codes = frozenset((wanted.ignore or "").replace(",", " ").split())
     for code in sorted(codes - CODES.keys()):
-        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {code!r} is none (tarcheck --help)")
+        raise UsageError(
+            f"--ignore takes codes of findings, such as suffix-lies; {code!r} is not one (tarcheck --help)"
+        )
     return codes
 
 

@@ -163,9 +163,10 @@ class _Rows:
     def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[bytes | None]:
         """Return the payloads of *column* for fields with this *ending*; text is compressed if that says so."""
         found = _payloads(column, name, row)
-        if unpacked(os.fsdecode(ending))[1] is None or _is_bytes(self._table.parquet.schema_arrow.field(name).type):
+        field = os.fsdecode(ending[1:])
+        if unpacked(field)[1] is None or _is_bytes(self._table.parquet.schema_arrow.field(name).type):
             return found
-        return [None if value is None else text_payload(ending, value) for value in found]
+        return [None if value is None else text_payload(field, value) for value in found]
 
 
 def _check_words(chosen: ChosenColumns, places: dict[str, int]) -> None:

@@ -128,7 +128,7 @@ def appended(url: str | None) -> FileSink:
     Raises: StorageError if it can't be written; UsageError if it is not a local file.
     """
     if url is not None and not Url(url).is_local:
-        raise UsageError("has to be a local file, since lines are appended to it", url=url)
+        raise UsageError("must be a local file, since lines are appended to it", url=url)
     return local.open_append(url or os.devnull)
 
 

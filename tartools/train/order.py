@@ -120,7 +120,7 @@ class Order(Sampler[Any]):
         if shuffle not in SHUFFLES:
             raise ValueError(f"shuffle is one of {', '.join(map(repr, SHUFFLES))}, not {shuffle!r}")
         if (rank is None) != (world is None) or (rank is not None and not 0 <= rank < (world or 0)):
-            raise ValueError(f"rank {rank} of {world} is none: give both or neither, and ranks from 0 on")
+            raise ValueError(f"there is no rank {rank} of {world}: give both or neither; ranks count from 0")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size is 1 or more, not {batch_size}")
         if length is not None and weights is None:

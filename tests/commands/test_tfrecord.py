@@ -151,7 +151,7 @@ def test_records_of_others(run: Run, tmp_path: Path) -> None:
     ]
     assert json.loads(dict(members_of(done.stdout))["k0.image.object.bbox.xmin"]) == [0.1, 2.0, 1e-10]
     told, account = done.stderr.splitlines()
-    said = "2 features without a value are no fields (the first: 'none' of record 3 (2.tfrecord))"
+    said = "2 features without a value are not fields (the first: 'none' of record 3 (2.tfrecord))"
     assert (done.status, told) == (0, f"tarcreate: {said}") and account.startswith("tarcreate: 3 samples in, 3 out, ")
     words = "__key__=image.filename jpg=IMAGE.encoded;image cls=image.class.label"
     chosen = run("tarcreate", "--tfrecord", "1.tfrecord", "-f", words)
@@ -282,7 +282,7 @@ def test_files_of_tensorflow(form: str, run: Run, tmp_path: Path) -> None:
         ("000000001.limits", b"[3.4028235e+38, 1e-45, Infinity, NaN, -0.0]"),
         ("000000001.score", b"0.3"),
     ]
-    said = "tarcreate: 4 features without a value are no fields (the first: 'no floats' of record 2 ("
+    said = "tarcreate: 4 features without a value are not fields (the first: 'no floats' of record 2 ("
     assert done.status == 0 and done.stderr.startswith(said)
     content = source.read_bytes()
     between = 0 if form else int.from_bytes(content[:8], "little") + 16

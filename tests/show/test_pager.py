@@ -389,7 +389,7 @@ def test_samples_that_can_be_gone_back_to_are_bounded(monkeypatch: pytest.Monkey
         ([*"9" * 5000, "enter"], "40 of 40  k39", "this is the last", 40),
         (["0", "enter"], "1  k0", "this is the first", 1),
         ([*"12", "escape"], "1  k0", "? help", 1),
-        ([*"1x", "enter"], "1  k0", "that is no number", 1),
+        ([*"1x", "enter"], "1  k0", "that is not a number", 1),
         (["/", *"K2", "enter"], "3  k2", "? help", 3),
         (["/", *"k2", "enter", "/", "enter"], "21  k20", "? help", 21),
         (["end", "/", *"k2", "enter"], "3 of 40  k2", "from the first again", 40),
