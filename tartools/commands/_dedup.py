@@ -120,7 +120,7 @@ class Side:
         again = [url for url in self.urls if is_repeatable(url) and not Url(url).read_command]
         again = [url for url in again if Url(url).is_local or Url(url).is_stored]
         if all(Url(url).is_local for url in again):
-            from tartools.storage.versions import look
+            from tartools.storage.version import look
 
             return {url: look(url).version for url in again}
         from tartools.shards.listing import looks

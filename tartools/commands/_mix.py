@@ -12,7 +12,7 @@ from tartools.samples.account import FIRST, Account
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.reading import Reading, one_by_one, shard_batches
 from tartools.stages.mixing import Mixture, Stop
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
 from tartools.tar.compression import is_table_name

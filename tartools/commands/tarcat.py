@@ -30,7 +30,7 @@ from tartools.commands import _cat
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, counted, read_batches, read_each, read_samples
 from tartools.shards.writing import write_batches, write_samples
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar.compression import is_table_name
 
 

@@ -60,7 +60,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
     from tartools.commands._dedup import Comparison, Side

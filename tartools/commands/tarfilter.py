@@ -56,7 +56,7 @@ from tartools.cli import Option
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading
-from tartools.storage.names.expand import expand, read_list
+from tartools.storage.expand import expand, read_list
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.conditions import Filter

@@ -54,7 +54,7 @@ from tartools.samples.account import Account
 from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.writing import NO_LIST, write_batches
 from tartools.stages import select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tar.compression import is_table_name
 

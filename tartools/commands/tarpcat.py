@@ -30,7 +30,7 @@ from tartools.shards import prefetch
 from tartools.shards.reading import Reading, check_shards, counted, each, one_by_one, shard_batches
 from tartools.shards.writing import write_batches, write_samples
 from tartools.stages import shuffle
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar.compression import is_table_name
 
 Unordered = Annotated[bool, Option("--unordered", help="Write samples as they arrive, in any order.")]

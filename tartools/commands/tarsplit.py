@@ -76,7 +76,7 @@ from tartools.shards import numbering
 from tartools.shards.reading import Reading, read_batches
 from tartools.shards.series import Limits, write_shards
 from tartools.shards.writing import Batches, Destination
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
 

@@ -181,9 +181,11 @@ def table_batches(url: str, table: io.BufferedReader, account: Account, reading:
 
 def table_file(url: str, stream: Stream) -> io.BufferedReader:
     """Return the table *url* as a file that can seek; *stream* has its bytes, if they can't be read again."""
-    from tartools.storage import files
+    from tartools.storage import seekable
 
-    return files.reading(url) if storage.is_repeatable(url) and not Url(url).read_command else files.copied(stream)
+    return (
+        seekable.reading(url) if storage.is_repeatable(url) and not Url(url).read_command else seekable.copied(stream)
+    )
 
 
 def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Parsed]:

@@ -17,7 +17,7 @@ from tartools.storage.objects.fetch import fetched
 from tartools.storage.objects.retry import setting
 from tartools.storage.requests import Requests
 from tartools.storage.url import Url
-from tartools.storage.versions import file_version, look
+from tartools.storage.version import file_version, look
 
 AT_ONCE = 64  # requests
 HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone

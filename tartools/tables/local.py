@@ -16,8 +16,8 @@ from tartools import storage
 from tartools.errors import StorageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.storage import versions
 from tartools.storage.streams import check_unchanged, size_of
+from tartools.storage.version import file_version
 from tartools.tables.checking import Checker
 from tartools.tables.headers import sound
 from tartools.tables.places import Listing, Piece
@@ -158,7 +158,7 @@ class LocalShards:
                 except StorageError as error:
                     raise self._listing.failure(rows, index, error) from error
                 known = self._listing.versions[number]
-                if known is not None and versions.file_version(os.fstat(file.fileno())) != known:
+                if known is not None and file_version(os.fstat(file.fileno())) != known:
                     what = "this file was changed, or copied without its time, since the table was made"
                     raise self._listing.failure(rows, index, what)
             self._open[number] = file

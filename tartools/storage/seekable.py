@@ -20,7 +20,7 @@ from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import reread, scratch_file
 from tartools.storage.streams import BUFFER, Input, Stream, check_whole, stream_file
 from tartools.storage.url import Url
-from tartools.storage.versions import file_version
+from tartools.storage.version import file_version
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
 TAIL = 64 << 10  # bytes at the end that are kept once read: directories of zip files, Parquet's footer
@@ -56,7 +56,7 @@ def seekable(url: str) -> io.BufferedReader:
 
 
 def version(file: io.BufferedReader) -> str:
-    """Return what *file*, of `reading`, is now, as `versions.version_of` does; of a copy only the size."""
+    """Return what *file*, of `reading`, is now, as `version.version_of` does; of a copy only the size."""
     raw: object = file.raw
     if isinstance(raw, _RangedFile):
         return raw.version
@@ -103,7 +103,7 @@ class _RangedFile(io.RawIOBase):
 
     @property
     def version(self) -> str:
-        """The version of the object, as `versions.version_of` gives it."""
+        """The version of the object, as `version.version_of` gives it."""
         return f"{self._size} {self._version}"
 
     def readable(self) -> bool:
