@@ -18,9 +18,10 @@ from tartools.errors import TarFormatError
 from tartools.storage import seekable
 from tartools.storage.url import Url
 from tartools.tar import compression
-from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, Read, find_cut
+from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, find_cut
 from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
+from tartools.tar.rescan import Read
 from tartools.train.ranks import this_worker
 
 MANY = 8  # shards for each worker; if there are so many, none is cut
@@ -106,7 +107,7 @@ def borders(url: str, part: Part) -> Borders | None:
     All of a shard that can't be cut is its first part: what is compressed, a pipe, a server without ranges.
     Raises: StorageError.
     """
-    if part.begin == part.end or (part.parts == 1 and not compression.is_table_name(url)):
+    if part.begin == part.end or (part.parts == 1 and not compression.is_table(url)):
         return None if part.begin == part.end else Borders(part.begin, part.cut)
     whole = Borders(part.begin, part.cut) if part.number == 0 else None
     if not storage.is_repeatable(url) or Url(url).read_command:

@@ -144,5 +144,5 @@ class WebOutput:
                 "the server does not accept uploads (PUT): write to a file, or to s3:, gs: or ais:", url=url
             )
         if response.status == 412 and again:
-            raise StorageError("exists by now; an earlier try, which had no response, may have written it", url=url)
+            raise StorageError("exists now; an earlier try, which had no response, may have written it", url=url)
         raise status_error(response, "write")
