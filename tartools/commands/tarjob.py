@@ -67,7 +67,7 @@ from tartools.run import log as logs
 from tartools.run.placeholders import PLACEHOLDER
 from tartools.run.tasks import Task, TaskResult, part_of, shell_line, tasks_of, without_signatures, workers_in
 from tartools.samples.account import Account, Jobs
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days

@@ -47,7 +47,7 @@ from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, read_samples
 from tartools.shards.writing import write_samples
 from tartools.stages import ordered, select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 SHELL = "bash"
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days

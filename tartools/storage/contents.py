@@ -18,7 +18,7 @@ from tartools.storage.objects.retry import setting
 from tartools.storage.requests import Requests
 from tartools.storage.streams import FileVersion
 from tartools.storage.url import Url
-from tartools.storage.versions import look
+from tartools.storage.version import look
 
 AT_ONCE = 64  # requests
 HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone

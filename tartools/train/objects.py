@@ -16,10 +16,9 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from tartools.errors import StorageError
-from tartools.storage import contents, files
-from tartools.storage.names.braces import unfolded
-from tartools.storage.names.listing import ls
-from tartools.storage.names.paths import is_literal
+from tartools.storage import contents, seekable
+from tartools.storage.listing import ls
+from tartools.storage.names import is_literal, unfolded
 from tartools.storage.objects import object_at
 from tartools.storage.objects.contract import Listed
 from tartools.storage.objects.http import read_all
@@ -297,7 +296,7 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 
 def _opened(url: str, answer: Callable[[], bytes | None]) -> tuple[str, io.BufferedIOBase]:
     data = answer()
-    return url, files.reading(url) if data is None else io.BytesIO(data)
+    return url, seekable.reading(url) if data is None else io.BytesIO(data)
 
 
 def _beginning(url: str) -> bytes | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tartools import storage
-from tartools.storage.objects import budget
+from tartools.storage.objects import ranges
 from tests.conftest import BIN, Result, Run, make_samples, make_tar, running
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.test_killed import Recorded, wait_until
@@ -89,6 +89,6 @@ def test_failures_are_told_as_by_one(scheme: str, name: str, server: FaultServer
 
 
 def test_workers_share_what_may_be_held_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "budget", budget.Budget(budget.BUDGET))
+    monkeypatch.setattr(ranges, "budget", ranges.Budget(ranges.BUDGET))
     storage.share_memory(4)
-    assert budget.budget.take(budget.BUDGET // 4) and not budget.budget.take(1)
+    assert ranges.budget.take(ranges.BUDGET // 4) and not ranges.budget.take(1)
