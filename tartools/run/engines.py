@@ -1,126 +1,234 @@
-"""Calls of a function on many items, in threads, in processes or on a Ray cluster, for who takes the results.
+"""Who calls a Python function for many items: an executor, processes of ours, or the threads behind `stream_map`.
 
-There is a thread for each worker. It calls the function itself, or waits for the process or Ray task that does.
+They are engines for `storage.pool.windowed`; `ray` has another. Processes are spawned: nothing of a program is forked.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager, suppress
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Protocol
+from multiprocessing.connection import Connection
+from typing import Any, Generic, TypeVar
 
-from tartools.run.answers import Answer, Item, Work, held
+from tartools.run.answers import Answer, Item, Work, held, packed, results
 from tartools.samples.account import Account
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Engine, Threads
+
+Result = TypeVar("Result")
 
 ENGINES = ("threads", "processes", "ray")
-EACH = 2  # items for each worker that are under way, unless the caller says how many
+PATIENCE = 5.0  # seconds in which a process ends that was told to
+STARTED = b""  # what a process says when it is ready
 
 
-class Caller(Protocol):
-    """Calls the function; several threads may call it at a time."""
+class InPlace(Generic[Item, Result]):
+    """Calls *work* in the caller's thread, where a signal can end it, when the result is asked for."""
 
-    def __call__(self, item: Any, /) -> Answer:
-        """Return what the function yields for *item*."""
-        ...
-
-    def stop(self) -> None:
-        """End what is under way."""
-        ...
-
-    def close(self) -> None:
-        """Release all, when no thread calls any more."""
-        ...
-
-
-class _Here:
-    """Calls *work* in the thread that asks."""
-
-    def __init__(self, work: Work[Any]) -> None:
+    def __init__(self, work: Callable[[Item], Result]) -> None:
         self._work = work
-        self._stopped = False
 
-    def __call__(self, item: Any) -> list[Any]:
-        return held(self._work, item, lambda: self._stopped)
+    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
+        """Return what calls *work* for *item*."""
+        ended()
+        return partial(self._work, item)
 
     def stop(self) -> None:
-        """Have no more results made."""
-        self._stopped = True
+        """Do nothing: nothing is under way."""
 
-    def close(self) -> None:
-        """Do nothing."""
+
+class Executed(Generic[Item, Result]):
+    """Has *work* called by the caller's *executor*, which stays open."""
+
+    def __init__(self, executor: Executor, work: Callable[[Item], Result]) -> None:
+        self._executor = executor
+        self._work = work
+        self._waiting: set[Future[Result]] = set()
+
+    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
+        """Have *work* called for *item*; what the executor raises is raised in place of the result."""
+
+        def done(future: Future[Result]) -> None:
+            self._waiting.discard(future)
+            ended()
+
+        try:
+            future = self._executor.submit(self._work, item)
+        except Exception as error:  # the pool broke
+            future = Future()
+            future.set_exception(error)
+        self._waiting.add(future)
+        future.add_done_callback(done)
+        return future.result
+
+    def stop(self) -> None:
+        """Drop the calls that have not begun; the others are the executor's."""
+        for future in list(self._waiting):
+            future.cancel()
 
 
 @contextmanager
 def calling(
     engine: str, work: Work[Any], workers: int | None, retries: int, address: str | None, cpus: float
-) -> Iterator[tuple[Caller, int]]:
-    """Give what calls *work*, and how many threads should call it: *workers*, or as many as there are cores."""
+) -> Iterator[tuple[Engine[Any, Answer], int]]:
+    """Give what calls *work*, and how many calls it makes at a time: *workers*, or as many as there are cores."""
     if engine == "ray":
         from tartools.run import ray as cluster
 
         with cluster.connected(address) as ray:
             cpus = cluster.cores_for(ray, cpus, Account())
-            yield cluster.Tasks(ray, work, cpus, retries), workers or cluster.room_for(ray, cpus)
+            workers = workers or cluster.room_for(ray, cpus)
+            yield cluster.packing_tasks(ray, work, workers, cpus, retries), workers
         return
+    workers = workers or _cores()
     if engine == "processes":
-        from tartools.run.spawned import Spawned
-
-        yield Spawned(work, retries), workers or _cores()
+        yield Processes(work, workers, retries), workers
     else:
-        yield _Here(work), workers or _cores()
+        stopped = threading.Event()
+        yield Threads(workers, lambda item: held(work, item, stopped.is_set), stopped.set), workers
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def answers(
-    caller: Caller, workers: int, items: Iterable[Item], ordered: bool, ahead: int | None
-) -> Generator[Answer, None, None]:
-    """Yield the answers of *caller* for *items*, which *workers* threads call: in order, or as they come.
+class Processes(Generic[Item]):
+    """Calls *work* in *workers* processes; an item whose process is lost is tried *retries* times more.
 
-    Up to *ahead* items are under way at a time (default: 2 for each worker): sent, waiting for those before them, or
-    handed out last. Raises: what *items* and *caller* raise, after the answers for the items before. Closing this ends
-    the workers, and waits for them.
+    A thread waits for each process, starts it when it is needed first, and again if it is lost.
+    Raises: TypeError if *work* can't be pickled.
     """
-    most = ahead or EACH * workers
-    requests = Requests(workers)
-    ended: SimpleQueue[int] = SimpleQueue()
-    waiting: dict[int, Callable[[], Answer]] = {}
-    source = enumerate(items)
-    failure: Exception | None = None
 
-    def call(number: int, item: Item) -> Answer:
+    def __init__(self, work: Work[Item], workers: int, retries: int) -> None:
+        self._retries = retries
+        self._lock = threading.Lock()  # multiprocessing starts one process at a time
+        self._mine = threading.local()
+        self._all: set[_Process] = set()
+        self._stopped = False
         try:
-            return caller(item)
-        finally:
-            if not ordered:
-                ended.put(number)
+            self._work = pickle.dumps((os.getcwd(), work))
+        except Exception as error:
+            raise TypeError(
+                "engine='processes' pickles the function and what it refers to: define it at the top of a module, "
+                f"not as a lambda or inside another function ({error})"
+            ) from error
+        self._threads = Threads(workers, self._ask, self._terminate)
 
-    try:
+    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], bytes]:
+        """Have a process make the message of `packed` for *item*. Raises: RuntimeError if it was lost each time."""
+        return self._threads.submit(item, ended)
+
+    def stop(self) -> None:
+        """End all processes, whatever they are at, and the threads."""
+        self._threads.stop()
+        for process in list(self._all):
+            self._end(process)
+
+    def _ask(self, item: Item) -> bytes:
+        status = None
+        for _ in range(self._retries + 1):
+            process = getattr(self._mine, "process", None) or self._started()
+            answer = process.exchange(pickle.dumps(item))
+            if answer is not None:
+                return answer
+            status = self._end(process)
+            self._mine.process = None
+            if self._stopped:
+                break
+        raise RuntimeError(f"{item}: {_ending(status)} while a worker was at it, {self._retries + 1} times")
+
+    def _terminate(self) -> None:
+        """Have all processes end, so that those who wait for them go on."""
+        with self._lock:
+            self._stopped = True
+            for process in self._all:
+                process.terminate()
+
+    def _started(self) -> _Process:
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("the workers were stopped")
+            process = _Process()
+            self._all.add(process)
+        first = process.exchange(self._work)
+        if first is None:
+            raise RuntimeError(
+                f"a worker process could not start: {_ending(self._end(process))}. It imports the main program: what "
+                "iterates has to be below `if __name__ == '__main__':` there"
+            )
+        list(results(first))  # raises, if the function can't be unpickled
+        self._mine.process = process
+        return process
+
+    def _end(self, process: _Process) -> int | None:
+        """Wait for the end of *process*; return its exit status."""
+        with self._lock:
+            self._all.discard(process)
+            return process.end()
+
+
+class _Process:
+    """A process, and the pipe to it."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        with theirs:
+            self._process = context.Process(target=_live, args=(theirs,), name="tartools", daemon=True)
+            self._process.start()
+
+    def exchange(self, message: bytes) -> bytes | None:
+        """Send *message*: first the folder and the function, then items; return the answer, None if it was lost."""
+        try:
+            self._pipe.send_bytes(message)
+            return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            return None
+
+    def terminate(self) -> None:
+        """Tell it to end; whoever waits for its answer sees that it has ended."""
+        self._process.terminate()
+
+    def end(self) -> int | None:
+        """Have it end; return its exit status."""
+        self._process.join(PATIENCE)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._pipe.close()
+        return self._process.exitcode
+
+
+def _live(pipe: Connection) -> None:
+    """Answer what comes by *pipe*, until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the program ends its workers
+    with suppress(EOFError, OSError):
+        begin = pipe.recv_bytes()
+        try:
+            folder, work = pickle.loads(begin)  # noqa: S301  # of the program that started this
+            os.chdir(folder)
+        except Exception as error:
+            pipe.send_bytes(packed(_raising, error, pickle.Pickler))
+            return
+        pipe.send_bytes(STARTED)
         while True:
-            while len(waiting) < most and failure is None:
-                try:
-                    number, item = next(source)
-                except StopIteration:
-                    break
-                except Exception as error:
-                    failure = error
-                    break
-                waiting[number] = requests.ask(partial(call, number, item))
-            if not waiting:
-                if failure is not None:
-                    raise failure
-                return
-            number = next(iter(waiting)) if ordered else ended.get()
-            yield waiting[number]()
-            del waiting[number]
-    finally:
-        caller.stop()
-        requests.close()
-        requests.join()
-        caller.close()
+            item = pickle.loads(pipe.recv_bytes())  # noqa: S301  # of the program that started this
+            pipe.send_bytes(packed(work, item, pickle.Pickler))
+
+
+def _raising(error: Exception) -> Any:
+    raise error
+    yield
+
+
+def _ending(status: int | None) -> str:
+    """Return how a process ended."""
+    if status is not None and status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"

@@ -92,7 +92,7 @@ class Shells:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        end_all([shell.child for _, shell in self._idle if not shell.alone], signal.SIGKILL)
+        end_all([shell.child for _, shell in self._idle], signal.SIGKILL)
         for _, shell in self._idle:
             shell.end()
         self._kill_left()
@@ -106,6 +106,7 @@ class Shells:
         """
         if self._stopped:
             return Outcome("was not run")
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the command inherits it
         try:
             done = self._run_in_coshell(task) if self._coshells_can_run_it() else Outcome(self._run_in_new_shell(task))
         except (OSError, ValueError) as error:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tartools import errors
 from tartools.errors import StorageError, TarToolsError
-from tartools.shards.forks import Child, can_fork, write_all
+from tartools.shards.forks import Fork, can_fork, write_all
 from tartools.shards.spill import SpillBuffer
 from tartools.storage.streams import Stream, wait_until_ready
 from tartools.tar.compression import is_compressed
@@ -64,7 +64,7 @@ class ForkedStream:
         self._fd = fd
         self._url = url
         self._until = ENOUGH  # bytes to read before a process is forked
-        self._child: Child | None = None
+        self._child: Fork | None = None
         self._shared: mmap.mmap | None = None
         self._stopped = False
 
@@ -132,7 +132,7 @@ class ForkedStream:
             self._shared = mmap.mmap(-1, SHARED)
             self._numbers()[COUNT] = self._source.count
             buffer = None if memory is None else SpillBuffer(memory, folder)
-            self._child = Child(lambda pipe: self._read_on(pipe, buffer), (self._fd,))
+            self._child = Fork(lambda pipe: self._read_on(pipe, buffer), (self._fd,))
         except OSError:  # too little memory, too many open files, or too many processes
             return False
         return True

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from functools import partial
 from typing import NamedTuple
 
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
 from tartools.storage.objects.fetching import fetched
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Threads
 from tartools.storage.url import Url
 
 
@@ -30,7 +29,7 @@ class Prober:
     """
 
     def __init__(self, at_once: int, kept: Iterable[str] = ()) -> None:
-        self._requests = Requests(at_once) if at_once > 1 else None
+        self._requests = Threads(at_once, self._read) if at_once > 1 else None
         self._files = {url: _opened(url) for url in kept if Url(url).is_local}
 
     def first(self, ranges: Iterable[Range]) -> int:
@@ -39,10 +38,9 @@ class Prober:
 
     def whole(self, ranges: Iterable[Range]) -> int:
         """Read all of *ranges*; return how many bytes there were."""
-        tasks = [partial(self._read, each) for each in ranges]
         if self._requests is None:
-            return sum(len(task()) for task in tasks)
-        return sum(len(answer()) for answer in [self._requests.ask(task) for task in tasks])
+            return sum(len(self._read(each)) for each in ranges)
+        return sum(len(answer()) for answer in [self._requests.submit(each) for each in ranges])
 
     def _read(self, wanted: Range) -> bytes:
         url, begin, end, version = wanted

@@ -14,14 +14,17 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tartools.errors import byte_size, shown
 from tartools.run.answers import results
-from tartools.run.engines import ENGINES, answers, calling
+from tartools.run.engines import ENGINES, calling
 from tartools.storage.names.expand import expand
+from tartools.storage.pool import windowed
 from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
 from tartools.train.fields import Chooser, Decode, Fields
 from tartools.train.pieces import Source, Work, pieces_of, sources_of
 from tartools.train.ranks import this_rank
 from tartools.train.same import known
+
+EACH = 2  # parts for each worker that are under way, unless the caller says how many
 
 
 def stream_map(
@@ -146,12 +149,12 @@ class StreamMap(IterableDataset[Any]):
         pieces = islice(pieces_of(self._names, self._sources, self._size), rank + first * world, None, world)
         work = Work(self._function, self._sources, self._chooser)
         with (
-            calling(work=work, **self._options) as (caller, workers),
+            calling(work=work, **self._options) as (engine, workers),
             _closed_at_exit(mine),
-            closing(answers(caller, workers, pieces, self._ordered, self._ahead)) as found,
+            closing(windowed(pieces, engine, self._ahead or EACH * workers, ordered=self._ordered)) as found,
         ):
-            for part, answer in enumerate(found, first):
-                for number, one in enumerate(results(answer)):
+            for part, (_, answer) in enumerate(found, first):
+                for number, one in enumerate(results(answer())):
                     if number >= had:
                         self._next = part, number + 1
                         yield one

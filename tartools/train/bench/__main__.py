@@ -21,7 +21,7 @@ from PIL import Image
 
 from tartools import errors, storage
 from tartools.errors import TarToolsError
-from tartools.shards.forks import Child, write_all
+from tartools.shards.forks import Fork, write_all
 from tartools.storage import serving
 from tartools.storage.objects import object_at
 from tartools.storage.streams import stream_file
@@ -35,7 +35,7 @@ def main() -> None:
     """Answer the lines on stdin until it ends."""
     warnings.simplefilter("ignore")  # of torch, about what users of it choose
     _load()
-    server: Child | None = None
+    server: Fork | None = None
     with stream_file(storage.open_read("-"), "-") as lines:
         for line in lines:
             task = json.loads(line)
@@ -58,11 +58,11 @@ def _load() -> None:
     Image.init()
 
 
-def _served(folder: str, delay: float) -> tuple[Child, dict[str, Any]]:
+def _served(folder: str, delay: float) -> tuple[Fork, dict[str, Any]]:
     """Start the server, which ends with this process; what is forked from now on finds it."""
     made = serving.listening()
     watched, _ = os.pipe()
-    child = Child(lambda _: serving.serve(made, folder, delay, watched), [made.fileno(), watched])
+    child = Fork(lambda _: serving.serve(made, folder, delay, watched), [made.fileno(), watched])
     os.environ["STORAGE_EMULATOR_HOST"] = _address(made)
     made.close()
     return child, {"found": {}}
@@ -78,7 +78,7 @@ def _forked(kind: str, task: dict[str, Any]) -> dict[str, Any]:
     for url in task.get("urls", [task.get("url", "")]):
         if not Url(url).is_local:
             object_at(f"{url}x" if url.endswith("/") else url)
-    child = Child(lambda pipe: write_all(pipe, memoryview(json.dumps(_done(kind, task)).encode())))
+    child = Fork(lambda pipe: write_all(pipe, memoryview(json.dumps(_done(kind, task)).encode())))
     try:
         answer = child.pipe.readall()
         child.end()
