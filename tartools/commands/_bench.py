@@ -1,74 +1,139 @@
-"""tarbench: the forms of a source are made, measured in a process of its own, and described."""
+"""What tarbench does: copies of the source in all forms, a process that measures, and the facts that come of it."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tartools import cli, storage
-from tartools.commands import _benchforms as forms
-from tartools.commands._benchforms import ENCODED, LOOSE, RAW, TABLE, TAR, ZIP
-from tartools.commands._benchrows import Measurer, Place, Wanted, rows, served
-from tartools.errors import StorageError, TarToolsError, without_query
+from tartools import cli, errors, storage
+from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, without_query
+from tartools.formats.build import build_samples
 from tartools.samples.account import Account, Phase
-from tartools.shards.reading import Reading, closing_upstream
-from tartools.show import benchadvice
+from tartools.samples.sample import Sample
+from tartools.shards.listing import Indexing, TableDestination, listed, row_batches, rows_at
+from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.shards.writing import write_batches, write_samples
+from tartools.show import benchreport
+from tartools.stages import select
+from tartools.storage.children import Child
+from tartools.storage.local import path_of
+from tartools.storage.scratch import write_file
+from tartools.storage.url import Url
+from tartools.tar import split_path
+from tartools.tar.compression import is_table
 
+LOOSE, ZIP, TAR, TABLE = "loose", "zip", "tar", "table"
+ORDERS: dict[str, tuple[str | None, ...]] = {
+    LOOSE: ("global",),
+    ZIP: ("global",),
+    TAR: (None,),
+    TABLE: (None, "blocks", "global"),
+}
+NAMES = {LOOSE: "loose files", ZIP: "zip", TAR: "tar, in order", TABLE: "table"}
+TABLE_NAMES = {None: "table, in order", "blocks": "table, blocks", "global": "table, shuffled"}
+NOT_WRITTEN = "the data are on a server, where nothing is written"
 MOST_WORKERS = 4  # by default
 COLD = 0.01  # of the pages of files that may still be cached in a cold run
-NOT_WRITTEN = "the data are on a server, where nothing is written; --delay compares copies"
-NAMES = {LOOSE: "loose files", ZIP: "zip", TAR: "tar, in order", TABLE: "table"}
+LOOKED_AT = 1000  # rows of a table
+
+
+class Taken(NamedTuple):
+    """What was taken of the source: *samples*, their *bytes* and *fields*; the key and shard of each."""
+
+    samples: int
+    bytes: int | None
+    fields: list[str] | None
+    origins: list[tuple[str, str]]
+
+
+class Place(NamedTuple):
+    """Where samples are, in one *form*: at *urls*; the local *files* that hold them; so many *samples*."""
+
+    form: str
+    urls: list[str]
+    files: list[str]
+    samples: int
 
 
 def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: Any, folder: Path) -> dict[str, Any]:
     """Return what was measured of *urls*, in the shape of --json. *options* are those of the command."""
-    ways, before = options[1], others_seconds()
-    kind = forms.kind_of(urls)
-    far = ways.delay is None and (forms.lists_far(urls[0]) if kind == TABLE else storage.is_far(urls[0]))
-    left: list[dict[str, str]] = []
-    taken: Any = None
+    data, ways = options
+    before, kind = others_seconds(), kind_of(urls)
+    far = lists_far(urls[0]) if kind == TABLE else storage.is_far(urls[0])
     with ExitStack() as stack:
         measurer = None if ways.dry_run else stack.enter_context(closing(Measurer()))  # it starts meanwhile
         if far:
-            places = remote_places(urls, kind, account, options, folder, left)
+            places = remote_places(urls, kind, account, data, folder)
+            taken = Taken(places[0].samples, None, None, [])
         else:
-            taken, places = copies(urls, kind, account, reading, options, folder, left)
-        if ways.delay is not None:
-            places = [behind_server(place, folder) for place in places]
-        workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.workers(0), MOST_WORKERS)]
-        wanted = Wanted(workers, ways.batch, ways.seconds, ways.passes or 0, ways.cold, far or ways.delay is not None)
-        found = rows(places, wanted)
+            taken, places = copies(urls, kind, account, reading, data, folder, ways.dry_run)
+        rows = rows_of(places, ways)
         if measurer is not None:
-            if ways.delay is not None:
-                serve(measurer, places, folder, ways.delay)
-            measure(measurer, found, account, taken.origins if taken else ())
+            measure(measurer, rows, account, taken.origins)
     after = others_seconds()
-    for row in found:
-        row.pop("task")
+    known = measurer is not None and before is not None and after is not None
     facts = {
         "source": [without_query(url) for url in urls],
-        "samples": taken.samples if taken else places[0].samples,
-        "bytes": taken.bytes if taken else None,
-        "fields": taken.fields if taken else None,
+        "samples": taken.samples,
+        "bytes": taken.bytes,
+        "fields": taken.fields,
         "batch": ways.batch,
         "seconds": ways.seconds,
         "passes": ways.passes,
-        "delay": ways.delay,
         "cores": cli.workers(0),
-        "others": None
-        if measurer is None or before is None or after is None
-        else (after[0] - before[0]) / max(after[1] - before[1], 1e-9),
-        "left_out": left,
-        "rows": found,
+        "others": (after[0] - before[0]) / max(after[1] - before[1], 1e-9) if known and before and after else None,
+        "left_out": [
+            {"form": name, "why": NOT_WRITTEN}
+            for form, name in NAMES.items()
+            if far and form not in {place.form for place in places}
+        ],
+        "rows": [{name: value for name, value in row.items() if name != "task"} for row in rows],
         "answer": [],
         "says": [],
     }
     if measurer is not None:
-        benchadvice.advise(facts)
+        benchreport.advise(facts)
     return facts
+
+
+def kind_of(urls: Sequence[str]) -> str:
+    """Return the form that all of *urls* have. Raises: UsageError if they differ; StorageError if one is not there."""
+    kinds = set()
+    for url in urls:
+        known = Url(url)
+        if known.name.endswith("/") or storage.is_directory(url):
+            kinds.add(LOOSE)
+        elif known.name.lower().endswith(".zip"):
+            kinds.add(ZIP)
+        else:
+            storage.check_inputs([url])
+            kinds.add(TABLE if storage.is_repeatable(url) and is_table(url) else TAR)
+    if len(kinds) > 1:
+        raise UsageError("these are of several kinds: give folders, or zip files, or shards, or tables")
+    if LOOSE in kinds and len(urls) > 1:
+        raise UsageError("give one folder, or one prefix")
+    return kinds.pop()
+
+
+def lists_far(url: str) -> bool:
+    """Tell whether the first samples of the table *url* are on a server."""
+    from tartools.tables import schema, source
+    from tartools.tables.places import Listing
+
+    listing = Listing(url)
+    with source.opened(url) as table:
+        columns = (schema.SHARD, schema.VERSION, schema.BEGIN, schema.END)
+        for rows in table.batches(columns, LOOKED_AT):
+            listing.piece(rows, 0, keyed=False)
+            break
+    return any(listing.far)
 
 
 def others_seconds() -> tuple[float, float] | None:
@@ -83,111 +148,225 @@ def others_seconds() -> tuple[float, float] | None:
 
 
 def copies(
-    urls: Sequence[str], kind: str, account: Account, reading: Reading, options: Any, folder: Path, left: list[Any]
-) -> tuple[forms.Taken, list[Place]]:
-    """Return what was taken of *urls*, and where its copies are in *folder*; none are made for a dry run."""
-    data, ways = options
+    urls: Sequence[str], kind: str, account: Account, reading: Reading, data: Any, folder: Path, dry: bool
+) -> tuple[Taken, list[Place]]:
+    """Return what was taken of *urls*, and where its copies are in *folder*; for a *dry* run only a shard is made."""
     account.phase = Phase("copying")
-    encoded, raw = folder / ENCODED, folder / RAW
-    storage.make_directory(str(encoded))
-    samples = forms.source_samples(urls, kind, account, reading)
-    with closing_upstream(samples):
-        some = forms.taken(samples, data.count, data.size, account)
-        taken = forms.write_tar(some, encoded)
-    pictures = any(map(forms.is_picture, taken.fields))
-    if not pictures or data.encoded:
-        why = "--no-raw" if pictures else "there are no pictures"
-        left.append({"form": RAW, "why": why})
+    found = source_samples(urls, kind, account, reading)
+    with closing_upstream(found):
+        taken = write_tar(first(found, data.count, data.size, account), folder)
     if not taken.samples:
         return taken, []
-    folders = {ENCODED: (encoded, taken.samples)}
-    if not ways.dry_run:
-        forms.unfold(encoded)
-    if pictures and not data.encoded:
-        folders[RAW] = (raw, taken.samples)
-        if not ways.dry_run:
-            forms.write_raw(encoded, raw, taken.origins)
-            folders[RAW] = (raw, forms.unfold(raw))
+    if not dry:
+        unfold(folder)
+    loose, shard = folder / LOOSE, str(folder / "data.tar")
+    files = [str(path) for path in loose.iterdir()] if not dry else []
     return taken, [
-        local_place(form, stored, where, count)
-        for stored, (where, count) in folders.items()
-        for form in (LOOSE, ZIP, TAR, TABLE)
-        if stored == ENCODED or form != ZIP
+        Place(LOOSE, [f"{loose}/"], files, taken.samples),
+        Place(ZIP, [str(folder / "data.zip")], [str(folder / "data.zip")], taken.samples),
+        Place(TAR, [shard], [shard], taken.samples),
+        Place(TABLE, [str(folder / "data.parquet")], [shard], taken.samples),
     ]
 
 
-def local_place(form: str, stored: str, folder: Path, count: int) -> Place:
-    """Return where the copies of one *form* are."""
-    if form == LOOSE:
-        loose = folder / "loose"
-        files = [str(path) for path in loose.iterdir()] if loose.is_dir() else []
-        return Place(form, stored, [f"{loose}/"], files, count)
-    shard, name = str(folder / "data.tar"), {ZIP: "data.zip", TAR: "data.tar", TABLE: "data.parquet"}[form]
-    return Place(form, stored, [str(folder / name)], [shard] if form == TABLE else [str(folder / name)], count)
+def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Reading) -> Iterator[Sample]:
+    """Return the samples of *urls*, which are of this *kind*; of files, those of one key are a sample."""
+    if kind == ZIP:
+        from tartools.formats import zipped
+
+        storage.check_inputs(urls)
+        return zipped.samples(urls, account, None, reading.skip_special)
+    if kind != LOOSE:
+        return read_samples(urls, account, reading)
+    from tartools.formats.folder import Folder, from_folder
+
+    return build_samples(from_folder(Folder(path_of(urls[0])), account, reading.skip_special), account, urls[0])
 
 
-def behind_server(place: Place, folder: Path) -> Place:
-    """Return *place* as it is on our server, which serves *folder*; a table that lists objects is local."""
-    if place.form == TABLE:
-        return place._replace(urls=[str(folder / f"{place.stored}.parquet")])
-    return place._replace(
-        urls=[served(os.path.relpath(url, folder) + "/" * (place.form == LOOSE)) for url in place.urls]
-    )
+def first(samples: Iterable[Sample], count: int, size: int, account: Account) -> Iterator[tuple[Sample, int]]:
+    """Yield the first *count* of *samples*, or those of the first *size* bytes, at least one; and the bytes of each."""
+    total = 0
+    for sample in select.count(samples, count):
+        account.samples_out += 1
+        here = sum(member.size for member in sample.members)
+        yield sample, here
+        total += here
+        if total >= size:
+            return
 
 
-def serve(measurer: Measurer, places: Sequence[Place], folder: Path, delay: float) -> None:
-    """Start the server, and make the tables of the shards that it has."""
-    measurer.ask(do="serve", folder=str(folder), delay=delay)
-    for place in places:
-        if place.form == TABLE:
-            measurer.ask(do="index", url=served(f"{place.stored}/data.tar"), table=place.urls[0])
+def write_tar(samples: Iterable[tuple[Sample, int]], folder: Path) -> Taken:
+    """Write *samples* to a shard in *folder*, under keys that are numbers. Raises: what *samples* raises."""
+    origins: list[tuple[str, str]] = []
+    fields: dict[str, None] = {}
+    total = 0
+
+    def numbered() -> Iterator[Sample]:
+        nonlocal total
+        for sample, size in samples:
+            total += size
+            origins.append((sample.key, sample.shard))
+            fields.update(dict.fromkeys(sample.fields))
+            yield sample
+
+    write_samples(select.rekey(numbered(), "{index:08d}"), str(folder / "data.tar"))
+    return Taken(len(origins), total, list(fields), origins)
 
 
-def remote_places(
-    urls: Sequence[str], kind: str, account: Account, options: Any, folder: Path, left: list[Any]
-) -> list[Place]:
+def unfold(folder: Path) -> None:
+    """Make of the shard in *folder* its table, a zip file, and loose files."""
+    from tartools.formats.zipwrite import write_zip
+
+    shard = str(folder / "data.tar")
+    inputs = listed([shard], Account(), Indexing(Reading(), 1))
+    write_batches(row_batches(inputs), TableDestination(str(folder / "data.parquet"), False, inputs), Account())
+    with storage.writing(str(folder / "data.zip")) as sink:
+        write_zip(read_samples([shard]), sink, Account())
+    loose = folder / LOOSE
+    storage.make_directory(str(loose))
+    for sample in read_samples([shard]):
+        for member in sample.members:
+            try:
+                write_file(os.fsencode(loose / os.fsdecode(member.path)), member.read())
+            except OSError as error:
+                raise StorageError(error.strerror or str(error), url=str(loose)) from error
+
+
+def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, folder: Path) -> list[Place]:
     """Return where the samples of *urls*, which are on a server, can be read as they are."""
-    data, _ = options
-    there = {LOOSE: [LOOSE], ZIP: [ZIP], TABLE: [TABLE], TAR: [TAR, TABLE]}[kind]
-    left += [{"form": NAMES[form], "why": NOT_WRITTEN} for form in NAMES if form not in there]
-    left.append({"form": RAW, "why": NOT_WRITTEN})
     account.phase = Phase("listing")
     if kind in (LOOSE, ZIP):
-        there_are = forms.object_samples(urls[0]) if kind == LOOSE else forms.zip_samples(urls)
-        count = min(data.count, there_are)
+        count = min(data.count, object_samples(urls[0]) if kind == LOOSE else zip_samples(urls))
         account.samples_in = account.samples_out = count
-        return [Place(kind, ENCODED, list(urls), [], count)]
-    listed = forms.far_table(urls, data.count, data.size, folder, account)
-    places = [Place(TABLE, ENCODED, [listed.url], [], listed.samples)]
-    return [*places, Place(TAR, ENCODED, listed.shards, [], listed.rows)] if kind == TAR else places
+        return [Place(kind, list(urls), [], count)]
+    some = list(urls)
+    if kind == TAR:  # the first ones, up to these bytes
+        some, room = [], data.size
+        for url in urls:
+            some.append(url)
+            room -= storage.plain_size(url) or 0
+            if room <= 0:
+                break
+    inputs = listed(some, account, Indexing(Reading(), 1))
+    there_are = sum(part.rows for part in inputs.parts)
+    count = min(data.count, there_are)
+    table = str(folder / "data.parquet")
+    write_batches(rows_at(inputs, range(count), str(folder)), TableDestination(table, False, inputs), account)
+    account.samples_in += count
+    places = [Place(TABLE, [table], [], count)]
+    return [*places, Place(TAR, some, [], there_are)] if kind == TAR else places
 
 
-def measure(measurer: Measurer, found: list[dict[str, Any]], account: Account, origins: Sequence[Any]) -> None:
-    """Measure the rows *found*, and add to each what it took."""
-    for number, row in enumerate(found, 1):
-        account.phase = Phase(f"row {number} of {len(found)}")
+def object_samples(prefix: str) -> int:
+    """Return how many samples the objects below *prefix* are: those of one key, side by side, are one."""
+    from tartools.storage.names.listing import ls
+
+    found = [entry.url for entry in ls(prefix) if not entry.url.endswith("/")]
+    if not found:
+        raise StorageError("nothing is listed under this", url=prefix)
+    return sum(1 for _ in groupby(found, lambda url: split_path(os.fsencode(url.removeprefix(prefix)))[0]))
+
+
+def zip_samples(urls: Sequence[str]) -> int:
+    """Return how many samples the zip files *urls* have. Raises: what `Zipped` raises."""
+    from tartools.formats.zipped import Zipped
+    from tartools.storage import files
+
+    count = 0
+    for url in urls:
+        with files.seekable(url) as file:
+            count += len(Zipped(file, url))
+    return count
+
+
+def rows_of(places: Sequence[Place], ways: Any) -> list[dict[str, Any]]:
+    """Return the rows of *places*, each in its orders, with each number of workers; and the task of each."""
+    workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.workers(0), MOST_WORKERS)]
+    rows = []
+    for place in places:
+        for order in ORDERS[place.form]:
+            for number in workers:
+                name = TABLE_NAMES[order] if place.form == TABLE else NAMES[place.form]
+                shown = {None: "in order", "global": "shuffled"}.get(order, order)
+                row = {"name": name, "form": place.form, "order": shown, "workers": number}
+                asked = {"workers": number, "batch": ways.batch, "seconds": ways.seconds, "passes": ways.passes or 0}
+                rows.append({**row, "task": {**place._asdict(), **asked, "order": order, "cold": ways.cold}})
+    return rows
+
+
+def measure(
+    measurer: Measurer, rows: list[dict[str, Any]], account: Account, origins: Sequence[tuple[str, str]]
+) -> None:
+    """Measure the *rows*, and add to each what it took."""
+    warm = []
+    for number, row in enumerate(rows, 1):
+        account.phase = Phase(f"row {number} of {len(rows)}")
         try:
-            took = measurer.ask(**row["task"])
+            took = measurer.ask(row["task"])
         except TarToolsError as error:
-            raise forms.raised_for(error, origins) from None
-        cache = None
+            raise raised_for(error, origins) from None
+        cached = took.pop("cached")
+        row["cache"] = None
         if row["task"]["files"]:
-            cache = "cold" if row["task"]["cold"] and took["cached"] <= COLD else "warm"
-            if row["task"]["cold"] and cache == "warm":
-                row["warm"] = took["cached"]
-        row |= {
-            "cache": cache,
-            "samples": took["samples"],
-            "passes": took["passes"],
-            "run_seconds": took["seconds"],
-            "samples_per_second": took["samples_per_second"],
-            "bytes_per_second": took["bytes_per_second"],
-            "cpu_seconds": took["cpu_seconds"],
-            "parts": took["parts"],
-        }
-    warm = [row.pop("warm") for row in found if "warm" in row]
+            row["cache"] = "cold" if row["task"]["cold"] and cached <= COLD else "warm"
+            if row["task"]["cold"] and cached > COLD:
+                warm.append(cached)
+        row |= took
     if warm:
         share = f"{100 * max(warm):.0f} %"
         account.warn(
             f"{len(warm)} rows are warm: {share} of their files stayed in the page cache after they were dropped"
         )
+
+
+def raised_for(error: TarToolsError, origins: Sequence[tuple[str, str]]) -> TarToolsError:
+    """Return *error*, which a row met in our copies, with the key and the shard that its sample has in the source."""
+    start, _, rest = error.message.partition(": ")
+    number = start.removeprefix("sample '").removesuffix("'").lstrip("0") or "0"
+    if start.startswith("sample '") and number.isdigit() and int(number) < len(origins):
+        key, shard = origins[int(number)]
+        return SampleError(f"sample {key!r}: {rest}", url=shard)
+    return error
+
+
+class Measurer:
+    """The process that measures. It ends with its stdin, and all that it has started with it."""
+
+    def __init__(self) -> None:
+        line = [sys.executable, "-m", "tartools.train.bench"]
+        self._child = Child(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._held = b""
+
+    def ask(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Have it measure *task*; return what it found. Raises: the TarToolsError that it met, with its URL."""
+        assert self._child.stdin is not None
+        data = memoryview(json.dumps(task).encode() + b"\n")
+        with suppress(BrokenPipeError):
+            while data:
+                data = data[self._child.stdin.write(data) :]
+        answer: dict[str, Any] = json.loads(self._line() or b'{"bug": "the process that measures has ended"}')
+        if "error" in answer:
+            kind: type[TarToolsError] = getattr(errors, answer["error"], StorageError)
+            raise kind(answer["message"], url=answer["url"], offset=answer["offset"])
+        if "bug" in answer:
+            raise RuntimeError(answer["bug"])
+        return answer
+
+    def _line(self) -> bytes:
+        """Return the next line of what it says; b"" if it has ended."""
+        assert self._child.stdout is not None
+        fd = self._child.stdout.fileno()
+        while b"\n" not in self._held:
+            data = os.read(fd, 1 << 16)
+            if not data:
+                return b""
+            self._held += data
+        line, _, self._held = self._held.partition(b"\n")
+        return line
+
+    def close(self) -> None:
+        """End it."""
+        self._child.end()
+        for stream in (self._child.stdin, self._child.stdout):
+            if stream is not None:
+                stream.close()

@@ -1,74 +1,57 @@
 """Measure how fast your data can be read for training.
 
 Reads the first samples and measures how fast training gets them, with PyTorch's DataLoader: from loose files, from a
-zip file, from a tar shard in order, and by a table of the shard in order, in shuffled blocks, and shuffled as a whole;
-with pictures as they are and as decoded arrays ("raw"). Prints which format to take and with how many workers; then
-samples and bytes a second, processor time, what the time is spent for, what limits each row, and what to do. Needs
-tartools[train].
+zip file, from a tar shard in order, and by a table of the shard in order, in shuffled blocks, and shuffled as a whole.
+Prints which format to take and with how many workers; then samples and bytes a second, processor time, where the time
+goes, what limits each row, and what to do. Needs tartools[train].
 
 SHARD may also be a table, a zip file, a folder of files, or a prefix of objects, which ends in a slash. Of local data,
 copies in all forms are made in a folder below --tmpdir, which is removed at the end: use a directory of the file system
-that you want to know about. They take 4 times the bytes that are read, and raw ones up to 3 GiB. Of data on a server
-nothing is copied, and what is there is read as it is; what this leaves out is named. With --delay it is copied.
+that you want to know about. They take 4 times the bytes that are read. Data on a server are read as they are, and
+nothing is written there; what this leaves out is named.
 
---delay SECONDS puts the copies behind a small store on 127.0.0.1 that waits that long before each answer, as a store
-that is far away does. It answers on the same processors, and any user of this machine. Then objects are also read one
-at a time.
-
-Each row takes about --seconds, and half of that twice more for its parts; or as long as --passes take. Complete passes
-are checked: each sample has to come exactly once. Batches have --batch samples: pictures are decoded to RGB, and
-cropped or filled to 224 x 224 at their top left, in one tensor. Orders are shuffled with a fixed seed. Workers are
-those of DataLoader; the time to start them does not count.
+Each row takes about --seconds, or as long as --passes take. Complete passes are checked: each sample has to come
+exactly once. Batches have --batch samples: pictures are decoded to RGB, and cropped or filled to 224 x 224 at their top
+left, in one tensor. Orders are shuffled with a fixed seed. Workers are those of DataLoader; the time to start them does
+not count.
 
 Parts of the time are those of one process without workers, in seconds a sample:
 
   list          to list the objects, or to read the table, or the list of a
                 zip file, once, shared by all samples
-  first byte    to open files, or from a request to its first byte: the same
-                files and requests, of one byte each
-  transfer      the same files and requests, of all bytes, minus that
-  tar           the rest of the time that training waits for samples that are
-                not decoded: to make samples of the bytes
+  read          to open, request and read the bytes, and make samples of them
   decode        pictures, arrays (npy) and JSON; other payloads stay bytes
   collate       samples to a batch
-
-First byte and transfer are measured in runs of their own, and count as no more than what training waits.
 
 --cold drops the files from the page cache before each pass; without it they are there. What is left is looked at: where
 more than 1 % stays, because the file system does not drop it, the row is called warm. A disk or a host may still hold
 the bytes in a cache of its own.
-
---html FILE writes a page with all of this, which needs no network.
 
 --json prints one object:
 
   source, samples,
   bytes, fields      what was measured; bytes of payloads
   batch, seconds,
-  passes, delay,
-  cores              how; null without --passes, --delay
+  passes, cores      how; null without --passes
   others             the share of the processors that other programs used
                      meanwhile; null if that is not known
   left_out           of each form that was left out: form, why
-  rows               of each: name, form, stored (encoded, raw), order, workers,
-                     requests (at once, null for files), cache (cold, warm, or
+  rows               of each: name, form, order, workers, cache (cold, warm, or
                      null for servers), samples (all that came), passes
-                     (complete), run_seconds,
-                     samples_per_second, bytes_per_second, cpu_seconds (a
-                     sample), parts (seconds a sample; null with workers),
-                     limit (the largest part), says
+                     (complete), run_seconds, samples_per_second,
+                     bytes_per_second, cpu_seconds (a sample), parts (seconds
+                     a sample; null with workers), limit (the largest part, or
+                     processors), says
   answer             which format, how many workers
   says               what to do
 
 Examples:
   Find out whether to pack a folder of pictures:
     tarbench photos/
-  As it would be from a store that is 5 ms away:
-    tarbench --delay 0.005 photos/
   From the disk, without the page cache, with 0, 2 and 8 workers:
     tarbench --cold --tmpdir /data --workers '0 2 8' train.parquet
-  Read a bucket as it is, and make a page of the result:
-    tarbench --html bench.html s3://bucket/photos/
+  Read a bucket as it is:
+    tarbench s3://bucket/photos/
 """
 
 import os
@@ -77,7 +60,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from tartools import cli, storage
+from tartools import cli
 from tartools.cli import Option
 from tartools.commands._report import print_facts
 from tartools.errors import StorageError, byte_size, how_to_install
@@ -104,7 +87,6 @@ class Data(cli.Group):
         int,
         Option("--bytes", metavar="BYTES", parser=byte_size, default="256M", help="Take no more than these bytes."),
     ] = BYTES
-    encoded: Annotated[bool, Option("--no-raw", help="Leave out the rows with decoded pictures.")] = False
     tmpdir: cli.TmpDir = None
 
 
@@ -130,19 +112,13 @@ class Ways(cli.Group):
         Option("--passes", metavar="N", minimum=1, help="Measure each row for N passes, however long they take."),
     ] = None
     cold: Annotated[bool, Option("--cold", help="Drop the files from the page cache before each pass.")] = False
-    delay: Annotated[
-        float | None,
-        Option("--delay", metavar="SECONDS", minimum=0, help="Serve the copies, and wait before each answer."),
-    ] = None
     dry_run: Annotated[bool, Option("--dry-run", help="Only print which rows would be measured.")] = False
 
 
 class Result(cli.Group):
-    """What to print and write."""
+    """What to print."""
 
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
-    plot: Annotated[str | None, Option("--html", metavar="FILE", help="Also write a page of HTML to FILE.")] = None
-    force: cli.Force = False
 
 
 @cli.command(__doc__)
@@ -150,8 +126,6 @@ def tarbench(account: Account, source: cli.Inputs, data: Data, ways: Ways, resul
     """Run the command."""
     check_installed()
     urls = expand(*source.named)
-    if result.plot is not None:
-        storage.check_output(result.plot, result.force, urls)
     with bench_folder(data.tmpdir) as folder:
         from tartools.commands import _bench
         from tartools.show import benchreport
@@ -159,11 +133,6 @@ def tarbench(account: Account, source: cli.Inputs, data: Data, ways: Ways, resul
         facts = _bench.facts_of(urls, account, Reading(source.lax, source.skip_special), (data, ways), folder)
         account.check()
     print_facts(facts, result.json, benchreport)
-    if result.plot is not None and not ways.dry_run:
-        from tartools.show.html import bench
-
-        with storage.writing(result.plot, result.force) as sink:
-            sink.write(bench.page(facts).encode())
 
 
 def check_installed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from tartools.storage import open_read, plain_size
-from tartools.storage.streams import identity
+from tartools.storage.streams import FileVersion
 
 CHUNK = 1 << 20  # bytes that are compared at once
 
@@ -21,7 +21,7 @@ def same_bytes(first: str, second: str) -> bool:
     with closing(open_read(first)) as a, closing(open_read(second)) as b:
         if a.file is None or b.file is None:
             return False
-        if identity(a.file) == identity(b.file):
+        if FileVersion.of(a.file) == FileVersion.of(b.file):
             return True
         left, right = bytearray(CHUNK), bytearray(CHUNK)
         while (count := a.readinto(memoryview(left))) == b.readinto(memoryview(right)) and left == right:

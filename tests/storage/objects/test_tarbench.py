@@ -18,7 +18,7 @@ SOURCES = {
     "a.tar": ["table, in order", "table, blocks", "table, shuffled", "tar, in order"],
     "a.parquet": ["table, in order", "table, blocks", "table, shuffled"],
     "a.zip": ["zip"],
-    "loose/": ["objects, one at a time", "objects, 64 at once"],
+    "loose/": ["loose files"],
 }
 
 
@@ -41,15 +41,11 @@ def test_what_is_there_is_read_and_nothing_is_written(source: str, server: Fault
     url = source if source == "a.parquet" else server.url("gs", source)  # a local table of an object
     facts = measured(run, server, url, dry=source in ("a.zip", "a.parquet"))
     assert [row["name"] for row in facts["rows"]] == SOURCES[source]
-    forms = {"loose files", "zip", "tar, in order", "table", "raw"}
+    forms = {"loose files", "zip", "tar, in order", "table"}
     there = {"a.tar": {"tar, in order", "table"}, "a.parquet": {"table"}, "a.zip": {"zip"}, "loose/": {"loose files"}}
     assert {left["form"] for left in facts["left_out"]} == forms - there[source]
     assert all("nothing is written" in left["why"] for left in facts["left_out"])
     assert {request.method for request in server.requests} <= {"GET", "HEAD"}
-    copied = run("tarbench", "--json", "--dry-run", "--delay", 0, url, env=server.env)
-    facts = json.loads(copied.stdout)
-    assert (copied.status, facts["samples"], facts["bytes"]) == (0, COUNT, sum(len(data) for _, data in MEMBERS))
-    assert {row["form"] for row in facts["rows"]} == {"loose", "zip", "tar", "table"}
 
 
 def measured(run: Run, server: FaultServer, url: str, dry: bool) -> dict[str, Any]:
@@ -61,7 +57,7 @@ def measured(run: Run, server: FaultServer, url: str, dry: bool) -> dict[str, An
     assert facts["samples"] == COUNT
     for row in facts["rows"] * (not dry):
         assert (row["samples"], row["passes"], row["cache"]) == (COUNT, 1, None), row["name"]
-        assert row["requests"] and row["parts"]["first_byte"] > 0
+        assert row["parts"]["read"] > 0
     return facts
 
 
