@@ -1,29 +1,33 @@
-"""Who calls a Python function for many items: an executor, processes of ours, or the threads behind `stream_map`.
+"""Who calls a Python function for many items: the caller's thread, its executor, or processes of ours.
 
 They are engines for `storage.pool.windowed`; `ray` has another. Processes are spawned: nothing of a program is forked.
+What a call in another process returns is one message: its results, and the error that ended it. Messages are made by
+our own workers, of what the caller's function returned, so unpickling them is safe.
 """
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
-from tartools.run.answers import Answer, Item, Work, held, packed, results
-from tartools.samples.account import Account
-from tartools.storage.pool import Engine, Threads
+from tartools.storage.pool import Threads
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+Work = Callable[[Item], Generator[Any, None, None]]  # called for an item, it yields the results
+Answer = list[Any] | bytes  # results as they are, or a message
 
-ENGINES = ("threads", "processes", "ray")
 PATIENCE = 5.0  # seconds in which a process ends that was told to
 STARTED = b""  # what a process says when it is ready
 
@@ -71,31 +75,6 @@ class Executed(Generic[Item, Result]):
         """Drop the calls that have not begun; the others are the executor's."""
         for future in list(self._waiting):
             future.cancel()
-
-
-@contextmanager
-def calling(
-    engine: str, work: Work[Any], workers: int | None, retries: int, address: str | None, cpus: float
-) -> Iterator[tuple[Engine[Any, Answer], int]]:
-    """Give what calls *work*, and how many calls it makes at a time: *workers*, or as many as there are cores."""
-    if engine == "ray":
-        from tartools.run import ray as cluster
-
-        with cluster.connected(address) as ray:
-            cpus = cluster.cores_for(ray, cpus, Account())
-            workers = workers or cluster.room_for(ray, cpus)
-            yield cluster.packing_tasks(ray, work, workers, cpus, retries), workers
-        return
-    workers = workers or _cores()
-    if engine == "processes":
-        yield Processes(work, workers, retries), workers
-    else:
-        stopped = threading.Event()
-        yield Threads(workers, lambda item: held(work, item, stopped.is_set), stopped.set), workers
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Processes(Generic[Item]):
@@ -232,3 +211,78 @@ def _ending(status: int | None) -> str:
     if status is not None and status < 0:
         return f"killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"
+
+
+# ---- what a call returns ----
+
+
+class Failure:
+    """The last of the results of a call: the *error* that ended it."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def held(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[Any]:
+    """Return what *work* yields for *item*; no more once it is *stopped*."""
+    found: list[Any] = []
+    if stopped():
+        return found
+    try:
+        for one in work(item):
+            found.append(one)
+            if stopped():
+                break
+    except (Exception, SystemExit) as error:
+        found.append(Failure(error))
+    return found
+
+
+def packed(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.Pickler]) -> bytes:
+    """Return what *work* yields for *item* as a message: pickles by *pickler*, one behind the other.
+
+    What can't be pickled is raised in *work*, which may say what it was made of.
+    """
+    message, end = io.BytesIO(), 0
+    found = work(item)
+    try:
+        for one in found:
+            try:
+                pickler(message).dump(one)
+            except Exception as error:
+                error.add_note(f"a result of type {type(one).__name__} can't be sent from a worker")
+                found.throw(error)
+            end = message.tell()
+    except (Exception, SystemExit) as error:
+        message.truncate(end)
+        message.seek(end)
+        pickle.dump(Failure(portable(error)), message)
+    return message.getvalue()
+
+
+def results(answer: Answer) -> Iterator[Any]:
+    """Yield the results in *answer*, of `held` or `packed`. Raises: the error that ended the call, after them."""
+    for one in answer if isinstance(answer, list) else _unpacked(answer):
+        if isinstance(one, Failure):
+            raise one.error
+        yield one
+
+
+def _unpacked(message: bytes) -> Iterator[Any]:
+    file = io.BytesIO(message)
+    while file.tell() < len(message):
+        yield pickle.load(file)  # noqa: S301  # our own message
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return *error*, or an error that says the same if it can't be pickled, with its traceback as a note."""
+    text = "".join(traceback.format_exception(error)).rstrip()
+    found = error
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+    except Exception:
+        found = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            found.add_note(note)
+    found.add_note(f"in a worker:\n{text}")
+    return found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError, how_to_install
-from tartools.run.answers import Item, Work, packed
+from tartools.run.engines import Item, Work, packed
 from tartools.run.local import Results, run_with_retries
 from tartools.run.sessions import Sessions
 from tartools.run.tasks import Task, TaskResult

@@ -1,6 +1,6 @@
 """Runs one command in many directories, each time as if in a new shell, of which nothing is left running.
 
-Where possible, a run is a fork of a long-lived shell (`coshell`). `Shells` starts and ends shells; the `guard` ends
+Where possible, a run is a fork of a long-lived shell (`warmshell`). `Shells` starts and ends shells; the `guard` ends
 them should this process be killed.
 """
 
@@ -17,11 +17,11 @@ from types import TracebackType
 
 from tartools import storage
 from tartools.errors import CommandError, StorageError
-from tartools.run import coshell
-from tartools.run.coshell import Coshell
+from tartools.run import warmshell
 from tartools.run.directories import Outcome, SampleTask
 from tartools.run.guard import Guard
 from tartools.run.printed import Lines, Printed
+from tartools.run.warmshell import WarmShell
 from tartools.storage.children import Child, describe, end_all
 from tartools.storage.scratch import create_file, open_file
 
@@ -81,9 +81,9 @@ class Shells:
         self._lock = threading.Lock()
         self._live: dict[int, Child] = {}  # by slot in the list of the guard
         self._ended: set[int] = set()  # sessions of shells that were started for one task each
-        self._idle: list[tuple[int, Coshell]] = []  # of these, those that wait for a task
+        self._idle: list[tuple[int, WarmShell]] = []  # of these, those that wait for a task
         self._stopped = False
-        self._check = coshell.check(arguments, self._environment)
+        self._check = warmshell.check(arguments, self._environment)
 
     def __enter__(self) -> Shells:
         return self
@@ -108,7 +108,11 @@ class Shells:
             return Outcome("was not run")
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the command inherits it
         try:
-            done = self._run_in_coshell(task) if self._coshells_can_run_it() else Outcome(self._run_in_new_shell(task))
+            done = (
+                self._run_in_warm_shell(task)
+                if self._warm_shells_can_run_it()
+                else Outcome(self._run_in_new_shell(task))
+            )
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
         if done.failure and task.log:
@@ -130,15 +134,15 @@ class Shells:
         if ended:
             end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
 
-    def _coshells_can_run_it(self) -> bool:
+    def _warm_shells_can_run_it(self) -> bool:
         return self._check is not None and not self._check.wait()
 
-    def _run_in_coshell(self, task: SampleTask) -> Outcome:
+    def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
         """Run in a long-lived shell."""
         try:
-            slot, shell = self._start_in_coshell(task)
+            slot, shell = self._start_in_warm_shell(task)
         except BrokenPipeError:  # it was killed while it was idle, so the command has not begun
-            slot, shell = self._start_in_coshell(task)
+            slot, shell = self._start_in_warm_shell(task)
         try:
             self._meanwhile()
             failure = shell.wait(self._timeout)
@@ -149,12 +153,12 @@ class Shells:
             else:
                 self._end(slot, shell)
 
-    def _start_in_coshell(self, task: SampleTask) -> tuple[int, Coshell]:
+    def _start_in_warm_shell(self, task: SampleTask) -> tuple[int, WarmShell]:
         """Start *task* in an idle long-lived shell, or a new one; return its slot and it. Raises: BrokenPipeError."""
         try:
             slot, shell = self._idle.pop()
         except IndexError:
-            slot, shell = self._new_coshell()
+            slot, shell = self._new_warm_shell()
         try:
             shell.start(os.path.basename(task.folder), task.environment)
         except BaseException:
@@ -162,19 +166,19 @@ class Shells:
             raise
         return slot, shell
 
-    def _new_coshell(self) -> tuple[int, Coshell]:
+    def _new_warm_shell(self) -> tuple[int, WarmShell]:
         """Start a long-lived shell; return its slot and it."""
         program, _, command = self._arguments
         slot = self._guard.reserve()
         try:
-            shell = Coshell(self._name, program, command, self._folder, self._environment, self._logged, self._keyed)
+            shell = WarmShell(self._name, program, command, self._folder, self._environment, self._logged, self._keyed)
         except BaseException:
             self._guard.release(slot)
             raise
         self._register(slot, shell.child)
         return slot, shell
 
-    def _end(self, slot: int, shell: Coshell) -> None:
+    def _end(self, slot: int, shell: WarmShell) -> None:
         """End a long-lived shell."""
         shell.end()
         self._forget(slot)

@@ -88,7 +88,7 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
     )
 
 
-class Coshell:
+class WarmShell:
     """One such shell, in *folder*. What the command prints goes to our stderr, or if *logged* to the directory's log.
 
     If *keyed*, it goes to stderr behind the key of the sample, line by line.
