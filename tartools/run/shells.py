@@ -108,11 +108,7 @@ class Shells:
             return Outcome("was not run")
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the command inherits it
         try:
-            done = (
-                self._run_in_warm_shell(task)
-                if self._warm_shells_can_run_it()
-                else Outcome(self._run_in_new_shell(task))
-            )
+            done = self._run_in_warm_shell(task) if self._warm_shells_can_run_it() else self._run_in_new_shell(task)
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
         if done.failure and task.log:
@@ -183,7 +179,7 @@ class Shells:
         shell.end()
         self._forget(slot)
 
-    def _run_in_new_shell(self, task: SampleTask) -> str:
+    def _run_in_new_shell(self, task: SampleTask) -> Outcome:
         """Run in a shell that is started for *task* alone."""
         slot = self._guard.reserve()
         printed = None
@@ -203,8 +199,11 @@ class Shells:
             status = child.wait(self._timeout) if printed is None else _relayed(child, printed, self._timeout)
             if status is None:
                 child.end(signal.SIGKILL)
-                return f"took longer than {self._timeout:g} seconds and was killed"
-            return describe(128 - status if status < 0 else status) if status else ""  # as a long-lived shell tells it
+                return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
+            failure = (
+                describe(128 - status if status < 0 else status) if status else ""
+            )  # as a long-lived shell tells it
+            return Outcome(failure)
         finally:
             self._forget(slot)
             if printed:
