@@ -200,10 +200,8 @@ class Shells:
             if status is None:
                 child.end(signal.SIGKILL)
                 return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
-            failure = (
-                describe(128 - status if status < 0 else status) if status else ""
-            )  # as a long-lived shell tells it
-            return Outcome(failure)
+            told = 128 - status if status < 0 else status  # as a long-lived shell tells it
+            return Outcome(describe(told) if told else "")
         finally:
             self._forget(slot)
             if printed:
