@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
 def share_in(word: str) -> int | None:
     """Return a whole number in proportion to the share that *word* is; None if it is no number.
 
-    Raises: UsageError for a number that is no share.
+    Raises: UsageError for a number that is not a share.
 
     >>> share_in("0.7") == 7 * share_in("1e-1"), share_in("a.tar")
     (True, None)
@@ -60,7 +60,7 @@ def share_in(word: str) -> int | None:
         shift = DIGITS - len(part) + int(found[4] or 0)
         if len(whole + part) <= DIGITS and 0 <= shift <= 2 * DIGITS and int(whole + part):
             return int(whole + part) * 10**shift  # type: ignore[no-any-return]
-    raise UsageError(f"{word} is no share: that is a number above 0, of up to 18 digits; {LITERAL}")
+    raise UsageError(f"{word} is not a share: that is a number above 0, of up to 18 digits; {LITERAL}")
 
 
 def sources_in(words: Sequence[str]) -> list[Given]:

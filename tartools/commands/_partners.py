@@ -132,7 +132,7 @@ def source_of(
     kinds = ["tar" if name == "parquet" and not form and lists_samples(url, wanted) else name for name, url in both]
     if all(kind == "tar" for kind in kinds):
         if wanted.key is not None:
-            raise UsageError("--key-column names a column, and these are samples, which have their keys", url=urls[0])
+            raise UsageError("--key-column names a column, but samples have their own keys", url=urls[0])
         from tartools.commands._partnershards import Shards
 
         return Shards(urls, wanted.words, ChosenColumns(*wanted[:3], hidden=False), account, reading)

@@ -153,7 +153,7 @@ def ordered(wanted: Sorting) -> sortkeys.Order:
     """Return the order that is *wanted*. Raises: UsageError for options that exclude each other."""
     kind, key = wanted.sorttype, wanted.sortkey
     if kind == "shuffle" and (key != "__key__" or wanted.unique or wanted.missing):
-        raise UsageError("-S shuffle looks at nothing in a sample: no -s, no -u and no --missing go with it")
+        raise UsageError("-S shuffle does not look into samples: leave out -s, -u and --missing")
     column = parse_column(key)
     if kind is None:
         kind = "int" if column.choices[0] in NUMBERS else "text"

@@ -106,4 +106,4 @@ class PartNames:
 
         other = self._parts.setdefault(normalize("NFKC", part).casefold().strip(), part)
         if other != part:
-            raise ValueError(f"is too much like {other!r}: some file systems would take these two for one name")
+            raise ValueError(f"is too much like {other!r}: some file systems would not tell the two apart")

@@ -19,7 +19,7 @@ from tartools.storage.streams import Input
 from tartools.storage.url import Url
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
 
-COMPRESSED = "is compressed, so no part of it can be read alone; tarcat a.tgz -o a.tar unpacks a shard"
+COMPRESSED = "is compressed, so it can't be read in parts; tarcat a.tgz -o a.tar unpacks a shard"
 Item = TypeVar("Item")
 Counted = TypeVar("Counted", bound=Sized)
 

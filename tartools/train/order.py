@@ -190,7 +190,7 @@ class Order(Sampler[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made. Raises: ValueError if it is that of another order, or of other data."""
         if not isinstance(state, dict) or not {"seed", "epoch", "done", "data", *self._kind} <= {*state}:
-            raise ValueError("this is no state of an Order as this one is")
+            raise ValueError("this is not a state of an Order like this one")
         for name, value in self._kind.items():
             if state[name] != value:
                 raise ValueError(f"the state is of an order with {name} {state[name]!r}, and here it is {value!r}")

@@ -56,7 +56,7 @@ class Samples(IterableDataset[dict[str, Any]]):
         return self.__dict__ | {"_rank": self._rank or this_rank()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next epoch be number *epoch*, from 0 on."""
+        """Make *epoch* the number of the next epoch, counted from 0."""
         self.epochs.set(epoch)
 
     @cached_property

@@ -20,7 +20,7 @@ from tartools.formats.zipread import LOCAL, path_of
 from tartools.samples.account import Account
 from tartools.storage import files
 from tartools.storage.names.expand import expand
-from tartools.storage.objects.fetching import fetched, requests_at_once
+from tartools.storage.objects.fetch import fetched, requests_at_once
 from tartools.storage.pool import Threads
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
@@ -47,7 +47,7 @@ class ZipDataset(Dataset[Any]):
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
     Holds: 700 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
-    damaged payloads; StorageError, also if a file is another one than when this was made; what `Chooser` raises.
+    damaged payloads; StorageError, also if a file has changed since this was made; what `Chooser` raises.
     """
 
     def __init__(

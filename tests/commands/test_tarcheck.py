@@ -586,7 +586,7 @@ def test_what_was_not_decoded_is_said(check: Check, run: Run, tmp_path: Path) ->
     decoded = check("--decode", name)
     assert decoded["undecoded"] == []
     (place,) = decoded["findings"][0]["places"]
-    assert (place["key"], place["what"]) == ("last", "jpg: it is cut: its data end before the picture does")
+    assert (place["key"], place["what"]) == ("last", "jpg: it is cut: the data end before the picture is complete")
     assert b"not decoded" not in run("tarcheck", "--decode", name).stdout
 
 

@@ -117,7 +117,7 @@ ERRORS = [
     (["--share", "0:1e-3"], 2, "not a number from 0 to 1"),
     (["--sample", "2"], 2, "not a number from 0 to 1: '2'"),
     (["--sample", "1/0"], 2, "not a number from 0 to 1: '1/0'"),
-    (["--sample", "0.5", "--ignore-errors"], 2, "there is no -S"),
+    (["--sample", "0.5", "--ignore-errors"], 2, "--ignore-errors needs -S"),
     (["--fields-present", "x=jpg"], 2, "--fields-present takes names of fields"),
     (["--fields-present", ""], 2, "--fields-present takes names of fields"),
     (["--share", "0:1", "--rest", "./o.tar"], 2, "./o.tar: -o and --rest are one file"),

@@ -276,7 +276,7 @@ def test_broken_pictures_of_all_samples_are_listed(run: Run, tmp_path: Path) -> 
     words = said(run, archive, "--random", 2).splitlines()
     assert words[1].startswith(
         "tarshow: page.html: 3 broken pictures or sounds, listed on the page, "
-        "the first in 003 (jpg: it is cut: its data end before the picture does)"
+        "the first in 003 (jpg: it is cut: the data end before the picture is complete)"
     )
     drawn = (tmp_path / "page.html").read_text()
     assert "3 broken" in drawn
@@ -304,7 +304,7 @@ def test_large_pictures(run: Run, tmp_path: Path) -> None:
         ("120", "80", "120x80"),
     ]
     refused = run("tarshow", "--large", stdin=archive)
-    assert refused.status == 2 and "--large is for a page" in refused.stderr
+    assert refused.status == 2 and "--large needs --html FILE" in refused.stderr
 
 
 Visit = Callable[..., Page]
@@ -490,7 +490,7 @@ def test_hostile_names_are_text_and_broken_pictures_say_so(visit: Visit) -> None
         page.keyboard.press("Escape")
     wrong = page.locator(".tile .wrong")
     assert wrong.count() == 1 and wrong.is_visible()
-    assert wrong.inner_text().startswith("jpg: JPEG 500x375 RGB: it is cut: its data end")
+    assert wrong.inner_text().startswith("jpg: JPEG 500x375 RGB: it is cut: the data end")
 
 
 def test_sounds_can_be_played(visit: Visit) -> None:

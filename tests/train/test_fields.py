@@ -220,7 +220,9 @@ def test_what_is_no_decoder() -> None:
 
 def test_what_cannot_be_decoded_says_what_to_do() -> None:
     raw = {"__key__": "k", "__url__": "a.tar", "cls": b"autumn", "json": b"{"}
-    number = "a.tar: sample 'k': field 'cls': 'autumn' is no whole number, and this field is decoded as one: store the "
+    number = (
+        "a.tar: sample 'k': field 'cls': 'autumn' is not a whole number, and this field is decoded as one: store the "
+    )
     with pytest.raises(SampleError, match=re.escape(number)) as failure:
         chosen(raw, "cls", ())
     with pytest.raises(SampleError, match=re.escape(number)):
