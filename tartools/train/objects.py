@@ -287,7 +287,7 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     for url in map(name_of, urls):
         remote = Url(url).is_stored and not Url(url).read_command
         task = partial(_beginning, url) if remote else None
-        waiting.append((url, contents.requests().ask(task) if task else lambda: None))
+        waiting.append((url, contents.requests().submit(task) if task else lambda: None))
         if len(waiting) >= contents.requests_at_once():
             yield _opened(*waiting.popleft())
     while waiting:
@@ -331,7 +331,7 @@ def _listed(names: Iterable[str]) -> Iterator[Listed]:
     for url in (url for name in names for url in ([name] if is_literal(name) else unfolded(name))):
         one = Url(url).is_stored and not Url(url).is_listed
         if one:
-            waiting.append(contents.requests().ask(partial(_all, url)))
+            waiting.append(contents.requests().submit(partial(_all, url)))
         while waiting and (not one or len(waiting) >= contents.requests_at_once()):
             yield from waiting.popleft()()
         if not one:

@@ -21,7 +21,7 @@ from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.expand import expand
 from tartools.storage.objects.fetch import fetched, requests_at_once
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Threads
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.storage.version import version_of
@@ -76,9 +76,13 @@ class ZipDataset(Dataset[Any]):
         places = [self._place(index) for index in indices]
         if all(found.is_local for found, _ in places):
             return [self.chooser(found.sample(number, self.chooser.needed)) for found, number in places]
-        requests = Requests(min(requests_at_once(), len(places)))
+
+        def sample(place: tuple[_Zip, int]) -> dict[str, Any]:
+            return place[0].sample(place[1], self.chooser.needed)
+
+        requests = Threads(min(requests_at_once(), len(places)), sample)
         try:
-            answers = [requests.ask(partial(found.sample, number, self.chooser.needed)) for found, number in places]
+            answers = [requests.submit(place) for place in places]
             return [self.chooser(answer()) for answer in answers]
         finally:
             requests.close()

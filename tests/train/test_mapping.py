@@ -24,7 +24,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Threads
 from tartools.train import samples, stream_map
 from tests.conftest import ROOT, Run, clean_environment, make_tar
 from tests.payloads import encoded
@@ -268,11 +268,11 @@ def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, l
 
     made: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
-    join = Requests.join
+    close = Threads.close
 
-    def joined(requests: Requests) -> None:
+    def closed(threads: Threads[Any, Any]) -> None:
         go_on.set()
-        join(requests)
+        close(threads)
 
     def waiting(sample: dict[str, Any]) -> str:
         made.append(sample["__key__"])
@@ -284,7 +284,7 @@ def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, l
     results = iter(stream_map(waiting, table, workers=1, **options))
     next(results)
     assert begun.wait(60)
-    monkeypatch.setattr(Requests, "join", joined)
+    monkeypatch.setattr(Threads, "close", closed)
     results.close()
     assert left() == [] and made == ["2/0000", "2/0001"]
 
