@@ -73,7 +73,7 @@ from tartools.storage.url import Url
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
 
 
-class Engine(StrEnum):
+class EngineName(StrEnum):
     """Who runs the commands."""
 
     local = "local"
@@ -133,7 +133,7 @@ class Resources(cli.Group):
         ),
     ] = None
     engine: Annotated[
-        Engine | None,
+        EngineName | None,
         Option(
             "--engine", default="ray with --address, --cpus or RAY_ADDRESS; else local", help="This machine, or Ray."
         ),
@@ -220,7 +220,7 @@ def checked_command(words: Sequence[str], items: Items, policy: Policy, resource
         raise UsageError(f"--timeout {policy.timeout:g} is not a number of seconds up to {LONGEST:,}")
     if resources.address == "":
         raise UsageError("--address is empty (a variable of the shell may not be set)")
-    if resources.engine is Engine.local and (resources.address or resources.cpus):
+    if resources.engine is EngineName.local and (resources.address or resources.cpus):
         raise UsageError("--address and --cpus are for --engine ray")
     return list(words)
 
@@ -254,7 +254,7 @@ def run_tasks(
     commands = os.listdir(os.path.dirname(__file__))
     cores = workers_in(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
     on_ray = resources.address or resources.cpus or os.environ.get("RAY_ADDRESS")
-    if resources.engine is Engine.ray or (resources.engine is None and on_ray):
+    if resources.engine is EngineName.ray or (resources.engine is None and on_ray):
         from tartools.run import ray
 
         return ray.run_tasks(
