@@ -10,7 +10,7 @@ from tartools import cli, storage
 from tartools.commands._dedup import Comparison, Side
 from tartools.commands._filter import Outputs, write_rows, write_samples
 from tartools.errors import UsageError, several, shown
-from tartools.formats.tsv import escape
+from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch, Sample, raw_bytes
 from tartools.shards.reading import Reading, closing_upstream, counted

@@ -226,10 +226,10 @@ class Rows:
                 with parquet(url) as table:
                     yield from columns.batches(table, self._format)
             else:
-                from tartools.formats import fieldrows
+                from tartools.formats import textfields
 
                 with stream_file(ShardStream(url, account, forks=True), url) as file:
-                    yield from fieldrows.batches(file, form, url, self._format)
+                    yield from textfields.batches(file, form, url, self._format)
                 account.check()
             account.shards_done += 1
 

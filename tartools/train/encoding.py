@@ -15,6 +15,7 @@ from tartools import storage
 from tartools.errors import SampleError, TarToolsError
 from tartools.formats.build import local_url
 from tartools.samples.encoding import encode, encode_picture, text_payload, unpacked
+from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import Sample, build
 
 KEEP, PICTURES = "keep", ("jpg", "png", "webp")
@@ -80,7 +81,7 @@ class Encoded(Dataset[Any]):
         kind = self._kind(value)
         if kind == "bin":
             return name, self._payload(kind, value)
-        last = unpacked(name)[0].rpartition(".")[2].lower()
+        last = suffix_of(unpacked(name)[0])
         suffixes = {"jpg": (*PICTURES, "jpeg", "tif", "tiff"), "npy": ("npy",), "json": ("json",)}
         pictures = kind in PICTURES
         if kind in ("cls", "txt") or last in suffixes["jpg" if pictures else kind]:
