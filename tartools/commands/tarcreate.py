@@ -28,13 +28,13 @@ error. Without --dots, a warning says if a sample gets two fields with dots that
 without a slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes
 too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --class
 stores the name of a sample's directory as a field; for files in DIR itself that is the name of DIR, and a warning names
-one of them. A warning also says if files whose suffixes are spellings of one become one sample: a.JPG and a.jpeg.
+one of them. Two files whose suffixes mean the same, such as a.JPG and a.jpeg, become one sample; a warning names them.
 
 --zip makes samples from the members of zip files, in the order of each file's directory: adjacent members with the same
 key are one sample. Stored and deflated members are read, and their checksums compared. A zip file on a server is read
 by ranges; one from stdin is copied to a temporary file first. Directories, and what systems add, are left out; links
-are reported as with --folder. Encrypted members, two members of one name, and names that are absolute or contain '..'
-are errors. tar2zip(1) writes samples to a zip file.
+and names such as a.JPG and a.jpeg are reported as with --folder. Encrypted members, two members of one name, and names
+that are absolute or contain '..' are errors. tar2zip(1) writes samples to a zip file.
 
 --parquet makes a sample from each row of Parquet files, such as tar2parquet(1) and Hugging Face's `datasets` write. A
 column is a field: of a picture or sound, which is a struct of bytes and path, the bytes; a string is UTF-8, bytes are
@@ -206,8 +206,10 @@ def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> Non
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
     with unpacked.opened(name) as file:
         if option := MAGIC.get(file.peek(4)[:4]):
-            what = f"this is no plan: with {option} before its name, samples are made of what is in it"
+            what = f"this is no plan; tarcreate {option} FILE makes samples of it"
             raise SampleError(what, url=name)
+        if file.peek(TAR_MAGIC.stop)[TAR_MAGIC] == b"ustar":
+            raise SampleError("this is a tar archive, and no plan: tarcat reads it", url=name)
         write(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
 
 
@@ -277,6 +279,7 @@ SOURCES = (
     PlanSource("--parquet", ("--key-template", "-f"), write_parquets),
     PlanSource("--tfrecord", ("--key-template", "-f"), write_tfrecords),
 )
+TAR_MAGIC = slice(257, 262)
 MAGIC = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
 
 

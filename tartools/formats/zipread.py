@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 from tartools import tar
 from tartools.errors import SampleError, TarFormatError, TruncatedError, printable, shown
 from tartools.formats.build import kept
-from tartools.formats.folder import is_of_system
+from tartools.formats.folder import is_of_system, warn_of_twins
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.encoding import text_payload
 from tartools.samples.sample import Sample, join_path
@@ -159,6 +159,7 @@ class ZipSamples:
             )
         if self.returned is not None:
             account.comes_back(self.returned, self.directory.url)
+        warn_of_twins((list(map(path_of, self[number])) for number in range(len(self))), account)
 
 
 def raw_name(info: zipfile.ZipInfo) -> bytes:

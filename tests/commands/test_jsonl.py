@@ -17,7 +17,6 @@ from tartools.commands.tar2jsonl import tar2jsonl
 from tartools.commands.tar2tfrecord import tar2tfrecord
 from tartools.commands.tarcreate import tarcreate
 from tartools.commands.tarindex import tarindex
-from tests.commands.test_conservation import peak_memory
 from tests.conftest import Run, has_end, make_tar, members_of
 
 SAMPLES = [
@@ -196,23 +195,3 @@ def test_any_key_name_and_payload_comes_back(command: Command, samples: dict[str
         plan = [there] if command is tar2jsonl else ["--tfrecord", there]
         assert tarcreate.main([*plan, "-o", back]) == 0
         assert members_of(Path(back).read_bytes()) == content
-
-
-FEEDS = {
-    "tar2jsonl": "import sys, tarfile\n"
-    "for n in range(800):\n"
-    "    info = tarfile.TarInfo('%06d.bin' % n)\n"
-    "    info.size = 102400\n"
-    "    sys.stdout.buffer.write(info.tobuf(tarfile.GNU_FORMAT) + b'\\xff' * 102400)\n"
-    "sys.stdout.buffer.write(bytes(10240))\n",
-    "tarcreate --format jsonl": "import sys\n"
-    "for n in range(800):\n"
-    '    sys.stdout.write(\'{"bin": {"@base64": "%s"}}\\n\' % (\'////\' * 25000))\n',
-}
-FEEDS["tar2tfrecord"] = FEEDS["tar2jsonl"]
-
-
-@pytest.mark.parametrize("line", FEEDS)
-def test_memory_is_bounded(line: str, tmp_path: Path) -> None:
-    """80 MB of samples."""
-    assert peak_memory(line.split(), FEEDS[line], tmp_path) < 70_000_000

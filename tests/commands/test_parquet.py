@@ -29,8 +29,7 @@ from tartools.formats import parquetread, parquetwrite
 from tests.commands.conftest import Inside
 from tests.commands.test_conservation import FEED, peak_memory
 from tests.conftest import Run, clean_environment, has_end, make_samples, make_tar, members_of
-from tests.storage.objects.faults import Fault, FaultServer
-from tests.tiers import also, by_turns
+from tests.tiers import also
 
 
 def picture(color: int, form: str = "PNG") -> bytes:
@@ -74,10 +73,7 @@ FEATURES = {  # as `datasets` writes them
 def test_there_and_back(inside: Inside, tmp_path: Path) -> None:
     archive = make_tar(SAMPLES)
     (tmp_path / "a.tar").write_bytes(archive)
-    done = inside("tar2parquet", "-v", "a.tar", "-o", "a.parquet")
-    assert done.stderr.startswith("tar2parquet: 3 samples in, 3 out, ")
-    content = (tmp_path / "a.parquet").read_bytes()
-    assert inside("tar2parquet", stdin=archive) == (0, content, "")
+    assert inside("tar2parquet", "a.tar", "-o", "a.parquet") == (0, b"", "")
     found = pq.read_table(tmp_path / "a.parquet")
     assert [(one.name, one.type, found[one.name].to_pylist()) for one in found.schema] == COLUMNS
     assert json.loads(found.schema.metadata[b"huggingface"]) == {"info": {"features": FEATURES}}
@@ -85,12 +81,8 @@ def test_there_and_back(inside: Inside, tmp_path: Path) -> None:
     assert duckdb.read_parquet(str(tmp_path / "a.parquet")).fetchall() == list(
         zip(*(v for *_, v in COLUMNS), strict=True)
     )
-    back = inside("tarcreate", "-v", "--parquet", "a.parquet")
-    assert back.stderr.startswith("tarcreate: 3 samples in, 3 out, ")
-    assert members_of(back.stdout) == SAMPLES and has_end(back.stdout)
-    assert inside("tarcreate", "--parquet", "-", stdin=content).stdout == back.stdout
-    assert inside("tarcreate", "--parquet", "pipe:cat a.parquet").stdout == back.stdout
-    assert inside("tar2parquet", stdin=back.stdout).stdout == content
+    back = inside("tarcreate", "--parquet", "a.parquet").stdout
+    assert members_of(back) == SAMPLES and has_end(back)
 
 
 names = st.text("ab.é_ -", min_size=1, max_size=4).filter(lambda name: not name.startswith((".", "__")))
@@ -175,12 +167,6 @@ def test_what_a_parquet_file_cannot_hold(
     assert done.stderr.removeprefix("tar2parquet: ").removeprefix("stdin: ").startswith(said)
     assert not (tmp_path / "a.parquet").exists()
     assert not inside("tar2parquet", *options, stdin=archive).stdout.endswith(b"PAR1")  # what was streamed has no end
-
-
-def test_one_key_twice_side_by_side(inside: Inside, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", b"1")]))
-    done = inside("tar2parquet", "a.tar", "a.tar", "-o", "a.parquet")
-    assert done.status == 1 and "two samples with the key 'a' side by side" in done.stderr
 
 
 def test_a_field_that_comes_late(
@@ -295,26 +281,10 @@ def test_what_is_said_where_another_option_is_meant(inside: Inside, tmp_path: Pa
         done = inside(command, "a.parquet")
         assert done.status == 1 and "(tarcreate --parquet makes samples of its rows; " in done.stderr
     done = inside("tarcreate", "a.parquet")
-    said = "this is no plan: with --parquet before its name, samples are made of what is in it"
+    said = "this is no plan; tarcreate --parquet FILE makes samples of it"
     assert done == (1, b"", f"tarcreate: a.parquet: {said}\n")
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
     assert inside("tarcreate", "--parquet", "a.tar").stderr == f"tarcreate: a.tar: at byte 0: {NO_PARQUET}\n"
-    assert inside("tarcreate", "-f", "cls", "plan.tsv").status == 2
-
-
-@pytest.mark.parametrize("scheme", ["s3", "http"])
-@by_turns("scheme")
-def test_on_a_server(scheme: str, run: Run) -> None:
-    archive = make_tar(SAMPLES)
-    with FaultServer() as server:
-        url = server.url(scheme, "d/a.parquet")
-        assert run("tar2parquet", "-o", url, stdin=archive, env=server.env) == (0, b"", "")
-        assert pq.read_table(io.BytesIO(server.objects["d/a.parquet"])).num_rows == 3
-        server.faults.append(Fault(name="d/a.parquet", method="GET", skip=1, cut=100))
-        done = run("tarcreate", "--parquet", url, env=server.env)
-        assert (done.status, members_of(done.stdout), server.faults[0].played) == (0, SAMPLES, 1)
-        assert run("tar2parquet", "-o", server.url(scheme, "b"), stdin=archive[:900], env=server.env).status == 1
-        assert "b" not in server.objects
 
 
 def all_kinds(rows: int) -> pa.Table:
