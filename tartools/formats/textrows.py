@@ -1,4 +1,4 @@
-r"""TextRows of text as they are read, by all commands: TSV and CSV with a header, and JSON lines.
+r"""Rows of text as they are read, by all commands: TSV and CSV with a header, and JSON lines.
 
 In TSV, tab, newline, carriage return and backslash are written as `\t \n \r \\`, so that a row is one line; CSV is
 quoted (RFC 4180).
@@ -21,8 +21,8 @@ BOM = b"\xef\xbb\xbf"
 
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
 _UNESCAPES = {b"\\t": b"\t", b"\\n": b"\n", b"\\r": b"\r", b"\\\\": b"\\"}
-_NAMES = {"jsonl": r"\\*(@|__)"}  # names with a meaning, and those that are escaped so that they have none
-_COLUMNS = r"\\*@"  # the same in a header
+# names that mean something else than a field, and those that a backslash keeps from it
+_MEANINGS = {"tsv": r"\\*@", "csv": r"\\*@", "jsonl": r"\\*(@|__)"}
 
 
 class TextRows(NamedTuple):
@@ -71,7 +71,7 @@ def title(field: str, form: str = "tsv") -> str:
     >>> title("@txt"), title("txt"), title("__key__", "jsonl")
     ('\\@txt', 'txt', '\\__key__')
     """
-    return "\\" + field if re.match(_NAMES.get(form, _COLUMNS), field) else field
+    return "\\" + field if re.match(_MEANINGS[form], field) else field
 
 
 def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
@@ -82,7 +82,7 @@ def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
     """
     if title.startswith("@"):
         return title[1:], True
-    return title[title.startswith("\\") and bool(re.match(_NAMES.get(form, _COLUMNS), title)) :], False
+    return title[title.startswith("\\") and bool(re.match(_MEANINGS[form], title)) :], False
 
 
 def read_table(
@@ -90,10 +90,9 @@ def read_table(
 ) -> tuple[int, list[str], Iterator[TextRows]]:
     """Return the line and the cells of the header of the table in *file*, of *form* tsv or csv, and the rows below it.
 
-    Messages call it *what*.
-
-    Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, unless the table is a TSV of
-    one column. Cells are bytes; those of the header are text, with surrogates for what is not UTF-8.
+    Messages call it *what*. Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, unless
+    the table is a TSV of one column. Cells are bytes; those of the header are text, with surrogates for what is not
+    UTF-8.
 
     Holds: 256 KiB of rows. Raises: SampleError, naming *name* and the line, for a table without a header, and for rows
     that are not *form* or have another number of cells than the header, after the rows before them.

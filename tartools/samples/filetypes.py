@@ -29,7 +29,7 @@ class FileType(NamedTuple):
     """A type of files: *what* one is, its *kind*, the *suffixes* of fields that promise it, and its *magics*.
 
     Magics are first bytes, one of which each such file has; RIFF and MPEG-4 have theirs further on, see `type_of`.
-    A PICTURE is one that Pillow decodes itself.
+    A PICTURE is one that Pillow decodes itself. What tarshow calls one is *brief*.
     """
 
     what: str
