@@ -27,7 +27,7 @@ from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.shards import prefetch
-from tartools.shards.reading import Reading, check_shards, counted, each, one_by_one, shard_batches
+from tartools.shards.reading import Reading, check_shards, counted, each, one_by_one
 from tartools.shards.writing import write_batches, write_samples
 from tartools.stages import shuffle
 from tartools.storage.names.expand import expand
@@ -60,14 +60,10 @@ def tarpcat(
         return
     check_shards(urls, account)
     if unordered:
-        batches = prefetch.as_they_come(urls, account, reading, most)
-        with closing(batches):
+        with closing(prefetch.as_they_come(urls, account, reading, most)) as batches:
             write([batches], output, wanted, choice, account)
         return
-    ahead = prefetch.read_ahead(urls, account, most, memory, tmpdir)
-    with closing(ahead):
-        streams = zip(urls, ahead, strict=True)
-        shards = (shard_batches(url, account, reading, stream) for url, stream in streams)
+    with closing(prefetch.read_ahead(urls, account, reading._replace(tmpdir=tmpdir), most, memory)) as shards:
         write(shards, output, wanted, choice, account)
 
 
