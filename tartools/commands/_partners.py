@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tartools import storage, tar
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account, Phase
-from tartools.samples.payloads import ChosenColumns, PackedFields, RowFormat
+from tartools.samples.columnfields import ChosenColumns, PackedFields, RowFormat
 from tartools.samples.sample import Batch, join_path
 from tartools.shards.reading import Reading, closing_upstream
 from tartools.shards.stream import ShardStream

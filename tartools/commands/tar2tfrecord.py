@@ -34,7 +34,7 @@ from tartools.storage.streams import Sink
 def tar2tfrecord(account: Account, source: cli.Inputs, wanted: cli.Fields, output: FileOutput) -> None:
     """Run the command."""
     from tartools.formats import textwrite, tfrecord
-    from tartools.samples.payloads import ChosenColumns
+    from tartools.samples.columnfields import ChosenColumns
 
     words = select.pairs(wanted.fields) or None
     chosen = ChosenColumns(words, (), str if wanted.verbatim or words is None else str.lower, hidden=False)

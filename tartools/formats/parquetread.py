@@ -9,8 +9,8 @@ from typing import Any
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError
 from tartools.samples.account import Account, FirstKeys
+from tartools.samples.columnfields import ChosenColumns, Words, with_key
 from tartools.samples.encoding import text_payload, unpacked
-from tartools.samples.payloads import ChosenColumns, Words, with_key
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import as_text, blanks, checked_key, field_list
 from tartools.storage import files

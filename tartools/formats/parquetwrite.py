@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from tartools.errors import SampleError, in_units
 from tartools.formats.neighbours import distinct
 from tartools.samples.account import Account
+from tartools.samples.columnfields import Words
 from tartools.samples.filetypes import PICTURES, SOUNDS, TEXTS, suffix_of
-from tartools.samples.payloads import Words
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import blanks, field_list, no_sample_has
 from tartools.storage.streams import Sink

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from tartools.errors import SampleError
 from tartools.formats import textrows
+from tartools.samples.columnfields import RowFormat, check_keys, check_words, key_column, packed_row
 from tartools.samples.encoding import text_payload, unpacked
-from tartools.samples.payloads import RowFormat, check_keys, check_words, key_column, packed_row
 
 ROWS = 1000  # of JSON lines that are packed together
 

@@ -20,7 +20,7 @@ from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, how_to_install, several, shown
 from tartools.formats.neighbours import distinct
 from tartools.samples.account import Account
-from tartools.samples.payloads import ChosenColumns, Words, with_key
+from tartools.samples.columnfields import ChosenColumns, Words, with_key
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import blanks, checked_key, field_list, no_sample_has
 from tartools.storage.streams import BUFFER, Stream, check_whole

@@ -7,7 +7,7 @@ import json
 from tartools.errors import TarToolsError, printable
 from tartools.samples.filetypes import NUMBERS, PICTURES, TEXTS
 from tartools.show import decoding, sound
-from tartools.stages.checking.payloads import no_number
+from tartools.stages.checking.suffixes import no_number
 from tartools.tar import Member
 
 ENCODED = {"html", "xml"}  # which may say in what they are encoded
