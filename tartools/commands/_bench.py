@@ -219,7 +219,7 @@ def unfold(folder: Path) -> None:
 
     shard = str(folder / "data.tar")
     inputs = listed([shard], Account(), Indexing(Reading(), 1))
-    write_batches(row_batches(inputs), TableDestination(str(folder / "data.parquet"), False, inputs), Account())
+    write_batches(row_batches(inputs), TableDestination(str(folder / "data.parquet"), False, lambda: inputs), Account())
     with storage.writing(str(folder / "data.zip")) as sink:
         write_zip(read_samples([shard]), sink, Account())
     loose = folder / LOOSE
@@ -251,7 +251,7 @@ def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, f
     there_are = sum(part.rows for part in inputs.parts)
     count = min(data.count, there_are)
     table = str(folder / "data.parquet")
-    write_batches(rows_at(inputs, range(count), str(folder)), TableDestination(table, False, inputs), account)
+    write_batches(rows_at(inputs, range(count), str(folder)), TableDestination(table, False, lambda: inputs), account)
     account.samples_in += count
     places = [Place(TABLE, [table], [], count)]
     return [*places, Place(TAR, some, [], there_are)] if kind == TAR else places
@@ -259,7 +259,7 @@ def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, f
 
 def object_samples(prefix: str) -> int:
     """Return how many samples the objects below *prefix* are: those of one key, side by side, are one."""
-    from tartools.storage.names.listing import ls
+    from tartools.storage.listing import ls
 
     found = [entry.url for entry in ls(prefix) if not entry.url.endswith("/")]
     if not found:
@@ -270,11 +270,11 @@ def object_samples(prefix: str) -> int:
 def zip_samples(urls: Sequence[str]) -> int:
     """Return how many samples the zip files *urls* have. Raises: what `ZipSamples` raises."""
     from tartools.formats.zipread import ZipSamples
-    from tartools.storage import files
+    from tartools.storage import seekable
 
     count = 0
     for url in urls:
-        with files.seekable(url) as file:
+        with seekable.seekable(url) as file:
             count += len(ZipSamples(file, url))
     return count
 

@@ -9,7 +9,7 @@ from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
 from tartools.tar import compression
 

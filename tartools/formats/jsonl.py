@@ -9,6 +9,7 @@ import json
 import re
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from tartools.errors import SampleError
@@ -17,7 +18,7 @@ from tartools.formats.neighbours import distinct
 from tartools.formats.plan import PlanOrigin
 from tartools.formats.textrows import Number, objects, title, titled
 from tartools.samples.account import Account
-from tartools.samples.encoding import text_payload
+from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.sample import Sample, checked_path, field_name
 from tartools.samples.values import PSEUDO, checked_key
 from tartools.tar import Member
@@ -68,7 +69,7 @@ def _key(found: dict[str, Any], template: str, index: int) -> str:
         return template.format(index, index=index)
     key = found["__key__"]
     if not isinstance(key, str):
-        raise SampleError(f"the key is {compact(key)}, and it has to be text or a number")
+        raise SampleError(f"the key is {compact(key)}, and must be text or a number")
     _encoded(key)
     return key
 
@@ -100,7 +101,7 @@ def _part(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, lin
         data = payload(value)
         return PlannedMember(path, data if isinstance(value, dict) and BASE64 in value else text_payload(path, data))
     if not isinstance(value, str) or isinstance(value, Number):
-        raise SampleError("the value has to be a path or a URL, as text")
+        raise SampleError("the value must be a path or a URL, as text")
     _encoded(value)
     return PlannedMember(path, b"", plan.cell_source(value, line, name), line, name)
 
@@ -125,7 +126,7 @@ def payload(value: Any) -> bytes:
         except UnicodeEncodeError:  # a lone surrogate, which JSON can hold as an escape
             return compact(value, ascii=True).encode()
     except RecursionError:
-        raise SampleError("too many brackets inside each other") from None
+        raise SampleError("brackets are nested too deeply") from None
 
 
 def compact(value: Any, ascii: bool = False) -> str:
@@ -194,7 +195,7 @@ def _quoted(sample: Sample, name: str) -> bytes:
 def _value(member: Member) -> tuple[bytes, ...]:
     """Return the pieces of the JSON of the payload of *member*."""
     payload = member.read()
-    try:
-        return (json.dumps(payload.decode(), ensure_ascii=False).encode(),)
-    except UnicodeDecodeError:
-        return b'{"%s": "' % BASE64.encode(), b2a_base64(payload, newline=False), b'"}'
+    if unpacked(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
+        with suppress(UnicodeDecodeError):
+            return (json.dumps(payload.decode(), ensure_ascii=False).encode(),)
+    return b'{"%s": "' % BASE64.encode(), b2a_base64(payload, newline=False), b'"}'

@@ -236,7 +236,7 @@ def parsed(text: bytes, *, exact: bool) -> dict[str, Any]:
     except ValueError as error:  # a number of very many digits
         raise SampleError(f"not JSON: {error}") from None
     except RecursionError:
-        raise SampleError("not JSON that can be read: too many brackets inside each other") from None
+        raise SampleError("not JSON that can be read: brackets are nested too deeply") from None
     if not isinstance(found, dict):
         raise SampleError("not a JSON object, with a name for each value")
     return found
@@ -253,5 +253,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise SampleError(f"the name {twice!r} stands twice in one object")
+        raise SampleError(f"the name {twice!r} occurs twice in one object")
     return found

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
-from tartools.formats.cells import ABSENT, ListedRow, values
+from tartools.formats.cells import ListedRow, values
 from tartools.formats.textrows import escape, title
 from tartools.samples.account import FIRST, TOGETHER, Account
+from tartools.samples.answers import ABSENT
 from tartools.samples.sample import Batch, Sample, behind_key
 from tartools.samples.values import PSEUDO, Column, blanks, field_list, parse_column
 from tartools.storage.streams import Sink

@@ -20,7 +20,7 @@ from tartools.samples.account import Account, FirstKeys
 from tartools.samples.encoding import text_payload
 from tartools.samples.sample import Sample, join_path
 from tartools.samples.values import checked_key
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.tar import Member, split_path
 
 BEGIN, END = b"PK\3\4", b"PK\5\6"  # of the header of a member, and so of most files; of the record at the end
@@ -45,7 +45,7 @@ def samples(
     Holds: one sample, and what `ZipSamples` holds of one file. Raises: as `ZipSamples` and `ZipDirectory.member`.
     """
     for url in urls:
-        with files.seekable(url) as file:
+        with seekable.seekable(url) as file:
             zipped = ZipSamples(file, url)
             zipped.report(account, skip_special)
             for number in range(len(zipped)):
@@ -181,7 +181,7 @@ def path_of(info: zipfile.ZipInfo) -> bytes:
 class ZipDirectory:
     """The directory of the zip file *url*, which is open as *file*: its members, *infos*, and the byte of its *start*.
 
-    Holds: 600 bytes for each member. Raises: TarFormatError if this is no zip file or is damaged; StorageError.
+    Holds: 600 bytes for each member. Raises: TarFormatError if this is not a zip file or is damaged; StorageError.
     """
 
     def __init__(self, file: BinaryIO, url: str) -> None:
@@ -209,7 +209,7 @@ class ZipDirectory:
             raise self.failure(f"the directory of this zip file is damaged: {error}", min(at, length)) from None
         if _begins(file):
             raise TruncatedError("this zip file was cut: its end is missing", url=self.url, offset=length)
-        raise self.failure("this is no zip file: it neither begins nor ends as one", 0)
+        raise self.failure("this is not a zip file: it neither begins nor ends as one", 0)
 
     def _check_end(self, file: BinaryIO, comment: int) -> None:
         """Raise TarFormatError unless the last bytes say what was found, with *comment* bytes behind them."""
@@ -226,7 +226,7 @@ class ZipDirectory:
         at, gap = 0, 0  # where a member ended, and where some may be that are not listed
         for info in sorted(self.infos, key=lambda info: info.header_offset):
             if info.header_offset < at:
-                raise self.failure(f"the directory is damaged: it says that here {info.filename!r} begins", at)
+                raise self.failure(f"the directory is damaged: it says that {info.filename!r} begins here", at)
             gap = gap or (0 if at else info.header_offset)
             at = info.header_offset + LOCAL.size + len(info.orig_filename) + info.compress_size
         if at > self.start:

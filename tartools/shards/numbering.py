@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from tartools import storage
 from tartools.errors import UsageError
-from tartools.storage.names.existing import between
-from tartools.storage.names.numbers import PERCENT, numbers_in
+from tartools.storage.names import PERCENT, numbers_in
 from tartools.storage.url import Url
-from tartools.tar.compression import TABLE, check_suffix, is_table_name, split_suffix
+from tartools.tar.compression import check_suffix, split_output
 
 
 class Numbering:
@@ -58,13 +57,15 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
         return Numbering(sides[0], int(digits or 0), "0" if fill else " ", sides[1] + query)
     if Url(text).scheme != "pipe":
         check_suffix(text)
-    base, suffix = (text[: -len(TABLE)], TABLE) if is_table_name(text) else split_suffix(text)
+    base, suffix = split_output(text)
     suffix = suffix or (".tgz" if gzip else ".tar")
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix + query)
 
 
 def existing_shards(names: Numbering) -> dict[int, str]:
     """Return the shards that *names* can stand for and that exist, by number."""
+    from tartools.storage.listing import between
+
     found = between(names.prefix, names.suffix)
     return {number: name for name in found if (number := names.number(name)) is not None}
 

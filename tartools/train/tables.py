@@ -13,7 +13,7 @@ from tartools.shards import updating
 from tartools.shards.listing import Indexing, TableDestination, listed, row_batches, rows_at
 from tartools.shards.reading import Reading
 from tartools.shards.writing import write_batches
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Name, name_of, names_of
 from tartools.tables import schema, unified
 from tartools.tables.table import Table
@@ -74,7 +74,7 @@ def _kept(urls: Sequence[str], kept: str) -> Table:
     if not storage.exists(kept):
         inputs = listed(urls, Account(), INDEXING)
         with suppress(ExistsError):  # a rank on another machine was faster: its table is looked at
-            write_batches(row_batches(inputs), TableDestination(kept, False, inputs), Account())
+            write_batches(row_batches(inputs), TableDestination(kept, False, lambda: inputs), Account())
             return Table(kept)
     import numpy as np
 
@@ -84,5 +84,5 @@ def _kept(urls: Sequence[str], kept: str) -> Table:
     if np.array_equal(rows, np.arange(len(table))):
         return table
     anew = rows_at(update.inputs, rows.tolist(), None)
-    write_batches(anew, TableDestination(kept, True, update.inputs), Account())
+    write_batches(anew, TableDestination(kept, True, lambda: update.inputs), Account())
     return Table(kept)
