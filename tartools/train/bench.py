@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, several
-from tartools.samples.pictures import SUFFIXES
+from tartools.samples.filetypes import PICTURES, suffix_of
 from tartools.shards.forks import write_all
 from tartools.storage import pagecache
 from tartools.storage.streams import stream_file
@@ -135,12 +135,12 @@ class InOrder(IterableDataset[Any]):
 
 def chooser() -> Chooser:
     """Return what decodes samples as training wants them: pictures to RGB, arrays, JSON."""
-    return Chooser(decode=[PictureDecoder("rgb8", SUFFIXES), _kept])
+    return Chooser(decode=[PictureDecoder("rgb8", PICTURES), _kept])
 
 
 def _kept(field: str, data: bytes) -> bytes | None:
     """Leave what is neither picture nor array nor JSON as it is: a class may be a number or a word."""
-    return None if field.rpartition(".")[2].lower() in DECODED else data
+    return None if suffix_of(field) in DECODED else data
 
 
 def batch_of(found: list[dict[str, Any]], read: float, decode: Chooser) -> Any:

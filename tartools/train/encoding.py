@@ -15,9 +15,10 @@ from tartools import storage
 from tartools.errors import SampleError, TarToolsError
 from tartools.formats.build import local_url
 from tartools.samples.encoding import encode, encode_picture, text_payload, unpacked
+from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import Sample, build
 
-KEEP, PICTURES = "keep", ("jpg", "png", "webp")
+KEEP, ENCODINGS = "keep", ("jpg", "png", "webp")
 OPTIONS = {"jpg": {"quality": 95}, "webp": {"quality": 95}}
 MODES = {"jpg": ("L", "RGB", "CMYK"), "webp": ("RGB", "RGBA")}  # others become RGB; of png all that it can hold
 
@@ -29,8 +30,8 @@ class Encoded(Dataset[Any]):
     """
 
     def __init__(self, dataset: Any, kind: str = KEEP) -> None:
-        if kind not in (KEEP, *PICTURES):
-            raise ValueError(f"encode is 'keep', {', '.join(map(repr, PICTURES))}; not {kind!r}")
+        if kind not in (KEEP, *ENCODINGS):
+            raise ValueError(f"encode is 'keep', {', '.join(map(repr, ENCODINGS))}; not {kind!r}")
         self.dataset = dataset
         self.kind = kind
 
@@ -80,11 +81,11 @@ class Encoded(Dataset[Any]):
         kind = self._kind(value)
         if kind == "bin":
             return name, self._payload(kind, value)
-        last = unpacked(name)[0].rpartition(".")[2].lower()
-        suffixes = {"jpg": (*PICTURES, "jpeg", "tif", "tiff"), "npy": ("npy",), "json": ("json",)}
-        pictures = kind in PICTURES
-        if kind in ("cls", "txt") or last in suffixes["jpg" if pictures else kind]:
-            return name, text_payload(name, self._payload(last if pictures else kind, value))
+        last = suffix_of(unpacked(name)[0])
+        suffixes = {"jpg": (*ENCODINGS, "jpeg", "tif", "tiff"), "npy": ("npy",), "json": ("json",)}
+        is_picture = kind in ENCODINGS
+        if kind in ("cls", "txt") or last in suffixes["jpg" if is_picture else kind]:
+            return name, text_payload(name, self._payload(last if is_picture else kind, value))
         return f"{name}.{kind}", self._payload(kind, value)
 
     def _kind(self, value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
-from tartools.samples.encoding import NUMBERS
+from tartools.samples.filetypes import NUMBERS
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import field_list
 from tartools.train.pictures import decoders

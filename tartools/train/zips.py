@@ -15,8 +15,7 @@ from zipfile import ZipInfo
 from torch.utils.data import Dataset
 
 from tartools.errors import SampleError, StorageError
-from tartools.formats.zipped import Zipped
-from tartools.formats.zipread import LOCAL, path_of
+from tartools.formats.zipread import LOCAL, ZipSamples, path_of
 from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.expand import expand
@@ -46,7 +45,7 @@ class ZipDataset(Dataset[Any]):
     side. Lengths and checksums of the fields that are needed are compared with the directory. It pickles as URLs and
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
-    Holds: 700 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
+    Holds: 700 bytes and a name for each member. Raises: what `ZipSamples` raises, when it is made; TarFormatError for
     damaged payloads; StorageError, also if a file has changed since this was made; what `Chooser` raises.
     """
 
@@ -112,19 +111,19 @@ class _Zip:
         self.url = url
         self.is_local = Url(url).is_local
         self.version = version
-        self._zipped: Zipped | None = None
+        self._zipped: ZipSamples | None = None
         self._open: tuple[int, SharedFile] | None = None  # a process, and what it opened
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Zip, (self.url, self.version)
 
-    def zipped(self) -> Zipped:
+    def zipped(self) -> ZipSamples:
         """Return what the directory of the file says. Raises: StorageError if it is another file now."""
         if self._zipped is None:
             with seekable.reading(self.url) as file:
                 if seekable.version(file) != self.version:
                     raise self._replaced()
-                self._zipped = Zipped(file, self.url)
+                self._zipped = ZipSamples(file, self.url)
         return self._zipped
 
     def sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:

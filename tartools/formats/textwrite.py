@@ -1,83 +1,23 @@
-r"""Tables of text: write samples as TSV, CSV or JSON lines; read TSV and CSV.
-
-In TSV, tab, newline, carriage return and backslash are written as `\t \n \r \\`, so that a row is one line; CSV is
-quoted (RFC 4180). `read_rows` reads back exactly what `lines` writes.
-"""
+"""Samples as tables of text: TSV, CSV or JSON lines, which `textrows` reads back."""
 
 import io
 import re
-import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats.cells import ListedRow, values
-from tartools.formats.together import joined
+from tartools.formats.textrows import escape, title
 from tartools.samples.account import FIRST, TOGETHER, Account
 from tartools.samples.answers import ABSENT
-from tartools.samples.sample import Batch, Sample
-from tartools.samples.values import Column, blanks, field_list, parse_column
+from tartools.samples.sample import Batch, Sample, behind_key
+from tartools.samples.values import PSEUDO, Column, blanks, field_list, parse_column
 from tartools.storage.streams import Sink
 
 CHUNK = 1 << 16  # bytes collected before they are written
-
-_ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
-_UNESCAPES = {"\\" + letter: value for letter, value in (("t", "\t"), ("n", "\n"), ("r", "\r"), ("\\", "\\"))}
-
-
-class Row(NamedTuple):
-    """One row, and the number (from 1) of the line on which it ends."""
-
-    line: int
-    cells: list[str]
-
-
-def escape(text: str) -> str:
-    r"""Return *text* as a TSV cell.
-
-    >>> escape("a\tb\\")
-    'a\\tb\\\\'
-    """
-    return text if text.isprintable() and "\\" not in text else text.translate(_ESCAPES)
-
-
-def unescape(cell: str) -> str:
-    r"""Return the text of a TSV *cell*; inverse of `escape`.
-
-    Raises: ValueError for a backslash before any other character than t, n, r or a backslash.
-    """
-    return re.sub(r"\\.?", _unescaped, cell) if "\\" in cell else cell
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    if found[0] not in _UNESCAPES:
-        raise ValueError(f"unknown escape {found[0]!r}; the escapes are \\t \\n \\r, and \\\\ for a backslash")
-    return _UNESCAPES[found[0]]
-
-
-def title(field: str) -> str:
-    r"""Return what a column of payloads of *field* is called in a header.
-
-    For tarcreate, a column @NAME holds paths of files to read: so the field @NAME is called \@NAME, \@NAME is \\@NAME.
-
-    >>> title("@txt"), title("txt")
-    ('\\@txt', 'txt')
-    """
-    return "\\" + field if re.match(r"\\*@", field) else field
-
-
-def titled(title: str) -> tuple[str, bool]:
-    r"""Return the field that a column called *title* is for, and whether the column holds paths of files to read.
-
-    >>> titled("@jpg"), titled("\\@txt"), titled("txt")
-    (('jpg', True), ('@txt', False), ('txt', False))
-    """
-    if title.startswith("@"):
-        return title[1:], True
-    return title[1:] if re.match(r"\\+@", title) else title, False
 
 
 def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
@@ -118,10 +58,10 @@ class EmptyColumns(NamedTuple):
     fields: list[str]
 
 
-Rows = Generator[bytes, None, EmptyColumns]
+TableLines = Generator[bytes, None, EmptyColumns]
 
 
-def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: int | None = None) -> Rows:
+def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: int | None = None) -> TableLines:
     """Yield lines, one for each sample of *batches*, counted in *account*; return the columns that stayed empty.
 
     A value that a sample lacks is written as the *missing* of *table*. Values are text; in jsonl, values inside JSON
@@ -165,6 +105,35 @@ def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: i
         if index + 1 == most:  # later samples might have the other columns
             return EmptyColumns([], [])
     return EmptyColumns([name for name in names if name in unseen], list(seen))
+
+
+def joined(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
+    """Return the lines of TSV of the samples of *batch* at once, or None if they have to be made one by one.
+
+    Each sample has exactly one member for each of *columns*, and the values are UTF-8 text in which nothing is escaped.
+    """
+    groups = batch.groups
+    if groups is None or groups.alike is None or isinstance(groups.source, io.FileIO):
+        return None
+    cells: list[Sequence[bytes | bytearray]] = []
+    for column in columns:
+        if column.choices == ("__key__",):
+            cells.append(groups.keys)
+            continue
+        name, behind = column.choices[0], groups.alike.behind
+        if column.path or name in PSEUDO or behind.count(behind_key(name)) != 1:
+            return None
+        found = groups.alike.payloads(groups.source, behind.index(behind_key(name)))
+        cells.append(found if verbatim else [payload.removesuffix(b"\n") for payload in found])
+    lines = b"\n".join(map(b"\t".join, zip(*cells, strict=True))) + b"\n"
+    tabs = (len(cells) - 1) * len(batch)
+    if lines.count(b"\n") != len(batch) or lines.count(b"\t") != tabs or b"\\" in lines or b"\r" in lines:
+        return None
+    try:
+        lines.decode()
+    except UnicodeDecodeError:
+        return None
+    return lines
 
 
 def lines(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
@@ -282,61 +251,3 @@ def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
     finally:
         if pending:
             sink.write(pending)
-
-
-def read_rows(file: IO[bytes], form: str, name: str) -> Iterator[Row]:
-    """Yield the rows of the table in *file*, of *form* tsv or csv; the first is the header.
-
-    Bytes that are not UTF-8 become surrogate escapes. Lines may end with CR LF, and a byte order mark is ignored.
-    Empty lines are skipped, unless the table is a TSV of one column.
-
-    Holds: one row. Raises: SampleError, naming *name* and the line, for rows that are not *form* or have another number
-    of cells than the header.
-    """
-    width = 0
-    for row in (csv_rows if form == "csv" else tsv_rows)(file, name):
-        if len(row.cells) != width and row.cells in ([], [""]):
-            continue
-        alone = row.cells[0].strip() if len(row.cells) == 1 and form == "tsv" else ""
-        if not width and (" " in alone or "," in alone):
-            other = "blanks" if " " in alone else "commas (--format csv reads those)"
-            raise SampleError(
-                f"line {row.line}: in a TSV, tabs separate the columns; this header has {other}", url=name
-            )
-        width = width or len(row.cells)
-        if len(row.cells) != width:
-            advice = "; tabs separate the columns, and this line has blanks" if " " in alone else ""
-            raise SampleError(
-                f"line {row.line}: the header has {width} cells, this row has {len(row.cells)}{advice}", url=name
-            )
-        yield row
-
-
-def tsv_rows(file: IO[bytes], name: str) -> Iterator[Row]:
-    """Yield the rows of a TSV file; an empty line is a row of one empty cell. As `read_rows`."""
-    for number, line in enumerate(text_lines(file, "\n"), 1):
-        cells = line.removesuffix("\n").removesuffix("\r").split("\t")  # a CR in a value is escaped
-        found: list[str] = []
-        try:
-            found.extend(map(unescape, cells))
-        except ValueError as error:
-            raise SampleError(f"line {number}, column {len(found) + 1}: {error}", url=name) from None
-        yield Row(number, found)
-
-
-def csv_rows(file: IO[bytes], name: str) -> Iterator[Row]:
-    """Yield the rows of a CSV file; an empty line is a row without cells. As `read_rows`."""
-    import csv
-
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(text_lines(file, ""), strict=True)
-    try:
-        for cells in reader:
-            yield Row(reader.line_num, cells)
-    except csv.Error as error:
-        raise SampleError(f"line {reader.line_num}: not CSV: {error}", url=name) from None
-
-
-def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
-    """Return *file* as text without a byte order mark; bytes that are not UTF-8 become surrogate escapes."""
-    return io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline=newline)

@@ -9,12 +9,16 @@ from typing import NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples.encoding import text_payload
+from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import checked_path
 from tartools.samples.values import as_text, blanks, field_list
 
 FIELD = Struct("<HQ")  # number of the name, bytes of the payload, which follow
 MOST_NAMES = 1 << 16
 KEYS = ("__key__", "key")  # the column that has the keys, unless it is named
+
+
+Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
 
 
 class PackedFields:
@@ -67,7 +71,7 @@ class ChosenColumns:
 
     def __init__(
         self,
-        words: Sequence[tuple[tuple[str, ...], str | None]] | None,
+        words: Words | None,
         dropped: Iterable[str],
         fold: Callable[[str], str],
         hidden: bool = True,
@@ -107,6 +111,13 @@ class ChosenColumns:
         return [";".join(choices) for choices, _ in self.words or () if not any(self.fold(c) in known for c in choices)]
 
 
+def with_key(words: Words | None, names: Sequence[str]) -> Words | None:
+    """Return *words*, and one for the column `__key__`, if that is one of *names* and no word gives this name."""
+    if words is None or "__key__" not in names or any((new or choices[0]) == "__key__" for choices, new in words):
+        return words
+    return [*words, (("__key__",), None)]
+
+
 def field_of(name: str, value: object) -> tuple[str, bytes]:
     """Return the name of the field, and the payload, for *value* of the column *name*.
 
@@ -137,7 +148,7 @@ def with_suffix(name: str, suffix: str) -> str:
     >>> with_suffix("emb", "npy"), with_suffix("emb.npy", "npy"), with_suffix("npy", "npy")
     ('emb.npy', 'emb.npy', 'npy')
     """
-    return name if name.rpartition(".")[2].lower() == suffix else f"{name}.{suffix}"
+    return name if suffix_of(name) == suffix else f"{name}.{suffix}"
 
 
 def npy(values: object) -> bytes | None:
