@@ -18,10 +18,10 @@ from tartools.run.engines import ENGINES, answers, calling
 from tartools.storage.names.expand import expand
 from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
-from tartools.train.fields import Chooser, Decode, Fields
-from tartools.train.pieces import Source, Work, pieces_of, sources_of
+from tartools.train.fieldchooser import FieldChooser, Decode, Fields
+from tartools.train.mapwork import MapSource, MapWork, pieces_of, sources_of
 from tartools.train.ranks import this_rank
-from tartools.train.same import known
+from tartools.train.slices import shard_identity
 
 
 def stream_map(
@@ -83,7 +83,7 @@ def stream_map(
     if size is not None and size < 1:
         raise ValueError(f"part is 1 byte or more, not {part}")
     options = {"engine": engine, "workers": workers, "retries": retries, "address": address, "cpus": cpus}
-    return StreamMap(function, source, Chooser(fields, decode), options, ordered, ahead, size)
+    return StreamMap(function, source, FieldChooser(fields, decode), options, ordered, ahead, size)
 
 
 @contextmanager
@@ -110,13 +110,13 @@ class StreamMap(IterableDataset[Any]):
         self,
         function: Callable[[Any], Any],
         source: Name | Iterable[Name] | Table,
-        chooser: Chooser,
+        chooser: FieldChooser,
         options: dict[str, Any],
         ordered: bool,
         ahead: int | None,
         size: int | None,
     ) -> None:
-        self._sources: list[Source]
+        self._sources: list[MapSource]
         if isinstance(source, Table):
             self._names, self._sources = ["the table"], [source]
         else:
@@ -144,7 +144,7 @@ class StreamMap(IterableDataset[Any]):
         """
         rank, world = this_rank()
         pieces = islice(pieces_of(self._names, self._sources, self._size), rank + first * world, None, world)
-        work = Work(self._function, self._sources, self._chooser)
+        work = MapWork(self._function, self._sources, self._chooser)
         with (
             calling(work=work, **self._options) as (caller, workers),
             _closed_at_exit(mine),
@@ -177,6 +177,6 @@ class StreamMap(IterableDataset[Any]):
     def _about(self) -> int:
         """Return a number that stands for what the parts of this rank are, and for what is in them."""
         sources = [
-            source.digest() if isinstance(source, Table) else (str(source), known(source)) for source in self._sources
+            source.digest() if isinstance(source, Table) else (str(source), shard_identity(source)) for source in self._sources
         ]
         return zlib.crc32(repr((sources, self._size, *this_rank(), self._ordered)).encode())

@@ -15,8 +15,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 import tartools
 from tartools.tables import local
 from tartools.train import Order, TableDataset, loader
-from tartools.train.batches import Samples
-from tartools.train.rooms import Lease, Rooms, Sent
+from tartools.train.tablebatch import Samples
+from tartools.train.sharedmemory import Lease, Rooms, Sent
 from tests.conftest import Run, make_tar, open_descriptors
 from tests.tiers import exhaustive
 

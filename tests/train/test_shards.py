@@ -62,7 +62,7 @@ def test_the_table_is_kept(folder: Path) -> None:
 RANK = """
 import sys
 import tarfile
-from tartools.train.tables import table_of  # what TableDataset and loader call, without torch
+from tartools.train.tabledataset import table_of  # what TableDataset and loader call, without torch
 sys.stdin.read()
 table = table_of("{a,b,c}.tar", "sets/t.parquet")
 print(len(table), table.digest(), [sample.key for sample in table])

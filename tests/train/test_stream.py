@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader
 import tartools
 from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import WebDataset, samples
-from tartools.train.dealing import Place
+from tartools.train.slices import Place
 from tartools.train.epochs import Epochs
-from tartools.train.reader import Reader
+from tartools.train.slicereader import Reader
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer

@@ -15,7 +15,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tartools.train import WebDataset, handing
-from tartools.train.handing import Handed
+from tartools.train.sharedmemory import Handed
 from tests.conftest import make_tar
 from tests.tiers import by_turns
 

@@ -22,8 +22,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[imp
 import tartools
 from tartools.errors import SampleError, StorageError
 from tartools.train import Order, TableDataset, chosen, loader
-from tartools.train.batches import Samples
-from tartools.train.rooms import Lease, Rooms
+from tartools.train.tablebatch import Samples
+from tartools.train.sharedmemory import Lease, Rooms
 from tests.conftest import Run, make_tar
 from tests.tiers import also, by_turns, in_both
 

@@ -1,7 +1,4 @@
-"""Shards and tables in pieces of about equal size, and what a worker does with a piece.
-
-A worker gets `Work` once, and then pieces, which are a few numbers.
-"""
+"""What `stream_map` gives to workers: `MapWork` once, and then slices of shards and tables, of about equal size."""
 
 from __future__ import annotations
 
@@ -15,36 +12,29 @@ from tartools.storage.url import Url
 from tartools.storage.versions import look
 from tartools.tables.table import Table
 from tartools.tar import compression
-from tartools.train.dealing import Part
-from tartools.train.fields import KEY, URL, Chooser, as_dict
-from tartools.train.reader import Reader
+from tartools.train.slices import ShardSlice
+from tartools.train.fieldchooser import KEY, URL, FieldChooser, as_dict
+from tartools.train.slicereader import SliceReader, numbered
 
 SIZE = 8_000_000  # bytes of a piece
 FAR = 32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice
 
-Source = str | Table  # a shard, or a table
+MapSource = str | Table  # a shard, or a table
 
 
-class Piece(NamedTuple):
-    """Piece *number* of so many *pieces* of source number *source*; *name* is how messages call it.
+class MapPiece(NamedTuple):
+    """A *slice* of a source, whose *name* is in messages. A shard has this *version*; None if it has none."""
 
-    Of a table these are rows *begin* to *end*. A shard has this *version*; None if it has none.
-    """
-
-    source: int
-    number: int
-    pieces: int
+    slice: ShardSlice
     name: str
     version: str | None = None
-    begin: int = 0
-    end: int = 0
 
     def __str__(self) -> str:
-        rows = f" (rows {self.begin} to {self.end - 1})" if self.end else ""
-        return f"{self.name}: part {self.number + 1} of {self.pieces}{rows}"
+        _, number, slices, begin, end, *_ = self.slice
+        return f"{self.name}: rows {begin} to {end - 1}" if end else f"{self.name}: part {number + 1} of {slices}"
 
 
-def sources_of(urls: Sequence[str]) -> list[Source]:
+def sources_of(urls: Sequence[str]) -> list[MapSource]:
     """Return the shards and tables *urls*. Raises: UsageError for stdin and fifos; StorageError."""
     for url in urls:
         if not is_repeatable(url) and Url(url).scheme != "pipe":
@@ -52,49 +42,51 @@ def sources_of(urls: Sequence[str]) -> list[Source]:
     return [Table(url) if compression.is_table(url) else url for url in urls]
 
 
-def pieces_of(names: Sequence[str], sources: Sequence[Source], size: int | None) -> Iterator[Piece]:
+def pieces_of(names: Sequence[str], sources: Sequence[MapSource], size: int | None) -> Iterator[MapPiece]:
     """Yield the pieces of *sources*, which have these *names*, in order, each of about *size* bytes if it is given.
 
     A shard that can't be cut is one piece: what is compressed, a command, a server without ranges.
     Raises: StorageError, when its turn comes.
     """
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
-        first = Piece(number, 0, 1, name)
         if isinstance(source, Table):
-            yield from _of_table(first, source, size or SIZE)
+            for piece in _rows_of(source, number, size or SIZE):
+                yield MapPiece(piece, name)
         else:
-            yield from _of_shard(first, source, size or (FAR if is_far(source) else SIZE))
+            version, slices = _looked_at(source, size or (FAR if is_far(source) else SIZE))
+            for piece in ShardSlice(number).cut_into(slices):
+                yield MapPiece(piece, name, version)
 
 
-def _of_shard(whole: Piece, url: str, size: int) -> Iterator[Piece]:
-    pieces, version = 1, None
-    if is_repeatable(url) and not Url(url).read_command:
-        version, first = look(url)
-        if version is not None and first != b"PAR1" and not compression.is_compressed(first):
-            pieces = -(-int(version.split()[0]) // size) or 1
-    return (whole._replace(number=n, pieces=pieces, version=version) for n in range(pieces))
+def _looked_at(url: str, size: int) -> tuple[str | None, int]:
+    """Return the version of the shard *url*, None if it has none, and into how many slices it is cut."""
+    if not is_repeatable(url) or Url(url).read_command:
+        return None, 1
+    version, first = look(url)
+    if version is None or first == b"PAR1" or compression.is_compressed(first):
+        return version, 1
+    return version, -(-int(version.split()[0]) // size) or 1
 
 
-def _of_table(whole: Piece, table: Table, size: int) -> Iterator[Piece]:
+def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
     import numpy as np
 
     _, begins, ends = table.places()
     before = np.cumsum(ends - begins)
     total = int(before[-1]) if len(before) else 0
     cuts = np.unique([0, *before.searchsorted(range(size, total, size), "right").tolist(), len(table)]).tolist()
-    for n, (begin, end) in enumerate(pairwise(cuts)):
-        yield whole._replace(number=n, pieces=len(cuts) - 1, begin=begin, end=end)
+    return (ShardSlice(number, begin=begin, end=end, rows=True) for begin, end in pairwise(cuts))
 
 
-class Work:
-    """Calls *function* for the samples of pieces of *sources*, which are chosen and decoded as `Chooser` does."""
+class MapWork:
+    """Calls *function* for the samples of pieces of *sources*, which are chosen and decoded as `FieldChooser` does."""
 
-    def __init__(self, function: Callable[[Any], Any], sources: Sequence[Source], chooser: Chooser) -> None:
+    def __init__(self, function: Callable[[Any], Any], sources: Sequence[MapSource], chooser: FieldChooser) -> None:
         self._function = function
         self._sources = sources
         self._chooser = chooser
 
-    def __call__(self, piece: Piece) -> Generator[Any, None, None]:
+    def __call__(self, piece: MapPiece) -> Generator[Any, None, None]:
         """Yield what the function makes of the samples of *piece*: of each nothing for None, or what it iterates over.
 
         Raises: what it raises, and what reading raises, with notes that name sample and piece.
@@ -110,11 +102,10 @@ class Work:
                 error.add_note(f"in sample {key!r} of {shown(url)}")
                 raise
 
-    def _samples(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        source, wanted = self._sources[piece.source], self._chooser.needed
+    def _samples(self, piece: MapPiece) -> Iterator[dict[str, Any]]:
+        part, source, wanted = piece.slice, self._sources[piece.slice.shard], self._chooser.needed
         if isinstance(source, Table):
-            return (as_dict(sample, wanted) for sample in source[piece.begin : piece.end])
+            return (as_dict(sample, wanted) for sample in source[part.begin : part.end])
         if piece.version is not None and look(source).version != piece.version:
             raise StorageError("was replaced since the epoch began", url=source)
-        part = Part(0, piece.number, piece.pieces)
-        return iter(Reader([source], lambda n: None if n else part, wanted=wanted))
+        return iter(SliceReader([source], numbered([part._replace(shard=0)]), wanted=wanted))

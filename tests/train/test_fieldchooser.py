@@ -21,8 +21,8 @@ from webdataset.autodecode import ImageHandler, handle_extension, imagespecs
 import tartools
 from tartools.errors import SampleError
 from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
-from tartools.train.fields import Chooser, chosen
-from tartools.train.pictures import PictureDecoder
+from tartools.train.fieldchooser import Chooser, chosen
+from tartools.train.fieldchooser import PictureDecoder
 from tests.conftest import Run, make_tar
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -207,7 +207,7 @@ def test_a_picture_of_many_pixels_takes_the_memory_of_its_array() -> None:
     program = """
 import io, resource, numpy, torch, webdataset
 from PIL import Image
-from tartools.train.fields import chosen
+from tartools.train.fieldchooser import chosen
 file = io.BytesIO()
 Image.new("1", (9400, 9400)).save(file, "png")
 assert len(file.getvalue()) < 20_000
