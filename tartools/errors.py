@@ -24,6 +24,7 @@ from typing import Any
 
 _QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
 _LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp")  # schemes without a query: ? is part of a name
+OF_WORKER = "Caught "  # how DataLoader begins the message of what a worker raised
 MOST_BYTES = 1 << 63  # the largest size a file can have
 _CREDENTIALS = r"""(://[^\s'"/@:]*):[^\s'"/@]*@"""
 
@@ -31,7 +32,8 @@ _CREDENTIALS = r"""(://[^\s'"/@:]*):[^\s'"/@]*@"""
 class TarToolsError(Exception):
     """A failure: *url* as the user gave it, *offset* in bytes of the tar stream.
 
-    `str()` gives one printable line. It never contains the query of a URL, which may be a signature.
+    `str()` gives one printable line (the traceback of a worker, which DataLoader puts there, keeps its lines).
+    It never contains the query of a URL, which may be a signature.
     """
 
     status = 1
@@ -46,7 +48,7 @@ class TarToolsError(Exception):
         place = f"{shown(self.url)}: " if self.url else ""
         if self.offset is not None:
             place += f"at byte {self.offset}: "
-        return place + printable(self.message)
+        return place + (self.message if self.message.startswith(OF_WORKER) else printable(self.message))
 
 
 class StorageError(TarToolsError):

@@ -1,7 +1,7 @@
 """A stream that a forked process reads and decompresses, while this process parses what it wrote.
 
-The fork inherits the stream as it is, reads on, and writes to a pipe. Through shared memory it reports how much of the
-shard it has read and how that ended. For commands only: a Python program that uses our functions is never forked.
+The fork inherits the stream as it is, reads on, and writes records to a pipe: each is a header and some bytes of the
+stream; the last one is how it ended. For commands only: a Python program that uses our functions is never forked.
 
 The process ends when its work is done, when it is killed, or when its pipe has no reader left.
 """
@@ -13,10 +13,11 @@ import io
 import os
 import select
 import signal
+import struct
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import NoReturn, Protocol
 
 from tartools import errors
 from tartools.errors import StorageError, TarToolsError
@@ -25,16 +26,12 @@ from tartools.shards.spill import SpillBuffer
 from tartools.storage.streams import Stream, wait_until_ready
 from tartools.tar.compression import is_compressed
 
-if TYPE_CHECKING:
-    import mmap
-
 ENOUGH = 4 << 20  # bytes that are read before a process is forked: for less it does not pay
 WORTH = 512 << 10  # bytes of a compressed file for which reading ahead in a process pays
 READ = 128 << 10  # bytes a read in that process; some decompressors are slower the more they may return
-SHARED = 1 << 20  # bytes of shared memory, most of them never touched
-HEAD = 64  # bytes of it are numbers of eight bytes; the rest is for the text of a failure
-COUNT, SOURCE_ENDED, OUTCOME, LENGTH, AWAITED = range(5)  # the numbers
-END, FAILURE = 1, 2  # values of OUTCOME; 0 while the process works, and if it was killed
+RECORD = struct.Struct("<QQ")  # bytes that follow, and how many stored bytes had been read then
+LAST = 1 << 63  # added to the number of bytes of the last record, which is the failure that ended the stream, or empty
+ALL_READ = 1 << 62  # added, too, if the source was read to its end
 MOST_TEXT = 50_000  # characters of a traceback
 
 
@@ -52,7 +49,7 @@ class ForkedStream:
     *source* is what *stream* reads, all of it from the descriptor *fd*; its count includes what the process reads.
     Where a process can't be forked, this process reads on.
 
-    Holds a pipe of 1 MiB, and what `start_ahead` says.
+    Holds a pipe of 1 MiB; the process holds 4 MiB, or what `start_ahead` says.
     """
 
     file: io.FileIO | None = None
@@ -65,8 +62,8 @@ class ForkedStream:
         self._url = url
         self._until = ENOUGH  # bytes to read before a process is forked
         self._child: Child | None = None
-        self._shared: mmap.mmap | None = None
-        self._stopped = False
+        self._left = 0  # bytes of the record that is being read
+        self._ended = False
 
     @property
     def running(self) -> bool:
@@ -76,8 +73,8 @@ class ForkedStream:
     def start_ahead(self, memory: int | None = None, folder: str | None = None) -> None:
         """Fork the process now, if the file is large enough for that to pay.
 
-        Until the first `readinto` it buffers all it reads: *memory* bytes in memory, and the rest in a scratch file in
-        *folder*; from then on up to 4 MiB. Without *memory* it waits while the pipe is full.
+        Until its bytes are asked for, it buffers all it reads: *memory* bytes in memory, and the rest in a scratch file
+        in *folder*; from then on, and without *memory*, up to 4 MiB.
         """
         if os.fstat(self._fd).st_size >= WORTH:
             self._until = 0
@@ -99,110 +96,101 @@ class ForkedStream:
                 self._until -= count
                 return count
             assert self._child is not None
-        numbers = self._numbers()
-        numbers[AWAITED] = 1
-        count = self._child.pipe.readinto(view) or 0
-        self._source.count = numbers[COUNT]
-        if not count:
-            self._finish()
-        return count
-
-    def cancel(self) -> bool:
-        """Kill the process, which ends a `readinto` of another thread; tell whether there was one."""
-        self._stopped = True
-        return self._child is not None and self._child.end(kill=True)
+        if not self._left and not self._ended:
+            self._begin_record(self._child)
+        if self._ended:
+            return 0
+        count = self._child.pipe.readinto(view[: self._left])
+        self._left -= count
+        return count or self._killed(self._child)
 
     def close(self) -> None:
         """Kill the process, and drop what it wrote."""
         if self._child is not None:
             self._child.close()
 
-    def _numbers(self) -> memoryview:
-        assert self._shared is not None
-        return memoryview(self._shared)[:HEAD].cast("Q")
-
     def _fork(self, memory: int | None = None, folder: str | None = None) -> bool:
         """Fork the process if the stream is compressed; tell whether it runs. Called once."""
         self._until = sys.maxsize
         if not can_fork() or not (self._source.file is not None or is_compressed(self._source.head)):
             return False
-        import mmap
-
+        buffer = SpillBuffer(memory or 0, folder)
+        buffer.awaited = memory is None
         try:
-            self._shared = mmap.mmap(-1, SHARED)
-            self._numbers()[COUNT] = self._source.count
-            buffer = None if memory is None else SpillBuffer(memory, folder)
             self._child = Child(lambda pipe: self._read_on(pipe, buffer), (self._fd,))
         except OSError:  # too little memory, too many open files, or too many processes
             return False
         return True
 
-    def _finish(self) -> None:
-        """At the end of the pipe: wait for the process, and raise what it failed with."""
-        assert self._child is not None
-        self._child.end()
-        status, numbers = self._child.status, self._numbers()
-        if self._stopped:
-            raise StorageError("reading was stopped", url=self._url)
-        if numbers[SOURCE_ENDED]:
+    def _begin_record(self, child: Child) -> None:
+        """Read the header of the next record, and if it is the last, the record. Raises what the process reports."""
+        size, self._source.count = RECORD.unpack(self._read_whole(child, RECORD.size))
+        if not size & LAST:
+            self._left = size
+            return
+        failure = self._read_whole(child, size & ~(LAST | ALL_READ))
+        self._ended = True
+        child.end()
+        if size & ALL_READ:
             self._source.readinto(memoryview(bytearray()))  # raises if the source ended too early
-        if numbers[OUTCOME] == FAILURE:
-            assert self._shared is not None
-            raise _load_error(self._shared[HEAD : HEAD + numbers[LENGTH]])
-        if numbers[OUTCOME] != END:
-            from tartools.storage.children import describe  # only now: importing subprocess costs 5 ms
+        if failure:
+            raise _load_error(failure)
 
-            why = " (there may be too little memory)" if status == -signal.SIGKILL else ""
-            raise StorageError(f"the process that reads this {describe(status)}{why}", url=self._url)
+    def _read_whole(self, child: Child, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += child.pipe.read(size - len(data)) or self._killed(child)
+        return data
+
+    def _killed(self, child: Child) -> NoReturn:
+        """Raise the failure of a process that has ended before its last record."""
+        child.end()
+        from tartools.storage.children import describe  # only now: importing subprocess costs 5 ms
+
+        why = " (there may be too little memory)" if child.status == -signal.SIGKILL else ""
+        raise StorageError(f"the process that reads this {describe(child.status)}{why}", url=self._url)
 
     # ---- what follows runs in the forked process ----
 
-    def _read_on(self, pipe: int, buffer: SpillBuffer | None) -> None:
-        """Write the rest of the stream to *pipe*, and report how that ended."""
-        numbers = self._numbers()
-        outcome, failure = END, b""
+    def _read_on(self, pipe: int, buffer: SpillBuffer) -> None:
+        """Write the rest of the stream to *pipe*, and how that ended."""
+        failure = b""
         if self._source.file is None:
             _exit_with_reader(pipe)
         try:
-            if buffer is None:
-                view = memoryview(bytearray(READ))
-                while count := self._read(view):
-                    write_all(pipe, view[:count])
-            else:
-                _write_ahead(self._read, pipe, buffer, lambda: bool(numbers[AWAITED]))
+            _write_ahead(self._record, pipe, buffer)
         except BrokenPipeError:
             raise
         except BaseException as error:
-            outcome, failure = FAILURE, _dump_error(error, self._url)
-            assert self._shared is not None
-            self._shared[HEAD : HEAD + len(failure)] = failure
-        numbers[LENGTH] = len(failure)
-        numbers[SOURCE_ENDED] = self._source.ended
-        numbers[OUTCOME] = outcome  # last: everything else is in place
+            failure = _dump_error(error, self._url)
+        size = len(failure) | LAST | (ALL_READ if self._source.ended else 0)
+        os.set_blocking(pipe, True)
+        write_all(pipe, memoryview(RECORD.pack(size, self._source.count) + failure))
 
-    def _read(self, view: memoryview) -> int:
-        count = self._stream.readinto(view)
-        self._numbers()[COUNT] = self._source.count
-        return count
+    def _record(self, room: memoryview) -> int:
+        """Put the next record into *room*; return its bytes, 0 at the end of the stream."""
+        count = self._stream.readinto(room[RECORD.size :])
+        RECORD.pack_into(room, 0, count, self._source.count)
+        return count and RECORD.size + count
 
 
-def _write_ahead(
-    read: Callable[[memoryview], int], pipe: int, buffer: SpillBuffer, awaited: Callable[[], bool]
-) -> None:
+def _write_ahead(read: Callable[[memoryview], int], pipe: int, buffer: SpillBuffer) -> None:
     """Write to *pipe* what *read* returns, reading on into *buffer* while the pipe is full.
 
-    Raises what *read* raises once everything before it is written.
+    Where there is room in a pipe that was full, its reader has come. Raises what *read* raises once everything before
+    it is written.
     """
-    view = memoryview(bytearray(READ))
+    view = memoryview(bytearray(RECORD.size + READ))
     failure: BaseException | None = None
-    more = True
+    more, full = True, False
     os.set_blocking(pipe, False)
     while True:
         while part := buffer.first():
             try:
                 buffer.drop(os.write(pipe, part))
+                buffer.awaited = buffer.awaited or full
             except BlockingIOError:
-                buffer.awaited = awaited()
+                full = True
                 if more and not buffer.full:
                     break
                 wait_until_ready(pipe, writing=True)
@@ -211,7 +199,6 @@ def _write_ahead(
         try:
             more = (count := read(view)) > 0
             if more:
-                buffer.awaited = awaited()
                 buffer.append(bytes(view[:count]))
         except BaseException as error:
             failure, more = error, False

@@ -6,8 +6,9 @@ import io
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
+from tartools.errors import ParquetError
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, first_keys, read_parts
 from tartools.shards.spill import SpillBuffer
@@ -113,19 +114,26 @@ class ThreadedStream(_Threaded):
         """Stop reading, and wait for the thread if it will end."""
         self.busy = False
         super().close()
+        if self._stream is not None and isinstance(self._failure, ParquetError):
+            self._stream.close()
 
     def _read(self, stream: ShardStream) -> None:
         if stream.file is not None:
             return
-        with closing(stream):
+        with ExitStack() as ending:
+            ending.callback(stream.close)
             view = memoryview(bytearray(READ))
-            while count := stream.readinto(view):
-                with self._changed:
-                    self._changed.wait_for(lambda: self._unwanted or not self._buffer.full)
-                    if self._unwanted:
-                        return
-                    self._buffer.append(bytes(view[:count]))
-                    self._changed.notify_all()
+            try:
+                while count := stream.readinto(view):
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._unwanted or not self._buffer.full)
+                        if self._unwanted:
+                            return
+                        self._buffer.append(bytes(view[:count]))
+                        self._changed.notify_all()
+            except ParquetError:
+                ending.pop_all()  # the table is read from this stream, until `close`
+                raise
 
 
 class ThreadedParts(_Threaded):

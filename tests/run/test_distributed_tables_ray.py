@@ -129,7 +129,7 @@ def test_every_sample_is_copied_once(s3: S3Site, cluster: Cluster, run: Run, tmp
     with copying(tmp_path, cluster, s3) as process:
         printed, said = process.communicate(timeout=5 * PATIENCE)
     assert (printed, process.returncode) == ("", 0), said
-    assert said.startswith(f"tarjob: {len(parts)} items: 0 done, {len(parts)} there before, 0 failed, ")
+    assert f"\ntarjob: {len(parts)} items: 0 done, {len(parts)} there before, 0 failed, " in said
     assert [(name, s3.get(name)) for name in names] == stamps
 
 
