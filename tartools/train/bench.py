@@ -1,7 +1,8 @@
 """What tarbench measures, in a process of its own: `python -m tartools.train.bench`.
 
-A line of JSON on stdin is a `BenchRow`; a line on stdout says what came of it, or which error ended it. What is measured are
-passes over the samples as training makes them, through torch's DataLoader and the datasets that users have.
+A line of JSON on stdin is a `BenchRow`; a line on stdout says what came of it, or which error ended it. What is
+measured are passes over the samples as training makes them, through torch's DataLoader and the datasets that users
+have.
 """
 
 from __future__ import annotations

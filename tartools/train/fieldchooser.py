@@ -36,8 +36,9 @@ class FieldChooser:
 
     *decode*: None for bytes; else a decoder of webdataset or several: a name such as "pil", "rgb", "torchrgb8", or a
     function of `.field` and bytes that returns None for what it does not decode. Text, numbers, JSON and arrays are
-    decoded too; "basic" decodes only these. Only chosen fields are decoded. Fields that would be unpickled (pyd, pickle,
-    pkl, pth, pt, arrays of objects) are refused, unless a function decodes them: `handle_extension("pyd", loads)`.
+    decoded too; "basic" decodes only these. Only chosen fields are decoded. Fields that would be unpickled (pyd,
+    pickle, pkl, pth, pt, arrays of objects) are refused, unless a function decodes them: `handle_extension("pyd",
+    loads)`.
 
     Pictures are of the formats that tarshow knows (JPEG, PNG and nine others), whatever their suffix says, and have up
     to 89,478,485 pixels, or what `PIL.Image.MAX_IMAGE_PIXELS` is set to; others are refused.

@@ -10,11 +10,11 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tartools.errors import TarToolsError, several, shown
 from tartools.storage.url import Name
-from tartools.train.tablebatch import TableBatch
 from tartools.train.fieldchooser import Decode, Fields
 from tartools.train.sampler import StatefulSampler
-from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
+from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
+from tartools.train.tablebatch import TableBatch
 from tartools.train.tabledataset import TableDataset, TableSource
 
 ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
@@ -49,12 +49,12 @@ def loader(
     script in each worker; functions that workers call (*transform*, *collate_fn*) are made by `def`, not by `lambda`.
 
     *table*, *fields*, *decode* and *transform* are those of TableDataset, *shuffle*, *seed*, *block*, *weights*,
-    *drop_last*, *rank* and *world_size* those of `StatefulSampler`, and *options* those of DataLoader (`num_workers`, `pin_memory`,
-    ...).
+    *drop_last*, *rank* and *world_size* those of `StatefulSampler`, and *options* those of DataLoader (`num_workers`,
+    `pin_memory`, ...).
 
     With *decode* or *transform*, batches are collated as DataLoader does; with *collate_fn*, by this function of a list
-    of samples, in the worker. Else payloads are bytes, and a batch is `TableBatch`, which are iterated over, or taken by
-    number: from workers they come in one buffer of shared memory, and are sliced when they are used.
+    of samples, in the worker. Else payloads are bytes, and a batch is `TableBatch`, which are iterated over, or taken
+    by number: from workers they come in one buffer of shared memory, and are sliced when they are used.
     """
     given = (fields, decode, transform, table)
     if isinstance(source, TableDataset) and given != (None,) * 4:
@@ -65,7 +65,7 @@ def loader(
 
 
 class Loader(DataLoader[Any]):
-    """A DataLoader over a TableDataset, in the order of a `StatefulSampler`. Its state is by batches that were handed out, not prefetched."""
+    """A DataLoader over a TableDataset by a `StatefulSampler`. Its state is by batches that were handed out."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from tartools.run.engines import ENGINES, answers, calling
 from tartools.storage.names.expand import expand
 from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
-from tartools.train.fieldchooser import FieldChooser, Decode, Fields
+from tartools.train.fieldchooser import Decode, FieldChooser, Fields
 from tartools.train.mapwork import MapSource, MapWork, pieces_of, sources_of
 from tartools.train.ranks import this_rank
 from tartools.train.slices import shard_identity
@@ -177,6 +177,7 @@ class StreamMap(IterableDataset[Any]):
     def _about(self) -> int:
         """Return a number that stands for what the parts of this rank are, and for what is in them."""
         sources = [
-            source.digest() if isinstance(source, Table) else (str(source), shard_identity(source)) for source in self._sources
+            source.digest() if isinstance(source, Table) else (str(source), shard_identity(source))
+            for source in self._sources
         ]
         return zlib.crc32(repr((sources, self._size, *this_rank(), self._ordered)).encode())

@@ -12,9 +12,9 @@ from tartools.storage.url import Url
 from tartools.storage.versions import look
 from tartools.tables.table import Table
 from tartools.tar import compression
-from tartools.train.slices import ShardSlice
 from tartools.train.fieldchooser import KEY, URL, FieldChooser, as_dict
 from tartools.train.slicereader import SliceReader, numbered
+from tartools.train.slices import ShardSlice
 
 SIZE = 8_000_000  # bytes of a piece
 FAR = 32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice

@@ -22,8 +22,8 @@ class ReaderId(NamedTuple):
 class SharedEpoch:
     """The *number* of the epoch, in shared memory: workers that were started before see what `set_epoch` says.
 
-    torch starts workers as copies of a dataset, in each epoch anew unless they persist. So that a state which was
-    loaded before is gone on from once only, the first of their iterations leaves its seed beside the number.
+    torch starts workers as copies of a dataset, in each epoch anew unless they persist. So that they go on from a state
+    that was loaded before in one epoch only, their first iteration leaves its seed beside the number.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -31,6 +31,7 @@ class SharedEpoch:
 
         self._shared = torch.tensor([number, 0])
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._loaded_by = 0  # a process
 
     @property
     def number(self) -> int:
@@ -48,12 +49,12 @@ class SharedEpoch:
 
     def load(self, number: int) -> None:
         """Let the next iteration be of epoch *number*, and go on from a state."""
-        self._shared[0] = number
+        self._shared[0], self._loaded_by = number, os.getpid()
         if this_worker() == (0, 1):
             self._shared[1] = 0
 
     def begin(self) -> bool:
-        """Begin an iteration. Tell whether it is the first one since a state was loaded: no copy has gone on before."""
+        """Begin an iteration. Tell whether it may go on from a state: no other copy of the dataset has done so."""
         from torch.utils.data import get_worker_info
 
         worker = get_worker_info()
@@ -62,7 +63,7 @@ class SharedEpoch:
         seed = worker.seed - worker.id  # the same in all workers of an iteration
         if not self._shared[1]:
             self._shared[1] = seed
-        return bool(self._shared[1] == seed)
+        return self._loaded_by == os.getpid() or bool(self._shared[1] == seed)
 
 
 def this_rank() -> tuple[int, int]:

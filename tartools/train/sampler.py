@@ -23,9 +23,9 @@ log = logging.getLogger("tartools.train")
 class RankSteps(NamedTuple):
     """How the positions from *begin* to *length* are shared by *world_size* ranks in batches of *size*.
 
-    Step s has the next world_size * size positions, rank r the r-th slice. What is left is shared as evenly as can be in one
-    more step. If fewer samples than ranks are left, the step before takes them along, so that batches of some ranks
-    have one sample more: so all ranks have equally many batches. With *drop_last* what is left is left out.
+    Step s has the next world_size * size positions, rank r the r-th slice. What is left is shared as evenly as can be
+    in one more step. If fewer samples than ranks are left, the step before takes them along, so that batches of some
+    ranks have one sample more: so all ranks have equally many batches. With *drop_last* what is left is left out.
 
     With *single*, which is for samples and not for batches, nothing is taken along: some ranks have one sample more.
     """
@@ -79,8 +79,8 @@ class StatefulSampler(Sampler[Any]):
 
     *dataset* is a TableDataset, a `tartools.Table`, or anything with a length. *shuffle*: True, or "global", is a
     permutation of all samples; "blocks" permutes runs of neighbours of about *block* bytes, and shuffles within windows
-    of *window* runs, so that what is read lies together; False is the order of the dataset. What comes is a function of seed, epoch
-    and position alone: the same with any number of ranks and workers, on any machine.
+    of *window* runs, so that what is read lies together; False is the order of the dataset. What comes is a function of
+    seed, epoch and position alone: the same with any number of ranks and workers, on any machine.
 
     Each sample comes exactly once an epoch, in some batch of some rank. All ranks have equally many batches, without
     padding: the last ones are shared evenly, and if fewer samples than ranks would be left over, the last batch of some
@@ -91,8 +91,8 @@ class StatefulSampler(Sampler[Any]):
 
     An epoch ends when the iteration ends, and the next iteration is the next epoch, unless `set_epoch` says otherwise.
     An iteration that was not ended is begun again, at the same place. A state is that of this data alone, which its
-    `digest()` tells from others: that of a TableDataset, a Table, an ObjectDataset or a ZipDataset changes with shards or
-    objects, their versions, and the places and the order of samples. Of other datasets the length is compared.
+    `digest()` tells from others: that of a TableDataset, a Table, an ObjectDataset or a ZipDataset changes with shards
+    or objects, their versions, and the places and the order of samples. Of other datasets the length is compared.
 
     *weights*: a column of the table, an array, or the shares of sources, `{"a/*.tar": 0.7, "b/*.tar": 0.3}`. Samples
     are then drawn with repetition, as WeightedRandomSampler does, *length* an epoch, by default as many as there are:
@@ -173,8 +173,8 @@ class StatefulSampler(Sampler[Any]):
         """Return where the whole world is: for `load_state_dict` of a sampler with any ranks, workers and batch size.
 
         *taken* is how many batches (without *batch_size*: samples) of the last iteration training has had on this rank.
-        A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. By default
-        it is all that was asked for. All ranks are taken to have had equally many.
+        A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. By
+        default it is all that was asked for. All ranks are taken to have had equally many.
         """
         if taken is None and (self._running is None or self._running.ended or not self._running.taken):
             return self._state(self._epoch, self._done)

@@ -28,8 +28,8 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
     are checked before this returns.
 
     Each sample comes once an epoch, whatever the number of workers and ranks: shards are dealt to them, and cut where
-    there are few of them. Ranks are those of torch.distributed, or else RANK and WORLD_SIZE in the environment.
-    With *shuffle*, shards come in an order that follows from *seed* and the epoch: call `set_epoch` before each epoch, as
+    there are few of them. Ranks are those of torch.distributed, or else RANK and WORLD_SIZE in the environment. With
+    *shuffle*, shards come in an order that follows from *seed* and the epoch: call `set_epoch` before each epoch, as
     for torch's DistributedSampler. *resampled*: shards are drawn at random, without an end, by each worker for itself.
 
     Holds: one read buffer of 1 MiB. Raises: StorageError and TarFormatError, with URL and byte offset, after the

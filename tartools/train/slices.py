@@ -31,10 +31,10 @@ GLOBAL = b"g"  # type flag of a header that governs all members behind it
 
 
 class ShardSlice(NamedTuple):
-    """Slice *number* of *slices* of about equal size, into which bytes *begin* to *end* of shard number *shard* are cut.
+    """Slice *number* of *slices*, about equal, into which bytes *begin* to *end* of shard number *shard* are cut.
 
-    *end* is None for the end of the shard; else a sample of *key* begins there. In a table they are rows, as *rows* says
-    once that is known. The first *skip* samples were had; such a slice is not cut.
+    *end* is None for the end of the shard; else a sample of *key* begins there. In a table they are rows, as *rows*
+    says once that is known. The first *skip* samples were had; such a slice is not cut.
     """
 
     shard: int
@@ -58,10 +58,10 @@ class ShardSlice(NamedTuple):
 
 
 def shard_identity(url: str) -> str:
-    """Return what tells *url* from others of its name without a request: of a local shard its size, of a table a digest.
+    """Return what tells the shard or table *url* from others of its name, without a request.
 
-    It is "" for what is on a server. The time of a file does not count, because each host may have a copy. Raises:
-    StorageError.
+    It is the size of a local shard, a digest of a local table, and "" for what is on a server. The time of a file does
+    not count, because each host may have a copy. Raises: StorageError.
     """
     size = storage.plain_size(url)
     if size is None or not compression.is_table_name(url):

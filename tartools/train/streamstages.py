@@ -48,7 +48,8 @@ class BlockShuffle:
         """Yield *samples*, block by block."""
         while block := [*islice(samples, self._stage.block(self.number))]:
             self.size = len(block)
-            for self.done, sample in shuffled(block, self._block_name(), self.done):
+            for given, sample in shuffled(block, self._block_name(), self.done):
+                self.done = given
                 yield sample
             self.begin, self.number, self.done = self._position(), self.number + 1, 0
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from torch.utils.data import get_worker_info
-
 from tartools.errors import UsageError
 from tartools.train import slices
 from tartools.train.ranks import ReaderId
@@ -39,7 +37,7 @@ class Remainder(NamedTuple):
         if state["left"] is None:
             return None
         blocks, pieces = state["left"]
-        return cls([BegunBlock(*block[:3], _slices(block[3])) for block in blocks], _slices(pieces))
+        return cls([BegunBlock(name, size, done, _slices(of)) for name, size, done, of in blocks], _slices(pieces))
 
     def as_json(self) -> list[Any]:
         """Return this as lists."""
@@ -48,12 +46,11 @@ class Remainder(NamedTuple):
 
 
 class LoadedStates:
-    """What `load_state_dict` was *given*: *states* of readers, all of one *epoch*. *in_worker*: a worker loaded it."""
+    """What `load_state_dict` was *given*: *states* of readers, all of one *epoch*."""
 
     def __init__(self, given: Any, states: list[State]) -> None:
         self.given, self.states = given, states
         self.epoch: int = states[0]["epoch"]
-        self.in_worker = get_worker_info() is not None
 
     def of(self, reader: ReaderId) -> State | None:
         """Return the state of *reader*, if there were as many readers as now."""

@@ -9,7 +9,7 @@ from operator import getitem
 from typing import Any
 
 from tartools.tables.bulk import Bulk
-from tartools.train.fieldchooser import HAVE, KEY, URL, Chooser
+from tartools.train.fieldchooser import HAVE, KEY, URL, FieldChooser
 from tartools.train.sharedmemory import ReceivedBuffer
 
 
@@ -19,7 +19,7 @@ class TableBatch:
     Holds: the buffer; each sample that is made has copies of its payloads.
     """
 
-    def __init__(self, bulk: Bulk, chooser: Chooser) -> None:
+    def __init__(self, bulk: Bulk, chooser: FieldChooser) -> None:
         self.bulk = bulk
         self.chooser = chooser
 

@@ -47,9 +47,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     Every sample comes once an epoch, whatever the number of workers and ranks: see `stream.samples`. Ranks may get
     different numbers of samples; `with_epoch(n)` gives each worker of each rank n, and repeats data for that.
 
-    *shuffle*: True, or a number: shards are shuffled, and samples in blocks of 1,000, or of so many. *resampled*: shards
-    are drawn at random, without end. Both follow from *seed* and the epoch: call `set_epoch` before each epoch, as for
-    torch's DistributedSampler, or all have the same order. *fields*, *decode* and *transform* are those of
+    *shuffle*: True, or a number: shards are shuffled, and samples in blocks of 1,000, or of so many. *resampled*:
+    shards are drawn at random, without end. Both follow from *seed* and the epoch: call `set_epoch` before each epoch,
+    as for torch's DistributedSampler, or all have the same order. *fields*, *decode* and *transform* are those of
     `FieldChooser`; pipelines may call them *extensions*, *decoder* and *transforms*. No decoder unpickles, unless it is
     a function of your own.
 
@@ -242,8 +242,7 @@ class StreamEpoch:
         source = data.source
         self._me = source.reader()
         self._epoch = source.epoch.number
-        is_first = source.epoch.begin()
-        if loaded is not None and (loaded.epoch != self._epoch or not (is_first or loaded.in_worker)):
+        if not source.epoch.begin() or (loaded is not None and loaded.epoch != self._epoch):
             loaded = None
         state = None if loaded is None else loaded.of(self._me)
         counts: tuple[int, int, int] = state["counts"] if state else (0, 0, 0)
@@ -341,7 +340,7 @@ class StreamEpoch:
             found: Iterator[Any] = iter(SliceReader(self._data.source.urls, numbered(pieces), None, wanted))
             for step in steps:
                 found = self._data.invoke(step, found)
-            for done, sample in shuffled([*islice(found, size)], name, done):
-                blocks[0] = blocks[0]._replace(done=done)
+            for given, sample in shuffled([*islice(found, size)], name, done):
+                blocks[0] = blocks[0]._replace(done=given)
                 yield sample
             del blocks[0]

@@ -26,7 +26,7 @@ from tartools.storage.streams import SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.storage.versions import file_version, version_of
 from tartools.tar import split_path
-from tartools.train.fieldchooser import HAVE, FieldChooser, Decode, Fields, dict_of
+from tartools.train.fieldchooser import HAVE, Decode, FieldChooser, Fields, dict_of
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request

@@ -78,9 +78,9 @@ def test_a_table_gives_the_order() -> None:
 
 def test_fields_are_chosen_and_decoded(folder: Path) -> None:
     Path("n.tar").write_bytes(make_tar([(f"{n}.{field}", b"%d" % n) for n in range(6) for field in ("cls", "pyd")]))
-    assert list(stream_map(tuple, "n.tar", fields="__key__ cls", decode=())) == [(str(n), n) for n in range(6)]
+    assert list(stream_map(tuple, "n.tar", fields="__key__ cls", decode="basic")) == [(str(n), n) for n in range(6)]
     with pytest.raises(SampleError, match=r"^n.tar: sample '0': field 'pyd': .*unpickled"):
-        list(stream_map(dict, "n.tar", decode=()))
+        list(stream_map(dict, "n.tar", decode="basic"))
 
 
 # ---- what is lost ----

@@ -34,6 +34,6 @@ for name in tartools.train.__all__:
 """
     done = python(program)
     hint = "tartools.train.{} needs torch: pip install 'tartools[train]'"
-    without = ("checkpoint", "chosen")
+    without = ("checkpoint",)
     said = [hint.format(name) for name in tartools.train.__all__ if name not in without]
     assert (done.status, done.stdout.decode().splitlines()) == (0, said)
