@@ -234,7 +234,7 @@ def test_blocks(table: tartools.Table) -> None:
 def test_blocks_of_a_shuffled_table_are_its_rows(table: tartools.Table) -> None:
     mixed = table.take(np.random.default_rng(1).permutation(200))
     assert sorted(Sampler(mixed, 4, "blocks")) == list(range(200))
-    assert len(set(Sampler(mixed, 4, "blocks")._layout._starts.tolist())) > 190  # type: ignore[attr-defined]
+    assert len(set(Sampler(mixed, 4, "blocks")._rows._starts.tolist())) > 190  # type: ignore[attr-defined]
 
 
 def test_weights(table: tartools.Table) -> None:
