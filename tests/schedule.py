@@ -22,7 +22,7 @@ from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 CLUSTER = "ray.py"  # how the names of the modules end that have the tests of the cluster
 TORCH = (  # folders and modules of what imports torch
     *("tests/train", "tartools/train"),
-    *("tests/commands/test_foreign.py", "tests/commands/test_tfrecord.py"),
+    *("tests/commands/test_exports.py", "tests/commands/test_foreign.py", "tests/commands/test_tfrecord.py"),
 )
 BROWSER = ("tests/show/test_page.py",)  # modules of what needs Chromium
 
