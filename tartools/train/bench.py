@@ -63,7 +63,7 @@ class BenchRow(NamedTuple):
     files: list[str]
 
 
-class Note(NamedTuple):
+class BatchNote(NamedTuple):
     """What a batch was: its *keys*, the *size* of its payloads; seconds *read*, *decoded*, *collated*."""
 
     keys: list[str]
@@ -154,7 +154,7 @@ def batch_of(found: list[dict[str, Any]], read: float, decode: FieldChooser) -> 
     ended = clock()
     made = collated(decoded)
     size = sum(len(value) for sample in found for name, value in sample.items() if name[:2] != "__")
-    return made, Note([sample[KEY] for sample in found], size, read, ended - begun, clock() - ended)
+    return made, BatchNote([sample[KEY] for sample in found], size, read, ended - begun, clock() - ended)
 
 
 def collated(decoded: list[dict[str, Any]]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def collated(decoded: list[dict[str, Any]]) -> dict[str, Any]:
     return made
 
 
-class Passes:
+class MeasuredPasses:
     """Passes over the samples of a *row*, and what they add up to."""
 
     def __init__(self, row: BenchRow) -> None:
@@ -248,7 +248,7 @@ class Passes:
             raise SampleError(f"only {several(given, 'sample')} of {self.count:,} came")
         return given
 
-    def _notes(self) -> Iterator[Note]:
+    def _notes(self) -> Iterator[BatchNote]:
         """Yield the note of each batch of a pass; the workers of DataLoader end with it. Raises: the error of one."""
         options: dict[str, Any] = {"num_workers": self._row.workers}
         if self._row.workers:
@@ -267,7 +267,7 @@ class Passes:
             if self._row.workers:
                 found._shutdown_workers()  # type: ignore[attr-defined]
 
-    def _add(self, note: Note) -> None:
+    def _add(self, note: BatchNote) -> None:
         self.samples += len(note.keys)
         self.size += note.size
         self.read += note.read
@@ -313,9 +313,9 @@ def _as_it_is(item: Any) -> Any:
 
 
 def measured(row: BenchRow) -> dict[str, Any]:
-    """Return what *row* takes, see `Passes.facts`; or the error that ended it."""
+    """Return what *row* takes, see `MeasuredPasses.facts`; or the error that ended it."""
     try:
-        passes = Passes(row)
+        passes = MeasuredPasses(row)
         passes.run()
         return passes.facts()
     except TarToolsError as error:

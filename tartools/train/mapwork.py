@@ -16,13 +16,13 @@ from tartools.train.fieldchooser import KEY, URL, FieldChooser, as_dict
 from tartools.train.slicereader import SliceReader, numbered
 from tartools.train.slices import ShardSlice
 
-SIZE = 8_000_000  # bytes of a piece
+SIZE = 8_000_000  # bytes of a chunk
 FAR = 32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice
 
 MapSource = str | Table  # a shard, or a table
 
 
-class MapPiece(NamedTuple):
+class MapChunk(NamedTuple):
     """A *slice* of a source, whose *name* is in messages. A shard has this *version*; None if it has none."""
 
     slice: ShardSlice
@@ -31,7 +31,7 @@ class MapPiece(NamedTuple):
 
     def __str__(self) -> str:
         _, number, slices, begin, end, *_ = self.slice
-        return f"{self.name}: rows {begin} to {end - 1}" if end else f"{self.name}: part {number + 1} of {slices}"
+        return f"{self.name}: rows {begin} to {end - 1}" if end else f"{self.name}: chunk {number + 1} of {slices}"
 
 
 def sources_of(urls: Sequence[str]) -> list[MapSource]:
@@ -42,20 +42,20 @@ def sources_of(urls: Sequence[str]) -> list[MapSource]:
     return [Table(url) if compression.is_table(url) else url for url in urls]
 
 
-def pieces_of(names: Sequence[str], sources: Sequence[MapSource], size: int | None) -> Iterator[MapPiece]:
-    """Yield the pieces of *sources*, which have these *names*, in order, each of about *size* bytes if it is given.
+def chunks_of(names: Sequence[str], sources: Sequence[MapSource], size: int | None) -> Iterator[MapChunk]:
+    """Yield the chunks of *sources*, which have these *names*, in order, each of about *size* bytes if it is given.
 
-    A shard that can't be cut is one piece: what is compressed, a command, a server without ranges.
+    A shard that can't be cut is one chunk: what is compressed, a command, a server without ranges.
     Raises: StorageError, when its turn comes.
     """
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
         if isinstance(source, Table):
             for piece in _rows_of(source, number, size or SIZE):
-                yield MapPiece(piece, name)
+                yield MapChunk(piece, name)
         else:
             version, slices = _looked_at(source, size or (FAR if is_far(source) else SIZE))
             for piece in ShardSlice(number).cut_into(slices):
-                yield MapPiece(piece, name, version)
+                yield MapChunk(piece, name, version)
 
 
 def _looked_at(url: str, size: int) -> tuple[str | None, int]:
@@ -79,19 +79,19 @@ def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
 
 
 class MapWork:
-    """Calls *function* for the samples of pieces of *sources*, which are chosen and decoded as `FieldChooser` does."""
+    """Calls *function* for the samples of chunks of *sources*, which are chosen and decoded as `FieldChooser` does."""
 
     def __init__(self, function: Callable[[Any], Any], sources: Sequence[MapSource], chooser: FieldChooser) -> None:
         self._function = function
         self._sources = sources
         self._chooser = chooser
 
-    def __call__(self, piece: MapPiece) -> Generator[Any, None, None]:
-        """Yield what the function makes of the samples of *piece*: of each nothing for None, or what it iterates over.
+    def __call__(self, chunk: MapChunk) -> Generator[Any, None, None]:
+        """Yield what the function makes of the samples of *chunk*: of each nothing for None, or what it iterates over.
 
-        Raises: what it raises, and what reading raises, with notes that name sample and piece.
+        Raises: what it raises, and what reading raises, with notes that name sample and chunk.
         """
-        for sample in self._samples(piece):
+        for sample in self._samples(chunk):
             key, url = sample[KEY], sample[URL]
             try:
                 made = self._function(self._chooser(sample))
@@ -102,10 +102,10 @@ class MapWork:
                 error.add_note(f"in sample {key!r} of {shown(url)}")
                 raise
 
-    def _samples(self, piece: MapPiece) -> Iterator[dict[str, Any]]:
-        part, source, wanted = piece.slice, self._sources[piece.slice.shard], self._chooser.needed
+    def _samples(self, chunk: MapChunk) -> Iterator[dict[str, Any]]:
+        part, source, wanted = chunk.slice, self._sources[chunk.slice.shard], self._chooser.needed
         if isinstance(source, Table):
             return (as_dict(sample, wanted) for sample in source[part.begin : part.end])
-        if piece.version is not None and look(source).version != piece.version:
+        if chunk.version is not None and look(source).version != chunk.version:
             raise StorageError("was replaced since the epoch began", url=source)
         return iter(SliceReader([source], numbered([part._replace(shard=0)]), wanted=wanted))

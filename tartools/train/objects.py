@@ -255,7 +255,6 @@ class ObjectStream(IterableDataset[Any]):
         return self._counted(self._positions)
 
     def _counted(self, positions: Iterator[int]) -> Iterator[Any]:
-        """Yield the items of *positions*, and count them."""
         for item in self._source.items(positions):
             self._taken += 1
             yield item

@@ -230,7 +230,6 @@ class _ItemStream:
 
 
 def _sound(item: Sample | TarToolsError) -> Sample:
-    """Return *item*, or raise it if it is a failure."""
     if isinstance(item, TarToolsError):
         raise item
     return item

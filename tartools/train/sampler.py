@@ -217,7 +217,6 @@ class StatefulSampler(Sampler[Any]):
         return rank, steps
 
     def _end(self, epoch: int) -> None:
-        """Note that an iteration of *epoch* has ended."""
         if epoch == self._epoch:
             self._epoch, self._done = epoch + 1, 0
 
@@ -230,7 +229,6 @@ class _Iteration(Iterator[Any]):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin where the sampler is."""
         sampler = self._sampler
         self._rank, self._steps = sampler._shared()
         self._seed, self._epoch = sampler._seed, sampler._epoch

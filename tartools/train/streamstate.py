@@ -130,7 +130,6 @@ def _rest(state: State, source: SampleStream) -> Remainder:
 
 
 def _behind(pieces: Sequence[ShardSlice], position: Position) -> list[ShardSlice]:
-    """Return *pieces* from *position* on."""
     number, rest = position
     return [*pieces[number:]] if rest is None else [rest, *pieces[number + 1 :]]
 

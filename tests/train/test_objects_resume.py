@@ -89,7 +89,10 @@ def test_stream_with_other_ranks_and_workers(
             data = stream(shuffle=True, drop_last=drop_last)
             data.load_state_dict(states[rank % before])
             fork = "fork" if workers else None
-            rest.append(list(DataLoader(data, None, num_workers=workers, multiprocessing_context=fork)))
+            loader: Any = DataLoader(data, None, num_workers=workers, multiprocessing_context=fork)
+            rest.append(list(loader))
+            if after == 1 and not drop_last:
+                assert sorted(loader) == wanted  # the next one, of the same epoch, is whole
         left = COUNT - before * stop
         left -= left % (after * max(workers, 1)) if drop_last else 0
         assert sorted(chain(*rest)) == sorted(whole[before * stop :][:left])

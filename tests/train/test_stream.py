@@ -307,8 +307,12 @@ def test_the_keywords(pictures: list[tuple[bytes, int]]) -> None:
     whole = [(len(a), b) for a, b in pictures]
     assert list(WebDataset("a-{0..1}.tar", fields="png;jpg cls", decode="basic", transform=(len, None))) == whole
     assert list(WebDataset("a-{0..1}.tar", extensions="png;JPG cls", decoder="basic", transforms=(len, None))) == whole
-    with pytest.raises(TypeError, match="fields and extensions are one thing"):
-        WebDataset("a-0.tar", fields="cls", extensions="cls")
+    for one, other in ("fields", "extensions"), ("decode", "decoder"), ("transform", "transforms"):
+        with pytest.raises(TypeError, match=f"{one} and {other} are one thing"):
+            WebDataset("a-0.tar", **{one: len, other: len})  # type: ignore[arg-type]
+    orders = [list(WebDataset("a-{0..1}.tar", shuffle).to_tuple("cls")) for shuffle in (True, 1000, 1, False)]
+    assert orders[0] == orders[1] != orders[3] and sorted(orders[0]) == sorted(orders[3])
+    assert orders[2] in (orders[3], orders[3][10:] + orders[3][:10])  # shards alone
     with pytest.raises(SampleError, match=r"^a-0.tar: sample '000000': has no field 'txt'; its fields are: cls jpg$"):
         list(WebDataset("a-0.tar", fields="txt"))
 
