@@ -162,7 +162,7 @@ class Fix:
         verdict = self._fixing.of(sample, place, self._kept, group.lost, doubtful=group.doubtful)
         if group.doubtful and verdict.sample is not None:
             fields = printable(" ".join(verdict.sample.fields))
-            self._account.warn(f"{self._at(place)}: sample {sample.key!r} lies beside damage; written with {fields}")
+            self._account.warn(f"{self._at(place)}: sample {sample.key!r} lies next to damage; written with {fields}")
         self._take(sample, place, verdict, writer)
 
     def _take(self, sample: Sample, place: tuple[int, int], verdict: Verdict, writer: ShardWriter) -> None:

@@ -2,7 +2,7 @@ r"""Leave out samples that occur again, or pictures that look alike.
 
 Reads the samples of each SHARD and writes those that are like none before them, in their order. Without --equal and
 --near, samples are alike if all their fields are: names and payloads, whatever the keys. --equal compares the payloads
-of these fields only, byte by byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it
+of these fields only, byte for byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it
 finds copies that were resized or compressed again, also in another format.
 
 Pictures are near if their difference hashes (see --dhash in tarindex(1)) differ in at most --distance of 64 bits, and
@@ -30,15 +30,15 @@ unless pictures are near). The columns are key, shard, kept_key, kept_shard, dis
 writes a page of pairs, side by side: the 200 with the largest distance. OUTPUT appears after these.
 
 Inputs are read twice, first to compare, then to write; stdin is copied to --tmpdir. If inputs are tables that have the
-columns FIELD.blake2b (for --equal) or FIELD.dhash (for --near), and FIELD.width and FIELD.height for --keep largest,
-only pictures that may be near another are read to compare them. OUTPUT and --rest may end in .parquet: that is a table,
-which lists the samples and moves none (see TABLES in tartools(7)). Digests need -M bytes of memory, and 70 bytes per
+columns FIELD.blake2b (for --equal) or FIELD.dhash and FIELD.colours (for --near), and FIELD.width and FIELD.height for
+--keep largest, no sample is read to compare it. OUTPUT and --rest may end in .parquet: that is a table, which lists the
+samples and moves none (see TABLES in tartools(7)). Digests need -M bytes of memory, and 70 bytes per
 sample in --tmpdir beyond that; --near holds some 250 bytes for each picture.
 
 Examples:
   Leave out samples that occur again, whatever their keys:
     tardedup 'train-*.tar' -o unique.tar
-  Leave out pictures that occur again, byte by byte:
+  Leave out pictures that occur again, byte for byte:
     tardedup --equal jpg 'train-*.tar' -o unique.tar
   Leave out pictures that look alike, keep the largest of each, and look at the pairs:
     tardedup --near jpg --keep largest --html pairs.html 'train-*.tar' -o unique.tar
@@ -56,8 +56,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tartools import cli, storage
+from tartools import cli
 from tartools.cli import Option
+from tartools.commands import _outputs
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account
 from tartools.storage.names.expand import expand
@@ -131,32 +132,35 @@ def tardedup(
     against = expand(alike.against, [], "\n") if alike.against is not None else []
     if "-" in against and "-" in urls:
         raise UsageError("stdin can be read only once: it is --against and input too")
-    check_outputs([*urls, *against], output, others)
-    from tartools.commands import _dedup, _duplicates, _pairs
+    given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
+    _outputs.check(given, output.force, [*urls, *against])
+    from tartools.commands import _dedup, _pairs
+    from tartools.shards.dataset import DataSet
     from tartools.shards.reading import Reading
     from tartools.stages.duplicates.pairs import AGAINST, INPUT
     from tartools.stages.sorting.externalsort import Spool, external_sort
 
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     most = cli.workers(means.parallel)
-    sides = [_dedup.Side(INPUT, urls, reading, account, most)]
+    sides = [_dedup.Side(INPUT, DataSet(urls, account, reading, most))]
     if against:
-        sides.insert(0, _dedup.Side(AGAINST, against, reading, account, most))
+        told = Account(account.say, account.quiet)
+        sides.insert(0, _dedup.Side(AGAINST, DataSet(against, told, reading, most)))
     part = means.memory // 4
     if others.report is not None:
         for side in sides:
             side.names = Spool(part // 2, means.tmpdir)
-    if _pairs.writes_table(output, others.rest):
-        _dedup.check_listable(urls)
+    chosen = sides[-1].data.sink(output.url, output.force, output.gzip)
+    rest = None if others.rest is None else sides[-1].data.sink(others.rest, output.force, output.gzip)
     sort = partial(external_sort, memory=part, tmpdir=means.tmpdir)
     pairs = Spool(part, means.tmpdir)
-    for record in _duplicates.find(sides, comparison, account, sort):
+    for record in _dedup.find(sides, comparison, account, sort):
         pairs.add(record)
     if others.report is not None:
         _pairs.write_report(pairs, sides, others.report, output.force, sort)
     if others.page is not None:
         _pairs.write_page(pairs, sides, comparison, others.page, output.force)
-    _pairs.write(sides[-1], pairs, output, others.rest, account, reading)
+    _pairs.write(sides[-1], pairs, chosen, rest, account)
     say(sides, pairs, account)
 
 
@@ -168,9 +172,9 @@ def the_comparison(alike: Alike) -> "Comparison":
     if alike.by is not None and alike.near is not None:
         raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")
     if alike.near is None and alike.distance is not None:
-        raise UsageError("--distance is that of pictures, and there is no --near")
+        raise UsageError("--distance needs --near")
     if alike.missing and alike.by is None and alike.near is None:
-        raise UsageError("--keep-uncompared is for samples without what --equal or --near names")
+        raise UsageError("--keep-uncompared needs --equal or --near")
     words = select.parse_words([alike.by or alike.near or ""])
     if any(word.new for word in words) or (not words and (alike.by, alike.near) != (None, None)):
         raise UsageError(
@@ -184,22 +188,6 @@ def the_comparison(alike: Alike) -> "Comparison":
     return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing)
 
 
-def check_outputs(inputs: Sequence[str], output: cli.Output, others: Outputs) -> None:
-    """Check all outputs before anything is read. Raises: UsageError, StorageError."""
-    from tartools.commands._filter import same_file
-
-    given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
-    seen: dict[str, str] = {}
-    for option, url in given.items():
-        if url is None:
-            continue
-        storage.check_output(url, output.force, inputs)
-        for other, taken in seen.items():
-            if same_file(taken, url) and url != "/dev/null":
-                raise UsageError(f"{other} and {option} are one file", url=url)
-        seen[option] = url
-
-
 def say(sides: "Sequence[Side]", pairs: Iterable[bytes], account: Account) -> None:
     """Say how many samples were left out, and how many could not be compared."""
     from tartools.stages.duplicates.pairs import AGAINST, pair_of
@@ -211,4 +199,4 @@ def say(sides: "Sequence[Side]", pairs: Iterable[bytes], account: Account) -> No
     for side in sides:
         if side.without:
             where = "of --against " if side.number == AGAINST else ""
-            account.warn(f"{several(side.without, 'sample')} {where}could not be compared, and stayed")
+            account.warn(f"{several(side.without, 'sample')} {where}could not be compared, and were kept")

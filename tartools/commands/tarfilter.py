@@ -15,22 +15,22 @@ upper, strip, lstrip, rstrip, removeprefix, removesuffix, replace, split and is.
 islower, isupper), of JSON objects get, keys, values and items; lists are made by [... for x in ... if ...]. For one
 sample it takes at most 100,000 steps: an operation is one, and so are 100 characters that are made, 1,000 that are read
 (100 of JSON), and 10 items of a list. Whole numbers have at most 1,024 bits, texts that are read as numbers 4,300
-characters, and 100 parts may be inside each other. A regular expression has at most 10,000 characters, 100,000 once
-repeats such as {1000} are written out, and none of (?x), (?R) and {e<=1}; its texts have at most 2,000,000 characters,
-divided by one more than its groups, and all matches of a sample take one second. Beyond a limit, the command fails,
-with --ignore-errors too.
+characters, and parts may be nested 100 deep. A regular expression has at most 10,000 characters, 100,000 once repeats
+such as {1000} are written out, and none of (?x), (?R) and {e<=1}; its texts have at most 2,000,000 characters, divided
+by one more than its groups, and all matches of a sample take one second. Beyond a limit, the command fails, with
+--ignore-errors too.
 
 If no sample is chosen, a warning says so, and which values the fields of the expression had, if they are few.
 
 --share LO:HI takes a share of the keys that depends on nothing but the key: a sample is on the same side in every run
-and in every version of a data set. The fraction of a key is the first 8 bytes (all there are) of its BLAKE2b digest of
-8 bytes, as a big-endian number, divided by 2 to the power of 64; samples with LO <= fraction < HI are taken. LO and HI
-are exact: 0.1, or 1/3. --sample takes a share by a BLAKE2b digest of 8 bytes with the digest of --seed as its key, so
-that another seed takes other samples.
+and in every version of a data set. The fraction of a key is its BLAKE2b digest of 8 bytes, as a big-endian number,
+divided by 2 to the power of 64; samples with LO <= fraction < HI are taken. LO and HI are exact: 0.1, or 1/3. --sample
+takes a share by a BLAKE2b digest of 8 bytes with the digest of --seed as its key, so that another seed takes other
+samples.
 
 OUTPUT and --rest appear once both are complete. Either may end in .parquet: that is a table, which lists the samples
 and moves none (see TABLES in tartools(7)). If inputs are tables, a value of -S comes from the column that has its name
-(cls, json:width, jpg.width); what no column has is read from the shards. Names that are no fields of samples, such as
+(cls, json:width, jpg.width); what no column has is read from the shards. Names that are not fields of samples, such as
 score, have the type of the column.
 
 Examples:
@@ -51,10 +51,13 @@ Examples:
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-from tartools import cli, storage
+from tartools import cli
 from tartools.cli import Option
+from tartools.commands import _outputs
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account
+from tartools.shards.dataset import DataSet
+from tartools.shards.delivery import deliver_flags
 from tartools.shards.reading import Reading
 from tartools.storage.names.expand import expand, read_list
 
@@ -129,7 +132,7 @@ def the_filter(conditions: Conditions) -> "Filter":
 
         expression = _expression.expression(conditions.expression, conditions.verbatim)
     elif conditions.missing:
-        raise UsageError("--ignore-errors says what -S is for a sample that it fails on, and there is no -S")
+        raise UsageError("--ignore-errors needs -S")
     words = select.parse_words(conditions.present or ())
     if conditions.present is not None and (not words or any(word.new for word in words)):
         raise UsageError("--fields-present takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
@@ -164,13 +167,20 @@ def tarfilter(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    from tartools.commands import _filter
-
     wanted = the_filter(conditions)
     urls = expand(*source.named)
-    storage.check_output(output.url, output.force, [*urls, *filter(None, [conditions.keys])])
-    if rest is not None:
-        _filter.check_rest(rest, output, [*urls, *filter(None, [conditions.keys])])
-    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir, forks=True)
-    _filter.write(urls, wanted, _filter.Outputs(output, rest), conditions.verbatim, account, reading)
+    _outputs.check({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
+    reading = Reading(
+        source.lax,
+        source.skip_special,
+        ranges=not wanted.reads,
+        listed=not wanted.by_key,
+        tmpdir=tmpdir,
+        forks=True,
+        columns=wanted.columns(conditions.verbatim),
+    )
+    data = DataSet(urls, account, reading, cli.workers(0))
+    sinks = [data.sink(url, output.force, output.gzip) for url in (output.url, rest) if url is not None]
+    flagged = data.answered(wanted.flags, wanted.of_keys if wanted.by_key else None)
+    deliver_flags(flagged, sinks[0], sinks[1] if rest is not None else None, account)
     wanted.warn(account)

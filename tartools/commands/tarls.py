@@ -21,7 +21,7 @@ Examples:
     tarls -l data 'gs://bucket/val-*.tgz'
   Save a short list of a large data set:
     tarls --brace s3://bucket/photos > photos.list
-  Cut all shards of a bucket anew:
+  Cut all shards of a bucket again:
     tarls s3://bucket/train/ | tarcat -T - | tarsplit -s 1e9 -o train
 """
 

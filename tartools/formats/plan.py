@@ -68,7 +68,7 @@ class Plan(NamedTuple):
             what = f"a command in a table is not run without --allow-pipe: {shown(text)}"
             raise self.failure(line, what, column)
         if not self.allow_pipe and Url(url).is_local and _is_special(url):
-            what = f"{shown(text)} is no regular file, and is not read without --allow-pipe"
+            what = f"{shown(text)} is not a regular file, and is not read without --allow-pipe"
             raise self.failure(line, what, column)
         return url
 

@@ -108,7 +108,7 @@ def check_regular(url: str) -> None:
     """Raise StorageError if *url* is a local file that can't be read, or no regular one: a fifo would wait."""
     url = Url(url)
     if url.is_local and not url.read_command and local.check_readable(url) is None:
-        raise StorageError("this is no regular file, but a fifo or a device", url=url)
+        raise StorageError("this is not a regular file, but a fifo or a device", url=url)
 
 
 def plain_size(url: str) -> int | None:

@@ -11,13 +11,14 @@ from functools import partial
 
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
-from tartools.storage.objects import fetching
+from tartools.storage.objects import fetch
 from tartools.storage.objects.contract import Listed
-from tartools.storage.objects.fetching import fetched
+from tartools.storage.objects.fetch import fetched
 from tartools.storage.objects.retry import setting
 from tartools.storage.requests import Requests
+from tartools.storage.streams import FileVersion
 from tartools.storage.url import Url
-from tartools.storage.versions import file_version, look
+from tartools.storage.versions import look
 
 AT_ONCE = 64  # requests
 HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
@@ -59,9 +60,9 @@ def content_of(entry: Listed) -> bytes:
         return fetched(entry.url, 0, entry.size or 0, version, REPLACED, listed=True)
     try:
         with open(path_of(entry.url), "rb", buffering=0) as file:
-            before = file_version(os.fstat(file.fileno()))
+            before = str(FileVersion.of(file))
             data = file.readall()
-            after = file_version(os.fstat(file.fileno()))
+            after = str(FileVersion.of(file))
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=entry.url) from error
     if before != version or after != version or len(data) != entry.size:
@@ -74,7 +75,7 @@ def _in_ranges(url: str, size: int, version: str) -> bytes:
     data = io.BytesIO()  # gives its bytes without a copy
     waiting: deque[Callable[[], bytes]] = deque()
     for begin in range(0, size, RANGE):
-        if len(waiting) >= fetching.requests_at_once():
+        if len(waiting) >= fetch.requests_at_once():
             data.write(waiting.popleft()())
         task = partial(fetched, url, begin, min(begin + RANGE, size), version, REPLACED)
         waiting.append(_ranges_of(os.getpid()).ask(task))
@@ -101,4 +102,4 @@ def _requests_of(process: int) -> Requests:
 @functools.cache
 def _ranges_of(process: int) -> Requests:
     """Return other threads, for ranges: those for whole objects wait for them."""
-    return Requests(fetching.requests_at_once())
+    return Requests(fetch.requests_at_once())

@@ -36,11 +36,5 @@ LISTED = ("objects.s3", "objects.gs", "objects.ais")  # stores that list their o
 def loaded(module: str) -> object:
     """Return a *module* of the table, imported."""
     name = f"tartools.storage.{module}"
-    if module.startswith(STORES) and name not in sys.modules:
-        from tartools.storage.garbage import uncollected
-
-        with uncollected():
-            __import__(name)
-    else:
-        __import__(name)  # what import_module does, without importing importlib: 0.3 ms of each start
+    __import__(name)  # what import_module does, without importing importlib: 0.3 ms of each start
     return sys.modules[name]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 from tartools.errors import StorageError
 from tartools.storage import local
+from tartools.storage.streams import FileVersion
 from tartools.storage.url import Url
 
 FIRST = 4  # bytes
@@ -21,7 +25,9 @@ class Look(NamedTuple):
     def known(self, url: str) -> str:
         """Return the version of *url*. Raises: StorageError if it has none."""
         if self.version is None:
-            raise StorageError("this server has no ranges or no versions (ETag), so no part can be read alone", url=url)
+            raise StorageError(
+                "this server has no ranges or no versions (ETag), so this can't be read in parts", url=url
+            )
         return self.version
 
 
@@ -41,11 +47,11 @@ def look(url: str) -> Look:
     url = Url(url)
     if url.is_local and not url.read_command:
         if local.check_readable(url) is None:
-            raise StorageError("this is no regular file, so no part of it can be read alone", url=url)
+            raise StorageError("this is not a regular file, so it can't be read in parts", url=url)
         with open(local.path_of(url), "rb", buffering=0) as file:
-            return Look(file_version(os.fstat(file.fileno())), os.pread(file.fileno(), FIRST, 0))
+            return Look(str(FileVersion.of(file)), os.pread(file.fileno(), FIRST, 0))
     if not url.is_stored or url.read_command:
-        raise StorageError("no part of this can be read alone; copy it to a file or an object", url=url)
+        raise StorageError("this can't be read in parts; copy it to a file or an object", url=url)
     from tartools.storage.objects import object_at
     from tartools.storage.objects.retry import with_retries
 
@@ -65,6 +71,25 @@ def look(url: str) -> Look:
     return with_retries(attempt, url)
 
 
-def file_version(found: os.stat_result) -> str:
-    """Return the version of a file that *found* describes, as `version_of` does."""
-    return f"{found.st_size} {found.st_mtime_ns}"
+def looks(urls: Sequence[str]) -> dict[str, Look]:
+    """Return what each of *urls* is now; servers are asked side by side."""
+    if all(Url(url).is_local for url in urls):
+        return {url: look(url) for url in urls}
+    from tartools.storage.objects.fetch import requests_at_once
+    from tartools.storage.requests import Requests
+
+    with closing(Requests(requests_at_once())) as requests:
+        answers = {url: requests.ask(partial(look, url)) for url in urls}
+        return {url: answer() for url, answer in answers.items()}
+
+
+def check_unchanged(known: Mapping[str, str | None]) -> None:
+    """Raise StorageError if one of *known*, versions by URL, is another one now."""
+    for url, now in looks([*known]).items():
+        if now.version != known[url]:
+            raise changed_since(url)
+
+
+def changed_since(url: str) -> StorageError:
+    """Return the failure that *url* is not what it was when it was read before."""
+    return StorageError("changed while it was read; start again when nothing writes to it", url=url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ from tartools.storage import is_missing
 from tartools.storage.url import Url
 from tartools.tables import keysums, schema
 
-ADVICE = "tarindex --update makes the table anew"
-MOVED = "its shards are named relative to its folder: keep them together, or make it anew: tarindex"
+ADVICE = "tarindex --update makes the table again"
+MOVED = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
 MOST = (1 << 63) - 1  # bytes of a shard
 
 
@@ -45,6 +45,15 @@ class Piece:
             None if self.keys is None else self.keys[low:high],
             None if self.rows is None else self.rows[low:high],
         )
+
+    def taken(self, numbers: Sequence[int]) -> Piece:
+        """Return the rows *numbers* of these."""
+        import numpy as np
+
+        some = np.array(numbers)
+        keys = None if self.keys is None else [self.keys[number] for number in numbers]
+        rows = self.first + some if self.rows is None else self.rows[some]
+        return Piece(self.first, self.numbers[some], self.begins[some], self.ends[some], keys, rows)
 
     def row(self, index: int) -> int:
         """Return the number that row *index* of these has in the table."""
@@ -136,7 +145,7 @@ class Listing:
         try:
             yield
         except schema.arrow().ArrowException:
-            raise StorageError(f"row {first}: {schema.KEY} is no text", url=self.table) from None
+            raise StorageError(f"row {first}: {schema.KEY} is not text", url=self.table) from None
 
     def _places(self, column: Any, name: str, first: int) -> Any:
         """Return the column *name* of begins or ends as an array of int64."""
@@ -151,7 +160,7 @@ class Listing:
                 try:
                     value.cast(pa.int64())
                 except pa.ArrowException:
-                    what = f"row {row}: {name} is {str(value)[:40]}, which is no place in a shard"
+                    what = f"row {row}: {name} is {str(value)[:40]}, which is not a place in a shard"
                     raise StorageError(what, url=self.table) from None
             raise
 
@@ -176,9 +185,9 @@ class Listing:
     def _number(self, name: object, version: object, row: int) -> int:
         """Return the number of the shard with this name and version."""
         if not isinstance(name, str) or not name or "\0" in name:
-            raise StorageError(f"row {row}: {schema.SHARD} is no name of a shard", url=self.table)
+            raise StorageError(f"row {row}: {schema.SHARD} is not the name of a shard", url=self.table)
         if not isinstance(version, str | None):
-            raise StorageError(f"row {row}: {schema.VERSION} is no text", url=self.table)
+            raise StorageError(f"row {row}: {schema.VERSION} is not text", url=self.table)
         number = self._numbers.get((name, version))
         if number is None:
             try:

@@ -15,7 +15,7 @@ from tartools.errors import StorageError, TarToolsError
 from tartools.samples.sample import Batch
 from tartools.storage import versions
 from tartools.storage.objects import object_at
-from tartools.storage.objects.fetching import fetch_into, fetched, requests_at_once
+from tartools.storage.objects.fetch import fetch_into, fetched, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.requests import Requests
 from tartools.tables.checking import Checker

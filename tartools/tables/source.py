@@ -117,7 +117,7 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
         lacking = [name for name in NEEDED if name not in found.names]
         if lacking:
             raise TarFormatError(
-                f"this Parquet file is no table of samples: it has no column {lacking[0]} "
+                f"this Parquet file is not a table of samples: it has no column {lacking[0]} "
                 "(tarcreate --parquet makes samples of its rows; tarindex makes a table of shards)",
                 url=url,
             )
@@ -155,7 +155,7 @@ def _failure(file: io.BufferedReader, url: str, what: str, error: TarFormatError
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     if file.read(len(PARQUET)) not in (PARQUET, ENCRYPTED):
-        return TarFormatError("this is no Parquet file: it does not begin as one", url=url, offset=0)
+        return TarFormatError("this is not a Parquet file: it does not begin as one", url=url, offset=0)
     file.seek(max(len(PARQUET), size - len(PARQUET)))
     if file.read() not in (PARQUET, ENCRYPTED):
         return TruncatedError(f"this {what} was cut: its end is missing", url=url, offset=size)

@@ -39,7 +39,7 @@ class Table:
     starts no process. Several threads may read at once.
 
     Holds: 24 bytes a row, once samples of several row groups were asked for; 128 open files.
-    Raises: StorageError if the table or a shard can't be read, or is another one than before; TarFormatError if the
+    Raises: StorageError if the table or a shard can't be read, or has changed; TarFormatError if the
     table is damaged; IndexError, KeyError.
     """
 
@@ -58,7 +58,7 @@ class Table:
         url = name_of(url)
         for name in source.NEEDED:
             if name not in table.column_names:
-                raise TarFormatError(f"this is no table of samples: it has no column {name}", url=url)
+                raise TarFormatError(f"this is not a table of samples: it has no column {name}", url=url)
         made = cls.__new__(cls)
         made._set(url, table, None, "")
         made._length = len(table)
@@ -145,7 +145,7 @@ class Table:
         return held.samples(at, wanted, keys)
 
     def bulk(self, rows: Any, room_of: RoomOf | None = None, fields: Collection[str] | None = None) -> Bulk | None:
-        """Return the samples of *rows* together: for who reads many at a time.
+        """Return the samples of *rows* together: for callers that read many at a time.
 
         Payloads are in one buffer, `room_of(size)` if it is given, or in columns. Of large samples only *fields*, in
         lower case, are read. None if a sample is not as most are, or is not as its row says: then `table[rows]` gives

@@ -183,7 +183,7 @@ def places(column: Any, wanted: Any) -> Any:
 
 
 def converted(column: Any, kind: Any) -> Any:
-    """Return the array *column* in the type *kind*. What is no text becomes text as `samples.values.as_text` makes it.
+    """Return the array *column* in the type *kind*. What is not text becomes text as `samples.values.as_text` makes it.
 
     Raises: ArrowException; UnicodeDecodeError.
     """

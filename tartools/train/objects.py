@@ -164,7 +164,7 @@ class ObjectDataset(Dataset[Any]):
 class ObjectStream(IterableDataset[Any]):
     """The items of `ObjectDataset(prefixes, transform)`, each exactly once an epoch over all ranks and workers.
 
-    In order, or with *shuffle* in one that *seed* and epoch decide; call `set_epoch` before each epoch, as for torch's
+    In order, or with *shuffle* in one that follows from *seed* and epoch; call `set_epoch` before each, as for torch's
     DistributedSampler. With *drop_last* all workers of all ranks get equally many, and up to ranks times workers, minus
     1, are left out.
 
@@ -218,7 +218,7 @@ class ObjectStream(IterableDataset[Any]):
         had equally many items. Raises: ValueError if it is the state of other objects, or of another kind of order.
         """
         if not isinstance(state, dict) or not {*self._state({})} <= {*state}:
-            raise ValueError("this is no state of an ObjectStream")
+            raise ValueError("this is not a state of an ObjectStream")
         self._sampler().load_state_dict(state)
         if state["drop_last"] != self._drop_last:
             raise ValueError(f"the state is of a stream with drop_last {state['drop_last']!r}, unlike this one")
@@ -307,7 +307,9 @@ def _beginning(url: str) -> bytes | None:
 
 def _sized(entry: Listed) -> int:
     if entry.size is None:
-        raise StorageError("its size is not known: this is no regular file, or its server does not say", url=entry.url)
+        raise StorageError(
+            "its size is not known: this is not a regular file, or its server does not say", url=entry.url
+        )
     return entry.size
 
 

@@ -189,7 +189,7 @@ class StatefulSampler(Sampler[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made. Raises: ValueError if it is that of another kind of order, or of other data."""
         if not isinstance(state, dict) or not {"seed", "epoch", "done", "data", *self._kind} <= {*state}:
-            raise ValueError("this is no state of a StatefulSampler as this one is")
+            raise ValueError("this is not a state of a StatefulSampler like this one")
         for name, value in self._kind.items():
             if state[name] != value:
                 raise ValueError(f"the state is of an order with {name} {state[name]!r}, and here it is {value!r}")

@@ -55,7 +55,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         return self.__dict__ | {"_rank": self._rank or this_rank()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iterations be of *epoch*, also in workers that are there already."""
+        """Make *epoch* the number of the next epoch, counted from 0, also for workers that are there already."""
         self.epoch.number = epoch
 
     @cached_property

@@ -19,9 +19,10 @@ from tartools.errors import TarFormatError
 from tartools.storage import files
 from tartools.storage.url import Url
 from tartools.tar import compression
-from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, Read, find_cut
+from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, find_cut
 from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
+from tartools.tar.rescan import Read
 from tartools.train.ranks import ReaderId
 
 MANY = 8  # shards for each worker; if there are so many, none is cut
@@ -64,7 +65,7 @@ def shard_identity(url: str) -> str:
     not count, because each host may have a copy. Raises: StorageError.
     """
     size = storage.plain_size(url)
-    if size is None or not compression.is_table_name(url):
+    if size is None or not compression.is_table(url):
         return "" if size is None else str(size)
     with files.reading(url) as file:
         return file_digest(file, "sha256").hexdigest()
@@ -94,7 +95,7 @@ def found_in(url: str, piece: ShardSlice) -> ShardSlice | None:
     All of a shard that can't be cut is its first slice: what is compressed, a pipe, a server without ranges.
     Raises: StorageError.
     """
-    if piece.begin == piece.end or (piece.slices == 1 and not compression.is_table_name(url)):
+    if piece.begin == piece.end or (piece.slices == 1 and not compression.is_table(url)):
         return None if piece.begin == piece.end else piece
     whole = piece._replace(slices=1) if piece.number == 0 else None
     if not storage.is_repeatable(url) or Url(url).read_command:

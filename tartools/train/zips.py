@@ -20,11 +20,11 @@ from tartools.formats.zipread import LOCAL, path_of
 from tartools.samples.account import Account
 from tartools.storage import files
 from tartools.storage.names.expand import expand
-from tartools.storage.objects.fetching import fetched, requests_at_once
+from tartools.storage.objects.fetch import fetched, requests_at_once
 from tartools.storage.requests import Requests
-from tartools.storage.streams import SharedFile
+from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
-from tartools.storage.versions import file_version, version_of
+from tartools.storage.versions import version_of
 from tartools.tar import split_path
 from tartools.train.fieldchooser import HAVE, Decode, FieldChooser, Fields, dict_of
 
@@ -47,7 +47,7 @@ class ZipDataset(Dataset[Any]):
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
     Holds: 700 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
-    damaged payloads; StorageError, also if a file is another one than when this was made; what `FieldChooser` raises.
+    damaged payloads; StorageError, also if a file has changed since this was made; what `FieldChooser` raises.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class _Zip:
         data = os.pread(file.fileno(), end - begin, begin)
         while len(data) < end - begin and (more := os.pread(file.fileno(), end - begin - len(data), begin + len(data))):
             data += more
-        if file_version(os.fstat(file.fileno())) != self.version:
+        if str(FileVersion.of(file)) != self.version:
             raise self._replaced()
         return data
 

@@ -1,4 +1,4 @@
-"""Loose objects on a server, one by one, by `ObjectDataset` with requests side by side, and as a shard; and checkpoints.
+"""Loose objects on a server, one by one, by `ObjectDataset` side by side, and as a shard; checkpoints.
 
 The server, nginx, is 5 ms away for the objects and 30 ms for the checkpoint, with 85 MB/s a connection, by
 `tests.storage.objects.delay`. `tests.bench.loading` runs these in forks. Each raises AssertionError if a value is not

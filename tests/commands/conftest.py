@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,8 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
                     streams.enter_context(standing(1, sink))
                 said = io.StringIO()
                 monkeypatch.setattr(sys, "stderr", said)
+                limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+                streams.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)  # tarsplit raises it
                 status = command.main(list(arguments))
             if stdout is not None:
                 return Result(status, Path(stdout).read_bytes(), said.getvalue())

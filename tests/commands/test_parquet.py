@@ -29,16 +29,15 @@ from tartools.formats import parquetread, parquetwrite
 from tests.commands.conftest import Inside
 from tests.commands.test_conservation import FEED, peak_memory
 from tests.conftest import Run, clean_environment, has_end, make_samples, make_tar, members_of
+from tests.payloads import encoded
 from tests.tiers import also
 
 
 def picture(color: int, form: str = "PNG") -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (9, 7), color).save(file, form)
-    return file.getvalue()
+    return encoded(Image.new("L", (9, 7), color), form)
 
 
-NO_PARQUET = "this is no Parquet file: it does not begin as one"
+NO_PARQUET = "this is not a Parquet file: it does not begin as one"
 PNG, JPEG = picture(9), picture(200, "JPEG")
 SAMPLES = [
     ("d/a.JPG", JPEG),
@@ -281,7 +280,7 @@ def test_what_is_said_where_another_option_is_meant(inside: Inside, tmp_path: Pa
         done = inside(command, "a.parquet")
         assert done.status == 1 and "(tarcreate --parquet makes samples of its rows; " in done.stderr
     done = inside("tarcreate", "a.parquet")
-    said = "this is no plan; tarcreate --parquet FILE makes samples of it"
+    said = "this is not a plan; tarcreate --parquet FILE makes samples of it"
     assert done == (1, b"", f"tarcreate: a.parquet: {said}\n")
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
     assert inside("tarcreate", "--parquet", "a.tar").stderr == f"tarcreate: a.tar: at byte 0: {NO_PARQUET}\n"

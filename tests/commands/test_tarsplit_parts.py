@@ -200,8 +200,8 @@ BAD = {
     "é" * 101: "has 202 bytes, and a name may have 200",
     "pipe:touch x;": "'pipe:touch x;' has a colon, and OUTPUT begins with it: write ./ before",
     "-rf": "'-rf' begins with -, and so would the name: write ./ before",
-    "B": "'B' is too much like 'b': some file systems would take these two for one name",
-    "b ": "'b ' is too much like 'b': some file systems would take these two for one name",
+    "B": "'B' is too much like 'b': some file systems would not tell the two apart",
+    "b ": "'b ' is too much like 'b': some file systems would not tell the two apart",
     "\ufb01": "is too much like 'fi'",
 }
 

@@ -183,9 +183,9 @@ A_KEY = ("__key__", of_bytes(b"k"))
     ("content", "message"),
     [
         (b"", "at byte 0: is empty: a TFRecord file has a record"),
-        (make_tar(SAMPLES), "at byte 0: this is no TFRecord file, or it is damaged"),
-        (framed(b"\xff"), "at byte 0: a record that is no tf.train.Example"),
-        (framed(TUTORIAL) + framed(TUTORIAL + field(2, b"")), "at byte 100: a record that is no tf.train.Example (it"),
+        (make_tar(SAMPLES), "at byte 0: this is not a TFRecord file, or it is damaged"),
+        (framed(b"\xff"), "at byte 0: a record that is not a tf.train.Example"),
+        (framed(TUTORIAL) + framed(TUTORIAL + field(2, b"")), "at byte 100: a record that is not a tf.train.Example ("),
         (framed(b""), "at byte 0: the sample '000000000' has no feature with a value"),
         (framed(example(("a", of_bytes()))), "at byte 0: the sample '000000000' has no feature with a value"),
         (framed(example(("a/b", of_bytes(b"")), ("a.b", of_bytes(b"")))), "two features are for the field 'a.b'"),

@@ -219,7 +219,7 @@ FIRST = len(zipped([("a.jpg", b"1")])) - 22 - 51  # bytes of the first member
         (ending(1, 51, 2 * FIRST + 1 + 51), f"at byte 0: {UNLISTED}"),  # the second alone
         (b"PK\3\4" + bytes(99) + WHOLE, f"at byte 0: {UNLISTED}"),
         (ending(1, 102, 2 * FIRST + 1), "the directory lists 2 members, and its end says 1"),
-        (ending(2, 102, 2 * FIRST + 9), "at byte 0: the directory is damaged: it says that here 'a.jpg' begins"),
+        (ending(2, 102, 2 * FIRST + 9), "at byte 0: the directory is damaged: it says that 'a.jpg' begins here"),
         (ending(2, 1 << 31, 0), "the directory of this zip file is damaged: Bad offset"),
         (WHOLE + b"\n", f"at byte {len(WHOLE) - 21}: the end of this zip file is damaged, or other bytes follow it"),
         (ending(2, 102, 2 * FIRST + 1, b"PK\5\6" + bytes(40)), ": the end of this zip file is damaged"),
@@ -233,7 +233,7 @@ FIRST = len(zipped([("a.jpg", b"1")])) - 22 - 51  # bytes of the first member
     ids=range(15),
 )  # fmt: skip
 def test_a_damaged_directory(content: bytes, said: str, run: Run, tmp_path: Path) -> None:
-    """Also where members are not listed: they are not left out without a word."""
+    """Also where members are not listed: they are not left out silently."""
     (tmp_path / "a.zip").write_bytes(content)
     done = run("tarcreate", "--zip", "a.zip", "-o", "a.tar")
     assert (done.status, done.stderr.count("\n"), (tmp_path / "a.tar").exists()) == (1, 1, False)
@@ -254,8 +254,8 @@ def test_an_empty_zip_file(run: Run, tmp_path: Path) -> None:
         (lambda: zipped([("a.jpg", b"")], zipfile.ZIP_BZIP2), "the member 'a.jpg' is compressed by bzip2: only "),
         (lambda: zipped([("d/../a.jpg", b"")]), "the key 'd/../a.jpg' is absolute or contains '..', "),
         (lambda: zipped([("/etc/a.jpg", b"")]), "the key '/etc/a.jpg' is absolute or contains '..', "),
-        (lambda: b"", "at byte 0: this is no zip file: it neither begins nor ends as one"),
-        (lambda: make_tar(SAMPLES), "at byte 0: this is no zip file: it neither begins nor ends as one"),
+        (lambda: b"", "at byte 0: this is not a zip file: it neither begins nor ends as one"),
+        (lambda: make_tar(SAMPLES), "at byte 0: this is not a zip file: it neither begins nor ends as one"),
         (lambda: zipped([("a.jpg", b"1")])[:-1], "at byte 108: this zip file was cut: its end is missing"),
     ],
 )

@@ -22,6 +22,7 @@ from tartools.samples.account import Account
 from tartools.shards.reading import read_samples
 from tartools.show.html.page import Choice, write
 from tests.conftest import Run, make_samples, make_tar
+from tests.payloads import encoded
 from tests.tiers import by_turns
 
 PHONE, NARROW, DESKTOP = (390, 844), (420, 900), (1280, 800)
@@ -43,9 +44,7 @@ def photograph(seed: int, size: tuple[int, int] = (500, 375)) -> bytes:
 
 
 def plain_picture(colour: tuple[int, int, int], size: tuple[int, int] = (120, 80)) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, colour).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.new("RGB", size, colour), "PNG")
 
 
 def sound(seconds: float = 1.0) -> bytes:
@@ -277,7 +276,7 @@ def test_broken_pictures_of_all_samples_are_listed(run: Run, tmp_path: Path) -> 
     words = said(run, archive, "--random", 2).splitlines()
     assert words[1].startswith(
         "tarshow: page.html: 3 broken pictures or sounds, listed on the page, "
-        "the first in 003 (jpg: it is cut: its data end before the picture does)"
+        "the first in 003 (jpg: it is cut: the data end before the picture is complete)"
     )
     drawn = (tmp_path / "page.html").read_text()
     assert "3 broken" in drawn
@@ -305,7 +304,7 @@ def test_large_pictures(run: Run, tmp_path: Path) -> None:
         ("120", "80", "120x80"),
     ]
     refused = run("tarshow", "--large", stdin=archive)
-    assert refused.status == 2 and "--large is for a page" in refused.stderr
+    assert refused.status == 2 and "--large needs --html FILE" in refused.stderr
 
 
 Visit = Callable[..., Page]
@@ -491,7 +490,7 @@ def test_hostile_names_are_text_and_broken_pictures_say_so(visit: Visit) -> None
         page.keyboard.press("Escape")
     wrong = page.locator(".tile .wrong")
     assert wrong.count() == 1 and wrong.is_visible()
-    assert wrong.inner_text().startswith("jpg: JPEG 500x375 RGB: it is cut: its data end")
+    assert wrong.inner_text().startswith("jpg: JPEG 500x375 RGB: it is cut: the data end")
 
 
 def test_sounds_can_be_played(visit: Visit) -> None:

@@ -21,6 +21,7 @@ from tartools.errors import SampleError
 from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
 from tartools.train.fieldchooser import FieldChooser, PictureDecoder
 from tests.conftest import Run, make_tar, python
+from tests.payloads import encoded, npy
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -29,16 +30,8 @@ def chosen(sample: Any, fields: Any = None, decode: Any = None, transform: Any =
     return FieldChooser(fields, decode, transform)(sample)
 
 
-def npy(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
 def png() -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (3, 2), (255, 0, 0)).save(file, "png")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (3, 2), (255, 0, 0)), "png")
 
 
 @pytest.fixture
@@ -230,7 +223,9 @@ def test_what_is_no_decoder() -> None:
 
 def test_what_cannot_be_decoded_says_what_to_do() -> None:
     raw = {"__key__": "k", "__url__": "a.tar", "cls": b"autumn", "json": b"{"}
-    number = "a.tar: sample 'k': field 'cls': 'autumn' is no whole number, and this field is decoded as one: store the "
+    number = (
+        "a.tar: sample 'k': field 'cls': 'autumn' is not a whole number, and this field is decoded as one: store the "
+    )
     with pytest.raises(SampleError, match=re.escape(number)) as failure:
         chosen(raw, "cls", "basic")
     with pytest.raises(SampleError, match=re.escape(number)):

@@ -136,7 +136,7 @@ def test_states_of_other_orders_are_refused() -> None:
     for other, message in (
         (Sampler(range(21)), "of an order with samples 20, and here it is 21"),
         (Sampler(range(20), shuffle=False), "with shuffle 'global', and here it is False"),
-        (Sampler(range(20), weights=[1.0] * 20), "no state of a StatefulSampler as this one is"),
+        (Sampler(range(20), weights=[1.0] * 20), "not a state of a StatefulSampler like this one"),
     ):
         with pytest.raises(ValueError, match=message):
             other.load_state_dict(state)
@@ -264,5 +264,5 @@ def test_weights(table: tartools.Table) -> None:
 def test_what_is_no_number_is_named(wrong: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.setenv(name, text if name == wrong else "1")
-    with pytest.raises(ValueError, match=rf"^the environment has {wrong}={text}, which is no whole number$"):
+    with pytest.raises(ValueError, match=rf"^the environment has {wrong}={text}, which is not a whole number$"):
         list(Sampler(range(4)))

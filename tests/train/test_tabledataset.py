@@ -186,7 +186,7 @@ def test_states_of_other_data_are_refused(table_of: Callable[..., str], tmp_path
         with pytest.raises(ValueError, match=r"^the state is that of other data: other shards"):
             loader(other, 6).load_state_dict(state)
     without = {name: value for name, value in state.items() if name != "data"}
-    with pytest.raises(ValueError, match="no state of a StatefulSampler as this one is"):
+    with pytest.raises(ValueError, match="not a state of a StatefulSampler like this one"):
         loader("t.parquet", 6).load_state_dict(without)
     for data in (range(COUNT), [0] * COUNT):
         with pytest.raises(ValueError, match="other data"):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from operator import ge
 
 from tartools.errors import StorageError, UsageError
 from tartools.storage.local import path_of
 from tartools.storage.names.braces import unfolded
-from tartools.storage.names.keyspace import Ask, Keyspace, in_order
 from tartools.storage.names.paths import is_literal, local_url, matches
 from tartools.storage.names.wildcards import Pattern, has_wildcards
 from tartools.storage.objects import object_at, store_of
-from tartools.storage.objects.contract import Listed, Page
+from tartools.storage.objects.contract import Listed, Store
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.url import Url
 
@@ -42,8 +44,7 @@ def ls(name: str) -> Iterator[Listed]:
 def listed(prefix: str, flat: bool = False) -> Iterator[Listed]:
     """Yield the objects whose URLs begin with *prefix*; with *flat*, only those without a slash behind it.
 
-    Holds: a page, or 100,000 objects if there are more; all of them if the store does not sort.
-    Raises: StorageError.
+    Holds: a page; all of them if the store does not sort. Raises: StorageError.
     """
     store = store_of(prefix)
     name, query = Url(prefix).name, Url(prefix).query
@@ -53,28 +54,36 @@ def listed(prefix: str, flat: bool = False) -> Iterator[Listed]:
         raise UsageError(f"write {name[:-1]}BUCKET/PREFIX", url=prefix)
     prefix = name + query
 
-    def ask(token: str, start: str) -> Page:
-        return store.page(prefix, token, name + start + query if start else "", flat)
-
     def name_of(entry: Listed) -> str:
         return entry.url[len(name) : len(entry.url) - len(query)]
 
-    first = with_retries(lambda: ask("", ""), prefix)
-    if not in_order([name_of(entry) for entry in first.entries]):
-        found = {name_of(entry): entry for entry in _all_pages(ask, first, prefix)}
+    pages = _pages(store, prefix, flat)
+    first = next(pages)
+    if not _in_order([*map(name_of, first)]):
+        found = {name_of(entry): entry for page in (first, *pages) for entry in page}
         yield from (found[name] for name in sorted(found))
-    elif first.next:
-        yield from Keyspace(ask, prefix, first, name_of, store.LISTS_IN_PARALLEL).objects()
-    else:
-        yield from first.entries
+        return
+    last: list[str] = []
+    for page in chain([first], pages):
+        names = [*last, *map(name_of, page)]
+        if not _in_order(names):
+            raise StorageError("the store lists its objects out of order", url=prefix)
+        last = names[-1:]
+        yield from page
 
 
-def _all_pages(ask: Ask, page: Page, prefix: str) -> Iterator[Listed]:
-    """Yield the objects of *page* and of all pages after it, in the order of the store."""
-    yield from page.entries
+def _pages(store: Store, prefix: str, flat: bool) -> Iterator[list[Listed]]:
+    """Yield the pages of a listing, at least one."""
+    page = with_retries(lambda: store.page(prefix, "", flat), prefix)
+    yield page.entries
     while token := page.next:
-        page = with_retries(lambda: ask(token, ""), prefix)
-        yield from page.entries
+        page = with_retries(partial(store.page, prefix, token, flat), prefix)
+        yield page.entries
+
+
+def _in_order(names: Sequence[str]) -> bool:
+    """Tell whether each of *names* is greater than the one before."""
+    return not any(map(ge, names, names[1:]))
 
 
 def matching(url: str) -> Iterator[Listed]:
