@@ -261,7 +261,7 @@ class ObjectStream(IterableDataset[Any]):
 
 
 def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
-    """Yield the URLs of all objects below each of *prefixes*, one after the other; see `Objects`.
+    """Yield the URLs of all objects below each of *prefixes*, one after the other; see `ObjectDataset`.
 
     Raises: StorageError.
     """

@@ -95,13 +95,13 @@ def found_in(url: str, piece: ShardSlice) -> ShardSlice | None:
     All of a shard that can't be cut is its first slice: what is compressed, a pipe, a server without ranges.
     Raises: StorageError.
     """
-    if piece.begin == piece.end or (piece.slices == 1 and not compression.is_table(url)):
-        return None if piece.begin == piece.end else piece
-    whole = piece._replace(slices=1) if piece.number == 0 else None
-    if not storage.is_repeatable(url) or Url(url).read_command:
-        return whole
+    if piece.begin == piece.end:
+        return None
     if compression.is_table(url):
         return _rows(url, piece)
+    whole = piece._replace(slices=1) if piece.number == 0 else None
+    if piece.slices == 1 or not storage.is_repeatable(url) or Url(url).read_command:
+        return whole
     with closing(files.reading(url)) as file:
         if not can_be_cut(url, file):
             return whole
