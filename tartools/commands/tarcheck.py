@@ -150,7 +150,7 @@ from tartools.stages.checking.payloads import suffix_of
 from tartools.stages.checking.readers import READERS
 from tartools.stages.checking.samples import Decode
 from tartools.stages.sorting.externalsort import external_sort
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar.compression import is_table
 
 
@@ -251,7 +251,9 @@ def the_ignored(wanted: Wanted) -> frozenset[str]:
     """Return the codes that --ignore names. Raises: UsageError."""
     codes = frozenset((wanted.ignore or "").replace(",", " ").split())
     for code in sorted(codes - CODES.keys()):
-        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {code!r} is none (tarcheck --help)")
+        raise UsageError(
+            f"--ignore takes codes of findings, such as suffix-lies; {code!r} is not one (tarcheck --help)"
+        )
     return codes
 
 

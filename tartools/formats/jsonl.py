@@ -140,7 +140,7 @@ def _key(found: dict[str, Any], template: str, index: int) -> str:
         return template.format(index, index=index)
     key = found["__key__"]
     if not isinstance(key, str):
-        raise SampleError(f"the key is {compact(key)}, and it has to be text or a number")
+        raise SampleError(f"the key is {compact(key)}, and must be text or a number")
     _encoded(key)
     return key
 
@@ -172,7 +172,7 @@ def _part(path: bytes, name: str, value: Any, reads: bool, plan: Plan, line: int
         data = payload(value)
         return PlannedMember(path, data if isinstance(value, dict) and BASE64 in value else text_payload(path, data))
     if not isinstance(value, str) or isinstance(value, Number):
-        raise SampleError("the value has to be a path or a URL, as text")
+        raise SampleError("the value must be a path or a URL, as text")
     _encoded(value)
     return PlannedMember(path, b"", plan.cell_source(value, line, name), line, name)
 

@@ -222,7 +222,7 @@ def _recipe_parts(lines: Iterable[str], plan: Plan) -> Iterator[PlannedMember]:
         except SampleError as error:
             raise plan.failure(number, error.message) from None
         if source.startswith(TEXT):
-            yield PlannedMember(_bytes(name), text_payload(name, _bytes(source.removeprefix(TEXT))))
+            yield PlannedMember(_bytes(name), text_payload(_bytes(name), _bytes(source.removeprefix(TEXT))))
         else:
             yield PlannedMember(_bytes(name), url=plan.source(source, number), line=number)
 

@@ -72,7 +72,9 @@ def samples(urls: Sequence[str], account: Account, words: Words | None, template
             check_whole(stream, url)
         account.shards_done += 1
     if examples.empty:
-        said = several(examples.empty, "feature without a value is no field", "features without a value are no fields")
+        said = several(
+            examples.empty, "feature without a value is not a field", "features without a value are not fields"
+        )
         account.warn(f"{said} (the first: {examples.first_empty})")
     examples.check_words()
 

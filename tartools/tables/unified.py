@@ -167,7 +167,7 @@ class Unifier:
             return places(column, field.type) if field.name == schema.MEMBERS else converted(column, field.type)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise StorageError(
-                f"rows {first} to {first + len(column) - 1}: {field.name} has values that are no "
+                f"rows {first} to {first + len(column) - 1}: {field.name} has values that are not "
                 f"{'places' if field.name == schema.MEMBERS else field.type}: {str(error).splitlines()[0]}",
                 url=self._listing.table,
             ) from None

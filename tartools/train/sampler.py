@@ -119,7 +119,7 @@ class StatefulSampler(Sampler[Any]):
         if shuffle not in (True, False, "global", "blocks"):
             raise ValueError(f"shuffle is True, False, 'global' or 'blocks', not {shuffle!r}")
         if (rank is None) != (world_size is None) or (rank is not None and not 0 <= rank < (world_size or 0)):
-            raise ValueError(f"rank {rank} of {world_size} is none: give both or neither, and ranks from 0 on")
+            raise ValueError(f"there is no rank {rank} of {world_size}: give both or neither; ranks count from 0")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size is 1 or more, not {batch_size}")
         if length is not None and weights is None:

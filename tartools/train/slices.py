@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import TarFormatError
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.storage.url import Url
 from tartools.tar import compression
 from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, find_cut
@@ -67,7 +67,7 @@ def shard_identity(url: str) -> str:
     size = storage.plain_size(url)
     if size is None or not compression.is_table(url):
         return "" if size is None else str(size)
-    with files.reading(url) as file:
+    with seekable.reading(url) as file:
         return file_digest(file, "sha256").hexdigest()
 
 
@@ -102,7 +102,7 @@ def found_in(url: str, piece: ShardSlice) -> ShardSlice | None:
     whole = piece._replace(slices=1) if piece.number == 0 else None
     if piece.slices == 1 or not storage.is_repeatable(url) or Url(url).read_command:
         return whole
-    with closing(files.reading(url)) as file:
+    with closing(seekable.reading(url)) as file:
         if not can_be_cut(url, file):
             return whole
         size = file.seek(0, io.SEEK_END)
@@ -114,7 +114,7 @@ def found_in(url: str, piece: ShardSlice) -> ShardSlice | None:
 
 
 def can_be_cut(url: str, file: io.BufferedReader) -> bool:
-    """Tell whether slices of the shard *url*, opened as *file* by `files.reading`, can be read alone."""
+    """Tell whether slices of the shard *url*, opened as *file* by `seekable.reading`, can be read alone."""
     if storage.is_far(url) and isinstance(file.raw, io.FileIO):  # a copy, because the server has no ranges
         return False
     file.seek(0)

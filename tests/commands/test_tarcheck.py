@@ -99,7 +99,7 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
         [],
     ),
     "bytes lost": ("bad-header", [SOUND[: 5 * SIZE + 700] + SOUND[7 * SIZE + 300 :]], []),
-    "a size that is no number": (
+    "a size that is not a number": (
         "bad-size",
         [changed(5 * SIZE, sealed(header(b"0005.txt", 5, size_field=b"zzzzzzzzzzz\0")))],
         [],
@@ -270,7 +270,7 @@ WEBDATASET = {  # damage -> what webdataset is seen to do, and a word of what --
     "a page of HTML": (ENDS, "stops with an error"),
     "a header of a first member": (LOSES, "without an error"),
     "the first header": (ENDS, "an error if it is the first"),
-    "a size that is no number": (LOSES, "without an error"),
+    "a size that is not a number": (LOSES, "without an error"),
     "garbage behind the end": (ALL, "does not read it"),
     "cat a b": (LOSES, "without an error"),
     "gzip, cut": (ENDS, "stops with an error"),

@@ -128,6 +128,7 @@ ERRORS = [
     (["--keys", "empty.txt"], 1, "empty.txt: the list of keys is empty"),
     (["-S", "nope == '1'"], 1, "a.tar: sample '0000' has no 'nope'; its fields are: cls json png"),
     (["-S", "size('txt') > 1"], 1, "a.tar: sample '0000' has no 'txt'"),
+    (["-S", "png.width > 1"], 1, "not UTF-8 text (byte 0) (for a name with a dot write field('png.width'))"),
     (["-S", "int(txt) > 1", "--fields-present", "txt"], 1, "a.tar: sample 'x/0001': int(txt) > 1: invalid literal"),
     (["-S", "cls > 1"], 1, "a.tar: sample '0000': cls > 1: '>' not supported"),
     (["-S", "png == 'x'"], 1, "a.tar: sample '0000', field 'png': not UTF-8"),

@@ -216,7 +216,7 @@ def test_fifty_sources_with_few_open_files(run: Run, shell: Run, tmp_path: Path)
 
 ERRORS = [
     ([], 2, "no source: name shares and shards"),
-    (["a.tar", "1", "c.tar"], 2, "the first word is a share, and 'a.tar' is no number"),
+    (["a.tar", "1", "c.tar"], 2, "the first word must be a share, and 'a.tar' is not a number"),
     (["0.7", "0.3", "a.tar"], 2, "no shard follows the share 0.7"),
     (["0.7", "a.tar", "0.3"], 2, "no shard follows the share 0.3"),
     (["0", "a.tar", "1", "b.tar"], 2, "0 is not a share"),

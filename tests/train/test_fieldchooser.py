@@ -173,13 +173,15 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\
 def test_no_program_is_run_for_a_picture(decode: Any) -> None:
     """Pillow would have Ghostscript run it, for ever."""
     raw = {"__key__": "k", "__url__": "a.tar", "jpg": EPS}
-    with pytest.raises(SampleError, match=r"^a.tar: sample 'k': field 'jpg': this is no picture that is decoded here"):
+    with pytest.raises(
+        SampleError, match=r"^a.tar: sample 'k': field 'jpg': this is not a picture that is decoded here"
+    ):
         chosen(raw, "jpg", decode)
 
 
 def test_no_program_is_run_for_a_picture_of_a_pipeline(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("k.jpg", EPS)]))
-    with pytest.raises(SampleError, match="sample 'k': field 'jpg': this is no picture that is decoded here"):
+    with pytest.raises(SampleError, match="sample 'k': field 'jpg': this is not a picture that is decoded here"):
         list(WebDataset(str(tmp_path / "a.tar")).decode("pil"))
 
 
