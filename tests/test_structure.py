@@ -36,7 +36,6 @@ MAY_OPEN = {  # besides storage: module or room, and what it may call
     "run": r"subprocess\.Popen",
     "run.sessions": "open",  # os.devnull
     "shards.forks": r".*",  # the pipes of forks
-    "train.epochs": r"open|os\.(fd)?open",  # its temporary file and its folder
     "commands._manual": r".*",  # the project's own files
     "commands._demo": r".*",  # the pictures it makes
 }

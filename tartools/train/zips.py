@@ -25,7 +25,7 @@ from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.storage.version import version_of
 from tartools.tar import split_path
-from tartools.train.fields import HAVE, Chooser, Decode, Fields, dict_of
+from tartools.train.fieldchooser import HAVE, Decode, FieldChooser, Fields, dict_of
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
@@ -38,7 +38,7 @@ class ZipDataset(Dataset[Any]):
 
     Adjacent members of a zip file with one key are a sample, as for `tarcreate --zip`, in the order of the file's
     directory; `photos/a.jpg` alone is the sample `photos/a` with the field jpg. *urls* are names and patterns of local
-    files and objects. *fields*, *decode* and *transform* are those of `fields.Chooser`: without them a sample is a dict
+    files and objects. *fields*, *decode* and *transform* are those of `FieldChooser`: without them a sample is a dict
     of `__key__`, `__url__` and its fields as bytes.
 
     Stored and deflated members are read, each sample with one request of its bytes, and the requests of a batch side by
@@ -46,13 +46,13 @@ class ZipDataset(Dataset[Any]):
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
     Holds: 700 bytes and a name for each member. Raises: what `ZipSamples` raises, when it is made; TarFormatError for
-    damaged payloads; StorageError, also if a file has changed since this was made; what `Chooser` raises.
+    damaged payloads; StorageError, also if a file has changed since this was made; what `FieldChooser` raises.
     """
 
     def __init__(
         self, urls: Name | Iterable[Name], fields: Fields = None, decode: Decode = None, transform: Any = None
     ) -> None:
-        self.chooser = Chooser(fields, decode, transform)
+        self.chooser = FieldChooser(fields, decode, transform)
         self._zips = [_Zip(url, version_of(url)) for url in expand(names_of(urls))]
         account = Account()  # warnings go to `warnings`
         for found in self._zips:

@@ -35,6 +35,6 @@ for name in tartools.train.__all__:
 """
     done = python(program)
     hint = f"tartools.train.{{}} needs torch: {how_to_install('torch')}"
-    without = ("checkpoint", "chosen")
+    without = ("checkpoint",)
     said = [hint.format(name) for name in tartools.train.__all__ if name not in without]
     assert (done.status, done.stdout.decode().splitlines()) == (0, said)

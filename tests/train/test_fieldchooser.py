@@ -19,12 +19,15 @@ from webdataset.autodecode import ImageHandler, handle_extension, imagespecs
 import tartools
 from tartools.errors import SampleError
 from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
-from tartools.train.fields import Chooser, chosen
-from tartools.train.pictures import PictureDecoder
+from tartools.train.fieldchooser import FieldChooser, PictureDecoder
 from tests.conftest import Run, make_tar, python
 from tests.payloads import encoded, npy
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def chosen(sample: Any, fields: Any = None, decode: Any = None, transform: Any = None) -> Any:
+    return FieldChooser(fields, decode, transform)(sample)
 
 
 def png() -> bytes:
@@ -57,18 +60,18 @@ def test_decoded(sample: tartools.Sample) -> None:
     np.testing.assert_array_equal(array, ARRAY)
     whole = chosen(sample, decode="rgb8")
     assert whole["png"].shape == (2, 3, 3) and whole["cls"] == 7 and whole["__key__"] == "a/b"
-    assert chosen(sample, "png cls", ())[0] == sample["png"]
+    assert chosen(sample, "png cls", "basic")[0] == sample["png"]
     assert chosen(sample, "cls", [handle_extension("cls", lambda data: data + b"!")]) == (b"7!",)
 
 
 def test_transformed(sample: tartools.Sample) -> None:
-    assert chosen(sample, "cls txt.gz", (), lambda pair: pair[::-1]) == ("hello", 7)
-    assert chosen(sample, "cls txt.gz", (), (lambda number: number + 1, None)) == (8, "hello")
-    assert chosen(sample, decode=(), transform=len) == 6
+    assert chosen(sample, "cls txt.gz", "basic", lambda pair: pair[::-1]) == ("hello", 7)
+    assert chosen(sample, "cls txt.gz", "basic", (lambda number: number + 1, None)) == (8, "hello")
+    assert chosen(sample, decode="basic", transform=len) == 6
     with pytest.raises(ValueError, match="one for each"):
-        Chooser("cls", None, [None, None])
+        FieldChooser("cls", None, [None, None])
     with pytest.raises(ZeroDivisionError) as failure:
-        chosen(sample, "cls", (), lambda _: 1 / 0)
+        chosen(sample, "cls", "basic", lambda _: 1 / 0)
     assert failure.value.__notes__ == [f"{sample.shard}: sample 'a/b': the transform failed"]
 
 
@@ -95,8 +98,8 @@ def test_a_field_does_not_take_the_place_of_the_key(
     assert run("tarindex", "a.tar", "-o", "a.parquet").status == 0
     message = re.escape(f"sample 'a/1': has a field {name!r}, and names that begin with __ are those of the key")
     for made in (
-        lambda: [*loader("a.parquet", 3, fields=fields, shuffle=None)],
-        lambda: [*loader("a.parquet", 2, fields=fields, shuffle=None)],
+        lambda: [*loader("a.parquet", 3, fields=fields, shuffle=False)],
+        lambda: [*loader("a.parquet", 2, fields=fields, shuffle=False)],
         lambda: TableDataset("a.parquet", fields)[1],
         lambda: [*WebDataset("a.tar", fields=fields)],
         lambda: [*WebDataset("a.parquet", fields=fields)],
@@ -131,7 +134,7 @@ def test_arrays_of_objects_are_refused() -> None:
     np.savez(file, a=objects)
     for field, data in (("npy", npy(objects)), ("npz", file.getvalue())):
         with pytest.raises(SampleError, match=f"sample 'k': field '{field}': ValueError: Object arrays"):
-            chosen({"__key__": "k", "__url__": "a.tar", field: data}, decode=())
+            chosen({"__key__": "k", "__url__": "a.tar", field: data}, decode="basic")
 
 
 def test_what_is_asked_for_by_name_is_unpickled() -> None:
@@ -200,12 +203,12 @@ def test_a_picture_of_many_pixels_takes_the_memory_of_its_array() -> None:
     program = """
 import io, resource, numpy, torch, webdataset
 from PIL import Image
-from tartools.train.fields import chosen
+from tartools.train.fieldchooser import FieldChooser
 file = io.BytesIO()
 Image.new("1", (9400, 9400)).save(file, "png")
 assert len(file.getvalue()) < 20_000
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-chosen({"__key__": "k", "__url__": "", "png": file.getvalue()}, "png", "torchrgb8")
+FieldChooser("png", "torchrgb8")({"__key__": "k", "__url__": "", "png": file.getvalue()})
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // 9400**2)
 """
     done = python(program)
@@ -215,9 +218,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // 94
 def test_what_is_no_decoder() -> None:
     for wrong in (True, 5, [7]):
         with pytest.raises(TypeError, match=r"^decode is 'pil', 'torchrgb8' or another name, a function"):
-            Chooser(decode=wrong)  # type: ignore[arg-type]
+            FieldChooser(decode=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^no decoder is called 'PIL'; for pictures there are .*torchrgb8, .*, pil, "):
-        Chooser(decode="PIL")
+        FieldChooser(decode="PIL")
 
 
 def test_what_cannot_be_decoded_says_what_to_do() -> None:
@@ -226,10 +229,10 @@ def test_what_cannot_be_decoded_says_what_to_do() -> None:
         "a.tar: sample 'k': field 'cls': 'autumn' is not a whole number, and this field is decoded as one: store the "
     )
     with pytest.raises(SampleError, match=re.escape(number)) as failure:
-        chosen(raw, "cls", ())
+        chosen(raw, "cls", "basic")
     with pytest.raises(SampleError, match=re.escape(number)):
         chosen(raw, None, "torchrgb8")
     assert str(failure.value).endswith('take the text, decode=[handle_extension("cls", bytes.decode)]')
     assert chosen(raw, "cls", [handle_extension("cls", bytes.decode)]) == ("autumn",)
     with pytest.raises(SampleError, match=r"field 'json': JSONDecodeError: .* [(]tarcheck --decode lists"):
-        chosen(raw, "json", ())
+        chosen(raw, "json", "basic")

@@ -1,4 +1,4 @@
-"""`Samples`: a batch of samples in one buffer, sliced when they are used."""
+"""`TableBatch`: a batch of samples in one buffer, sliced when they are used."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from operator import getitem
 from typing import Any
 
 from tartools.tables.bulk import Bulk
-from tartools.train.fields import HAVE, KEY, URL, Chooser
-from tartools.train.rooms import Lease
+from tartools.train.fieldchooser import HAVE, KEY, URL, FieldChooser
+from tartools.train.sharedmemory import ReceivedBuffer
 
 
-class Samples:
+class TableBatch:
     """The samples of *bulk* as *chooser* makes them, one after the other or by number.
 
     Holds: the buffer; each sample that is made has copies of its payloads.
     """
 
-    def __init__(self, bulk: Bulk, chooser: Chooser) -> None:
+    def __init__(self, bulk: Bulk, chooser: FieldChooser) -> None:
         self.bulk = bulk
         self.chooser = chooser
 
@@ -27,7 +27,7 @@ class Samples:
         return len(self.bulk)
 
     def __repr__(self) -> str:
-        return f"<Samples: {len(self)} with {' '.join(self.bulk.fields)}>"
+        return f"<TableBatch: {len(self)} with {' '.join(self.bulk.fields)}>"
 
     def __getitem__(self, index: int) -> Any:
         """Return sample *index*. Raises: IndexError."""
@@ -43,7 +43,7 @@ class Samples:
             columns=bulk.columns and {n: column[some] for n, column in bulk.columns.items()},
             shards=bulk.shards[some],
         )
-        return next(iter(Samples(part, self.chooser)))
+        return next(iter(TableBatch(part, self.chooser)))
 
     def __iter__(self) -> Iterator[Any]:
         chooser = self.chooser
@@ -134,5 +134,5 @@ class Samples:
         spans = map(slice, begins.tolist(), ends.tolist())
         if isinstance(bulk.data, bytes):
             return map(bulk.data.__getitem__, spans)
-        data = bulk.data.view() if isinstance(bulk.data, Lease) else memoryview(bulk.data)
+        data = bulk.data.view() if isinstance(bulk.data, ReceivedBuffer) else memoryview(bulk.data)
         return map(bytes, map(data.__getitem__, spans))

@@ -21,9 +21,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[imp
 
 import tartools
 from tartools.errors import SampleError, StorageError
-from tartools.train import Order, TableDataset, chosen, loader
-from tartools.train.batches import Samples
-from tartools.train.rooms import Lease, Rooms
+from tartools.train import StatefulSampler, TableDataset, loader
+from tartools.train.fieldchooser import FieldChooser
+from tartools.train.sharedmemory import ReceivedBuffer, SharedBuffers
+from tartools.train.tablebatch import TableBatch
 from tests.conftest import Run, make_tar
 from tests.tiers import also, by_turns, in_both
 
@@ -71,7 +72,7 @@ def keys(batches: Any) -> list[str]:
 @pytest.mark.parametrize("kind", ["plain", "large", "varied", "odd"])
 def test_batches_are_what_the_table_has(kind: str, table_of: Callable[..., str]) -> None:
     table = tartools.Table(table_of(kind))
-    expected = [chosen(sample) for sample in tartools.read(f"{kind}.tar")]
+    expected = [FieldChooser()(sample) for sample in tartools.read(f"{kind}.tar")]
     rows = random.Random(2).choices(range(COUNT), k=100)
     assert (table.bulk(rows) is None) == (kind == "odd")
     data = TableDataset("t.parquet")
@@ -88,7 +89,7 @@ def test_batches_are_what_the_table_has(kind: str, table_of: Callable[..., str])
             assert [list(sample.items()) for sample in batch] == [list(expected[n].items()) for n in some]
             assert [batch[n] for n in range(len(batch))] == [expected[n] for n in some]
     for fields in ("cls", ("jpg;seg.png", "cls", "__key__"), "seg.PNG;jpg __url__"):
-        tuples = [chosen(sample, fields) for sample in expected]
+        tuples = [FieldChooser(fields)(sample) for sample in expected]
         for batch in (data_of(fields).batch(rows), data_of(fields).batch(rows, room_of)):
             assert list(batch) == [tuples[n] for n in rows]
     assert data_of("cls", ()).__getitems__(rows) == [(n,) for n in rows]
@@ -112,14 +113,14 @@ def data_of(fields: Any, decode: Any = None) -> TableDataset:
 @pytest.mark.parametrize("workers", [0, 1, *also(3)])
 def test_every_sample_comes_once(workers: int, table_of: Callable[..., str]) -> None:
     table_of("plain", "large", "varied")
-    rows = list(Order(range(3 * COUNT), seed=1, rank=0, world=1))
-    whole = [chosen(sample) for sample in tartools.Table("t.parquet")[rows]]
+    rows = list(StatefulSampler(range(3 * COUNT), seed=1, rank=0, world_size=1))
+    whole = [FieldChooser()(sample) for sample in tartools.Table("t.parquet")[rows]]
     for world in (1, 2):
         epochs: list[list[list[Any]]] = []
         for _ in range(2):
             ranks = []
             for rank in range(world):
-                batches = loader("t.parquet", 7, seed=1, rank=rank, world=world, num_workers=workers)
+                batches = loader("t.parquet", 7, seed=1, rank=rank, world_size=world, num_workers=workers)
                 batches.set_epoch(len(epochs))
                 assert len(batches) == (27, 13)[world - 1]  # the last of the 13 takes one sample along
                 ranks.append([list(batch) for batch in batches])
@@ -134,9 +135,9 @@ def test_other_processes(method: str, table_of: Callable[..., str]) -> None:
     table_of("plain")
     data = TableDataset("t.parquet", "cls", ())
     assert len(pickle.dumps(data)) < 1000 and data[3] == (3,)
-    raw = loader(TableDataset("t.parquet", "cls"), 20, shuffle=None, num_workers=1, multiprocessing_context=method)
+    raw = loader(TableDataset("t.parquet", "cls"), 20, shuffle=False, num_workers=1, multiprocessing_context=method)
     found = list(raw)
-    assert all(isinstance(batch, Samples) and isinstance(batch.bulk.data, Lease) for batch in found)
+    assert all(isinstance(batch, TableBatch) and isinstance(batch.bulk.data, ReceivedBuffer) for batch in found)
     assert [int(number) for batch in found for (number,) in batch] == list(range(COUNT))
 
 
@@ -185,26 +186,28 @@ def test_states_of_other_data_are_refused(table_of: Callable[..., str], tmp_path
         with pytest.raises(ValueError, match=r"^the state is that of other data: other shards"):
             loader(other, 6).load_state_dict(state)
     without = {name: value for name, value in state.items() if name != "data"}
-    with pytest.raises(ValueError, match="not a state of an Order like this one"):
+    with pytest.raises(ValueError, match="not a state of a StatefulSampler like this one"):
         loader("t.parquet", 6).load_state_dict(without)
     for data in (range(COUNT), [0] * COUNT):
         with pytest.raises(ValueError, match="other data"):
-            Order(data, batch_size=6).load_state_dict(state)
-    Order([0] * 3).load_state_dict(Order(range(3)).state_dict())  # nothing is known of these but their length
+            StatefulSampler(data, batch_size=6).load_state_dict(state)
+    StatefulSampler([0] * 3).load_state_dict(
+        StatefulSampler(range(3)).state_dict()
+    )  # nothing is known of these but their length
 
 
 def test_torchs_own_loader(table_of: Callable[..., str]) -> None:
     table_of("plain")
     data = TableDataset("t.parquet", "cls", (), lambda pair: pair[0])
-    whole = list(Order(data, 4))
-    order = Order(data, 4, batch_size=8)
+    whole = list(StatefulSampler(data, 4))
+    order = StatefulSampler(data, 4, batch_size=8)
     had: list[int] = []
     for step, batch in enumerate(DataLoader(data, batch_sampler=order, num_workers=2)):
         had += batch.tolist()
         if step == 2:
             state = order.state_dict(taken=step + 1)
             break
-    single = Order(data, batch_size=None)
+    single = StatefulSampler(data, batch_size=None)
     single.load_state_dict(state)
     assert had + [int(n) for n in DataLoader(data, sampler=single, batch_size=None)] == whole
 
@@ -217,7 +220,7 @@ def test_torchdatas_loader(workers: int, batch_size: int | None, table_of: Calla
     data = TableDataset("t.parquet", "cls", (), _first)
 
     def made() -> Any:
-        order = Order(data, 4, batch_size=batch_size)
+        order = StatefulSampler(data, 4, batch_size=batch_size)
         ways = {"batch_sampler": order} if batch_size else {"sampler": order, "batch_size": 9}
         return StatefulDataLoader(data, num_workers=workers, **ways)
 
@@ -276,7 +279,7 @@ def test_damage(damage: Any, workers: int, table_of: Callable[..., str]) -> None
             damage(path)
             had: list[str] = []
             with pytest.raises(StorageError) as failure:
-                had += keys(loader(table, 8, shuffle=None, num_workers=workers))
+                had += keys(loader(table, 8, shuffle=False, num_workers=workers))
             assert (failure.value.url, type(failure.value.offset)) == (f"{name}.tar", int)
             assert "row " in str(failure.value) and had == []
             path.write_bytes(sound)
@@ -293,7 +296,7 @@ def killed(values: tuple[int]) -> int:
 def test_a_killed_worker(table_of: Callable[..., str]) -> None:
     data = TableDataset(table_of("plain"), "cls", (), killed)
     with pytest.raises(RuntimeError) as failure:
-        list(loader(data, 4, shuffle=None, num_workers=1))
+        list(loader(data, 4, shuffle=False, num_workers=1))
     said = "".join(traceback.format_exception_only(failure.value))
     assert re.match(
         r"RuntimeError\W+(DataLoader worker .* (is killed by signal: Killed|exited unex)|a worker has ended)", said
@@ -309,24 +312,26 @@ def collated(samples: list[Any]) -> Iterator[Any]:
 def test_collation(table_of: Callable[..., str]) -> None:
     table_of("plain")
     for workers in (0, 1):
-        found = list(loader("t.parquet", 30, fields="cls", shuffle=None, collate_fn=collated, num_workers=workers))
+        found = list(loader("t.parquet", 30, fields="cls", shuffle=False, collate_fn=collated, num_workers=workers))
         assert found == [list(range(30)), list(range(30, 60)), [60]]
-        batch = next(iter(loader("t.parquet", 30, fields="__key__ cls", decode=(), shuffle=None, num_workers=workers)))
+        batch = next(
+            iter(loader("t.parquet", 30, fields="__key__ cls", decode="basic", shuffle=False, num_workers=workers))
+        )
         assert batch[0][2] == "plain/002" and batch[1].tolist() == list(range(30))
 
 
 def test_rooms_are_used_again_when_their_batch_is_dropped(table_of: Callable[..., str]) -> None:
-    rooms = Rooms()
+    rooms = SharedBuffers()
     first, second = rooms.take(1000), rooms.take(1000)
-    lease = Lease(first)
+    lease = ReceivedBuffer(first)
     assert first is not second and len(lease.view()) > 1000
     assert not any(rooms.take(10) is room for room in (first, second))
     del lease
     assert rooms.take(900) is first
     table_of("plain", "large")
-    expected = [chosen(sample) for sample in tartools.read(["plain.tar", "large.tar"])]
+    expected = [FieldChooser()(sample) for sample in tartools.read(["plain.tar", "large.tar"])]
     for kept in (True, False):
         batches, found = [], []
-        for batch in loader("t.parquet", 3, shuffle=None, num_workers=2, persistent_workers=True):
+        for batch in loader("t.parquet", 3, shuffle=False, num_workers=2, persistent_workers=True):
             batches.append(batch) if kept else found.extend(batch)
         assert [sample for batch in batches for sample in batch] + found == expected

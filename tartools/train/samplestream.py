@@ -13,14 +13,13 @@ from tartools.samples.account import Account
 from tartools.shards.reading import check_shards
 from tartools.storage.expand import expand
 from tartools.storage.url import Name, names_of
-from tartools.train import dealing, same
-from tartools.train.dealing import Part, Place
-from tartools.train.epochs import Epochs
-from tartools.train.ranks import this_rank
-from tartools.train.reader import Numbered, Reader, numbered
+from tartools.train import slices
+from tartools.train.ranks import ReaderId, SharedEpoch, this_rank
+from tartools.train.slicereader import NumberedSlices, SliceReader, numbered
+from tartools.train.slices import ShardSlice
 
 
-def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, resampled: bool = False) -> Samples:
+def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, resampled: bool = False) -> SampleStream:
     """Return the samples of shards or tables as the first stage of a pipeline of webdataset.
 
         wds.DataPipeline(tartools.train.samples("train-{000..147}.tar"), wds.decode("pil"), wds.to_tuple("jpg", "cls"))
@@ -29,17 +28,17 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
     are checked before this returns.
 
     Each sample comes once an epoch, whatever the number of workers and ranks: shards are dealt to them, and cut where
-    there are few of them. Ranks are those of torch.distributed, or else RANK and WORLD_SIZE in the environment.
-    With *shuffle*, shards come in another order in each epoch, which follows from *seed*; epochs are counted, or
-    `set_epoch` says which is next. *resampled*: shards are drawn at random, without an end, by each worker for itself.
+    there are few of them. Ranks are those of torch.distributed, or else RANK and WORLD_SIZE in the environment. With
+    *shuffle*, shards come in an order that follows from *seed* and the epoch: call `set_epoch` before each epoch, as
+    for torch's DistributedSampler. *resampled*: shards are drawn at random, without an end, by each worker for itself.
 
     Holds: one read buffer of 1 MiB. Raises: StorageError and TarFormatError, with URL and byte offset, after the
     samples before the damage, in the process that trains.
     """
-    return Samples(urls, shuffle, seed, resampled)
+    return SampleStream(urls, shuffle, seed, resampled)
 
 
-class Samples(IterableDataset[dict[str, Any]]):
+class SampleStream(IterableDataset[dict[str, Any]]):
     """What `samples` returns."""
 
     def __init__(self, urls: Name | Iterable[Name], shuffle: bool, seed: int, resampled: bool) -> None:
@@ -48,7 +47,7 @@ class Samples(IterableDataset[dict[str, Any]]):
             raise ValueError("there are no shards to read")
         check_shards(self.urls, Account())
         self.shuffled, self.seed, self.resampled = shuffle, seed, resampled
-        self.epochs = Epochs()
+        self.epoch = SharedEpoch()
         self._rank: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,31 +55,31 @@ class Samples(IterableDataset[dict[str, Any]]):
         return self.__dict__ | {"_rank": self._rank or this_rank()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Make *epoch* the number of the next epoch, counted from 0."""
-        self.epochs.set(epoch)
+        """Make *epoch* the number of the next epoch, counted from 0, also for workers that are there already."""
+        self.epoch.number = epoch
 
     @cached_property
-    def known(self) -> list[str]:
-        """What tells each of the shards from another of its name: see `same.known`."""
-        return [*map(same.known, self.urls)]
+    def identities(self) -> list[str]:
+        """What tells each of the shards from another of its name: see `slices.shard_identity`."""
+        return [*map(slices.shard_identity, self.urls)]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(Reader(self.urls, self.parts((self.epochs.take(), 0), self.place())))
+        return iter(SliceReader(self.urls, self.slices((self.epoch.number, 0), self.reader())))
 
-    def place(self) -> Place:
+    def reader(self) -> ReaderId:
         """Return which reader this process is."""
-        return dealing.place_of(*(self._rank or this_rank()))
+        return ReaderId.of_this(self._rank)
 
-    def parts(self, epoch: tuple[int, int], place: Place) -> Numbered:
-        """Return what the reader *place* reads in *epoch*, its number and that of the repetition in it."""
+    def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
+        """Return what *reader* reads in *epoch*, its number and that of the repetition in it."""
         if self.resampled:
-            count, name = len(self.urls), f"resampled {self.seed} {epoch} {place}"
-            return lambda number: Part(Random(f"{name} {number}").randrange(count))
-        return numbered(self.dealt(epoch, place))
+            count, name = len(self.urls), f"resampled {self.seed} {epoch} {reader}"
+            return lambda number: ShardSlice(Random(f"{name} {number}").randrange(count))
+        return numbered(self.dealt(epoch, reader))
 
-    def dealt(self, epoch: tuple[int, int], place: Place) -> list[Part]:
-        """Return all parts that the reader *place* reads in *epoch*, if shards are not resampled."""
-        order = [*map(Part, range(len(self.urls)))]
+    def dealt(self, epoch: tuple[int, int], reader: ReaderId) -> list[ShardSlice]:
+        """Return all that *reader* reads in *epoch*, if shards are not resampled."""
+        order = [*map(ShardSlice, range(len(self.urls)))]
         if self.shuffled:
             Random(f"shards {self.seed} {epoch}").shuffle(order)
-        return dealing.deal(order, place)
+        return slices.deal(order, reader)

@@ -6,14 +6,14 @@ Decoders are those of webdataset. What would unpickle is refused, because whoeve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
+from tartools.samples import pictures
 from tartools.samples.filetypes import NUMBERS
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import field_list
-from tartools.train.pictures import decoders
 from tartools.train.sending import check_sent
 
 UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
@@ -26,25 +26,19 @@ Decode = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
 Transform = Callable[..., Any] | Sequence[Callable[..., Any] | None] | None
 
 
-def chosen(
-    sample: Sample | Mapping[str, Any], fields: Fields = None, decode: Decode = None, transform: Any = None
-) -> Any:
-    """Return *sample* as `Chooser` does; one that is made once takes less time for many samples."""
-    return Chooser(fields, decode, transform)(sample)
-
-
-class Chooser:
+class FieldChooser:
     """Makes of a sample what training takes. It is called with a `Sample`, or with a dict as `as_dict` makes it.
 
-        Chooser(("jpg;png", "cls"), "pil", (augment, None))
+        FieldChooser(("jpg;png", "cls"), "pil", (augment, None))
 
     *fields*: None for a dict of all fields with `__key__` and `__url__`; names for a tuple of these, in this order.
     `jpg;png` is the first of the two that the sample has. Text is split at white space.
 
     *decode*: None for bytes; else a decoder of webdataset or several: a name such as "pil", "rgb", "torchrgb8", or a
     function of `.field` and bytes that returns None for what it does not decode. Text, numbers, JSON and arrays are
-    decoded too; `()` decodes only these. Only chosen fields are decoded. Fields that would be unpickled (pyd, pickle,
-    pkl, pth, pt, arrays of objects) are refused, unless a function decodes them: `handle_extension("pyd", loads)`.
+    decoded too; "basic" decodes only these. Only chosen fields are decoded. Fields that would be unpickled (pyd,
+    pickle, pkl, pth, pt, arrays of objects) are refused, unless a function decodes them: `handle_extension("pyd",
+    loads)`.
 
     Pictures are of the formats that tarshow knows (JPEG, PNG and nine others), whatever their suffix says, and have up
     to 89,478,485 pixels, or what `PIL.Image.MAX_IMAGE_PIXELS` is set to; others are refused.
@@ -150,6 +144,50 @@ def undecodable(sample: Mapping[str, Any], field: str, error: BaseException | No
     """Return the failure of decoding *field* of *sample*, for what *error* says."""
     text = f"{type(error).__name__}: {error} (tarcheck --decode lists all fields that can't be decoded)"
     return _failure(sample, f"field {field!r}: {error.message if isinstance(error, TarToolsError) else text}")
+
+
+class PictureDecoder:
+    """Decodes fields with one of *suffixes*, by default webdataset's, as *spec* says: a name of webdataset.
+
+    Raises: ValueError for a name that webdataset does not have.
+    """
+
+    def __init__(self, spec: str, suffixes: Collection[str] | None = None) -> None:
+        from webdataset.autodecode import IMAGE_EXTENSIONS, imagespecs
+
+        if spec not in imagespecs:
+            raise ValueError(f"no decoder is called {spec!r}; for pictures there are {', '.join(imagespecs)}")
+        self._made, kind, mode = imagespecs[spec]
+        self._floats, self._mode = kind == "float", mode.upper()
+        self._suffixes = frozenset(IMAGE_EXTENSIONS if suffixes is None else suffixes)
+
+    def __call__(self, field: str, data: bytes) -> Any:
+        """Return the picture *data*; None if *field* is no picture. Raises: as `pictures.picture`."""
+        if re.sub(r".*[.]", "", field).lower() not in self._suffixes:
+            return None
+        if self._made == "pil":
+            return pictures.picture(data, self._mode)
+        is_torch = self._made == "torch"
+        found = pictures.array(data, self._mode, first=is_torch, floats=self._floats)
+        if not is_torch:
+            return found
+        import torch
+
+        return torch.from_numpy(found)
+
+
+def decoders(decode: Any) -> list[Callable[..., Any]]:
+    """Return the decoders that *decode* names: a name, a function, or several; "basic" adds none to what all decode.
+
+    Raises: TypeError for anything else; ValueError for another name.
+    """
+    several = [decode] if isinstance(decode, str) or callable(decode) else decode
+    if not isinstance(several, (list, tuple)) or not all(isinstance(one, str) or callable(one) for one in several):
+        raise TypeError(
+            f"decode is 'pil', 'torchrgb8' or another name, a function, or a list of these, not {decode!r}; "
+            "decode='basic' decodes text, numbers, JSON and arrays alone"
+        )
+    return [PictureDecoder(one) if isinstance(one, str) else one for one in several if one != "basic"]
 
 
 def _decoder(decode: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`Reader`: parts of shards and tables to dicts, as webdataset makes them. Workers need no torch for it."""
+"""`SliceReader`: slices of shards and tables to dicts, as webdataset makes them. Workers need no torch for it."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from tartools.storage import is_repeatable, seekable
 from tartools.storage.url import Url
 from tartools.tables.reading import row_batches
 from tartools.tar.member import VIEWED, Chunk, Member, read_range
-from tartools.train import dealing
-from tartools.train.dealing import Borders, Part
-from tartools.train.fields import HAVE, KEY, OWN, URL, as_dict
+from tartools.train import slices
+from tartools.train.fieldchooser import HAVE, KEY, OWN, URL, as_dict
+from tartools.train.slices import ShardSlice
 
-Numbered = Callable[[int], Part | None]  # gives the part that is read n-th, None behind the last
+NumberedSlices = Callable[[int], ShardSlice | None]  # gives the slice that is read n-th, None behind the last
 
 
 class Position(NamedTuple):
-    """Where a reader is: at part *number*, of which *rest* is left; None if it has had nothing of it."""
+    """Where a reader is: at slice *number*, of which *rest* is left; None if it has had nothing of it."""
 
     number: int = 0
-    rest: Part | None = None
+    rest: ShardSlice | None = None
 
     @classmethod
     def of(cls, number: int, rest: Sequence[Any] | None) -> Position:
         """Return the position with these items, from JSON."""
-        return cls(number, None if rest is None else Part(*rest))
+        return cls(number, None if rest is None else ShardSlice(*rest))
 
 
-def numbered(parts: Sequence[Part]) -> Numbered:
-    """Return what gives *parts* by their number."""
-    return lambda number: parts[number] if number < len(parts) else None
+def numbered(pieces: Sequence[ShardSlice]) -> NumberedSlices:
+    """Return what gives *pieces* by their number."""
+    return lambda number: pieces[number] if number < len(pieces) else None
 
 
-class Reader:
-    """An iterator of the samples of the parts that *numbered* gives, from *start* on; `position` is where it is.
+class SliceReader:
+    """An iterator of the samples of the slices that *numbered* gives, from *start* on; `position` is where it is.
 
     With *wanted*, only these fields are read.
     """
@@ -50,7 +50,7 @@ class Reader:
     def __init__(
         self,
         urls: Sequence[str],
-        numbered: Numbered,
+        numbered: NumberedSlices,
         start: Position | None = None,
         wanted: Set[str] | None = None,
     ) -> None:
@@ -58,28 +58,28 @@ class Reader:
         self._numbered = numbered
         self._wanted = wanted
         self._number, self._rest = start or Position()
-        self._borders: Borders | None = None
+        self._found: ShardSlice | None = None
         self._plain = False  # whether reading can begin at any byte of the shard
-        self._count = 0  # samples of the part that were had
+        self._count = 0  # samples of the slice that were had
         self._batch: Batch | None = None
-        self._first = 0  # number of the first sample of the batch among those of the part
+        self._first = 0  # number of the first sample of the batch among those of the slice
         self._begun = self._iterated()
 
     def position(self) -> Position:
         """Return where this is."""
-        part, borders, batch = self._rest, self._borders, self._batch
-        if not self._count or part is None or borders is None or batch is None:
-            return Position(self._number, part)
-        if borders.end is not None:
-            return Position(self._number, Part(part.shard, begin=borders.begin + self._count, end=borders.end))
+        found, batch = self._found, self._batch
+        if not self._count or found is None or batch is None:
+            return Position(self._number, self._rest)
         number, groups = self._count - self._first, batch.groups
-        if self._plain and batch.offset is not None:
-            rest = part.rest(batch.offset, borders.cut, number)
+        if found.rows:
+            rest = found._replace(begin=found.begin + self._count)
+        elif self._plain and batch.offset is not None:
+            rest = found._replace(begin=batch.offset, skip=number)
         elif self._plain and groups is not None and isinstance(groups.source, (io.FileIO, Chunk)):
             base = 0 if isinstance(groups.source, io.FileIO) else groups.source.base
-            rest = part.rest(base + groups.starts[number], borders.cut)
+            rest = found._replace(begin=base + groups.starts[number], skip=0)
         else:
-            rest = part.rest(borders.begin, borders.cut, part.skip + self._count)
+            rest = found._replace(skip=found.skip + self._count)
         return Position(self._number, rest)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -87,12 +87,12 @@ class Reader:
 
     def _iterated(self) -> Iterator[dict[str, Any]]:
         account = Account()
-        while (part := self._rest or self._numbered(self._number)) is not None:
-            self._rest, url = part, self._urls[part.shard]
-            self._borders = borders = dealing.borders(url, part)
-            if borders is not None:
-                with closing(self._batches(url, part, borders, account)) as batches:
-                    first = -part.skip
+        while (piece := self._rest or self._numbered(self._number)) is not None:
+            self._rest, url = piece, self._urls[piece.shard]
+            self._found = found = slices.found_in(url, piece)
+            if found is not None:
+                with closing(self._batches(url, found, account)) as batches:
+                    first = -found.skip
                     for batch in batches:
                         self._batch, self._first = batch, first
                         skip, first = max(-first, 0), first + len(batch)
@@ -100,19 +100,21 @@ class Reader:
                             self._count += 1
                             yield sample
                 account.check()
-            self._number, self._rest, self._borders, self._count, self._batch = self._number + 1, None, None, 0, None
+            self._number, self._rest, self._found, self._count, self._batch = self._number + 1, None, None, 0, None
 
-    def _batches(self, url: str, part: Part, borders: Borders, account: Account) -> Generator[Batch, None, None]:
-        """Yield the batches of *part* of the shard *url*."""
-        if borders.end is not None:
-            yield from row_batches(url, range(borders.begin, borders.end), account)
+    def _batches(self, url: str, found: ShardSlice, account: Account) -> Generator[Batch, None, None]:
+        """Yield the batches of the slice *found* of the shard *url*."""
+        begin = found.begin
+        if found.rows:
+            yield from row_batches(url, range(begin, found.end or 0), account)
             return
-        stream = ShardStream(url, account) if not borders.begin or Url(url).is_local else _Ranged(url, borders.begin)
-        if borders.begin and isinstance(stream, ShardStream):
-            stream.start_at(borders.begin)
-        for number, batch in enumerate(part_batches(url, stream, borders, account, part.begin > 0)):
+        stream = ShardStream(url, account) if not begin or Url(url).is_local else _Ranged(url, begin)
+        if begin and isinstance(stream, ShardStream):
+            stream.start_at(begin)
+        going_on = self._rest is not None and self._rest.begin > 0
+        for number, batch in enumerate(_slice_batches(url, stream, found, account, going_on)):
             if not number:
-                self._plain = borders.begin > 0 or _is_plain(url, stream, batch)
+                self._plain = begin > 0 or _is_plain(url, stream, batch)
             yield batch
 
 
@@ -129,17 +131,17 @@ def _is_plain(url: str, stream: ShardStream | _Ranged, batch: Batch) -> bool:
     if begin == 0 or not Url(url).is_local:
         return begin == 0
     with closing(seekable.reading(url)) as file:  # the first header is not that of a sample
-        return dealing.can_be_cut(url, file)
+        return slices.can_be_cut(url, file)
 
 
-def part_batches(
-    url: str, stream: ShardStream | _Ranged, borders: Borders, account: Account, going_on: bool = False
+def _slice_batches(
+    url: str, stream: ShardStream | _Ranged, found: ShardSlice, account: Account, going_on: bool
 ) -> Iterator[Batch]:
-    """Yield the samples of the part *borders* of the shard *url*, whose *stream* is at its begin.
+    """Yield the samples of the slice *found* of the shard *url*, whose *stream* is at its begin.
 
     If this is *going_on* behind a sample, there may be none. Raises: TarFormatError, also if none begins at its end.
     """
-    begin, cut, _ = borders
+    begin, cut = found.begin, found.cut
     until = None if cut is None else cut.offset
     last = b""
     try:
