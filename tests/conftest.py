@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -195,6 +196,11 @@ def members_of(archive: bytes) -> list[tuple[str, bytes]]:
     """Return the regular members of *archive* as (name, payload), as Python's tarfile reads them."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
         return [(info.name, opened.extractfile(info).read()) for info in opened if info.isreg()]  # type: ignore[union-attr]
+
+
+def keys_in(archive: bytes) -> list[str]:
+    """Return the keys of the samples in *archive*, each once, in order."""
+    return list(dict.fromkeys(re.sub(r"\.[^/]*$", "", name) for name, _ in members_of(archive)))
 
 
 def has_end(archive: bytes) -> bool:

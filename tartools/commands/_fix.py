@@ -18,7 +18,7 @@ from tartools.stages.checking.fixing import Fixing, Verdict
 from tartools.stages.checking.found import Summary
 from tartools.stages.checking.samples import Rows, look, rows_of
 from tartools.stages.checking.walk import Group, Trouble, walk
-from tartools.storage.names.numbers import has_number
+from tartools.storage.names import has_number
 from tartools.storage.scratch import scratch_file
 from tartools.tar import Writer as TarWriter
 

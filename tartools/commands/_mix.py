@@ -15,7 +15,7 @@ from tartools.shards.delivery import in_order
 from tartools.shards.reading import Reading, one_by_one, shard_batches
 from tartools.shards.writing import Batches, write_batches, write_samples
 from tartools.stages.mixing import Mixture, Stop
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
 from tartools.tar.compression import is_table

@@ -158,11 +158,11 @@ def lists_samples(url: str, wanted: Choice) -> bool:
 @contextmanager
 def parquet(url: str) -> Iterator[Source]:
     """Give the Parquet file *url*."""
-    from tartools.storage import files
+    from tartools.storage import seekable
     from tartools.tables import source
 
     repeatable = storage.is_repeatable(url) and not Url(url).read_command
-    with source.opened_any(url, None if repeatable else files.copied(storage.open_read(url))) as table:
+    with source.opened_any(url, None if repeatable else seekable.copied(storage.open_read(url))) as table:
         yield table
 
 

@@ -66,7 +66,7 @@ from tartools.commands._report import print_facts
 from tartools.errors import StorageError, byte_size, how_to_install
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 SAMPLES, BYTES = 1000, 256 << 20
 

@@ -92,8 +92,8 @@ from tartools.formats.plan import Plan
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, checked_path
 from tartools.shards.writing import write_samples
+from tartools.storage.expand import expand
 from tartools.storage.local import path_of
-from tartools.storage.names.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import unpacked
 

@@ -61,7 +61,7 @@ from tartools.cli import Option
 from tartools.commands import _outputs
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
     from tartools.commands._dedup import Comparison, Side

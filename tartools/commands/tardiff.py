@@ -67,7 +67,7 @@ from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
 from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered
 from tartools.stages.sorting.externalsort import Spool, external_sort
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
 
 PAIRS = 4  # parts of the memory: two that sort, two that wait

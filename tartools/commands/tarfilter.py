@@ -59,7 +59,7 @@ from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
 from tartools.shards.reading import Reading
-from tartools.storage.names.expand import expand, read_list
+from tartools.storage.expand import expand, read_list
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.conditions import Filter

@@ -95,7 +95,7 @@ from tartools.errors import UsageError, shown
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
     from tartools.shards.listing import Indexing

@@ -67,7 +67,7 @@ from tartools.run import log as logs
 from tartools.run.placeholders import PLACEHOLDER
 from tartools.run.tasks import Task, TaskResult, part_of, shell_line, tasks_of, without_signatures, workers_in
 from tartools.samples.account import Account, Jobs
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
@@ -204,12 +204,10 @@ def tarjob(
 
 def print_report(name: str, account: Account) -> None:
     """Print the report of the log *name*. Raises: StorageError."""
-    from tartools.run.report import report_lines, report_of
-
-    report = report_of(logs.last_records(storage.content(name), name).values())
+    records = logs.last_records(storage.content(name), name).values()
     with storage.writing("-") as sink:
-        sink.write("".join(f"{printable(line)}\n" for line in report_lines(report)).encode())
-    account.omissions += len(report.failed) + len(report.waiting)
+        sink.write("".join(f"{printable(line)}\n" for line in logs.report(records)).encode())
+    account.omissions += sum(each["status"] != logs.DONE for each in records)
 
 
 def checked_command(words: Sequence[str], items: Items, policy: Policy, resources: Resources) -> list[str]:
@@ -301,8 +299,6 @@ def print_results(results: local.Results, account: Account, policy: Policy, reco
     """Print what the commands printed, and record, count and report each of *results*."""
     with closing(results), storage.writing("-") as sink:
         for task, result in results:
-            if result is None:
-                continue
             if result.stdout:
                 sink.write(result.stdout)
             record(task, result)

@@ -55,7 +55,7 @@ from tartools.samples.listed import keys_of
 from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 WORDS = "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"

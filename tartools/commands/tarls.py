@@ -36,10 +36,9 @@ from tartools.cli import Option, process
 from tartools.errors import StorageError, UsageError
 from tartools.formats import tsv
 from tartools.samples.account import Account
-from tartools.storage.names.braces import folded, quoted
-from tartools.storage.names.expand import named
-from tartools.storage.names.listing import ls
-from tartools.storage.names.paths import is_literal
+from tartools.storage.expand import named
+from tartools.storage.listing import ls
+from tartools.storage.names import folded, is_literal, quoted
 from tartools.storage.objects.contract import Listed
 from tartools.storage.url import Url
 from tartools.tar import compression

@@ -47,7 +47,7 @@ from tartools.cli import Option
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading
 from tartools.stages.mixing import Stop
-from tartools.storage.names.expand import named
+from tartools.storage.expand import named
 
 
 class Mixing(cli.Group):

@@ -55,7 +55,7 @@ from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.show import keyboard, pager, sheet, terminal
 from tartools.show.flaws import Flaws
 from tartools.stages import reservoir, select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 
 class Pictures(StrEnum):

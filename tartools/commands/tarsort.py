@@ -54,7 +54,7 @@ from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
 from tartools.stages.sorting import externalsort, index, sort
 from tartools.stages.sorting.samplefiles import Identities, SampleFiles, reopened
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
 

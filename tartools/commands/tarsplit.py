@@ -75,7 +75,7 @@ from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import Reading
 from tartools.shards.series import Limits, Spread, evenly, write_shards
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
 

@@ -75,7 +75,7 @@ from tartools.show import decoding, statreport, text
 from tartools.stages.statistics.counting import FieldKinds, count_batch
 from tartools.stages.statistics.together import Together
 from tartools.stages.statistics.totals import LISTED, Field, PictureSize, Statistics
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar import Member
 from tartools.tar.compression import is_table
 

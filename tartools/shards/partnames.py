@@ -10,7 +10,7 @@ import re
 
 from tartools.errors import UsageError
 from tartools.shards.numbering import Numbering, parse_numbering
-from tartools.storage.names.numbers import has_number
+from tartools.storage.names import has_number
 from tartools.storage.url import Url
 from tartools.tar.compression import split_output
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage import local
-from tartools.storage.names.numbers import numbers_in
+from tartools.storage.names import numbers_in
 from tartools.storage.url import Url
 
 NO_NAME = "the name of a file is empty (a variable of the shell may not be set)"
@@ -74,9 +74,9 @@ def exists(url: str) -> bool:
     url = Url(url)
     if url.is_local:
         return local.exists(url)
-    from tartools.storage import objects, smart
+    from tartools.storage import fallback, objects
 
-    return objects.exists(url) if url.is_stored else smart.exists(url)
+    return objects.exists(url) if url.is_stored else fallback.exists(url)
 
 
 def is_directory(url: str) -> bool:

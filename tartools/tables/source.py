@@ -132,22 +132,22 @@ def opened_any(
 
     With *buffer*, a column is read in pieces of so many bytes, not all of a row group at once.
     """
-    from tartools.storage import files  # and what servers need
+    from tartools.storage import seekable  # and what servers need
 
     pa = schema.arrow()
-    with file or files.reading(url) as seekable:
+    with file or seekable.reading(url) as opened:
         try:
             with _arrow_errors(url, what):
                 parquet = pa.parquet.ParquetFile(
-                    seekable,
+                    opened,
                     buffer_size=buffer,
                     pre_buffer=False,  # threads that read end the process badly
                     page_checksum_verification=True,
                 )
         except TarFormatError as error:
-            raise _failure(seekable, url, what, error) from error
+            raise _failure(opened, url, what, error) from error
         with parquet:
-            yield Source(url, seekable, parquet, what)
+            yield Source(url, opened, parquet, what)
 
 
 def _failure(file: io.BufferedReader, url: str, what: str, error: TarFormatError) -> TarFormatError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError
 from tartools.samples.sample import Sample
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
 from tartools.tables.placed import Placed
@@ -328,9 +328,9 @@ class Table:
         """Open the file. Raises: StorageError if it is another one than before."""
         if not storage.is_repeatable(self._url):
             raise StorageError("a table is a file or an object: this can't be read twice", url=self._url)
-        file = files.reading(self._url)
+        file = seekable.reading(self._url)
         try:
-            version = files.version(file)
+            version = seekable.version(file)
             if self._version not in ("", version):
                 raise StorageError("was replaced since it was opened", url=self._url)
             self._version = version

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import threading
 import weakref
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -13,15 +15,19 @@ from typing import Any, Literal
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tartools.errors import byte_size, shown
-from tartools.run.answers import results
-from tartools.run.engines import ENGINES, answers, calling
-from tartools.storage.names.expand import expand
+from tartools.run.engines import Answer, Processes, held, results
+from tartools.samples.account import Account
+from tartools.storage.expand import expand
+from tartools.storage.pool import Engine, Threads, windowed
 from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
 from tartools.train.fields import Chooser, Decode, Fields
 from tartools.train.pieces import Source, Work, pieces_of, sources_of
 from tartools.train.ranks import this_rank
 from tartools.train.same import known
+
+ENGINES = ("threads", "processes", "ray")
+EACH = 2  # parts for each worker that are under way, unless the caller says how many
 
 
 def stream_map(
@@ -87,6 +93,31 @@ def stream_map(
 
 
 @contextmanager
+def _calling(
+    engine: str, work: Work, workers: int | None, retries: int, address: str | None, cpus: float
+) -> Iterator[tuple[Engine[Any, Answer], int]]:
+    """Give what calls *work*, and how many calls it makes at a time: *workers*, or as many as there are cores."""
+    if engine == "ray":
+        from tartools.run import ray as cluster
+
+        with cluster.connected(address) as ray:
+            cpus = cluster.cores_for(ray, cpus, Account())
+            workers = workers or cluster.room_for(ray, cpus)
+            yield cluster.packing_tasks(ray, work, workers, cpus, retries), workers
+        return
+    workers = workers or _cores()
+    if engine == "processes":
+        yield Processes(work, workers, retries), workers
+    else:
+        stopped = threading.Event()
+        yield Threads(workers, lambda item: held(work, item, stopped.is_set), stopped.set), workers
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
 def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
     """Have the generator that *mine* refers to closed when the program ends, while threads can still run."""
 
@@ -146,12 +177,12 @@ class StreamMap(IterableDataset[Any]):
         pieces = islice(pieces_of(self._names, self._sources, self._size), rank + first * world, None, world)
         work = Work(self._function, self._sources, self._chooser)
         with (
-            calling(work=work, **self._options) as (caller, workers),
+            _calling(work=work, **self._options) as (engine, workers),
             _closed_at_exit(mine),
-            closing(answers(caller, workers, pieces, self._ordered, self._ahead)) as found,
+            closing(windowed(pieces, engine, self._ahead or EACH * workers, ordered=self._ordered)) as found,
         ):
-            for part, answer in enumerate(found, first):
-                for number, one in enumerate(results(answer)):
+            for part, (_, answer) in enumerate(found, first):
+                for number, one in enumerate(results(answer())):
                     if number >= had:
                         self._next = part, number + 1
                         yield one

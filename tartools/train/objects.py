@@ -16,10 +16,9 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from tartools.errors import StorageError
-from tartools.storage import contents, files
-from tartools.storage.names.braces import unfolded
-from tartools.storage.names.listing import ls
-from tartools.storage.names.paths import is_literal
+from tartools.storage import contents, seekable
+from tartools.storage.listing import ls
+from tartools.storage.names import is_literal, unfolded
 from tartools.storage.objects import object_at
 from tartools.storage.objects.contract import Listed
 from tartools.storage.objects.http import read_all
@@ -288,7 +287,7 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     for url in map(name_of, urls):
         remote = Url(url).is_stored and not Url(url).read_command
         task = partial(_beginning, url) if remote else None
-        waiting.append((url, contents.requests().ask(task) if task else lambda: None))
+        waiting.append((url, contents.requests().submit(task) if task else lambda: None))
         if len(waiting) >= contents.requests_at_once():
             yield _opened(*waiting.popleft())
     while waiting:
@@ -297,7 +296,7 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 
 def _opened(url: str, answer: Callable[[], bytes | None]) -> tuple[str, io.BufferedIOBase]:
     data = answer()
-    return url, files.reading(url) if data is None else io.BytesIO(data)
+    return url, seekable.reading(url) if data is None else io.BytesIO(data)
 
 
 def _beginning(url: str) -> bytes | None:
@@ -332,7 +331,7 @@ def _listed(names: Iterable[str]) -> Iterator[Listed]:
     for url in (url for name in names for url in ([name] if is_literal(name) else unfolded(name))):
         one = Url(url).is_stored and not Url(url).is_listed
         if one:
-            waiting.append(contents.requests().ask(partial(_all, url)))
+            waiting.append(contents.requests().submit(partial(_all, url)))
         while waiting and (not one or len(waiting) >= contents.requests_at_once()):
             yield from waiting.popleft()()
         if not one:

@@ -19,9 +19,9 @@ from tartools.shards.listing import TableDestination, row_batches
 from tartools.shards.numbering import Numbering, existing_shards, parse_numbering
 from tartools.shards.reading import Reading, read_batches
 from tartools.shards.writing import Destination, ShardWriter, shard_writer, write_batches
-from tartools.storage.names.numbers import has_number
+from tartools.storage.names import has_number
 from tartools.storage.url import Name, name_of
-from tartools.storage.versions import version_of
+from tartools.storage.version import version_of
 from tartools.tables import schema
 from tartools.tables.inputs import Inputs
 from tartools.tables.rows import Block

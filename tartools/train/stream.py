@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from tartools.samples.account import Account
 from tartools.shards.reading import check_shards
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Name, names_of
 from tartools.train import dealing, same
 from tartools.train.dealing import Part, Place

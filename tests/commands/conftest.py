@@ -63,6 +63,21 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
         yield inside
 
 
+@pytest.fixture
+def made(inside: Inside) -> Callable[[str, bytes], Result]:
+    """Return a function that gives tarcreate a file `in` of some bytes, by an option; stdout stands for its output."""
+
+    def made(option: str, content: bytes) -> Result:
+        Path("in").write_bytes(content)
+        done = inside("tarcreate", option, "in", "-o", "out.tar", short=True)
+        output = Path("out.tar")
+        found = output.read_bytes() if output.exists() else b""
+        output.unlink(missing_ok=True)
+        return done._replace(stdout=found)
+
+    return made
+
+
 def remembering(parse: Callable[[Command, list[str]], Any]) -> Callable[[Command, list[str]], Any]:
     """Return *parse*, which does its work once for each command line."""
     known: dict[tuple[str, ...], Any] = {}

@@ -17,17 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageDraw
 
-from tests.conftest import Run, make_tar, members_of
+from tests.conftest import Run, keys_in, make_tar, members_of
 from tests.payloads import encoded
 from tests.tables.test_tables import anything, good
 from tests.tiers import also, exhaustive
 
 Members = list[tuple[str, bytes]]
-
-
-def keys_in(content: bytes) -> list[str]:
-    """Return the keys of the samples in the archive *content*, in order."""
-    return list(dict.fromkeys(re.sub(r"\.[^/]*$", "", name) for name, _ in members_of(content)))
 
 
 def photograph(seed: int, width: int = 80, height: int = 60) -> Image.Image:

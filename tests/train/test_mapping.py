@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import gzip
-import io
 import multiprocessing
 import os
 import random
@@ -25,10 +24,11 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Threads
 from tartools.train import samples, stream_map
 from tests.conftest import ROOT, Run, clean_environment, make_tar
-from tests.run.conftest import PATIENCE, until
+from tests.payloads import encoded
+from tests.processes import PATIENCE, until
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import exhaustive
 from tests.train.losing import archive, lose_two
@@ -268,11 +268,11 @@ def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, l
 
     made: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
-    join = Requests.join
+    close = Threads.close
 
-    def joined(requests: Requests) -> None:
+    def closed(threads: Threads[Any, Any]) -> None:
         go_on.set()
-        join(requests)
+        close(threads)
 
     def waiting(sample: dict[str, Any]) -> str:
         made.append(sample["__key__"])
@@ -284,7 +284,7 @@ def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, l
     results = iter(stream_map(waiting, table, workers=1, **options))
     next(results)
     assert begun.wait(60)
-    monkeypatch.setattr(Requests, "join", joined)
+    monkeypatch.setattr(Threads, "close", closed)
     results.close()
     assert left() == [] and made == ["2/0000", "2/0001"]
 
@@ -355,9 +355,8 @@ def test_loaders_batch_and_go_on() -> None:
 @exhaustive
 def test_the_page_runs(folder: Path) -> None:
     for number in range(4):
-        file = io.BytesIO()
-        Image.new("RGB", (32, 24), (number, 0, 0)).save(file, "jpeg")
-        samples = [(f"{number}{n}", file.getvalue(), b"%d" % (n % 10)) for n in range(50)]
+        picture = encoded(Image.new("RGB", (32, 24), (number, 0, 0)), "jpeg")
+        samples = [(f"{number}{n}", picture, b"%d" % (n % 10)) for n in range(50)]
         members = [
             (f"{key}.{field}", data) for key, jpg, cls in samples for field, data in (("jpg", jpg), ("cls", cls))
         ]

@@ -17,7 +17,7 @@ import tartools.train
 from tartools.errors import StorageError
 from tartools.storage import contents
 from tartools.train import Objects, ObjectStream, list_urls, open_urls
-from tests.run.conftest import until
+from tests.processes import until
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.tiers import also, by_turns, exhaustive
 
@@ -216,8 +216,7 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
         monkeypatch.setattr(contents, "look", look)
     ranges = contents._ranges_of(os.getpid())  # of an object that failed, some are still asked for:
     contents._ranges_of.cache_clear()  # the server of the next test would get these requests
-    ranges.close()
-    ranges.join()
+    ranges.stop()
 
 
 def test_transforms_that_fail_name_the_object(server: FaultServer) -> None:

@@ -27,7 +27,7 @@ import tartools
 from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import TableDataset, pack
 from tests.conftest import BIN, has_end, members_of
-from tests.run.conftest import until
+from tests.processes import until
 from tests.storage.objects.faults import FaultServer
 
 COUNT = 50

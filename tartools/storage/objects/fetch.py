@@ -11,7 +11,7 @@ OUTDATED = "was replaced since the table was made, or the table was made elsewhe
 
 
 def fetched(url: str, begin: int, end: int, version: str, replaced: str = OUTDATED, listed: bool = False) -> bytes:
-    """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.versions`).
+    """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.version`).
 
     A version that is a size and a blank, with nothing behind it, is only compared by size. For *listed* see `Pinned`.
 

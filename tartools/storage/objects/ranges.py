@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterator
 
 from tartools.errors import StorageError
-from tartools.storage.objects.budget import budget
 from tartools.storage.objects.contract import Object
 from tartools.storage.objects.pinned import FIRST_READ, Pinned, Range
 from tartools.storage.objects.retry import setting
@@ -25,6 +24,7 @@ from tartools.storage.objects.retry import setting
 RANGE = 8 << 20  # bytes
 AHEAD, MOST_AHEAD = 8, 16  # ranges
 BUSY = 4  # a range that took more than so many times its processor time was waited for
+BUDGET = 256 << 20  # bytes that all open objects of this process share for what they read ahead
 GATHER = 0.05  # seconds to wait for a whole range before its first bytes are read
 
 
@@ -53,6 +53,30 @@ class Pace:
         self._waited, self._since = 0.0, now
         if slow and (self.window > 1 or self._slow > 1):
             self.window = min(2 * self.window, self.most)
+
+
+class Budget:
+    """A limit of memory, in bytes, that the open objects share."""
+
+    def __init__(self, free: int) -> None:
+        self._lock = threading.Lock()
+        self._free = free
+
+    def take(self, count: int) -> bool:
+        """Take *count* bytes; tell whether so many were free."""
+        with self._lock:
+            enough = self._free >= count
+            self._free -= count * enough
+            return enough
+
+    def give(self, count: int) -> None:
+        """Give *count* bytes back."""
+        with self._lock:
+            self._free += count
+
+
+budget = Budget(BUDGET)
+os.register_at_fork(after_in_child=lambda: budget.__init__(BUDGET))  # type: ignore[misc]  # the parent holds what was taken
 
 
 class _Part(Range):

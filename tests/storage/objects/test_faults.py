@@ -15,7 +15,7 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.storage.objects import retry
 from tests.commands.test_damage import NEEDED, WHOLE, regions
 from tests.commands.test_every_command import COMMANDS, READERS
@@ -176,8 +176,8 @@ def test_a_value_of_a_new_sample_is_cut(scheme: str, inside: Inside, tmp_path: P
 
 @each
 def test_a_file_that_is_cut(scheme: str, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "TAIL", 100)
-    monkeypatch.setattr(files, "NEAR", 100)
+    monkeypatch.setattr(seekable, "TAIL", 100)
+    monkeypatch.setattr(seekable, "NEAR", 100)
     url = inside.server.url(scheme, OBJECT)
     inside.server.faults = [Fault(OBJECT, start=0, cut=0, skip=1), Fault(OBJECT, start=3500, cut=700)]
     with tartools.open(url) as file:

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tartools.errors import StorageError, UsageError
-from tartools.storage.names import listing
-from tartools.storage.names.expand import expand
-from tartools.storage.names.listing import listed, ls
+from tartools.storage import listing
+from tartools.storage.expand import expand
+from tartools.storage.listing import listed, ls
 from tartools.storage.objects import retry
 from tartools.storage.objects.contract import Listed, Page
 from tartools.storage.objects.retry import TransientError

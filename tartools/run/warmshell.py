@@ -31,8 +31,7 @@ from collections.abc import Mapping, Sequence
 
 from tartools.run.directories import LOG
 from tartools.run.printed import Printed
-from tartools.storage import orphans
-from tartools.storage.children import Child, describe
+from tartools.storage.children import Child, adopting, describe, has_children
 
 _CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were not tested
 # All in one line, so that messages of bash have the same line numbers as in a new shell.
@@ -89,7 +88,7 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
     )
 
 
-class Coshell:
+class WarmShell:
     """One such shell, in *folder*. What the command prints goes to our stderr, or if *logged* to the directory's log.
 
     If *keyed*, it goes to stderr behind the key of the sample, line by line.
@@ -110,7 +109,6 @@ class Coshell:
     ) -> None:
         self.reusable = True
         self.alone = False
-        self._adopts = orphans.adopting()
         self._shard: bytes | None = None
         self._printed = Printed() if keyed else None
         try:
@@ -122,7 +120,7 @@ class Coshell:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._printed.theirs if self._printed else 2,  # even if Python has no stderr
-                preexec_fn=self._adopts,
+                preexec_fn=adopting(),
             )
         except BaseException:
             if self._printed:
@@ -170,16 +168,12 @@ class Coshell:
         if stopped:
             return f"was stopped by {signal.Signals(status - 128).name}, and killed"
         self.reusable = True
-        self.alone = self._adopts is not None and not orphans.has_children(self.child.pid)
+        self.alone = not has_children(self.child.pid)
         return describe(status) if status else ""
 
     def end(self) -> int:
         """Kill the shell and all of its session, and return its status."""
-        if self.alone:  # there is nothing to look for
-            self.child.kill()
-            status = self.child.wait() or 0
-        else:
-            status = self.child.end(signal.SIGKILL)
+        status = self.child.end(signal.SIGKILL)
         if not self._answers.closed:
             self._tasks.close()
             self._answers.close()

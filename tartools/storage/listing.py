@@ -1,4 +1,4 @@
-"""Listings: objects behind a prefix or a pattern, files below a directory. Sorted by bytes, each exactly once."""
+"""Listings: objects behind a prefix or a pattern, files below a directory, sorted by bytes; and which names exist."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from itertools import chain
 from operator import ge
 
 from tartools.errors import StorageError, UsageError
+from tartools.storage import local
+from tartools.storage.checks import exists
 from tartools.storage.local import path_of
-from tartools.storage.names.braces import unfolded
-from tartools.storage.names.paths import is_literal, local_url, matches
-from tartools.storage.names.wildcards import Pattern, has_wildcards
+from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
 from tartools.storage.objects import object_at, store_of
 from tartools.storage.objects.contract import Listed, Store
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.url import Url
+
+FEW = 10  # objects that are looked up one by one
 
 
 def ls(name: str) -> Iterator[Listed]:
@@ -162,3 +164,35 @@ def _file(path: str) -> Listed:
         return Listed(local_url(path), None, None)
     size = about.st_size if stat.S_ISREG(about.st_mode) else None
     return Listed(local_url(path), size, about.st_mtime, str(about.st_mtime_ns))
+
+
+def between(prefix: str, suffix: str) -> list[str]:
+    """Return the existing URLs that begin with *prefix*, go on without a slash, and end in *suffix*.
+
+    Empty for commands, and for stores that have no listings.
+    """
+    start = Url(prefix)
+    if start.is_local:
+        return local.between(prefix, suffix)
+    if not start.is_listed:
+        return []
+    found = listed(prefix + Url(prefix + suffix).query, flat="/" not in suffix)
+    shortest = len(prefix) + len(suffix)
+    return [
+        entry.url
+        for entry in found
+        if entry.url.endswith(suffix)
+        and len(entry.url) > shortest
+        and "/" not in entry.url[len(prefix) : len(entry.url) - len(suffix)]
+    ]
+
+
+def existing(urls: Sequence[str]) -> set[str]:
+    """Return those of *urls* that exist. Many in one store are found by a listing of their common prefix.
+
+    Raises: StorageError if that can't be found out.
+    """
+    prefix = os.path.commonprefix(urls)  # noqa: RUF071  # by letters
+    if len(urls) <= FEW or not Url(urls[0]).is_listed or prefix.count("/") < 3:
+        return {url for url in urls if exists(url)}
+    return set(urls) & {found.url for found in listed(prefix)}
