@@ -5,8 +5,7 @@
     │  ├─ NotFoundError      1  ... because its server has no such object
     │  └─ ExistsError        1  ... because it exists, and is not to be replaced
     ├─ TarFormatError        1  the bytes are not a well-formed archive
-    │  ├─ TruncatedError     1  ... they end too early
-    │  └─ ParquetError       1  ... but a Parquet file
+    │  └─ TruncatedError     1  ... they end too early
     ├─ SampleError           1  the archive is sound, but its samples are not what was asked for
     ├─ CommandError          1  a command that the user gave failed on a sample
     └─ UsageError            2  the command line cannot be carried out
@@ -20,7 +19,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 _QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
 _LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp")  # schemes without a query: ? is part of a name
@@ -72,12 +70,6 @@ class TarFormatError(TarToolsError):
 
 class TruncatedError(TarFormatError):
     """The bytes end before the archive does."""
-
-
-class ParquetError(TarFormatError):
-    """The input is a Parquet file, perhaps a table of samples. *stream* has all its bytes."""
-
-    stream: Any = None
 
 
 class SampleError(TarToolsError):

@@ -10,10 +10,9 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_order
-from tartools.shards.reading import Reading, check_shards, closing_upstream, counted, each, one_by_one, shard_batches
+from tartools.shards.reading import Reading, check_shards, closing_upstream, counted, each, one_by_one
 from tartools.shards.writing import write_batches, write_samples
 from tartools.storage.names.expand import expand
-from tartools.storage.streams import Input
 
 Item = TypeVar("Item")
 
@@ -130,13 +129,7 @@ def read_ahead(data: DataSet, ahead: Ahead) -> Iterator[Iterator[Batch]]:
     workers = cli.workers(ahead.workers or 0)
     if ahead.unordered:
         return iter([prefetch.as_they_come(data.urls, data.account, data.reading, workers)])
-    return _parsed(data, prefetch.read_ahead(data.urls, data.account, workers, ahead.memory, ahead.tmpdir))
-
-
-def _parsed(data: DataSet, streams: Iterator[Input]) -> Iterator[Iterator[Batch]]:
-    with closing_upstream(streams):
-        for url, stream in zip(data.urls, streams, strict=True):
-            yield shard_batches(url, data.account, data.reading, stream)
+    return prefetch.read_ahead(data.urls, data.account, data.reading, workers, ahead.memory)
 
 
 def in_turn(shards: Iterator[Iterator[Item]], choice: Choice) -> Iterator[Item]:

@@ -21,6 +21,7 @@ from tartools.stages.checking.walk import Group, Trouble, walk
 from tartools.stages.sorting.externalsort import pack_blocks, records_of
 from tartools.storage.copies import Copy
 from tartools.storage.scratch import scratch_file
+from tartools.storage.streams import chunks
 
 if TYPE_CHECKING:
     from tartools.commands._checktable import TableRows
@@ -88,10 +89,9 @@ class Shards:
 
 def copied(stream: ShardStream, file: io.FileIO) -> Trouble | None:
     """Copy *stream* to *file*; return what is wrong with it, if it is compressed."""
-    room = memoryview(bytearray(CHUNK))
     try:
-        while count := stream.readinto(room):
-            file.write(room[:count])
+        for chunk in chunks(stream):
+            file.write(chunk)
     except TarFormatError as error:
         code = "cut-compressed" if isinstance(error, TruncatedError) else "bad-compressed"
         if error.message.startswith("the bytes after"):

@@ -16,7 +16,7 @@ from tartools.errors import StorageError, TarToolsError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import Stream, check_whole
+from tartools.storage.streams import check_whole, chunks
 from tartools.storage.url import Url
 from tartools.tar import Member
 
@@ -106,16 +106,10 @@ def _member_of(part: PlannedMember, url: str) -> Member:
         file = stream.file
         if file is not None and (size := os.fstat(file.fileno()).st_size) > RANGE:
             return Member(part.path, file, 0, 0, size, tar.encode_header(part.path, size))
-        source = kept(_chunks(stream))
+        source = kept(chunks(stream))
         check_whole(stream, url)
     size = os.fstat(source.fileno()).st_size if isinstance(source, io.FileIO) else len(source)
     return Member(part.path, source, 0, 0, size, tar.encode_header(part.path, size))
-
-
-def _chunks(stream: Stream) -> Iterator[memoryview]:
-    room = memoryview(bytearray(READ))
-    while count := stream.readinto(room):
-        yield room[:count]
 
 
 def kept(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:

@@ -99,7 +99,6 @@ class Account:
         self.failure: TarToolsError | None = None  # of an input that was not read to its end
         self.phase = Phase()
         self.listed: int | None = None  # files and objects that a listing had; bytes_in is their size
-        self.after_end = False  # of an archive, in the shard that is being read
         self.strict = False  # whatever is not samples and an end is damage
         self.told_empty = False  # that no sample is in an output
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST

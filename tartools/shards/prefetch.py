@@ -9,37 +9,61 @@ from __future__ import annotations
 import select
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from tartools.errors import ParquetError, TarToolsError
+from tartools import storage
+from tartools.errors import TarFormatError, TarToolsError
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch
-from tartools.shards.reading import Reading, batches_of, first_keys, read_parts, table_batches, table_file
+from tartools.shards.reading import Found, Reading, batches_of, first_keys, read_parts
 from tartools.shards.stream import ShardStream
-from tartools.shards.threads import ThreadedParts, ThreadedStream, wait_for_parts
+from tartools.shards.threads import ThreadedBytes, ThreadedParts, wait_for_parts
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import Input
-from tartools.tar import Parsed
 
-Source = TypeVar("Source", "ForkedShard", "ThreadedParts")
+
+class AheadShard(Protocol):
+    """A shard that a thread or a forked process reads, maybe before its turn.
+
+    *parts* are what it holds: see `reading.read_parts`. They raise what opening or reading it raises.
+    """
+
+    url: str
+    first: FirstKeys
+    parts: Generator[list[Found], None, None]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread or process reads it."""
+        ...
+
+    def cancel(self) -> object:
+        """Stop reading soon."""
+        ...
+
+    def close(self) -> None:
+        """Stop reading, and wait for whoever reads it."""
+        ...
+
+
+Shard = TypeVar("Shard", bound=AheadShard)
 
 
 def read_ahead(
-    urls: Sequence[str], account: Account, most: int, memory: int, folder: str | None
-) -> Generator[Input, None, None]:
-    """Yield the stream of each of *urls* in order, while up to *most* of them are being read.
+    urls: Sequence[str], account: Account, reading: Reading, most: int, memory: int
+) -> Generator[Iterator[Batch], None, None]:
+    """Yield the samples of each of *urls* in order, while up to *most* of them are being read. Who takes them counts.
 
-    Holds *memory* bytes of shards ahead, those beyond in unlinked files in *folder*; 4 MiB of each shard being parsed.
+    Holds *memory* bytes of shards ahead, those beyond in unlinked files; 4 MiB of each shard being parsed.
     What opening or reading a shard raises is raised when its turn comes.
     """
-    if folder is not None:
-        scratch_file(folder).close()  # to fail now, not in the middle
-    start = _starter(account, max(memory // max(most - 1, 1), 1), folder)
+    if reading.tmpdir is not None:
+        scratch_file(reading.tmpdir).close()  # to fail now, not in the middle
+    start = _starter(urls, account, reading, max(memory // max(most - 1, 1), 1))
     waiting = iter(urls)
-    ahead: deque[ForkedShard | ThreadedStream] = deque()
-    busy: list[ForkedShard | ThreadedStream] = []
+    ahead: deque[AheadShard] = deque()
+    busy: list[AheadShard] = []
     try:
         while True:
             busy = [shard for shard in busy if shard.busy]
@@ -51,58 +75,75 @@ def read_ahead(
                     busy.append(ahead[-1])
             if not ahead:
                 return
-            yield ahead.popleft().opened()
-    except BaseException:  # after a normal end, the streams that are still being parsed are closed by their parsers
+            yield _batches(ahead.popleft(), account, reading)
+    except BaseException:  # after a normal end, the shards that are still being parsed are closed by their parsers
         _close(busy)
         raise
 
 
-def _starter(account: Account, memory: int, folder: str | None) -> Callable[[str], ForkedShard | ThreadedStream]:
+def _starter(urls: Sequence[str], account: Account, reading: Reading, memory: int) -> Callable[[str], AheadShard]:
     """Return the function that starts to read a shard ahead."""
-    if account.expected is not None:  # all are local files
-        return lambda url: ForkedShard(url, account, memory=memory, folder=folder)
+    if _are_files(urls):
+        return lambda url: ForkedShard(url, account, reading, memory)
     changed = threading.Condition()
-    return lambda url: ThreadedStream(url, account, changed, memory, folder)
+    return lambda url: ThreadedBytes(url, account, reading, changed, memory)
+
+
+def _are_files(urls: Sequence[str]) -> bool:
+    """Tell whether forked processes can read all of *urls*: they are regular local files."""
+    return all(storage.plain_size(url) is not None for url in urls)
+
+
+def _batches(shard: AheadShard, account: Account, reading: Reading) -> Iterator[Batch]:
+    """Yield the samples of *shard*, and close it."""
+    with closing(shard):
+        while (parts := _next_parts(shard, account)) is not None:
+            yield from batches_of(parts, shard.url, account, reading, shard.first)
+    account.shards_done += 1
+
+
+def _next_parts(shard: AheadShard, account: Account) -> list[Found] | None:
+    """Return the next parts of *shard*; None at its end."""
+    try:
+        return next(shard.parts, None)
+    except TarFormatError:
+        account.check()  # what looks like damage may be two versions of a file
+        raise
 
 
 def as_they_come(urls: Sequence[str], account: Account, reading: Reading, most: int) -> Generator[Batch, None, None]:
-    """Yield the samples of *urls* as they come from *most* shards that are being read, in no certain order.
+    """Return the samples of *urls* as they come from *most* shards that are being read, in no certain order.
 
     The samples of one shard keep their order. Whoever takes them counts them.
     Holds 4 MiB of each of these shards. Raises what reading a shard raises, after its samples before that point.
     """
-    if account.expected is not None:  # all are local files
-        parts = _merged(urls, lambda url: ForkedShard(url, account, reading), _wait_for_data, most)
-    else:
-        changed = threading.Condition()
-        parts = _merged(
-            urls,
-            lambda url: ThreadedParts(url, account, changed, reading),
-            lambda shards: wait_for_parts(shards, changed),
-            most,
-        )
-    with closing(parts):
-        for url, first, found in parts:
-            if found is None:
-                account.shards_done += 1
-            elif isinstance(found, ParquetError):
-                yield from table_batches(url, table_file(url, found.stream), account, reading)
-                account.shards_done += 1
-            else:
-                yield from batches_of(found, url, account, reading, first)
+    if _are_files(urls):
+        return _merged(urls, lambda url: ForkedShard(url, account, reading), _wait_for_data, most, account, reading)
+    changed = threading.Condition()
+    return _merged(
+        urls,
+        lambda url: ThreadedParts(url, account, reading, changed),
+        lambda shards: wait_for_parts(shards, changed),
+        most,
+        account,
+        reading,
+    )
 
 
 def _merged(
-    urls: Sequence[str], start: Callable[[str], Source], wait: Callable[[list[Source]], list[Source]], most: int
-) -> Generator[tuple[str, FirstKeys, list[Parsed] | ParquetError | None], None, None]:
-    """Yield lists of the parts of *urls* as they come, each with the URL and `first` of its shard; None at its end.
-
-    Of a table, its error.
+    urls: Sequence[str],
+    start: Callable[[str], Shard],
+    wait: Callable[[list[Shard]], list[Shard]],
+    most: int,
+    account: Account,
+    reading: Reading,
+) -> Generator[Batch, None, None]:
+    """Yield the samples of *urls* as `as_they_come`.
 
     *start* starts to read a shard, *wait* waits until some of those that are being read have parts, or have ended.
     """
     waiting = iter(urls)
-    open: list[Source] = []
+    open: list[Shard] = []
     try:
         while True:
             while len(open) < most and (url := next(waiting, None)) is not None:
@@ -110,19 +151,18 @@ def _merged(
             if not open:
                 return
             for shard in wait(list(open)):
-                parts: list[Parsed] | ParquetError | None
-                try:
-                    parts = next(shard.parts, None)
-                except ParquetError as found:
-                    parts = found
-                if parts is None or isinstance(parts, ParquetError):
+                parts = _next_parts(shard, account)
+                if parts is not None:
+                    yield from batches_of(parts, shard.url, account, reading, shard.first)
+                else:
                     open.remove(shard)
-                yield shard.url, shard.first, parts
+                    shard.close()
+                    account.shards_done += 1
     finally:
         _close(open)
 
 
-def _close(shards: Sequence[ForkedShard | ThreadedStream | ThreadedParts]) -> None:
+def _close(shards: Sequence[AheadShard]) -> None:
     """Stop reading *shards*; cancel all before waiting for any."""
     for shard in shards:
         shard.cancel()
@@ -133,29 +173,21 @@ def _close(shards: Sequence[ForkedShard | ThreadedStream | ThreadedParts]) -> No
 class ForkedShard:
     """The shard *url*, read by a forked process if it is compressed and large enough, else when it is parsed.
 
-    The process holds *memory* bytes, those beyond in a scratch file in *folder*; without *memory* 4 MiB.
+    The process holds *memory* bytes, those beyond in a scratch file; without *memory* 4 MiB.
     """
 
-    def __init__(
-        self,
-        url: str,
-        account: Account,
-        reading: Reading | None = None,
-        memory: int | None = None,
-        folder: str | None = None,
-    ) -> None:
+    def __init__(self, url: str, account: Account, reading: Reading, memory: int | None = None) -> None:
         self.url = url
-        self._failure: TarToolsError | None = None
-        self._stream: ShardStream | None = None
-        reading = reading or Reading()
         self.first = first_keys(url, account, reading)
         self.parts = self._parse(reading)
+        self._failure: TarToolsError | None = None
+        self._stream: ShardStream | None = None
         try:
             self._stream = ShardStream(url, account, forks=True)
         except TarToolsError as error:
             self._failure = error
         if self._stream is not None and self._stream.forked is not None:
-            self._stream.forked.start_ahead(memory, folder)
+            self._stream.forked.start_ahead(memory, reading.tmpdir)
 
     @property
     def busy(self) -> bool:
@@ -168,17 +200,12 @@ class ForkedShard:
         forked = self._stream.forked if self._stream is not None else None
         return forked.fileno() if forked is not None and forked.running else None
 
-    def opened(self) -> ShardStream:
-        """Return its stream. Raises what opening it raised."""
+    def _parse(self, reading: Reading) -> Generator[list[Found], None, None]:
         if self._failure is not None:
             raise self._failure
         assert self._stream is not None
-        return self._stream
-
-    def _parse(self, reading: Reading) -> Generator[list[Parsed], None, None]:
-        with closing(self.opened()) as stream:
-            for part in read_parts(self.url, stream, reading):
-                yield [part]
+        for part in read_parts(self.url, self._stream, reading):
+            yield [part]
 
     def cancel(self) -> None:
         """Do nothing: `close` kills the process, which takes no time."""

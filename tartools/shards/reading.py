@@ -11,11 +11,11 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tartools import storage, tar
-from tartools.errors import NotFoundError, ParquetError, StorageError, TarFormatError, option, printable, shown
+from tartools.errors import NotFoundError, StorageError, TarFormatError, option, printable, shown
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.stream import ShardStream
-from tartools.storage.streams import Input, Stream
+from tartools.storage.streams import Input
 from tartools.storage.url import Url
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
 
@@ -49,6 +49,15 @@ class Reading(NamedTuple):
     plain: bool = False
     columns: Sequence[str] = ()
     sources: int = 1
+
+
+class TableFound(NamedTuple):
+    """A table in place of a tar stream. *copy* has its bytes if they can't be read again."""
+
+    copy: io.BufferedReader | None
+
+
+Found = Parsed | TableFound
 
 
 def read_samples(
@@ -141,17 +150,12 @@ def shard_batches(
     Of a plain file, whose stream stands at byte *begin*, only the samples up to byte *until*, where one must begin.
     *first* gets the keys of the first samples, and by default warns of one that comes back.
     """
-    table = None
     with closing(stream or ShardStream(url, account, reading.forks)) as opened:
         try:
             for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, first):
                 if reading.plain and isinstance(opened, ShardStream) and opened.compressed:
                     raise StorageError(COMPRESSED, url=url)
                 yield batch
-        except ParquetError as found:
-            table = table_file(url, found.stream)
-            if until is not None and account.after_end:
-                raise_odd(url, account)
         except NotFoundError as error:
             if not account.absent(url, error.message):
                 raise
@@ -159,8 +163,6 @@ def shard_batches(
             account.check()  # what looks like damage may be two versions of a file
             if not account.odd(url, not begin and until is None):
                 raise
-    if table is not None:
-        yield from table_batches(url, table, account, reading)
     if until is None:
         account.shards_done += 1
 
@@ -171,23 +173,24 @@ def raise_odd(url: str, account: Account) -> None:
         raise TarFormatError("not only samples and an end", url=url)
 
 
-def table_batches(url: str, table: io.BufferedReader, account: Account, reading: Reading) -> Iterator[Batch]:
-    """Return the samples that *table* lists, the open file *url*; it is closed at the end."""
+def _listed(url: str, table: TableFound, account: Account, reading: Reading) -> Iterator[Batch]:
+    """Return the samples that the *table* at *url* lists."""
+    from tartools.storage import files
     from tartools.tables import reading as tables  # imports pyarrow
 
     how = reading.ranges, reading.listed, reading.tmpdir, reading.columns, reading.sources
-    return tables.table_batches(url, table, account, *how)
+    return tables.table_batches(url, table.copy or files.reading(url), account, *how)
 
 
-def table_file(url: str, stream: Stream) -> io.BufferedReader:
-    """Return the table *url* as a file that can seek; *stream* has its bytes, if they can't be read again."""
-    from tartools.storage import files
+def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Found]:
+    """Return what is in *stream*, that of the shard *url*: a table, or the parts of a tar (see `tar.read_members`)."""
+    if isinstance(stream, ShardStream) and stream.is_table():
+        from tartools.storage import files
 
-    return files.reading(url) if storage.is_repeatable(url) and not Url(url).read_command else files.copied(stream)
-
-
-def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Parsed]:
-    """Return the parts of the shard *url* in its tar *stream*: see `tar.read_members`."""
+        again = storage.is_repeatable(url) and not Url(url).read_command
+        table = TableFound(None if again else files.copied(stream))
+        stream.close()
+        return iter([table])
     return tar.read_members(
         stream,
         url=url,
@@ -216,17 +219,17 @@ def first_keys(url: str, account: Account, reading: Reading) -> FirstKeys:
 
 
 def batches_of(
-    parts: Iterable[Parsed], url: str, account: Account, reading: Reading, first: FirstKeys | None = None
+    parts: Iterable[Found], url: str, account: Account, reading: Reading, first: FirstKeys | None = None
 ) -> Iterator[Batch]:
     """Yield the samples among the *parts* of the shard *url*; report in *account* what is not part of a sample.
 
     *first* gets the keys of its first samples, as in `shard_batches`.
     """
     first = first or first_keys(url, account, reading)
-    account.after_end = False
+    after_end = False
     for part in parts:
         if isinstance(part, (ContiguousGroups, ScatteredGroup)):
-            if account.after_end:
+            if after_end:
                 raise_odd(url, account)
             batch = Batch(part, url)
             if first.left:
@@ -234,9 +237,11 @@ def batches_of(
             yield batch
         elif part is tar.END:
             first.left = 0  # in another archive that follows, keys may be the same again
-            account.after_end = True
+            after_end = True
         elif isinstance(part, Special):
             _report(part, url, account, reading)
+        elif isinstance(part, TableFound):
+            yield from _listed(url, part, account, reading)
 
 
 def _report(found: Special, url: str, account: Account, reading: Reading) -> None:

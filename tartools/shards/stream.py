@@ -10,6 +10,7 @@ from tartools.samples.account import Account
 from tartools.storage.streams import Input, Stream, check_unchanged, skip
 from tartools.tar import compression
 from tartools.tar.codecs import MAGIC
+from tartools.tar.compression import PARQUET, Pushed
 
 if TYPE_CHECKING:
     from tartools.shards.forked import ForkedStream
@@ -39,8 +40,7 @@ class ShardStream:
             self._input.close()
             raise
         fileno = getattr(self._input, "fileno", None)  # remote objects have no descriptor
-        packed = stream.file is None and not isinstance(stream, compression.Refused)
-        if forks and packed and fileno is not None:
+        if forks and stream.file is None and fileno is not None:
             from tartools.shards.forked import ForkedStream  # most inputs are plain files
 
             stream = self.forked = ForkedStream(stream, self._stored, fileno(), url)
@@ -52,6 +52,17 @@ class ShardStream:
     def compressed(self) -> bool:
         """Whether the shard, of which something was read, is compressed."""
         return self._stored is not None and compression.is_compressed(self._stored.head)
+
+    def is_table(self) -> bool:
+        """Tell whether this is a table in place of a tar stream, whose bytes are read as they are stored.
+
+        To be called before anything was read. Raises what reading raises.
+        """
+        assert self._stream is not None and self._stored is not None
+        if self.file is not None:
+            return compression.head_of(self.file, self.start).startswith(PARQUET)
+        self._stream = Pushed(self._stream, compression.first_bytes(self._stream, len(PARQUET)))
+        return self._stored.head.startswith(PARQUET)
 
     @property
     def framed(self) -> bool:

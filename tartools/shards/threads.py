@@ -6,16 +6,14 @@ import io
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing
+from contextlib import closing
 
-from tartools.errors import ParquetError
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, first_keys, read_parts
+from tartools.shards.reading import Found, Reading, first_keys, read_parts
 from tartools.shards.spill import SpillBuffer
 from tartools.shards.stream import ShardStream
-from tartools.tar import Parsed
+from tartools.storage.streams import chunks
 
-READ = 1 << 20  # bytes a read: with many small ones the threads would only wait for each other
 LISTS = 2  # of parts that wait, each parsed from up to 1 MiB
 PATIENCE = 10.0  # seconds for a thread to end; one that waits for stdin ends with the process
 
@@ -23,9 +21,13 @@ PATIENCE = 10.0  # seconds for a thread to end; one that waits for stdin ends wi
 class _Threaded:
     """The shard *url*, which a thread opens and reads. *changed* is the lock of all shards that are read at once."""
 
-    def __init__(self, url: str, account: Account, changed: threading.Condition) -> None:
+    def __init__(self, url: str, account: Account, reading: Reading, changed: threading.Condition) -> None:
         self.url = url
+        self.first = first_keys(url, account, reading)
+        self.parts = self._take()
+        self.busy = True  # until it is closed, or found to be what no thread needs to read
         self._account = account
+        self._reading = reading
         self._changed = changed
         self._stream: ShardStream | None = None  # once it is open
         self._failure: BaseException | None = None
@@ -43,8 +45,11 @@ class _Threaded:
 
     def close(self) -> None:
         """Stop reading, and wait for the thread if it will end."""
+        self.busy = False
         if self.cancel():
             self._thread.join(PATIENCE)
+        if self._ended and self._stream is not None:
+            self._stream.close()
 
     def _run(self) -> None:
         try:
@@ -68,32 +73,23 @@ class _Threaded:
         """Read *stream* to its end, or until it is unwanted; then close it."""
         raise NotImplementedError
 
+    def _take(self) -> Generator[list[Found], None, None]:
+        """Yield lists of parts; then raise what the thread raised."""
+        raise NotImplementedError
 
-class ThreadedStream(_Threaded):
-    """The stream of the shard *url*, read ahead: *memory* bytes in memory, those beyond in a scratch file in *folder*.
 
-    A plain file is only opened, since its bytes need not be moved.
+class ThreadedBytes(_Threaded):
+    """The shard *url*, whose bytes are read ahead: *memory* bytes in memory, those beyond in a scratch file.
+
+    A plain file or a table is only opened, since its bytes need not be moved.
     """
 
     file: io.FileIO | None = None
     start = 0
 
-    def __init__(
-        self, url: str, account: Account, changed: threading.Condition, memory: int, folder: str | None
-    ) -> None:
-        self._buffer = SpillBuffer(memory, folder)
-        self.busy = True
-        super().__init__(url, account, changed)
-
-    def opened(self) -> ThreadedStream | ShardStream:
-        """Wait until the shard is open; return this stream, or its own if it is a plain file."""
-        with self._changed:
-            self._buffer.awaited = True
-            self._changed.wait_for(lambda: self._ended or self._buffer.size)
-            if self._stream is not None and self._stream.file is not None:
-                self.busy = False
-                return self._stream
-        return self
+    def __init__(self, url: str, account: Account, reading: Reading, changed: threading.Condition, memory: int) -> None:
+        self._buffer = SpillBuffer(memory, reading.tmpdir)
+        super().__init__(url, account, reading, changed)
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end. Raises what the thread raised, after the bytes before."""
@@ -110,50 +106,43 @@ class ThreadedStream(_Threaded):
             self._changed.notify_all()
             return count
 
-    def close(self) -> None:
-        """Stop reading, and wait for the thread if it will end."""
-        self.busy = False
-        super().close()
-        if self._stream is not None and isinstance(self._failure, ParquetError):
-            self._stream.close()
+    def _take(self) -> Generator[list[Found], None, None]:
+        with self._changed:
+            self._buffer.awaited = True
+            self._changed.wait_for(lambda: self._ended or self._buffer.size)
+        stream = self if self.busy else self._stream
+        assert stream is not None
+        for part in read_parts(self.url, stream, self._reading):
+            yield [part]
 
     def _read(self, stream: ShardStream) -> None:
-        if stream.file is not None:
+        if stream.file is not None or stream.is_table():
+            self.busy = False
             return
-        with ExitStack() as ending:
-            ending.callback(stream.close)
-            view = memoryview(bytearray(READ))
-            try:
-                while count := stream.readinto(view):
-                    with self._changed:
-                        self._changed.wait_for(lambda: self._unwanted or not self._buffer.full)
-                        if self._unwanted:
-                            return
-                        self._buffer.append(bytes(view[:count]))
-                        self._changed.notify_all()
-            except ParquetError:
-                ending.pop_all()  # the table is read from this stream, until `close`
-                raise
+        with closing(stream):
+            for chunk in chunks(stream):  # of many small ones the threads would only wait for each other
+                with self._changed:
+                    self._changed.wait_for(lambda: self._unwanted or not self._buffer.full)
+                    if self._unwanted:
+                        return
+                    self._buffer.append(bytes(chunk))
+                    self._changed.notify_all()
 
 
 class ThreadedParts(_Threaded):
     """The shard *url*, which the thread also parses into *parts*. Two lists of parts wait, each of up to 1 MiB."""
 
-    def __init__(self, url: str, account: Account, changed: threading.Condition, reading: Reading) -> None:
-        self._reading = reading
-        self.first = first_keys(url, account, reading)
-        self._parsed: list[Parsed] = []  # only the thread uses it
-        self._waiting: deque[list[Parsed]] = deque()
-        self.parts = self._take()
-        super().__init__(url, account, changed)
+    def __init__(self, url: str, account: Account, reading: Reading, changed: threading.Condition) -> None:
+        self._parsed: list[Found] = []  # only the thread uses it
+        self._waiting: deque[list[Found]] = deque()
+        super().__init__(url, account, reading, changed)
 
     @property
     def ready(self) -> bool:
         """Return whether parts wait, or the thread has ended."""
         return self._ended or bool(self._waiting)
 
-    def _take(self) -> Generator[list[Parsed], None, None]:
-        """Yield lists of parts; then raise what the thread raised."""
+    def _take(self) -> Generator[list[Found], None, None]:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self.ready)

@@ -20,7 +20,7 @@ from tartools.samples.sample import Batch
 from tartools.shards.forks import MOST, Child, can_fork, write_all
 from tartools.shards.reading import Reading, first_keys, shard_batches
 from tartools.shards.stream import ShardStream
-from tartools.storage.streams import changed, identity
+from tartools.storage.streams import FileVersion, changed
 from tartools.tar import compression
 from tartools.tar.cut import Cut, find_cut
 
@@ -36,13 +36,13 @@ Work = Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]]  #
 
 
 class ShardPart(NamedTuple):
-    """Bytes *begin* up to *cut* of the shard *url*, which is input *number*; *file* is the identity of its file."""
+    """Bytes *begin* up to *cut* of the shard *url*, which is input *number*; *version* is that of its file."""
 
     number: int
     url: str
     begin: int = 0
     cut: Cut | None = None
-    file: tuple[int, ...] | None = None
+    version: FileVersion | None = None
 
 
 class Task(NamedTuple):
@@ -275,10 +275,10 @@ def _batches(
     Raises _UnexpectedError if the last sample of one goes on behind its cut.
     """
     for part in parts:
-        _, url, begin, cut, file = part
+        _, url, begin, cut, version = part
         stream = ShardStream(url, account, reading.forks)
         last = b""
-        if file is not None and (stream.file is None or identity(stream.file) != file):
+        if version is not None and (stream.file is None or FileVersion.of(stream.file) != version):
             stream.close()
             raise changed(url)
         if begin:
@@ -328,7 +328,7 @@ def cut_up(number: int, url: str, part: int) -> Iterator[Task]:
         if file is None or compression.is_compressed(head) or head.startswith(compression.PARQUET):
             yield Task([ShardPart(number, url)], False)
             return
-        known = identity(file)
+        known = FileVersion.of(file)
         begin, size = 0, os.fstat(file.fileno()).st_size
         while begin + 2 * part < size and (cut := find_cut(file, begin + part)):
             yield Task([ShardPart(number, url, begin, cut, known)], True)

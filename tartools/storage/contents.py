@@ -16,8 +16,9 @@ from tartools.storage.objects.contract import Listed
 from tartools.storage.objects.fetching import fetched
 from tartools.storage.objects.retry import setting
 from tartools.storage.requests import Requests
+from tartools.storage.streams import FileVersion
 from tartools.storage.url import Url
-from tartools.storage.versions import file_version, look
+from tartools.storage.versions import look
 
 AT_ONCE = 64  # requests
 HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
@@ -59,9 +60,9 @@ def content_of(entry: Listed) -> bytes:
         return fetched(entry.url, 0, entry.size or 0, version, REPLACED, listed=True)
     try:
         with open(path_of(entry.url), "rb", buffering=0) as file:
-            before = file_version(os.fstat(file.fileno()))
+            before = str(FileVersion.of(file))
             data = file.readall()
-            after = file_version(os.fstat(file.fileno()))
+            after = str(FileVersion.of(file))
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=entry.url) from error
     if before != version or after != version or len(data) != entry.size:

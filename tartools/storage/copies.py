@@ -8,9 +8,7 @@ from collections.abc import Callable
 from tartools import storage
 from tartools.storage.local import FileInput
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import InputFile
-
-CHUNK = 1 << 20  # bytes that are copied at once
+from tartools.storage.streams import InputFile, chunks
 
 
 class Copy:
@@ -30,10 +28,9 @@ class Copy:
                 self._file = found
                 return
             self._scratch = scratch_file(folder)
-            room = memoryview(bytearray(CHUNK))
-            while count := stream.readinto(room):
-                self._scratch.write(room[:count])
-                copied(count)
+            for chunk in chunks(stream):
+                self._scratch.write(chunk)
+                copied(len(chunk))
             self._file = InputFile(self._scratch.fileno(), url)
         finally:
             stream.close()

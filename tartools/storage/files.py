@@ -18,9 +18,8 @@ from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import reread, scratch_file
-from tartools.storage.streams import BUFFER, Input, Stream, check_whole, stream_file
+from tartools.storage.streams import BUFFER, FileVersion, Input, Stream, check_whole, chunks, stream_file
 from tartools.storage.url import Url
-from tartools.storage.versions import file_version
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
 TAIL = 64 << 10  # bytes at the end that are kept once read: directories of zip files, Parquet's footer
@@ -60,8 +59,8 @@ def version(file: io.BufferedReader) -> str:
     raw: object = file.raw
     if isinstance(raw, _RangedFile):
         return raw.version
-    about = os.fstat(file.fileno())
-    return file_version(about) if isinstance(getattr(raw, "name", None), str) else str(about.st_size)
+    found = FileVersion.of(file)
+    return str(found) if isinstance(getattr(raw, "name", None), str) else str(found.size)
 
 
 def _copy(stream: Input, url: str) -> io.BufferedReader:
@@ -81,9 +80,8 @@ def _copy(stream: Input, url: str) -> io.BufferedReader:
 def copied(stream: Stream) -> io.BufferedReader:
     """Return a temporary file without a name that holds what is left of *stream*."""
     scratch = scratch_file()
-    room = memoryview(bytearray(BUFFER))
-    while count := stream.readinto(room):
-        scratch.write(room[:count])
+    for chunk in chunks(stream):
+        scratch.write(chunk)
     return reread(scratch)
 
 

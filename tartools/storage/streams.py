@@ -6,14 +6,16 @@ import fcntl
 import io
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from tartools.errors import StorageError
 
 PIPE_SIZE = 1 << 20  # bytes; Linux's limit for users without privileges
 BUFFER = 128 << 10  # bytes that a file over a stream holds
+CHUNK = 1 << 20  # bytes that are copied at once
 
 
 class Stream(Protocol):
@@ -37,6 +39,17 @@ class FileStream(Stream, Protocol):
     def skip(self, count: int, /) -> None:
         """Skip *count* bytes without reading them."""
         ...
+
+
+def chunks(stream: Stream, most: int = sys.maxsize) -> Iterator[memoryview]:
+    """Yield what is left of *stream*, or the next *most* bytes; fewer at its end. The next chunk overwrites the last.
+
+    Holds: 1 MiB.
+    """
+    room = memoryview(bytearray(min(CHUNK, most)))
+    while most and (count := stream.readinto(room[:most])):
+        yield room[:count]
+        most -= count
 
 
 def skip(stream: Stream, count: int) -> None:
@@ -139,10 +152,26 @@ def size_of(file: io.FileIO) -> int:
     return (opened or os.fstat(file.fileno())).st_size
 
 
-def identity(file: io.FileIO) -> tuple[int, ...]:
-    """Return what identifies the open *file*; it changes when the file is written to or replaced."""
-    found = os.fstat(file.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+class FileVersion(NamedTuple):
+    """What an open file is: another one when the file is written to or replaced. Times are in ns.
+
+    As text it is what tables say of a shard, of which a copy is the same: size and time of modification.
+    """
+
+    device: int
+    number: int
+    size: int
+    modified: int
+    changed: int
+
+    @classmethod
+    def of(cls, file: io.FileIO | io.BufferedReader) -> FileVersion:
+        """Return what the open *file* is now."""
+        found = os.fstat(file.fileno())
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def __str__(self) -> str:
+        return f"{self.size} {self.modified}"
 
 
 def changed(url: str) -> StorageError:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tartools.errors import StorageError
 from tartools.storage import local
+from tartools.storage.streams import FileVersion
 from tartools.storage.url import Url
 
 FIRST = 4  # bytes
@@ -46,7 +47,7 @@ def look(url: str) -> Look:
         if local.check_readable(url) is None:
             raise StorageError("this is no regular file, so no part of it can be read alone", url=url)
         with open(local.path_of(url), "rb", buffering=0) as file:
-            return Look(file_version(os.fstat(file.fileno())), os.pread(file.fileno(), FIRST, 0))
+            return Look(str(FileVersion.of(file)), os.pread(file.fileno(), FIRST, 0))
     if not url.is_stored or url.read_command:
         raise StorageError("no part of this can be read alone; copy it to a file or an object", url=url)
     from tartools.storage.objects import object_at
@@ -66,11 +67,6 @@ def look(url: str) -> Look:
         return Look(f"{reply.size} {reply.version}" if ranges and reply.version else None, first)
 
     return with_retries(attempt, url)
-
-
-def file_version(found: os.stat_result) -> str:
-    """Return the version of a file that *found* describes, as `version_of` does."""
-    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def looks(urls: Sequence[str]) -> dict[str, Look]:

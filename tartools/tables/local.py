@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import resource
 import threading
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from operator import eq
 from time import perf_counter
 
 from tartools import storage
-from tartools.errors import StorageError
+from tartools.errors import StorageError, TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
-from tartools.storage import versions
-from tartools.storage.streams import check_unchanged, size_of
+from tartools.storage.streams import FileVersion, check_unchanged, size_of
 from tartools.tables.checking import Checker
 from tartools.tables.headers import sound
 from tartools.tables.places import Listing, Piece
-from tartools.tar import BLOCK, ContiguousGroups, split_path
-from tartools.tar.header import EXPECTED_SUMS, FAST, SIZES, regular_name
+from tartools.tar import ContiguousGroups, split_path
+from tartools.tar.rescan import Read, headers_in
 
 GATHERED = 1 << 20  # bytes of small samples in a batch
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
@@ -81,7 +80,7 @@ class LocalShards:
             index = int(rows.ends.searchsorted(size_of(file), "right"))
             raise self._listing.failure(rows, index, BEHIND)
         if len(rows) == 1 and self._ranges:
-            key = key_of(partial(os.pread, file.fileno(), BLOCK), begin, end)
+            key = key_of(partial(os.pread, file.fileno()), begin, end)
             check_unchanged(file)
             if key is not None and rows.keys in (None, [key]):
                 self._account.bytes_in += end - begin
@@ -116,7 +115,7 @@ class LocalShards:
         room = Gathered(self, rows, 0).whole()
         keys = rows.keys
         if len(rows) == 1:
-            key = key_of(lambda at: room[at : at + BLOCK], 0, len(room))
+            key = key_of(lambda count, at: bytes(room[at : at + count]), 0, len(room))
             keys = [key] if key is not None and keys in (None, [key]) else None
         elif keys is not None and not sound(room, starts, keys):
             keys = None
@@ -158,7 +157,7 @@ class LocalShards:
                 except StorageError as error:
                     raise self._listing.failure(rows, index, error) from error
                 known = self._listing.versions[number]
-                if known is not None and versions.file_version(os.fstat(file.fileno())) != known:
+                if known is not None and str(FileVersion.of(file)) != known:
                     what = "this file was changed, or copied without its time, since the table was made"
                     raise self._listing.failure(rows, index, what)
             self._open[number] = file
@@ -318,28 +317,22 @@ class Gathered:
         return self._shards.failure(self._rows, index, BEHIND)
 
 
-def key_of(block_at: Callable[[int], bytes | bytearray], begin: int, end: int) -> bytes | None:
-    """Return the key of the sample in bytes *begin* to *end* of which `block_at` has blocks, if its headers are sound.
+def key_of(read: Read, begin: int, end: int) -> bytes | None:
+    """Return the key of the sample in bytes *begin* to *end* of what `read` reads, if its headers are sound.
 
-    None if its members are not side by side there, or have other than plain headers: the reader says what is there.
+    None if its members are not side by side there, or not to be written as they are: the reader says what is there.
     """
     found: tuple[bytes, bool] | None = None
-    while begin < end:
-        block = block_at(begin)
-        if len(block) < BLOCK:
-            return None
-        name, size_field, check, prefix = FAST.unpack_from(block)
-        size = SIZES[size_field]
-        if zlib.adler32(block) & 0xFFFF != EXPECTED_SUMS[check] or size < 0:
-            return None
-        if not size and (prefix or b"/" in name):  # perhaps a directory of an old tar
-            return None
-        key, field = split_path(regular_name(bytes(block)))
-        if found is not None and (not field or found != (key, True)):
-            return None
-        found = key, bool(field)
-        begin += BLOCK + ((size + 511) & -512)
-    return found[0] if found and begin == end else None
+    with contextlib.suppress(TarFormatError):
+        for at, header in headers_in(read, begin, end):
+            key, field = split_path(header.path)
+            if header.special is not None or header.head is not None or at + header.end > end:
+                return None
+            if found is not None and (not field or found != (key, True)):
+                return None
+            found = key, bool(field)
+        return found[0] if found else None
+    return None
 
 
 def opened(url: str) -> io.FileIO:

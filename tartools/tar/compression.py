@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tartools import storage
-from tartools.errors import ParquetError, StorageError, TarFormatError, TarToolsError, TruncatedError, UsageError
+from tartools.errors import StorageError, TarFormatError, TarToolsError, TruncatedError, UsageError
 from tartools.storage.streams import Sink, Stream
 from tartools.storage.url import Url
 from tartools.tar.codecs import (
@@ -130,33 +130,8 @@ def decompressed(stream: Stream, url: str) -> Stream:
     """
     if stream.file is None:
         return _Unrecognized(stream, url)
-    head = head_of(stream.file, stream.start)
-    codec = codec_of(head)
-    if codec is None and head.startswith(PARQUET):
-        return Refused(_parquet(url, stream))
+    codec = codec_of(head_of(stream.file, stream.start))
     return stream if codec is None else Decompressed(stream, codec, url)
-
-
-def _parquet(url: str, stream: Stream) -> ParquetError:
-    from tartools.tar.nottar import no_tar
-
-    error = ParquetError(no_tar(PARQUET), url=url, offset=0)
-    error.stream = stream
-    return error
-
-
-class Refused:
-    """A stream that can't be read: its first read raises *error*."""
-
-    file: io.FileIO | None = None
-    start = 0
-
-    def __init__(self, error: ParquetError) -> None:
-        self._error = error
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Raise the error."""
-        raise self._error
 
 
 def is_compressed(head: bytes) -> bool:
@@ -198,8 +173,6 @@ class _Unrecognized:
         """Read as many bytes as the longest magic number has; return the stream, with them before the rest."""
         first = first_bytes(self._stream, MAGIC)
         codec, whole = codec_of(first), Pushed(self._stream, first)
-        if first.startswith(PARQUET):
-            raise _parquet(self._url, whole)
         return whole if codec is None else Decompressed(whole, codec, self._url)
 
 

@@ -1,21 +1,21 @@
 """Find an offset at which an archive can be cut, so that two workers can read its parts at the same time."""
 
+import contextlib
 import io
 import os
-from collections.abc import Callable
+import sys
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from tartools.errors import TarFormatError
-from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.groups import split_path
 from tartools.tar.header import BLOCK, MAGIC
+from tartools.tar.rescan import Read, headers_in
 
 LOOKED_AT = 1 << 20  # bytes that are searched for a header
 MOST = 1000  # members that are read to find the start of a group
 WINDOW = 1 << 13  # bytes that are read for the headers of a member
-
-Read = Callable[[int, int], bytes]  # how many bytes, and from which on; gives fewer only at the end
 
 
 class Cut(NamedTuple):
@@ -52,17 +52,10 @@ def _next_group(read: Read, position: int) -> Cut | None:
     The first member is skipped, because *position* may be after its extended headers. None if the bytes are no members.
     """
     keys: list[bytes] = []
-    for _ in range(MOST):
-        held = read(WINDOW, position)
-        try:
-            header = read_full_header(memoryview(held), 0, {})
-        except TarFormatError:
-            return None
-        if not isinstance(header, FullHeader):
-            return None
-        if header.special is None:
-            keys.append(split_path(header.path)[0])
-            if len(keys) > 2 and keys[-1] != keys[-2]:
-                return Cut(position, keys[-1])
-        position += header.end
+    with contextlib.suppress(TarFormatError):
+        for at, header in islice(headers_in(read, position, sys.maxsize, WINDOW), MOST):
+            if header.special is None:
+                keys.append(split_path(header.path)[0])
+                if len(keys) > 2 and keys[-1] != keys[-2]:
+                    return Cut(at, keys[-1])
     return None

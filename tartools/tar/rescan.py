@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 from tartools.errors import TarFormatError
-from tartools.storage.streams import Stream
+from tartools.storage.streams import Stream, chunks
 from tartools.tar.fullheader import FullHeader, NeedMore, read_full_header
 from tartools.tar.header import BLOCK, FAST, SIZES, padded
 from tartools.tar.member import Chunk, Member, Source, located, read_range
 from tartools.tar.writer import write_all
 
 IN_MEMORY = 1 << 20  # bytes; members of a shorter range of a file are read into memory
-WINDOW = BLOCK  # bytes of a file that are read first for a header
 PLAIN = b"0\0"  # type flags
+
+
+Read = Callable[[int, int], bytes]  # how many bytes, and from which on; gives fewer only at the end
+
+
+def headers_in(read: Read, position: int, end: int, window: int = BLOCK) -> Iterator[tuple[int, FullHeader]]:
+    """Yield the full headers that `read` finds from *position* on, and where they are, up to *end*.
+
+    Each is looked for in *window* bytes, and in more if it has more. Raises: TarFormatError where there is none.
+    """
+    while position < end:
+        most = window
+        while True:
+            held = read(min(most, end - position), position)
+            header = read_full_header(memoryview(held), 0, {})
+            if not isinstance(header, NeedMore) or len(held) < most:
+                break
+            most = max(2 * most, header.end)
+        if not isinstance(header, FullHeader):
+            raise TarFormatError("no member begins here")
+        yield position, header
+        position += header.end
 
 
 def members_in(source: Source, start: int, end: int, *, ranges: bool = False) -> list[Member]:
@@ -52,17 +74,9 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
 def _ranges(file: io.FileIO, start: int, end: int) -> list[Member]:
     """Return the members in bytes *start* to *end* of *file* as ranges of it. Holds: the headers of one member."""
     members = []
-    while start < end:
-        window = WINDOW
-        while True:
-            held = read_range(file, start, min(end, start + window))
-            header = read_full_header(memoryview(held), 0, {})
-            if not isinstance(header, NeedMore) or len(held) == end - start:
-                break
-            window = max(2 * window, header.end)
-        found = _sound(header, end - start)
-        members.append(Member(found.path, file, start, start + found.data, found.size))
-        start += found.end
+    for at, header in headers_in(lambda count, at: read_range(file, at, at + count), start, end):
+        _sound(header, end - at)
+        members.append(Member(header.path, file, at, at + header.data, header.size))
     return members
 
 
@@ -98,12 +112,8 @@ def spool(stream: Stream, held: memoryview, need: int, file: io.FileIO | None) -
 
     Returns how many bytes are missing at the end of the stream. Holds: 1 MiB.
     """
-    part, room = held, memoryview(bytearray(IN_MEMORY))
-    while True:
+    for part in chain([held], chunks(stream, need - len(held))):
         if file is not None:
             write_all(file, part)
         need -= len(part)
-        count = stream.readinto(room[: min(need, IN_MEMORY)]) if need else 0
-        if not count:
-            return need
-        part = room[:count]
+    return need

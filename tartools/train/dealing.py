@@ -18,9 +18,10 @@ from tartools.errors import TarFormatError
 from tartools.storage import files
 from tartools.storage.url import Url
 from tartools.tar import compression
-from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, Read, find_cut
+from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, find_cut
 from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
+from tartools.tar.rescan import Read
 from tartools.train.ranks import this_worker
 
 MANY = 8  # shards for each worker; if there are so many, none is cut

@@ -22,9 +22,9 @@ from tartools.storage import files
 from tartools.storage.names.expand import expand
 from tartools.storage.objects.fetching import fetched, requests_at_once
 from tartools.storage.requests import Requests
-from tartools.storage.streams import SharedFile
+from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
-from tartools.storage.versions import file_version, version_of
+from tartools.storage.versions import version_of
 from tartools.tar import split_path
 from tartools.train.fields import HAVE, Chooser, Decode, Fields, dict_of
 
@@ -148,7 +148,7 @@ class _Zip:
         data = os.pread(file.fileno(), end - begin, begin)
         while len(data) < end - begin and (more := os.pread(file.fileno(), end - begin - len(data), begin + len(data))):
             data += more
-        if file_version(os.fstat(file.fileno())) != self.version:
+        if str(FileVersion.of(file)) != self.version:
             raise self._replaced()
         return data
 

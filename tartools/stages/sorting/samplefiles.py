@@ -11,7 +11,7 @@ from tartools import storage, tar
 from tartools.errors import StorageError
 from tartools.samples.sample import Batch, Sample
 from tartools.stages.sorting.records import COPIED, Entry
-from tartools.storage.streams import changed, identity
+from tartools.storage.streams import FileVersion, changed
 from tartools.tar import ContiguousGroups, Member, Source, located, read_range
 
 Reopen = Callable[[str], io.FileIO]
@@ -148,7 +148,7 @@ class SampleFiles:
         """Raise StorageError if one of the files has changed."""
         for shard, known in self._identities.items():
             url = self._urls[shard]
-            if identity(self._stdin.get(shard) or self._reopen(url)) != known:
+            if FileVersion.of(self._stdin.get(shard) or self._reopen(url)) != known:
                 raise changed(url)
 
     def _number(self, url: str) -> int:
@@ -178,7 +178,7 @@ class SampleFiles:
         file = self._stdin.get(shard) or self._open.pop(shard, None)
         if file is None:
             file = self._reopen(self._urls[shard])
-            if identity(file) != self._identities[shard]:
+            if FileVersion.of(file) != self._identities[shard]:
                 raise changed(self._urls[shard])
         return self._remember(shard, file)
 
@@ -187,7 +187,7 @@ class SampleFiles:
         if file is self._seen:
             return
         self._seen = file
-        if self._identities.setdefault(shard, identity(file)) != identity(file):
+        if self._identities.setdefault(shard, FileVersion.of(file)) != FileVersion.of(file):
             raise changed(self._urls[shard])
         self._remember(shard, file)
 
