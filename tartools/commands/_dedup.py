@@ -95,7 +95,7 @@ class Comparison(NamedTuple):
         return [f"{name}.dhash", f"{name}.colours", *sides]
 
 
-class Side:
+class DedupSide:
     """The samples of *data*, compared once and read again.
 
     *names* get shard and key of each sample, if they are wanted. *without* counts those that lack what is compared.
@@ -182,7 +182,7 @@ def name_of(shard: str, key: bytes) -> bytes:
 
 
 def find(
-    sides: Sequence[Side], comparison: Comparison, account: Account, sort: Callable[..., Iterator[bytes]]
+    sides: Sequence[DedupSide], comparison: Comparison, account: Account, sort: Callable[..., Iterator[bytes]]
 ) -> Iterator[bytes]:
     """Yield a record for each sample of the last of *sides* that is left out, by position: see `pairs.Pair`."""
     if comparison.near is None:
@@ -202,7 +202,7 @@ def find(
     yield from found.pairs(comparison.distance, comparison.largest)
 
 
-def contents_of(side: Side, comparison: Comparison, account: Account) -> Iterator[bytes]:
+def contents_of(side: DedupSide, comparison: Comparison, account: Account) -> Iterator[bytes]:
     """Return what is compared of each sample of *side*.
 
     *account* gets what is to be said of samples that are only compared with.

@@ -33,7 +33,7 @@ LISTED = 20  # parts that are reported one by one
 OTHER_FILES = 200  # that are open besides the outputs
 
 
-class Wanted(NamedTuple):
+class PartOptions(NamedTuple):
     """Options of tarsplit: which parts, and how the shards of each part are made."""
 
     parts: Sequence[Part] | None
@@ -54,7 +54,7 @@ class Split:
     Raises: UsageError; StorageError if an output exists that may not be replaced.
     """
 
-    def __init__(self, wanted: Wanted, urls: Sequence[str], reading: Reading, account: Account) -> None:
+    def __init__(self, wanted: PartOptions, urls: Sequence[str], reading: Reading, account: Account) -> None:
         check_options(wanted)
         self._wanted = wanted
         self._urls = urls
@@ -238,7 +238,7 @@ class Split:
         ]
 
 
-def check_options(wanted: Wanted) -> None:
+def check_options(wanted: PartOptions) -> None:
     """Raise UsageError for options that exclude each other."""
     if wanted.by is not None and (wanted.parts or wanted.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")

@@ -172,7 +172,7 @@ def tarsplit(
     if partition.parts or partition.stratify is not None or partition.by is not None:
         from tartools.commands import _parts
 
-        wanted = _parts.Wanted(
+        wanted = _parts.PartOptions(
             partition.parts, partition.stratify, partition.by, output, limits, DEFAULT_SIZE, even, start, force, gzip
         )
         split = _parts.Split(wanted, expand(*source.named), reading, account)
