@@ -19,7 +19,7 @@ from tartools.tables import schema
 from tartools.tar import Member
 
 if TYPE_CHECKING:
-    from tartools.tables.inputs import Inputs
+    from tartools.tables.inputs import RowInputs
 
 
 class Comparison(NamedTuple):
@@ -147,7 +147,7 @@ class DedupSide:
                 self._add(content, name)
                 yield content
 
-    def _names_of(self, rows: Any, inputs: Inputs) -> Iterable[bytes]:
+    def _names_of(self, rows: Any, inputs: RowInputs) -> Iterable[bytes]:
         if self.names is None:
             return repeat(b"", len(rows))
         keys = schema.raw(rows.column(schema.KEY)).to_pylist()

@@ -25,7 +25,7 @@ from tartools.shards.series import Limits, Series, Spread, evenly
 from tartools.shards.writing import Batches, Destination
 from tartools.stages.parting import MOST, ByKey, ByValue, Values
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
-from tartools.stages.sorting.stratified import Plan, changed, entry, record
+from tartools.stages.sorting.stratified import StratifiedPlan, changed, entry, record
 from tartools.storage.url import Url
 from tartools.tar import compression
 
@@ -177,7 +177,7 @@ class Split:
             total.update(each)
         return total
 
-    def _plan(self, data: DataSet) -> Plan:
+    def _plan(self, data: DataSet) -> StratifiedPlan:
         """Return the part of each sample, so that each part has its share of each value."""
         assert self._column is not None and self._wanted.parts is not None
         wanted = self._column
@@ -196,9 +196,9 @@ class Split:
             yield from pack_blocks(records())
             return position
 
-        return Plan(records_of(data.counted_gather(work)), self._wanted.parts, self._reading.tmpdir)
+        return StratifiedPlan(records_of(data.counted_gather(work)), self._wanted.parts, self._reading.tmpdir)
 
-    def _planned(self, plan: Plan) -> Callable[[Batch], list[str]]:
+    def _planned(self, plan: StratifiedPlan) -> Callable[[Batch], list[str]]:
         """Return a function that gives the parts of the next samples by *plan*."""
         assert self._column is not None
         values = Values(self._column)
