@@ -18,7 +18,7 @@ from tartools.samples.shares import Part
 from tartools.samples.values import INDEX, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
-from tartools.shards.fanout import allow_open_files, deliver_labels
+from tartools.shards.delivery import allow_open_files, deliver_labels
 from tartools.shards.partnames import PartNames
 from tartools.shards.reading import Reading
 from tartools.shards.series import Limits, Series, Spread, evenly
@@ -212,14 +212,12 @@ class Split:
         else:
             self._report()
         if self._wanted.force:
-            from tartools.commands._replacing import replace_set
-
             for part, old in self._old.items():
                 written = self._series[part].shards if part in self._series else 0
                 if self._names.single and written:
                     continue
                 span = range(self._first, self._first + written)
-                replace_set(self._names.of(part), span, None, old, account, bool(account.samples_in))
+                numbering.replace_set(self._names.of(part), span, None, old, account, bool(account.samples_in))
 
     def _report(self) -> None:
         """Let the account say how many samples and shards each part has; report parts without samples."""

@@ -201,10 +201,8 @@ def tarsplit(
     if not account.samples_in:
         account.warn("no samples in the input; no shards written")
     if force:
-        from tartools.commands._replacing import replace_set
-
         until = None if start is None or most is None else start + most
-        replace_set(names, range(first, first + written), until, old, account)
+        numbering.replace_set(names, range(first, first + written), until, old, account)
 
 
 def check_removable(output: str, post: str | None) -> None:
