@@ -259,7 +259,7 @@ def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, f
 
 def object_samples(prefix: str) -> int:
     """Return how many samples the objects below *prefix* are: those of one key, side by side, are one."""
-    from tartools.storage.names.listing import ls
+    from tartools.storage.listing import ls
 
     found = [entry.url for entry in ls(prefix) if not entry.url.endswith("/")]
     if not found:
@@ -270,11 +270,11 @@ def object_samples(prefix: str) -> int:
 def zip_samples(urls: Sequence[str]) -> int:
     """Return how many samples the zip files *urls* have. Raises: what `Zipped` raises."""
     from tartools.formats.zipped import Zipped
-    from tartools.storage import files
+    from tartools.storage import seekable
 
     count = 0
     for url in urls:
-        with files.seekable(url) as file:
+        with seekable.seekable(url) as file:
             count += len(Zipped(file, url))
     return count
 

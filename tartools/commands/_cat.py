@@ -12,7 +12,7 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_order
 from tartools.shards.reading import Reading, check_shards, closing_upstream, counted, each, one_by_one
 from tartools.shards.writing import write_batches, write_samples
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 Item = TypeVar("Item")
 

@@ -13,7 +13,7 @@ from tartools.samples.sample import Batch
 from tartools.stages.checking.samples import Rows
 from tartools.storage import is_missing
 from tartools.storage.url import Url
-from tartools.storage.versions import look
+from tartools.storage.version import look
 from tartools.tables import reading, source
 from tartools.tables.columns import ABSENT, TableColumns
 from tartools.tables.places import Listing, Piece, RowError

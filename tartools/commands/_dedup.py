@@ -142,7 +142,7 @@ class DedupSide:
                 if not content and not comparison.lenient:
                     for sample in self.data.samples_at([self.samples]):
                         comparison.contents(Batch.of(sample))
-                    why = f"row {self.samples} has no value in {' '.join(columns)}; tarindex makes the table anew"
+                    why = f"row {self.samples} has no value in {' '.join(columns)}; tarindex makes the table again"
                     raise StorageError(why, url=url)
                 self._add(content, name)
                 yield content

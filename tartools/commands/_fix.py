@@ -18,7 +18,7 @@ from tartools.stages.checking.fixing import Fixing, Verdict
 from tartools.stages.checking.found import Summary
 from tartools.stages.checking.samples import Rows, look, rows_of
 from tartools.stages.checking.walk import Group, Trouble, walk
-from tartools.storage.names.numbers import has_number
+from tartools.storage.names import has_number
 from tartools.storage.scratch import scratch_file
 from tartools.tar import Writer as TarWriter
 
@@ -167,7 +167,7 @@ class Fix:
         verdict = self._fixing.of(sample, place, self._kept, group.lost, doubtful=group.doubtful)
         if group.doubtful and verdict.sample is not None:
             fields = printable(" ".join(verdict.sample.fields))
-            self._account.warn(f"{self._at(place)}: sample {sample.key!r} lies beside damage; written with {fields}")
+            self._account.warn(f"{self._at(place)}: sample {sample.key!r} lies next to damage; written with {fields}")
         self._take(sample, place, verdict, writer)
 
     def _take(self, sample: Sample, place: tuple[int, int], verdict: Verdict, writer: ShardWriter) -> None:

@@ -15,7 +15,7 @@ from tartools.shards.delivery import in_order
 from tartools.shards.reading import Reading, one_by_one, shard_batches
 from tartools.shards.writing import Batches, write_batches, write_samples
 from tartools.stages.mixing import Mixture, Stop
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
 from tartools.tar.compression import is_table
@@ -47,7 +47,7 @@ class MixOptions(NamedTuple):
 def share_in(word: str) -> int | None:
     """Return a whole number in proportion to the share that *word* is; None if it is no number.
 
-    Raises: UsageError for a number that is no share.
+    Raises: UsageError for a number that is not a share.
 
     >>> share_in("0.7") == 7 * share_in("1e-1"), share_in("a.tar")
     (True, None)
@@ -60,7 +60,7 @@ def share_in(word: str) -> int | None:
         shift = DIGITS - len(part) + int(found[4] or 0)
         if len(whole + part) <= DIGITS and 0 <= shift <= 2 * DIGITS and int(whole + part):
             return int(whole + part) * 10**shift  # type: ignore[no-any-return]
-    raise UsageError(f"{word} is no share: that is a number above 0, of up to 18 digits; {LITERAL}")
+    raise UsageError(f"{word} is not a share: that is a number above 0, of up to 18 digits; {LITERAL}")
 
 
 def sources_in(words: Sequence[str]) -> list[SharedSource]:
@@ -71,7 +71,7 @@ def sources_in(words: Sequence[str]) -> list[SharedSource]:
         if share is not None:
             groups.append((word, share, []))
         elif not groups:
-            raise UsageError(f"the first word is a share, and {printable(word)!r} is no number: {HOW}")
+            raise UsageError(f"the first word must be a share, and {printable(word)!r} is not a number: {HOW}")
         else:
             groups[-1][2].append(word)
     if not groups:

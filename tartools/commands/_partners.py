@@ -132,7 +132,7 @@ def source_of(
     kinds = ["tar" if name == "parquet" and not form and lists_samples(url, wanted) else name for name, url in both]
     if all(kind == "tar" for kind in kinds):
         if wanted.key is not None:
-            raise UsageError("--key-column names a column, and these are samples, which have their keys", url=urls[0])
+            raise UsageError("--key-column names a column, but samples have their own keys", url=urls[0])
         from tartools.commands._partnershards import SecondShards
 
         return SecondShards(urls, wanted.words, ChosenColumns(*wanted[:3], hidden=False), account, reading)
@@ -158,11 +158,11 @@ def lists_samples(url: str, wanted: SecondFields) -> bool:
 @contextmanager
 def parquet(url: str) -> Iterator[Source]:
     """Give the Parquet file *url*."""
-    from tartools.storage import files
+    from tartools.storage import seekable
     from tartools.tables import source
 
     repeatable = storage.is_repeatable(url) and not Url(url).read_command
-    with source.opened_any(url, None if repeatable else files.copied(storage.open_read(url))) as table:
+    with source.opened_any(url, None if repeatable else seekable.copied(storage.open_read(url))) as table:
         yield table
 
 

@@ -241,7 +241,7 @@ def check_options(wanted: PartOptions) -> None:
     if wanted.by is not None and (wanted.parts or wanted.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
     if wanted.by is None and not wanted.parts:
-        raise UsageError("--stratify says how samples are divided among --parts, and there are none")
+        raise UsageError("--stratify needs --parts")
     if wanted.limits.shards is not None:
         raise UsageError(
             "--max-shards stops reading, and the parts would be cut anywhere; it excludes --parts and --by"

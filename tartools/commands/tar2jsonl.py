@@ -27,7 +27,7 @@ from tartools.cli import process
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.stages import select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar import compression
 
 

@@ -46,7 +46,7 @@ from tartools.samples.sample import Batch
 from tartools.samples.values import INDEX
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, closing_upstream
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar import compression
 
 

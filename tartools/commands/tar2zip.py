@@ -28,7 +28,7 @@ from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, closing_upstream, read_samples
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar import compression
 
 

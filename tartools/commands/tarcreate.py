@@ -92,8 +92,8 @@ from tartools.formats.plan import Plan
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, checked_path
 from tartools.shards.writing import write_samples
+from tartools.storage.expand import expand
 from tartools.storage.local import path_of
-from tartools.storage.names.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import unpacked
 
@@ -214,10 +214,10 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
     with unpacked.opened(name) as file:
         if option := MAGIC.get(file.peek(4)[:4]):
-            what = f"this is no plan; tarcreate {option} FILE makes samples of it"
+            what = f"this is not a plan; tarcreate {option} FILE makes samples of it"
             raise SampleError(what, url=name)
         if file.peek(TAR_MAGIC.stop)[TAR_MAGIC] == b"ustar":
-            raise SampleError("this is a tar archive, and no plan: tarcat reads it", url=name)
+            raise SampleError("this is a tar archive, not a plan: tarcat reads it", url=name)
         write(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
 
 

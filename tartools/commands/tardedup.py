@@ -2,7 +2,7 @@ r"""Leave out samples that occur again, or pictures that look alike.
 
 Reads the samples of each SHARD and writes those that are like none before them, in their order. Without --equal and
 --near, samples are alike if all their fields are: names and payloads, whatever the keys. --equal compares the payloads
-of these fields only, byte by byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it
+of these fields only, byte for byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it
 finds copies that were resized or compressed again, also in another format.
 
 Pictures are near if their difference hashes (see --dhash in tarindex(1)) differ in at most --distance of 64 bits, and
@@ -38,7 +38,7 @@ sample in --tmpdir beyond that; --near holds some 250 bytes for each picture.
 Examples:
   Leave out samples that occur again, whatever their keys:
     tardedup 'train-*.tar' -o unique.tar
-  Leave out pictures that occur again, byte by byte:
+  Leave out pictures that occur again, byte for byte:
     tardedup --equal jpg 'train-*.tar' -o unique.tar
   Leave out pictures that look alike, keep the largest of each, and look at the pairs:
     tardedup --near jpg --keep largest --html pairs.html 'train-*.tar' -o unique.tar
@@ -61,7 +61,7 @@ from tartools.cli import Option
 from tartools.commands import _outputs
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
     from tartools.commands._dedup import Comparison, DedupSide
@@ -177,9 +177,9 @@ def the_comparison(alike: AlikeOptions) -> "Comparison":
     if alike.by is not None and alike.near is not None:
         raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")
     if alike.near is None and alike.distance is not None:
-        raise UsageError("--distance is that of pictures, and there is no --near")
+        raise UsageError("--distance needs --near")
     if alike.missing and alike.by is None and alike.near is None:
-        raise UsageError("--keep-uncompared is for samples without what --equal or --near names")
+        raise UsageError("--keep-uncompared needs --equal or --near")
     words = select.parse_words([alike.by or alike.near or ""])
     if any(word.new for word in words) or (not words and (alike.by, alike.near) != (None, None)):
         raise UsageError(
@@ -204,4 +204,4 @@ def say(sides: "Sequence[DedupSide]", pairs: Iterable[bytes], account: Account) 
     for side in sides:
         if side.without:
             where = "of --against " if side.number == AGAINST else ""
-            account.warn(f"{several(side.without, 'sample')} {where}could not be compared, and stayed")
+            account.warn(f"{several(side.without, 'sample')} {where}could not be compared, and were kept")

@@ -36,11 +36,11 @@ twice. It proves that what went in came out:
 It is the sum of the digests of all samples as numbers of 256 bits, the highest byte first, modulo 2^256. A sample's is
 the BLAKE2b digest (32 bytes, no key, as b2sum -l 256) of: the length of its key, the key; then for each field, in the
 order of the bytes of their names, the length of its name, the name, the BLAKE2b digest (32 bytes) of its payload. A
-length is 8 bytes, the highest first. Fields of one name are in the order of their digests. The digest tells accidents,
-not forgeries.
+length is 8 bytes, the highest first. Fields of one name are in the order of their digests. The digest detects
+accidents, not forgeries.
 
 Examples:
-  Is what was uploaded what is here?
+  Compare what was uploaded with what is here:
     tardiff 'train-{000..147}.tar' 's3://bucket/train-{000..147}.tar'
   List what differs:
     tardiff --list-keys old.tar new.tar
@@ -67,7 +67,7 @@ from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
 from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered
 from tartools.stages.sorting.externalsort import Spool, external_sort
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
 
 PAIRS = 4  # parts of the memory: two that sort, two that wait

@@ -43,7 +43,7 @@ from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
 from tartools.stages import select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar.compression import is_table
 
 if TYPE_CHECKING:

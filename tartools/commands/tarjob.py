@@ -24,8 +24,8 @@ output (tarproc -e skip) counts as done, unless --log remembers that it failed.
 A failed item does not stop the others; it is tried again up to --retries times. Further tries and --redo replace
 outputs (TARTOOLS_FORCE=1). The exit status is 0 only if all items are done. What a command prints on stdout is printed
 in one piece after it has succeeded, up to 16 MiB. The end of its stderr goes to the log; if it fails, the last line is
-in the message. Neither has the queries of URLs, which may be signatures. Processes that a command leaves in its process
-group are killed.
+in the message. Queries of URLs, which may be signatures, are left out of both. Processes that a command leaves in its
+process group are killed.
 
 The log has a line of JSON for each item when the run begins ("status": "waiting"), and another one whenever it ends
 ("done" or "failed"). So --summarize also names what an interrupted run has not done. Only you may read a new log.
@@ -67,7 +67,7 @@ from tartools.run import log as logs
 from tartools.run.placeholders import PLACEHOLDER
 from tartools.run.tasks import Task, TaskResult, part_of, shell_line, tasks_of, without_signatures, workers_in
 from tartools.samples.account import Account, Jobs
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
@@ -217,7 +217,7 @@ def checked_command(words: Sequence[str], items: Items, policy: Policy, resource
     if not items.spec and not items.files_from:
         raise UsageError("no items given: use -s ('{000..147}', 's3://bucket/in-*.tar') or -T FILE")
     if not words:
-        raise UsageError("no command given: put it behind the options, or behind --")
+        raise UsageError("no command given: put it after the options, or after --")
     if policy.timeout is not None and policy.timeout > LONGEST:
         raise UsageError(f"--timeout {policy.timeout:g} is not a number of seconds up to {LONGEST:,}")
     if resources.address == "":

@@ -1,6 +1,6 @@
 r"""Add fields to samples, by key, from other shards or from a table of rows.
 
-tarjoin A B writes the samples of A, in their order, with the fields that B has for their keys added behind their own.
+tarjoin A B writes the samples of A, in their order, with the fields that B has for their keys added after their own.
 Samples of A whose key B does not have are left out; --left passes them on as they are. --anti writes only these. How
 many samples of A are left out for that, and how many of B had no partner in A, is printed on stderr.
 
@@ -13,13 +13,13 @@ B is shards or tables of samples, or files of rows, by their names (compressed o
                   empty cell is an empty field.
   .jsonl .ndjson  an object on each line. null is no field.
   .parquet        rows, unless it has the columns of a table of samples. null is no field. The columns of a table of
-                  samples are taken as rows with --key, with --format, and if -f names one that is no field.
+                  samples are taken as rows with --key-column, with --format, and if -f names one that is no field.
 
---format says it for other names, and for stdin and commands (otherwise they are shards). The key is in the column
-__key__, or key, or that of --key-column, as text: the number 7 is the key 7, not 0007. Every other column becomes the
-field of its name, but not those whose names begin with __. Text is UTF-8, bytes are themselves, and numbers and dates
-have the text that tar2tsv writes. A list of numbers is a NumPy array, and the field is called NAME.npy; other lists,
-and objects, are JSON, and the field is called NAME.json.
+--format names the format for other names, and for stdin and commands (without it, these are shards). The key is in the
+column __key__, or key, or that of --key-column, as text: the number 7 is the key 7, not 0007. Every other column
+becomes the field of its name, but not those whose names begin with __. Text is UTF-8, bytes are themselves, and numbers
+and dates have the text that tar2tsv writes. A list of numbers is a NumPy array, and the field is called NAME.npy; other
+lists, and objects, are JSON, and the field is called NAME.json.
 
 -f chooses fields or columns of B, and renames them: -f 'txt=caption'. With -f '' nothing is added: samples of A that
 have a partner are passed on. If a sample would have two fields of one name, that is an error, unless --prefer says
@@ -55,7 +55,7 @@ from tartools.samples.listed import keys_of
 from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 WORDS = "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"

@@ -21,7 +21,7 @@ Examples:
     tarls -l data 'gs://bucket/val-*.tgz'
   Save a short list of a large data set:
     tarls --brace s3://bucket/photos > photos.list
-  Cut all shards of a bucket anew:
+  Cut all shards of a bucket again:
     tarls s3://bucket/train/ | tarcat -T - | tarsplit -s 1e9 -o train
 """
 
@@ -36,10 +36,9 @@ from tartools.cli import Option, process
 from tartools.errors import StorageError, UsageError
 from tartools.formats import tsv
 from tartools.samples.account import Account
-from tartools.storage.names.braces import folded, quoted
-from tartools.storage.names.expand import named
-from tartools.storage.names.listing import ls
-from tartools.storage.names.paths import is_literal
+from tartools.storage.expand import named
+from tartools.storage.listing import ls
+from tartools.storage.names import folded, is_literal, quoted
 from tartools.storage.objects.contract import Listed
 from tartools.storage.url import Url
 from tartools.tar import compression

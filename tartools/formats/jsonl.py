@@ -89,7 +89,7 @@ def sources(file: Iterable[bytes], plan: Plan) -> Iterator[PlannedMember]:
 def objects(file: Iterable[bytes], plan: Plan, wanted: Any = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects in *file*, each with the number of its line; only of lines that are *wanted*, if it is given.
 
-    Raises: SampleError for what is no JSON object, and for a file without any line.
+    Raises: SampleError for what is not a JSON object, and for a file without any line.
     """
     line = 0
     for line, text in enumerate(file, 1):
@@ -115,7 +115,7 @@ def parsed(text: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise SampleError(f"not JSON: {error.msg} (character {error.pos + 1})") from None
     except RecursionError:
-        raise SampleError("not JSON that can be read: too many brackets inside each other") from None
+        raise SampleError("not JSON that can be read: brackets are nested too deeply") from None
     if not isinstance(found, dict):
         raise SampleError("not a JSON object, with a name for each value")
     return found
@@ -131,7 +131,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise SampleError(f"the name {twice!r} stands twice in one object")
+        raise SampleError(f"the name {twice!r} occurs twice in one object")
     return found
 
 
@@ -140,7 +140,7 @@ def _key(found: dict[str, Any], template: str, index: int) -> str:
         return template.format(index, index=index)
     key = found["__key__"]
     if not isinstance(key, str):
-        raise SampleError(f"the key is {compact(key)}, and it has to be text or a number")
+        raise SampleError(f"the key is {compact(key)}, and must be text or a number")
     _encoded(key)
     return key
 
@@ -172,7 +172,7 @@ def _part(path: bytes, name: str, value: Any, reads: bool, plan: Plan, line: int
         data = payload(value)
         return PlannedMember(path, data if isinstance(value, dict) and BASE64 in value else text_payload(path, data))
     if not isinstance(value, str) or isinstance(value, Number):
-        raise SampleError("the value has to be a path or a URL, as text")
+        raise SampleError("the value must be a path or a URL, as text")
     _encoded(value)
     return PlannedMember(path, b"", plan.cell_source(value, line, name), line, name)
 
@@ -197,7 +197,7 @@ def payload(value: Any) -> bytes:
         except UnicodeEncodeError:  # a lone surrogate, which JSON can hold as an escape
             return compact(value, ascii=True).encode()
     except RecursionError:
-        raise SampleError("too many brackets inside each other") from None
+        raise SampleError("brackets are nested too deeply") from None
 
 
 def compact(value: Any, ascii: bool = False) -> str:

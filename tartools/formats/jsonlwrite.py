@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from tartools.errors import SampleError
 from tartools.formats.jsonl import BASE64, title
 from tartools.formats.neighbours import distinct
 from tartools.samples.account import Account
+from tartools.samples.encoding import unpacked
 from tartools.samples.sample import Sample, field_name
 from tartools.tar import Member
 
@@ -53,7 +55,7 @@ def _quoted(sample: Sample, name: str) -> bytes:
 def _value(member: Member) -> tuple[bytes, ...]:
     """Return the pieces of the JSON of the payload of *member*."""
     payload = member.read()
-    try:
-        return (json.dumps(payload.decode(), ensure_ascii=False).encode(),)
-    except UnicodeDecodeError:
-        return b'{"%s": "' % BASE64.encode(), b2a_base64(payload, newline=False), b'"}'
+    if unpacked(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
+        with suppress(UnicodeDecodeError):
+            return (json.dumps(payload.decode(), ensure_ascii=False).encode(),)
+    return b'{"%s": "' % BASE64.encode(), b2a_base64(payload, newline=False), b'"}'

@@ -13,7 +13,7 @@ from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.payloads import ChosenColumns
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import as_text, blanks, checked_key, field_list
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.tables import schema
 from tartools.tables.columns import plain
 from tartools.tables.source import NEEDED, Source, opened_any
@@ -41,7 +41,7 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
     index = 0
     for url in urls:
         piece = FAR if storage.is_far(url) else BUFFER
-        with opened_any(url, files.seekable(url), WHAT, piece) as table:
+        with opened_any(url, seekable.seekable(url), WHAT, piece) as table:
             rows = _Rows(table, words)
             keys = FirstKeys(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
             for sample in rows.samples(template, index):
@@ -163,9 +163,10 @@ class _Rows:
     def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[bytes | None]:
         """Return the payloads of *column* for fields with this *ending*; text is compressed if that says so."""
         found = _payloads(column, name, row)
-        if unpacked(os.fsdecode(ending))[1] is None or _is_bytes(self._table.parquet.schema_arrow.field(name).type):
+        field = os.fsdecode(ending[1:])
+        if unpacked(field)[1] is None or _is_bytes(self._table.parquet.schema_arrow.field(name).type):
             return found
-        return [None if value is None else text_payload(ending, value) for value in found]
+        return [None if value is None else text_payload(field, value) for value in found]
 
 
 def _check_words(chosen: ChosenColumns, places: dict[str, int]) -> None:

@@ -68,7 +68,7 @@ class Plan(NamedTuple):
             what = f"a command in a table is not run without --allow-pipe: {shown(text)}"
             raise self.failure(line, what, column)
         if not self.allow_pipe and Url(url).is_local and _is_special(url):
-            what = f"{shown(text)} is no regular file, and is not read without --allow-pipe"
+            what = f"{shown(text)} is not a regular file, and is not read without --allow-pipe"
             raise self.failure(line, what, column)
         return url
 
@@ -222,7 +222,7 @@ def _recipe_parts(lines: Iterable[str], plan: Plan) -> Iterator[PlannedMember]:
         except SampleError as error:
             raise plan.failure(number, error.message) from None
         if source.startswith(TEXT):
-            yield PlannedMember(_bytes(name), text_payload(name, _bytes(source.removeprefix(TEXT))))
+            yield PlannedMember(_bytes(name), text_payload(_bytes(name), _bytes(source.removeprefix(TEXT))))
         else:
             yield PlannedMember(_bytes(name), url=plan.source(source, number), line=number)
 

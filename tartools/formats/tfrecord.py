@@ -72,7 +72,9 @@ def samples(urls: Sequence[str], account: Account, words: Words | None, template
             check_whole(stream, url)
         account.shards_done += 1
     if examples.empty:
-        said = several(examples.empty, "feature without a value is no field", "features without a value are no fields")
+        said = several(
+            examples.empty, "feature without a value is not a field", "features without a value are not fields"
+        )
         account.warn(f"{said} (the first: {examples.first_empty})")
     examples.check_words()
 
@@ -114,7 +116,9 @@ def records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
         if len(head) < HEAD:
             raise TruncatedError("ends in the length of a record", url=url, offset=at + len(head))
         if head[LENGTH.size :] != masked_crc(head[: LENGTH.size]):
-            what = "the checksum of a record's length differs" if at else "this is no TFRecord file, or it is damaged"
+            what = (
+                "the checksum of a record's length differs" if at else "this is not a TFRecord file, or it is damaged"
+            )
             raise TarFormatError(what, url=url, offset=at)
         (length,) = LENGTH.unpack_from(head)
         if length > MOST:
@@ -182,9 +186,9 @@ class Examples:
         try:
             example = self._message.FromString(record)
         except self._bad:
-            raise SampleError("a record that is no tf.train.Example") from None
+            raise SampleError("a record that is not a tf.train.Example") from None
         if len(self._unknown(example)) or len(self._unknown(example.features)):
-            raise SampleError("a record that is no tf.train.Example (it may be a SequenceExample)")
+            raise SampleError("a record that is not a tf.train.Example (it may be a SequenceExample)")
         return example.features.feature
 
     def _fields(self, features: Any, url: str) -> dict[str, bytes]:

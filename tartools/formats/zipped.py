@@ -15,7 +15,7 @@ from tartools.formats.zipread import Directory, path_of
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.encoding import text_payload
 from tartools.samples.sample import Sample, join_path
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.tar import split_path
 
 UNIX = (3, 19)  # systems that made a file: Unix, macOS
@@ -32,7 +32,7 @@ def samples(
     Holds: one sample, and what `Zipped` holds of one file. Raises: what `Zipped` and `Directory.member` raise.
     """
     for url in urls:
-        with files.seekable(url) as file:
+        with seekable.seekable(url) as file:
             zipped = Zipped(file, url)
             zipped.report(account, skip_special)
             for number in range(len(zipped)):

@@ -45,7 +45,7 @@ def path_of(info: zipfile.ZipInfo) -> bytes:
 class Directory:
     """The directory of the zip file *url*, which is open as *file*: its members, *infos*, and the byte of its *start*.
 
-    Holds: 600 bytes for each member. Raises: TarFormatError if this is no zip file or is damaged; StorageError.
+    Holds: 600 bytes for each member. Raises: TarFormatError if this is not a zip file or is damaged; StorageError.
     """
 
     def __init__(self, file: BinaryIO, url: str) -> None:
@@ -73,7 +73,7 @@ class Directory:
             raise self.failure(f"the directory of this zip file is damaged: {error}", min(at, length)) from None
         if _begins(file):
             raise TruncatedError("this zip file was cut: its end is missing", url=self.url, offset=length)
-        raise self.failure("this is no zip file: it neither begins nor ends as one", 0)
+        raise self.failure("this is not a zip file: it neither begins nor ends as one", 0)
 
     def _check_end(self, file: BinaryIO, comment: int) -> None:
         """Raise TarFormatError unless the last bytes say what was found, with *comment* bytes behind them."""
@@ -90,7 +90,7 @@ class Directory:
         at, gap = 0, 0  # where a member ended, and where some may be that are not listed
         for info in sorted(self.infos, key=lambda info: info.header_offset):
             if info.header_offset < at:
-                raise self.failure(f"the directory is damaged: it says that here {info.filename!r} begins", at)
+                raise self.failure(f"the directory is damaged: it says that {info.filename!r} begins here", at)
             gap = gap or (0 if at else info.header_offset)
             at = info.header_offset + LOCAL.size + len(info.orig_filename) + info.compress_size
         if at > self.start:

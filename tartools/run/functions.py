@@ -20,8 +20,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Sample, Value, build
 from tartools.shards.reading import Reading, closing_upstream, one_by_one, read_samples
 from tartools.shards.writing import Destination, write_samples
-from tartools.storage.names.existing import existing
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Name, name_of, names_of
 
 Source = TypeVar("Source")
@@ -190,6 +189,8 @@ def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, 
         if output in outputs:
             raise ValueError(f"two of the pairs have the output {shown(output)!r}")
         outputs.add(output)
+    from tartools.storage.listing import existing
+
     there = set() if redo else existing([output for _, output in pairs])
     return [pair for pair in pairs if pair[1] not in there or storage.is_directory(pair[1])]
 

@@ -17,7 +17,6 @@ from tartools.run.log import FAILED, Key, key_of
 from tartools.run.sessions import STDERR, Sessions
 from tartools.run.tasks import Task, TaskResult, without_signatures
 from tartools.samples.account import Jobs
-from tartools.storage.names.existing import existing
 
 Results = Generator[tuple[Task, TaskResult | None], None, None]
 OnRetry = Callable[[Task, TaskResult], object]
@@ -34,6 +33,8 @@ def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]],
     Raises: StorageError if the existence of an output can't be determined.
     """
     failed = {which for which, entry in records.items() if entry["status"] == FAILED}
+    from tartools.storage.listing import existing
+
     present = set() if redo else existing([task.output for task in tasks if task.output])
     present = {url for url in present if not storage.is_directory(url)}
     whole = {url for url in present if storage.plain_size(url) != 0}

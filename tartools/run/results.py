@@ -61,7 +61,7 @@ def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account)
         account.dropped += 1
         account.omit(str(CommandError(f"{what}; it is left out", url=task.shard)))
         return []
-    account.omit(str(CommandError(f"{what}; it is passed on as it came", url=task.shard)))
+    account.omit(str(CommandError(f"{what}; it is passed on unchanged", url=task.shard)))
     assert task.raw
     file = scratch.open_file(task.raw)
     assert file

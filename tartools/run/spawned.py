@@ -76,7 +76,7 @@ class Spawned(Generic[Item]):
         if first is None:
             raise RuntimeError(
                 f"a worker process could not start: {_ending(self._end(process))}. It imports the main program: what "
-                "iterates has to be below `if __name__ == '__main__':` there"
+                "iterates must be below `if __name__ == '__main__':` there"
             )
         list(results(first))  # raises, if the function can't be unpickled
         self._mine.process = process

@@ -83,8 +83,8 @@ def _loaded(data: bytes) -> Iterator[Image]:
         found = opened(io.BytesIO(data))
     except UnidentifiedImageError:
         raise SampleError(
-            f"this is no picture that is decoded here ({', '.join(FORMATS)}); for another format, or if this is no "
-            'picture, give a function of your own: decode=[handle_extension("jpg", function)]'
+            f"this is not a picture that is decoded here ({', '.join(FORMATS)}); for another format, or for other "
+            'data, give a function of your own: decode=[handle_extension("jpg", function)]'
         ) from None
     with found:
         most = Image.MAX_IMAGE_PIXELS

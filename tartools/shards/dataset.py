@@ -27,7 +27,7 @@ from tartools.shards.reading import (
 from tartools.shards.stream import ShardStream
 from tartools.shards.writing import NO_LIST, Batches, Destination, ShardWriter
 from tartools.storage.url import Url
-from tartools.storage.versions import changed_since, check_unchanged, looks
+from tartools.storage.version import changed_since, check_unchanged, looks
 from tartools.tar.compression import is_table_name
 
 if TYPE_CHECKING:

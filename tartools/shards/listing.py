@@ -16,7 +16,7 @@ from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination, ShardWriter
 from tartools.storage.url import Url
-from tartools.storage.versions import Look, check_unchanged, looks
+from tartools.storage.version import Look, check_unchanged, looks
 from tartools.tables import order, rows, schema, source, unified
 from tartools.tables.facts import WantedFacts
 from tartools.tables.inputs import RowInputs, RowSource, TablePart

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
 from tartools.samples.account import Account
-from tartools.storage.names.existing import between
-from tartools.storage.names.numbers import PERCENT, numbers_in
+from tartools.storage.names import PERCENT, numbers_in
 from tartools.storage.url import Url
 from tartools.tar.compression import check_suffix, split_output
 
@@ -68,6 +67,8 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
 
 def existing_shards(names: Numbering) -> dict[int, str]:
     """Return the shards that *names* can stand for and that exist, by number."""
+    from tartools.storage.listing import between
+
     found = between(names.prefix, names.suffix)
     return {number: name for name in found if (number := names.number(name)) is not None}
 

@@ -12,7 +12,7 @@ from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.shards.listing import Indexing, check_seen, check_stored, indexed, lacking
 from tartools.storage.url import Url
-from tartools.storage.versions import looks
+from tartools.storage.version import looks
 from tartools.tables import schema
 from tartools.tables.inputs import RowInputs, TablePart
 from tartools.tables.unified import ShardNumbers

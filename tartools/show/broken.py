@@ -70,7 +70,7 @@ def _array(member: Member) -> None:
         try:
             shape, _, dtype = read(file) if read else npy._read_array_header(file, version)  # type: ignore[attr-defined]
         except MemoryError:  # the header is short: this is of Python's parser, whose stack is full
-            raise ValueError("its header has too many parts inside each other") from None
+            raise ValueError("its header is nested too deeply") from None
         if dtype.hasobject:
             return  # a pickle, which is not opened
         size = dtype.itemsize

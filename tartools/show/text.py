@@ -186,10 +186,11 @@ def array(head: bytes, member: Member) -> Description:
         header = ast.literal_eval(head[start : start + length].decode("utf-8" if head[6] > 2 else "latin-1").strip())
         kind, shape = header["descr"], tuple(int(n) for n in header["shape"])
         if len(shape) > DIMENSIONS or not all(0 <= n < 1 << 63 for n in shape):
-            raise ValueError("its shape is none that an array can have")
+            raise ValueError("its shape is not one that an array can have")
     except (ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, MemoryError, RecursionError) as error:
-        # the header is short: MemoryError, which says nothing, is of Python's parser, whose stack is full
-        why = printable(str(error)) or "too many parts inside each other"
+        # the header is short: MemoryError is of Python's parser, whose stack is full, and its text that of a version
+        deep = isinstance(error, MemoryError | RecursionError)
+        why = "it is nested too deeply" if deep else printable(str(error))
         return Description(f"array whose header cannot be read: {why[:WIDTH]}")
     what = f"array {dtype(kind)} {'x'.join(map(str, shape)) or 'scalar'}"
     numeric = re.fullmatch(r"[<>|=]?([biufc])(\d{1,3})", kind) if isinstance(kind, str) else None

@@ -11,14 +11,14 @@ from functools import partial
 
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
-from tartools.storage.objects import fetching
+from tartools.storage.objects import fetch
 from tartools.storage.objects.contract import Listed
-from tartools.storage.objects.fetching import fetched
+from tartools.storage.objects.fetch import fetched
 from tartools.storage.objects.retry import setting
 from tartools.storage.requests import Requests
 from tartools.storage.streams import FileVersion
 from tartools.storage.url import Url
-from tartools.storage.versions import look
+from tartools.storage.version import look
 
 AT_ONCE = 64  # requests
 HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object is alone
@@ -75,7 +75,7 @@ def _in_ranges(url: str, size: int, version: str) -> bytes:
     data = io.BytesIO()  # gives its bytes without a copy
     waiting: deque[Callable[[], bytes]] = deque()
     for begin in range(0, size, RANGE):
-        if len(waiting) >= fetching.requests_at_once():
+        if len(waiting) >= fetch.requests_at_once():
             data.write(waiting.popleft()())
         task = partial(fetched, url, begin, min(begin + RANGE, size), version, REPLACED)
         waiting.append(_ranges_of(os.getpid()).ask(task))
@@ -102,4 +102,4 @@ def _requests_of(process: int) -> Requests:
 @functools.cache
 def _ranges_of(process: int) -> Requests:
     """Return other threads, for ranges: those for whole objects wait for them."""
-    return Requests(fetching.requests_at_once())
+    return Requests(fetch.requests_at_once())

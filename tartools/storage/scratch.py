@@ -49,7 +49,8 @@ def _place(folder: str | None) -> str:
     """Return *folder*, or else where temporary files are by default."""
     import tempfile
 
-    return folder or tempfile.gettempdir()
+    with deferred_signals():  # it tries the folder with a file of its own, once
+        return folder or tempfile.gettempdir()
 
 
 def reread(file: io.FileIO) -> io.BufferedReader:
@@ -66,12 +67,11 @@ def private_directory(folder: str | None = None) -> str:
     """
     import tempfile
 
+    where = _place(folder)
     try:
-        return tempfile.mkdtemp(prefix="tartools-", dir=folder)
+        return tempfile.mkdtemp(prefix="tartools-", dir=where)
     except OSError as error:
-        raise StorageError(
-            f"cannot make a temporary directory: {error.strerror}", url=folder or tempfile.gettempdir()
-        ) from error
+        raise StorageError(f"cannot make a temporary directory: {error.strerror}", url=where) from error
 
 
 def create_file(path: bytes) -> FileSink:

@@ -13,11 +13,11 @@ from typing import Any
 
 from tartools.errors import StorageError, TarToolsError
 from tartools.samples.sample import Batch
-from tartools.storage import versions
 from tartools.storage.objects import object_at
-from tartools.storage.objects.fetching import fetch_into, fetched, requests_at_once
+from tartools.storage.objects.fetch import fetch_into, fetched, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.requests import Requests
+from tartools.storage.version import version_of
 from tartools.tables.checking import Checker
 from tartools.tables.fetching import Span, spans
 from tartools.tables.places import Listing, Piece
@@ -144,7 +144,7 @@ class RemoteShards:
         with self._locks.setdefault(number, threading.Lock()):
             known = self._listing.versions[number]
             if known is None:
-                known = self._listing.versions[number] = versions.version_of(self._listing.urls[number])
+                known = self._listing.versions[number] = version_of(self._listing.urls[number])
         return known
 
     def _fetch(self, span: Span) -> bytes:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from tartools.errors import how_to_install
+
 _MODULES = {
     "ObjectStream": "objects",
     "Objects": "objects",
@@ -40,10 +42,10 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        hint = f"tartools.train.{name} needs torch: pip install 'tartools[train]'"
+        hint = f"tartools.train.{name} needs torch: {how_to_install('torch')}"
         raise ModuleNotFoundError(hint, name=error.name) from None
     return getattr(module, name) if _MODULES[name] else module  # which is itself the name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__} - {"annotations", "import_module"})
+    return sorted({*globals(), *__all__} - {"annotations", "how_to_install", "import_module"})

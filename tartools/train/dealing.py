@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import TarFormatError
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.storage.url import Url
 from tartools.tar import compression
 from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, find_cut
@@ -114,7 +114,7 @@ def borders(url: str, part: Part) -> Borders | None:
         return whole
     if compression.is_table(url):
         return _rows(url, part)
-    with closing(files.reading(url)) as file:
+    with closing(seekable.reading(url)) as file:
         if not can_be_cut(url, file):
             return whole
         size = file.seek(0, io.SEEK_END)
@@ -125,7 +125,7 @@ def borders(url: str, part: Part) -> Borders | None:
 
 
 def can_be_cut(url: str, file: io.BufferedReader) -> bool:
-    """Tell whether parts of the shard *url*, opened as *file* by `files.reading`, can be read alone."""
+    """Tell whether parts of the shard *url*, opened as *file* by `seekable.reading`, can be read alone."""
     if storage.is_far(url) and isinstance(file.raw, io.FileIO):  # a copy, because the server has no ranges
         return False
     file.seek(0)

@@ -33,7 +33,7 @@ from torch.futures import Future
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
-from tartools.storage.names.listing import ls
+from tartools.storage.listing import ls
 from tartools.storage.url import Url
 from tartools.train import checkpoint
 

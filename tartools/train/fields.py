@@ -178,6 +178,6 @@ def plain(key: str, data: bytes) -> Any:
         if suffix not in NUMBERS:
             raise
         raise SampleError(
-            f"{data[:LONGEST].decode(errors='replace')!r} is no whole number, and this field is decoded as one: store "
-            f'the number of the class, or take the text, decode=[handle_extension("{suffix}", bytes.decode)]'
+            f"{data[:LONGEST].decode(errors='replace')!r} is not a whole number, and this field is decoded as one: "
+            f'store the number of the class, or take the text, decode=[handle_extension("{suffix}", bytes.decode)]'
         ) from None

@@ -65,7 +65,7 @@ def loaded(given: Any) -> Loaded | None:
     """Return the states in *given*; None if there are none, because nothing was read."""
     states = [*_states(given)]
     if len({state["epoch"] for state in states}) > 1:
-        raise UsageError("these are states of several epochs: give those that all ranks had at one time")
+        raise UsageError("these states are of different epochs: give those that all ranks saved at one time")
     return Loaded(given, states) if states else None
 
 
@@ -75,7 +75,7 @@ def _states(given: Any) -> Iterator[State]:
         for one in given:
             yield from _states(one)
     elif not isinstance(given, dict) or (given and not {"place", "_snapshot", "dataset_state"} & {*given}):
-        raise UsageError("this is no state of a WebDataset, or of a StatefulDataLoader over one")
+        raise UsageError("this is not a state of a WebDataset, or of a StatefulDataLoader over one")
     elif "_snapshot" in given:
         if given["_steps_since_snapshot"]:
             raise UsageError(

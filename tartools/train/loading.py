@@ -46,8 +46,8 @@ def loader(
         data.load_state_dict(torch.load("loader.pt"))  # in mid-epoch, with any number of ranks and workers
         for pictures, labels in data: ...
 
-    In a script this stands below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the
-    script in each worker; functions that workers call (*transform*, *collate_fn*) are made by `def`, not by `lambda`.
+    In a script, put this below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the
+    script in each worker; define functions that workers call (*transform*, *collate_fn*) by `def`, not by `lambda`.
 
     *table*, *fields*, *decode* and *transform* are those of TableDataset, *shuffle*, *seed*, *block*, *weights*,
     *drop_last*, *rank* and *world* those of `Order`, and *options* those of DataLoader (`num_workers`, `pin_memory`,

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from tartools.errors import byte_size, shown
 from tartools.run.answers import results
 from tartools.run.engines import ENGINES, answers, calling
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
 from tartools.train.fields import Chooser, Decode, Fields

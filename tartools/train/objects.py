@@ -16,10 +16,9 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from tartools.errors import StorageError
-from tartools.storage import contents, files
-from tartools.storage.names.braces import unfolded
-from tartools.storage.names.listing import ls
-from tartools.storage.names.paths import is_literal
+from tartools.storage import contents, seekable
+from tartools.storage.listing import ls
+from tartools.storage.names import is_literal, unfolded
 from tartools.storage.objects import object_at
 from tartools.storage.objects.contract import Listed
 from tartools.storage.objects.http import read_all
@@ -163,16 +162,16 @@ class Objects(Dataset[Any]):
 class ObjectStream(IterableDataset[Any]):
     """The items of `Objects(prefixes, transform)`, each exactly once an epoch over all ranks and workers.
 
-    In order, or with *shuffle* in one that *seed* and epoch decide; `set_epoch` before each epoch but the first. With
-    *drop_last* all workers of all ranks get equally many, and up to ranks times workers, minus 1, are left out.
+    In order, or with *shuffle* in one that follows from *seed* and epoch; `set_epoch` before each epoch but the first.
+    With *drop_last* all workers of all ranks get equally many, and up to ranks times workers, minus 1, are left out.
 
     An epoch ends when the iteration ends. Ranks are those of torch.distributed if it was initialised, or else RANK and
     WORLD_SIZE of the environment, also in workers of any start method. Holds: up to 256 MiB in each worker.
 
     A run that was stopped goes on at the next item, with torchdata's StatefulDataLoader and as many ranks and workers,
     or by `state_dict` and `load_state_dict` with a loader without workers. `Objects` with `Order` knows no such limits.
-    If a plain DataLoader with workers goes on from a state, call `set_epoch` before each epoch behind that one: its
-    workers start anew, and can't tell that an epoch has ended.
+    If a plain DataLoader with workers goes on from a state, call `set_epoch` before each later epoch: its workers begin
+    again, and can't tell that an epoch has ended.
     """
 
     def __init__(
@@ -217,7 +216,7 @@ class ObjectStream(IterableDataset[Any]):
         had equally many items. Raises: ValueError if it is the state of other objects, or of another kind of order.
         """
         if not isinstance(state, dict) or not {"seed", "epoch", "begin", "taken", *self._kind} <= {*state}:
-            raise ValueError("this is no state of an ObjectStream")
+            raise ValueError("this is not a state of an ObjectStream")
         if state["data"] != self._kind["data"]:
             raise ValueError("the state is that of other objects, or of other versions of them")
         for name, value in self._kind.items():
@@ -297,7 +296,7 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 
 def _opened(url: str, answer: Callable[[], bytes | None]) -> tuple[str, io.BufferedIOBase]:
     data = answer()
-    return url, files.reading(url) if data is None else io.BytesIO(data)
+    return url, seekable.reading(url) if data is None else io.BytesIO(data)
 
 
 def _beginning(url: str) -> bytes | None:
@@ -316,7 +315,9 @@ def _beginning(url: str) -> bytes | None:
 
 def _sized(entry: Listed) -> int:
     if entry.size is None:
-        raise StorageError("its size is not known: this is no regular file, or its server does not say", url=entry.url)
+        raise StorageError(
+            "its size is not known: this is not a regular file, or its server does not say", url=entry.url
+        )
     return entry.size
 
 

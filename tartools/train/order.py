@@ -120,7 +120,7 @@ class Order(Sampler[Any]):
         if shuffle not in SHUFFLES:
             raise ValueError(f"shuffle is one of {', '.join(map(repr, SHUFFLES))}, not {shuffle!r}")
         if (rank is None) != (world is None) or (rank is not None and not 0 <= rank < (world or 0)):
-            raise ValueError(f"rank {rank} of {world} is none: give both or neither, and ranks from 0 on")
+            raise ValueError(f"there is no rank {rank} of {world}: give both or neither; ranks count from 0")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size is 1 or more, not {batch_size}")
         if length is not None and weights is None:
@@ -190,7 +190,7 @@ class Order(Sampler[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made. Raises: ValueError if it is that of another order, or of other data."""
         if not isinstance(state, dict) or not {"seed", "epoch", "done", "data", *self._kind} <= {*state}:
-            raise ValueError("this is no state of an Order as this one is")
+            raise ValueError("this is not a state of an Order like this one")
         for name, value in self._kind.items():
             if state[name] != value:
                 raise ValueError(f"the state is of an order with {name} {state[name]!r}, and here it is {value!r}")

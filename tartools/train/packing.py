@@ -19,9 +19,9 @@ from tartools.shards.listing import TableDestination, row_batches
 from tartools.shards.numbering import Numbering, existing_shards, parse_numbering
 from tartools.shards.reading import Reading, read_batches
 from tartools.shards.writing import Destination, ShardWriter, shard_writer, write_batches
-from tartools.storage.names.numbers import has_number
+from tartools.storage.names import has_number
 from tartools.storage.url import Name, name_of
-from tartools.storage.versions import version_of
+from tartools.storage.version import version_of
 from tartools.tables import schema
 from tartools.tables.inputs import RowInputs
 from tartools.tables.rows import RowBlock
@@ -63,9 +63,9 @@ def pack(
     Order: that of the dataset, or with *seed* a permutation of it, which depends on seed and length only. The same
     items give the same bytes, with any number of *workers*, which are those of a DataLoader.
 
-    A shard appears under its name when it is complete, and the table at the end. Shards that are there are kept, after
-    a look: their first and last samples have to be those that would be written, and their ends where they would be.
-    So a run that was killed is just started again.
+    A shard appears under its name when it is complete, and the table at the end. Shards that exist are kept, after a
+    check: their first and last samples must be those that would be written, and their ends where they would be. So a
+    run that was killed is just started again.
 
     Holds: 32 samples a worker, 8 bytes an item, 60 bytes a sample; what the store's upload holds. It needs no temporary
     files, but for the rows of the table.
@@ -140,7 +140,7 @@ class _Packing:
                 position += len(block)
                 number += 1
         if left := [name for n, name in sorted(old.items()) if n >= number]:
-            raise StorageError("is there, and is none of these shards: remove it, or give another OUTPUT", url=left[0])
+            raise StorageError("exists, and is not one of these shards: remove it, or give another OUTPUT", url=left[0])
         return RowInputs([spool], shards)
 
     def _is_full(self, count: int, size: int, sample: Sample) -> bool:
@@ -167,7 +167,9 @@ class _Packing:
         for batch in read_batches([url], Account(), Reading(plain=True)):
             block.add(batch)
             ends = [ends[0] if ends else batch[0].own(), batch[len(batch) - 1].own()]
-        other = StorageError("holds other samples than it would now: remove it, or give another OUTPUT", url=url)
+        other = StorageError(
+            "holds other samples than would be written now: remove it, or give another OUTPUT", url=url
+        )
         count = len(block)
         if not count or position + count > len(self.order) or (self._most is not None and count > self._most):
             raise other

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tartools.errors import StorageError, UsageError, shown
 from tartools.storage import is_far, is_repeatable
 from tartools.storage.url import Url
-from tartools.storage.versions import look
+from tartools.storage.version import look
 from tartools.tables.table import Table
 from tartools.tar import compression
 from tartools.train.dealing import Part

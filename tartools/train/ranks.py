@@ -9,7 +9,7 @@ def this_rank() -> tuple[int, int]:
     """Return rank and number of ranks: of torch.distributed if it was initialised here, else of the environment.
 
     There, RANK and WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError, naming the
-    variable, if one is no whole number, or if RANK is not below WORLD_SIZE: such a rank would read nothing.
+    variable, if one is not a whole number, or if RANK is not below WORLD_SIZE: such a rank would read nothing.
     """
     import torch.distributed as dist
 
@@ -29,7 +29,7 @@ def _number_in(variable: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"the environment has {variable}={text}, which is no whole number") from None
+        raise ValueError(f"the environment has {variable}={text}, which is not a whole number") from None
 
 
 def this_worker() -> tuple[int, int]:

@@ -13,7 +13,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch, field_name
 from tartools.shards.reading import Reading, shard_batches
 from tartools.shards.stream import ShardStream
-from tartools.storage import files, is_repeatable
+from tartools.storage import is_repeatable, seekable
 from tartools.storage.url import Url
 from tartools.tables.reading import row_batches
 from tartools.tar.member import VIEWED, Chunk, Member, read_range
@@ -128,7 +128,7 @@ def _is_plain(url: str, stream: ShardStream | _Ranged, batch: Batch) -> bool:
         begin += batch.groups.source.base if isinstance(batch.groups.source, Chunk) else 0
     if begin == 0 or not Url(url).is_local:
         return begin == 0
-    with closing(files.reading(url)) as file:  # the first header is not that of a sample
+    with closing(seekable.reading(url)) as file:  # the first header is not that of a sample
         return dealing.can_be_cut(url, file)
 
 
@@ -170,7 +170,7 @@ class _Ranged:
     start = 0
 
     def __init__(self, url: str, begin: int) -> None:
-        self._file = files.reading(url)
+        self._file = seekable.reading(url)
         self._file.seek(begin)
 
     def readinto(self, view: memoryview, /) -> int:

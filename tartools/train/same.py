@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import file_digest
 
 from tartools import storage
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.tar.compression import is_table
 
 
@@ -17,5 +17,5 @@ def known(url: str) -> str:
     size = storage.plain_size(url)
     if size is None or not is_table(url):
         return "" if size is None else str(size)
-    with files.reading(url) as file:
+    with seekable.reading(url) as file:
         return file_digest(file, "sha256").hexdigest()

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from tartools.samples.account import Account
 from tartools.shards.reading import check_shards
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Name, names_of
 from tartools.train import dealing, same
 from tartools.train.dealing import Part, Place
@@ -56,7 +56,7 @@ class Samples(IterableDataset[dict[str, Any]]):
         return self.__dict__ | {"_rank": self._rank or this_rank()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next epoch be number *epoch*, from 0 on."""
+        """Make *epoch* the number of the next epoch, counted from 0."""
         self.epochs.set(epoch)
 
     @cached_property

@@ -13,7 +13,7 @@ from tartools.shards import updating
 from tartools.shards.listing import Indexing, TableDestination, listed, row_batches, rows_at
 from tartools.shards.reading import Reading
 from tartools.shards.writing import write_batches
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Name, name_of, names_of
 from tartools.tables import schema, unified
 from tartools.tables.table import Table

@@ -41,7 +41,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     one, for the same URLs and seed: local shards of other sizes, and another local table, are refused, and shards on
     servers are told by their URLs. What was read is not read again, but for a block of the shuffle; after a stage that
     is not of webdataset, or that makes several samples of one, all is. With other numbers of workers and ranks, the
-    states of all ranks say what is left, which is dealt anew: see `load_state_dict`.
+    states of all ranks say what is left, which is dealt out again: see `load_state_dict`.
 
     From workers, lists of payloads (`batched`, `listed`) come in one buffer of shared memory, and are plain lists here.
 
@@ -99,7 +99,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         self.close()
 
     def compose(self, *stages: Any) -> WebDataset:
-        """Return a copy with *stages* behind the others; it counts epochs of its own."""
+        """Return a copy with *stages* after the others; it counts epochs of its own."""
         result: WebDataset = super().compose(*stages)
         result.pipeline[0] = copy.copy(self.source)
         result.pipeline[0].epochs = copy.deepcopy(self.source.epochs)
@@ -107,11 +107,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return result
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next epoch be number *epoch*, from 0 on."""
+        """Make *epoch* the number of the next epoch, counted from 0."""
         self.source.set_epoch(epoch)
 
     def with_length(self, n: int, silent: bool = True) -> WebDataset:
-        """Let `len` of this be *n*; samples stay as many as there are."""
+        """Have `len` return *n*; the number of samples stays as it is."""
         if type(self) is not WebDataset:
             return super().with_length(n, silent=silent)  # type: ignore[no-any-return]
         self.size = n
@@ -181,7 +181,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
         With as many readers (ranks times workers) as before, the order is as it would have been. For another number,
         give the list of the states of all ranks to each rank, before its loader is iterated over: what is left is dealt
-        anew, each sample to one reader, first what blocks of shuffles still held.
+        out again, each sample to one reader, first what blocks of shuffles still held.
 
         Raises: UsageError if it is that of other data. The iterator raises UsageError if states are missing, or if the
         pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.

@@ -18,13 +18,13 @@ from tartools.errors import SampleError, StorageError
 from tartools.formats.zipped import Zipped
 from tartools.formats.zipread import LOCAL, path_of
 from tartools.samples.account import Account
-from tartools.storage import files
-from tartools.storage.names.expand import expand
-from tartools.storage.objects.fetching import fetched, requests_at_once
+from tartools.storage import seekable
+from tartools.storage.expand import expand
+from tartools.storage.objects.fetch import fetched, requests_at_once
 from tartools.storage.requests import Requests
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
-from tartools.storage.versions import version_of
+from tartools.storage.version import version_of
 from tartools.tar import split_path
 from tartools.train.fields import HAVE, Chooser, Decode, Fields, dict_of
 
@@ -47,7 +47,7 @@ class ZipDataset(Dataset[Any]):
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
     Holds: 700 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
-    damaged payloads; StorageError, also if a file is another one than when this was made; what `Chooser` raises.
+    damaged payloads; StorageError, also if a file has changed since this was made; what `Chooser` raises.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class _Zip:
     def zipped(self) -> Zipped:
         """Return what the directory of the file says. Raises: StorageError if it is another file now."""
         if self._zipped is None:
-            with files.reading(self.url) as file:
-                if files.version(file) != self.version:
+            with seekable.reading(self.url) as file:
+                if seekable.version(file) != self.version:
                     raise self._replaced()
                 self._zipped = Zipped(file, self.url)
         return self._zipped
@@ -155,7 +155,7 @@ class _Zip:
     def _file(self) -> SharedFile:
         """Return the open local file: each process opens it for itself."""
         if self._open is None or self._open[0] != os.getpid():
-            with files.reading(self.url) as file:
+            with seekable.reading(self.url) as file:
                 self._open = os.getpid(), SharedFile(os.dup(file.fileno()), "r")
         return self._open[1]
 

@@ -6,14 +6,12 @@ import bz2
 import contextlib
 import gc
 import gzip
-import io
 import json
 import lzma
 import os
 import shutil
 import subprocess
 import tarfile
-import wave
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -30,14 +28,13 @@ from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.readers import READERS
 from tests.archives import BLOCK, END, data, entry, header, long, pax, sealed
 from tests.conftest import Run, has_end, make_tar, members_of
+from tests.payloads import encoded, wav
 
 KEYS = [f"{n:04d}" for n in range(12)]
 
 
 def picture(form: str = "JPEG") -> bytes:
-    file = io.BytesIO()
-    Image.effect_noise((40, 30), 60).convert("RGB").save(file, form)
-    return file.getvalue()
+    return encoded(Image.effect_noise((40, 30), 60).convert("RGB"), form)
 
 
 JPEG = picture()
@@ -68,16 +65,6 @@ def changed(at: int, to: bytes, archive: bytes = SOUND) -> bytes:
 def field_of_all(field: str, payload: bytes, last: bytes) -> bytes:
     """Return an archive of samples with *field*, all but the *last* of them sound."""
     return b"".join(sample(key, **{field: payload}) for key in KEYS) + sample("last", **{field: last}) + END
-
-
-def wav(frames: int) -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as opened:
-        opened.setnchannels(1)
-        opened.setsampwidth(2)
-        opened.setframerate(8000)
-        opened.writeframes(bytes(2 * frames))
-    return file.getvalue()
 
 
 def npy(count: int, values: int) -> bytes:
@@ -112,7 +99,7 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
         [],
     ),
     "bytes lost": ("bad-header", [SOUND[: 5 * SIZE + 700] + SOUND[7 * SIZE + 300 :]], []),
-    "a size that is no number": (
+    "a size that is not a number": (
         "bad-size",
         [changed(5 * SIZE, sealed(header(b"0005.txt", 5, size_field=b"zzzzzzzzzzz\0")))],
         [],
@@ -283,7 +270,7 @@ WEBDATASET = {  # damage -> what webdataset is seen to do, and a word of what --
     "a page of HTML": (ENDS, "stops with an error"),
     "a header of a first member": (LOSES, "without an error"),
     "the first header": (ENDS, "an error if it is the first"),
-    "a size that is no number": (LOSES, "without an error"),
+    "a size that is not a number": (LOSES, "without an error"),
     "garbage behind the end": (ALL, "does not read it"),
     "cat a b": (LOSES, "without an error"),
     "gzip, cut": (ENDS, "stops with an error"),
@@ -599,7 +586,7 @@ def test_what_was_not_decoded_is_said(check: Check, run: Run, tmp_path: Path) ->
     decoded = check("--decode", name)
     assert decoded["undecoded"] == []
     (place,) = decoded["findings"][0]["places"]
-    assert (place["key"], place["what"]) == ("last", "jpg: it is cut: its data end before the picture does")
+    assert (place["key"], place["what"]) == ("last", "jpg: it is cut: the data end before the picture is complete")
     assert b"not decoded" not in run("tarcheck", "--decode", name).stdout
 
 

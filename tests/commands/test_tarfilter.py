@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from PIL import Image
 from tartools.samples import shares
 from tests.commands.test_tardedup import keys_in
 from tests.conftest import Run, make_samples, make_tar, members_of
+from tests.payloads import encoded
 from tests.tables.test_tables import good
 
 Members = list[tuple[str, bytes]]
@@ -22,9 +22,7 @@ Members = list[tuple[str, bytes]]
 
 def picture(width: int, height: int) -> bytes:
     """Return a PNG of this size."""
-    file = io.BytesIO()
-    Image.new("RGB", (width, height)).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (width, height)), "PNG")
 
 
 def some(count: int, first: int = 0) -> Members:
@@ -119,7 +117,7 @@ ERRORS = [
     (["--share", "0:1e-3"], 2, "not a number from 0 to 1"),
     (["--sample", "2"], 2, "not a number from 0 to 1: '2'"),
     (["--sample", "1/0"], 2, "not a number from 0 to 1: '1/0'"),
-    (["--sample", "0.5", "--ignore-errors"], 2, "there is no -S"),
+    (["--sample", "0.5", "--ignore-errors"], 2, "--ignore-errors needs -S"),
     (["--fields-present", "x=jpg"], 2, "--fields-present takes names of fields"),
     (["--fields-present", ""], 2, "--fields-present takes names of fields"),
     (["--share", "0:1", "--rest", "./o.tar"], 2, "./o.tar: -o and --rest are one file"),
@@ -130,6 +128,7 @@ ERRORS = [
     (["--keys", "empty.txt"], 1, "empty.txt: the list of keys is empty"),
     (["-S", "nope == '1'"], 1, "a.tar: sample '0000' has no 'nope'; its fields are: cls json png"),
     (["-S", "size('txt') > 1"], 1, "a.tar: sample '0000' has no 'txt'"),
+    (["-S", "png.width > 1"], 1, "not UTF-8 text (byte 0) (for a name with a dot write field('png.width'))"),
     (["-S", "int(txt) > 1", "--fields-present", "txt"], 1, "a.tar: sample 'x/0001': int(txt) > 1: invalid literal"),
     (["-S", "cls > 1"], 1, "a.tar: sample '0000': cls > 1: '>' not supported"),
     (["-S", "png == 'x'"], 1, "a.tar: sample '0000', field 'png': not UTF-8"),

@@ -19,7 +19,7 @@ import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError, how_to_install
 from tartools.run import functions, ray
 from tests.conftest import clean_environment, has_end, make_samples, make_tar, members_of
-from tests.run.conftest import PATIENCE
+from tests.processes import PATIENCE
 
 Members = list[tuple[str, bytes]]
 WORKERS = pytest.mark.parametrize("workers", [1, 3])

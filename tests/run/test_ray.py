@@ -20,7 +20,8 @@ import pytest
 from tartools.run import ray as ray_engine
 from tartools.samples.account import Account
 from tests.conftest import BIN, Result, make_samples, make_tar, members_of
-from tests.run.conftest import PATIENCE, Cluster, records, started, until, without_ray
+from tests.processes import PATIENCE, until
+from tests.run.conftest import Cluster, records, started, without_ray
 from tests.tiers import also, exhaustive
 
 TarJob = Callable[..., Result]

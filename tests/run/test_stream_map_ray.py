@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Run, make_tar
-from tests.run.conftest import PATIENCE, Cluster, until, without_ray
+from tests.processes import PATIENCE, until
+from tests.run.conftest import Cluster, without_ray
 from tests.tiers import exhaustive, in_both
 from tests.train.losing import archive, lose_two
 

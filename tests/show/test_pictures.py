@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import re
 import shutil
@@ -19,6 +18,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageStat
 from tartools.show import decoding, pictures, terminal
 from tests.commands.test_tarshow import npy
 from tests.conftest import Run, clean_environment, make_tar
+from tests.payloads import encoded
 from tests.show.screen import Screen, sixels
 
 PROTOCOLS = ("kitty", "iterm", "sixel", "blocks")
@@ -35,12 +35,6 @@ def painting(width: int = 320, height: int = 240) -> Image.Image:
     pen.rectangle((width * 5 // 8, height // 2, width * 7 // 8, height * 7 // 8), fill=(10, 30, 90))
     pen.polygon(((width // 2, 0), (width * 3 // 4, height // 4), (width // 2, height // 3)), fill=(255, 255, 255))
     return picture
-
-
-def encoded(picture: Image.Image, format: str = "PNG", **options: object) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, format, **options)
-    return file.getvalue()
 
 
 def difference(one: Image.Image, other: Image.Image) -> float:
@@ -255,7 +249,7 @@ def test_what_is_wrong_stands_where_the_picture_would(run: Run, protocol: str) -
     )
     screen = shown(run, protocol, archive)
     text = "\n".join(screen.lines)
-    assert text.startswith("a") and "│ it is cut: its data " in text and "│ end before the" in text and "jpg  " in text
+    assert text.startswith("a") and "│ it is cut: the data " in text and "│ end before the" in text and "jpg  " in text
     assert "exceeds" in text and "144000000" in text and "  cls  1 B  number: 1" in text
     assert "  jpg  10 B  a broken picture: its first bytes are those of no picture" in text
     assert len(screen.drawn) == (protocol != "blocks")  # the last one is fine

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tartools
 from tests.conftest import ROOT, make_tar
-from tests.run.conftest import PATIENCE, until
+from tests.processes import PATIENCE, until
 from tests.train.mapped import expected
 
 PROGRAM = """

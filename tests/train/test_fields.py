@@ -22,20 +22,13 @@ from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_
 from tartools.train.fields import Chooser, chosen
 from tartools.train.pictures import PictureDecoder
 from tests.conftest import Run, make_tar, python
+from tests.payloads import encoded, npy
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def npy(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
 def png() -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (3, 2), (255, 0, 0)).save(file, "png")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (3, 2), (255, 0, 0)), "png")
 
 
 @pytest.fixture
@@ -177,13 +170,15 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\
 def test_no_program_is_run_for_a_picture(decode: Any) -> None:
     """Pillow would have Ghostscript run it, for ever."""
     raw = {"__key__": "k", "__url__": "a.tar", "jpg": EPS}
-    with pytest.raises(SampleError, match=r"^a.tar: sample 'k': field 'jpg': this is no picture that is decoded here"):
+    with pytest.raises(
+        SampleError, match=r"^a.tar: sample 'k': field 'jpg': this is not a picture that is decoded here"
+    ):
         chosen(raw, "jpg", decode)
 
 
 def test_no_program_is_run_for_a_picture_of_a_pipeline(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("k.jpg", EPS)]))
-    with pytest.raises(SampleError, match="sample 'k': field 'jpg': this is no picture that is decoded here"):
+    with pytest.raises(SampleError, match="sample 'k': field 'jpg': this is not a picture that is decoded here"):
         list(WebDataset(str(tmp_path / "a.tar")).decode("pil"))
 
 
@@ -227,7 +222,9 @@ def test_what_is_no_decoder() -> None:
 
 def test_what_cannot_be_decoded_says_what_to_do() -> None:
     raw = {"__key__": "k", "__url__": "a.tar", "cls": b"autumn", "json": b"{"}
-    number = "a.tar: sample 'k': field 'cls': 'autumn' is no whole number, and this field is decoded as one: store the "
+    number = (
+        "a.tar: sample 'k': field 'cls': 'autumn' is not a whole number, and this field is decoded as one: store the "
+    )
     with pytest.raises(SampleError, match=re.escape(number)) as failure:
         chosen(raw, "cls", ())
     with pytest.raises(SampleError, match=re.escape(number)):

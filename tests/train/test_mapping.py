@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import gzip
-import io
 import multiprocessing
 import os
 import random
@@ -28,7 +27,8 @@ from tartools.errors import SampleError, StorageError, TruncatedError, UsageErro
 from tartools.storage.requests import Requests
 from tartools.train import samples, stream_map
 from tests.conftest import ROOT, Run, clean_environment, make_tar
-from tests.run.conftest import PATIENCE, until
+from tests.payloads import encoded
+from tests.processes import PATIENCE, until
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import exhaustive
 from tests.train.losing import archive, lose_two
@@ -355,9 +355,8 @@ def test_loaders_batch_and_go_on() -> None:
 @exhaustive
 def test_the_page_runs(folder: Path) -> None:
     for number in range(4):
-        file = io.BytesIO()
-        Image.new("RGB", (32, 24), (number, 0, 0)).save(file, "jpeg")
-        samples = [(f"{number}{n}", file.getvalue(), b"%d" % (n % 10)) for n in range(50)]
+        picture = encoded(Image.new("RGB", (32, 24), (number, 0, 0)), "jpeg")
+        samples = [(f"{number}{n}", picture, b"%d" % (n % 10)) for n in range(50)]
         members = [
             (f"{key}.{field}", data) for key, jpg, cls in samples for field, data in (("jpg", jpg), ("cls", cls))
         ]

@@ -17,7 +17,7 @@ import tartools.train
 from tartools.errors import StorageError
 from tartools.storage import contents
 from tartools.train import Objects, ObjectStream, list_urls, open_urls
-from tests.run.conftest import until
+from tests.processes import until
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.tiers import also, by_turns, exhaustive
 

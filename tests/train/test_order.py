@@ -132,7 +132,7 @@ def test_states_of_other_orders_are_refused() -> None:
     for other, message in (
         (Order(range(21)), "of an order with samples 20, and here it is 21"),
         (Order(range(20), shuffle=None), "with shuffle 'global', and here it is None"),
-        (Order(range(20), weights=[1.0] * 20), "no state of an Order as this one is"),
+        (Order(range(20), weights=[1.0] * 20), "not a state of an Order like this one"),
     ):
         with pytest.raises(ValueError, match=message):
             other.load_state_dict(state)
@@ -258,5 +258,5 @@ def test_weights(table: tartools.Table) -> None:
 def test_what_is_no_number_is_named(wrong: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.setenv(name, text if name == wrong else "1")
-    with pytest.raises(ValueError, match=rf"^the environment has {wrong}={text}, which is no whole number$"):
+    with pytest.raises(ValueError, match=rf"^the environment has {wrong}={text}, which is not a whole number$"):
         list(Order(range(4)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tartools.train
+from tartools.errors import how_to_install
 from tests.conftest import python
 from tests.schedule import needs_torch
 
@@ -33,7 +34,7 @@ for name in tartools.train.__all__:
         print(error)
 """
     done = python(program)
-    hint = "tartools.train.{} needs torch: pip install 'tartools[train]'"
+    hint = f"tartools.train.{{}} needs torch: {how_to_install('torch')}"
     without = ("checkpoint", "chosen")
     said = [hint.format(name) for name in tartools.train.__all__ if name not in without]
     assert (done.status, done.stdout.decode().splitlines()) == (0, said)

@@ -185,7 +185,7 @@ def test_states_of_other_data_are_refused(table_of: Callable[..., str], tmp_path
         with pytest.raises(ValueError, match=r"^the state is that of other data: other shards"):
             loader(other, 6).load_state_dict(state)
     without = {name: value for name, value in state.items() if name != "data"}
-    with pytest.raises(ValueError, match="no state of an Order as this one is"):
+    with pytest.raises(ValueError, match="not a state of an Order like this one"):
         loader("t.parquet", 6).load_state_dict(without)
     for data in (range(COUNT), [0] * COUNT):
         with pytest.raises(ValueError, match="other data"):

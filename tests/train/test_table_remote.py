@@ -12,7 +12,7 @@ import pytest
 import tartools
 from tartools.errors import StorageError
 from tartools.storage.objects import retry
-from tartools.storage.objects.fetching import requests_at_once
+from tartools.storage.objects.fetch import requests_at_once
 from tartools.train import Order, TableDataset, loader
 from tests.conftest import Run, make_tar
 from tests.storage.objects.faults import Fault, FaultServer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import re
@@ -20,6 +19,7 @@ from tartools.errors import SampleError, StorageError, TarFormatError
 from tartools.train import Order, ZipDataset
 from tests.commands.test_zip import of_zip, with_mode, zipped
 from tests.conftest import BIN, ROOT
+from tests.payloads import encoded
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import also
 
@@ -85,9 +85,8 @@ def test_the_directory_is_read_once(archive: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_decoded_fields(tmp_path: Path) -> None:
-    file = io.BytesIO()
-    Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)).save(file, "png")
-    (tmp_path / "a.zip").write_bytes(zipped([("cats/a.png", file.getvalue()), ("cats/b.png", file.getvalue())]))
+    picture = encoded(Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)), "png")
+    (tmp_path / "a.zip").write_bytes(zipped([("cats/a.png", picture), ("cats/b.png", picture)]))
     data = ZipDataset(
         str(tmp_path / "a.zip"), ("png", "__key__"), "rgb8", transform=(None, lambda key: key.partition("/")[0])
     )
@@ -187,9 +186,7 @@ def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     members = [("cats/1.png", 1), ("cats/2.png", 2), ("dogs/1.png", 3), ("dogs/2.png", 4)]
     files: list[tuple[str | zipfile.ZipInfo, bytes]] = []
     for name, value in members:
-        file = io.BytesIO()
-        Image.new("RGB", (5, 4), (value, 0, 0)).save(file, "png")
-        files.append((name, file.getvalue()))
+        files.append((name, encoded(Image.new("RGB", (5, 4), (value, 0, 0)), "png")))
     (tmp_path / "photos.zip").write_bytes(zipped(files))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")

@@ -104,7 +104,7 @@ def no_number(head: bytes, size: int) -> str:
     """Return what is wrong with a payload of *size* bytes that begins with *head*, and should be a number for `int`.
 
     >>> no_number(b"-5", 3), no_number(b"1.5", 3), no_number(b"an oak in autumn", 20)
-    ('', "'1.5' is no whole number", "'an oak in autumn...' is no whole number")
+    ('', "'1.5' is not a whole number", "'an oak in autumn...' is not a whole number")
     """
     try:
         if size > len(head) and BEGINS_AS_NUMBER.fullmatch(head):
@@ -112,7 +112,7 @@ def no_number(head: bytes, size: int) -> str:
         int(head)
     except ValueError:
         text = head.decode(errors="replace")
-        return f"{text + '...' * (size > len(head))!r} is no whole number"
+        return f"{text + '...' * (size > len(head))!r} is not a whole number"
     return ""
 
 

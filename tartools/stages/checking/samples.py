@@ -35,7 +35,7 @@ Decode = Callable[[str, Member], tuple[str, str] | None]  # suffix and payload -
 
 
 class Rows(NamedTuple):
-    """Samples of input *shard*, as columns. Those that are *doubtful* lie beside damage."""
+    """Samples of input *shard*, as columns. Those that are *doubtful* lie next to damage."""
 
     shard: int
     keys: Sequence[bytes]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tartools import storage
 from tartools.errors import SampleError, UsageError, shown
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.storage.scratch import private_directory, remove
 from tartools.storage.url import Url
 from tartools.tables import schema
@@ -89,7 +89,7 @@ def write(shards: Iterable[Shard], places: IndexPlaces) -> None:
             base.executescript(INDEXES)
             base.commit()
         with (
-            files.reading(kept) as file,
+            seekable.reading(kept) as file,
             storage.writing(together.below(SQLITE), places.force) as sink,
         ):
             while piece := file.read(PIECE):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tartools.errors import SampleError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import join_path
-from tartools.storage.versions import check_unchanged
+from tartools.storage.version import check_unchanged
 from tartools.tables.rows import TWICE
 from tartools.tar.header import padded
 

@@ -37,7 +37,7 @@ def check_outputs(name: str, places: IndexPlaces) -> None:
     Raises: UsageError, StorageError.
     """
     if Url(places.folder).scheme in ("-", "pipe") or places.folder.endswith(schema.SUFFIX):
-        raise UsageError("has to be a directory or a prefix, for the files of an index", url=places.folder)
+        raise UsageError("must be a directory or a prefix, for the files of an index", url=places.folder)
     for url in FORMATS[name].outputs(places):
         storage.check_output(url, places.force, places.urls, single=False)
 

@@ -1,4 +1,4 @@
-"""Arguments and file lists to URLs: braces and wildcards are expanded."""
+"""What users write, arguments and lists of files, made into URLs: braces and wildcards are expanded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
-from tartools.storage.names.paths import is_literal, matches
+from tartools.storage.names import has_wildcards, is_literal, matches, unfolded
 from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 
@@ -62,15 +62,12 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
 
 def expand_pattern(pattern: str) -> Iterator[Url]:
     """Yield the URLs that the braces and wildcards of *pattern* stand for."""
-    from tartools.storage.names.braces import unfolded
-    from tartools.storage.names.wildcards import has_wildcards
-
     for url in map(Url, unfolded(pattern)):
         if not (url.is_local or url.is_listed) or not has_wildcards(url) or is_literal(url):
             yield url
         elif url.is_local:
             yield from map(Url, matches(url))
         else:
-            from tartools.storage.names import listing
+            from tartools.storage import listing
 
             yield from (Url(found.url) for found in listing.matching(url))

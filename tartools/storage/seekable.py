@@ -13,7 +13,7 @@ from tartools.errors import StorageError
 from tartools.storage.local import path_of
 from tartools.storage.objects import object_at
 from tartools.storage.objects.contract import Object
-from tartools.storage.objects.fetching import fetched
+from tartools.storage.objects.fetch import fetched
 from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.outputs import ClosedByBlock, Pending

@@ -1,22 +1,26 @@
-"""Listings: objects behind a prefix or a pattern, files below a directory. Sorted by bytes, each exactly once."""
+"""Listings: objects behind a prefix or a pattern, files below a directory, sorted by bytes; and which names exist."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from operator import ge
 
 from tartools.errors import StorageError, UsageError
+from tartools.storage import local
+from tartools.storage.checks import exists
 from tartools.storage.local import path_of
-from tartools.storage.names.braces import unfolded
-from tartools.storage.names.keyspace import Ask, Keyspace, in_order
-from tartools.storage.names.paths import is_literal, local_url, matches
-from tartools.storage.names.wildcards import Pattern, has_wildcards
+from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
 from tartools.storage.objects import object_at, store_of
-from tartools.storage.objects.contract import Listed, Page
+from tartools.storage.objects.contract import Listed, Store
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.url import Url
+
+FEW = 10  # objects that are looked up one by one
 
 
 def ls(name: str) -> Iterator[Listed]:
@@ -42,8 +46,7 @@ def ls(name: str) -> Iterator[Listed]:
 def listed(prefix: str, flat: bool = False) -> Iterator[Listed]:
     """Yield the objects whose URLs begin with *prefix*; with *flat*, only those without a slash behind it.
 
-    Holds: a page, or 100,000 objects if there are more; all of them if the store does not sort.
-    Raises: StorageError.
+    Holds: a page; all of them if the store does not sort. Raises: StorageError.
     """
     store = store_of(prefix)
     name, query = Url(prefix).name, Url(prefix).query
@@ -53,28 +56,36 @@ def listed(prefix: str, flat: bool = False) -> Iterator[Listed]:
         raise UsageError(f"write {name[:-1]}BUCKET/PREFIX", url=prefix)
     prefix = name + query
 
-    def ask(token: str, start: str) -> Page:
-        return store.page(prefix, token, name + start + query if start else "", flat)
-
     def name_of(entry: Listed) -> str:
         return entry.url[len(name) : len(entry.url) - len(query)]
 
-    first = with_retries(lambda: ask("", ""), prefix)
-    if not in_order([name_of(entry) for entry in first.entries]):
-        found = {name_of(entry): entry for entry in _all_pages(ask, first, prefix)}
+    pages = _pages(store, prefix, flat)
+    first = next(pages)
+    if not _in_order([*map(name_of, first)]):
+        found = {name_of(entry): entry for page in (first, *pages) for entry in page}
         yield from (found[name] for name in sorted(found))
-    elif first.next:
-        yield from Keyspace(ask, prefix, first, name_of, store.LISTS_IN_PARALLEL).objects()
-    else:
-        yield from first.entries
+        return
+    last: list[str] = []
+    for page in chain([first], pages):
+        names = [*last, *map(name_of, page)]
+        if not _in_order(names):
+            raise StorageError("the store lists its objects out of order", url=prefix)
+        last = names[-1:]
+        yield from page
 
 
-def _all_pages(ask: Ask, page: Page, prefix: str) -> Iterator[Listed]:
-    """Yield the objects of *page* and of all pages after it, in the order of the store."""
-    yield from page.entries
+def _pages(store: Store, prefix: str, flat: bool) -> Iterator[list[Listed]]:
+    """Yield the pages of a listing, at least one."""
+    page = with_retries(lambda: store.page(prefix, "", flat), prefix)
+    yield page.entries
     while token := page.next:
-        page = with_retries(lambda: ask(token, ""), prefix)
-        yield from page.entries
+        page = with_retries(partial(store.page, prefix, token, flat), prefix)
+        yield page.entries
+
+
+def _in_order(names: Sequence[str]) -> bool:
+    """Tell whether each of *names* is greater than the one before."""
+    return not any(map(ge, names, names[1:]))
 
 
 def matching(url: str) -> Iterator[Listed]:
@@ -153,3 +164,35 @@ def _file(path: str) -> Listed:
         return Listed(local_url(path), None, None)
     size = about.st_size if stat.S_ISREG(about.st_mode) else None
     return Listed(local_url(path), size, about.st_mtime, str(about.st_mtime_ns))
+
+
+def between(prefix: str, suffix: str) -> list[str]:
+    """Return the existing URLs that begin with *prefix*, go on without a slash, and end in *suffix*.
+
+    Empty for commands, and for stores that have no listings.
+    """
+    start = Url(prefix)
+    if start.is_local:
+        return local.between(prefix, suffix)
+    if not start.is_listed:
+        return []
+    found = listed(prefix + Url(prefix + suffix).query, flat="/" not in suffix)
+    shortest = len(prefix) + len(suffix)
+    return [
+        entry.url
+        for entry in found
+        if entry.url.endswith(suffix)
+        and len(entry.url) > shortest
+        and "/" not in entry.url[len(prefix) : len(entry.url) - len(suffix)]
+    ]
+
+
+def existing(urls: Sequence[str]) -> set[str]:
+    """Return those of *urls* that exist. Many in one store are found by a listing of their common prefix.
+
+    Raises: StorageError if that can't be found out.
+    """
+    prefix = os.path.commonprefix(urls)  # noqa: RUF071  # by letters
+    if len(urls) <= FEW or not Url(urls[0]).is_listed or prefix.count("/") < 3:
+        return {url for url in urls if exists(url)}
+    return set(urls) & {found.url for found in listed(prefix)}

@@ -25,7 +25,9 @@ class Look(NamedTuple):
     def known(self, url: str) -> str:
         """Return the version of *url*. Raises: StorageError if it has none."""
         if self.version is None:
-            raise StorageError("this server has no ranges or no versions (ETag), so no part can be read alone", url=url)
+            raise StorageError(
+                "this server has no ranges or no versions (ETag), so this can't be read in parts", url=url
+            )
         return self.version
 
 
@@ -45,11 +47,11 @@ def look(url: str) -> Look:
     url = Url(url)
     if url.is_local and not url.read_command:
         if local.check_readable(url) is None:
-            raise StorageError("this is no regular file, so no part of it can be read alone", url=url)
+            raise StorageError("this is not a regular file, so it can't be read in parts", url=url)
         with open(local.path_of(url), "rb", buffering=0) as file:
             return Look(str(FileVersion.of(file)), os.pread(file.fileno(), FIRST, 0))
     if not url.is_stored or url.read_command:
-        raise StorageError("no part of this can be read alone; copy it to a file or an object", url=url)
+        raise StorageError("this can't be read in parts; copy it to a file or an object", url=url)
     from tartools.storage.objects import object_at
     from tartools.storage.objects.retry import with_retries
 
@@ -73,7 +75,7 @@ def looks(urls: Sequence[str]) -> dict[str, Look]:
     """Return what each of *urls* is now; servers are asked side by side."""
     if all(Url(url).is_local for url in urls):
         return {url: look(url) for url in urls}
-    from tartools.storage.objects.fetching import requests_at_once
+    from tartools.storage.objects.fetch import requests_at_once
     from tartools.storage.requests import Requests
 
     with closing(Requests(requests_at_once())) as requests:
