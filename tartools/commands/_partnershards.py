@@ -18,7 +18,7 @@ from tartools.tar import Member
 from tartools.tar.compression import split_suffix
 
 
-class Shards:
+class SecondShards:
     """B is shards and tables of samples, *urls*. Those that are not in plain local files go to a temporary file."""
 
     def __init__(

@@ -23,7 +23,7 @@ SORTED = 1 << 14  # records that a worker sorts together
 TWICE = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
 
 
-class Side(NamedTuple):
+class DiffSide(NamedTuple):
     """Shards and tables, *urls*, read as *reading* says by up to *most* workers; *counts* gets samples of each task."""
 
     urls: Sequence[str]

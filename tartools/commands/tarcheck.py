@@ -154,7 +154,7 @@ from tartools.storage.expand import expand
 from tartools.tar.compression import is_table
 
 
-class Wanted(cli.Group):
+class CheckOptions(cli.Group):
     """What to look for, and how to print it."""
 
     expect: Annotated[
@@ -175,7 +175,7 @@ class Wanted(cli.Group):
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
 
 
-class Fixed(cli.Group):
+class FixOptions(cli.Group):
     """What to write."""
 
     fix: Annotated[bool, Option("--fix", help="Write the samples that can be saved to OUTPUT.")] = False
@@ -194,16 +194,8 @@ class Fixed(cli.Group):
     force: cli.Force = False
 
 
-class Means(cli.Group):
-    """How it is done."""
-
-    parallel: cli.Workers = 0
-    memory: cli.Memory = 256 << 20
-    tmpdir: cli.TmpDir = None
-
-
 @cli.command(__doc__)
-def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed, means: Means) -> int:
+def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
     """Run the command."""
     expect, ignored = expected(wanted), the_ignored(wanted)
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
@@ -239,7 +231,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed,
     return int(facts["errors"] + facts["warnings"] > 0)
 
 
-def expected(wanted: Wanted) -> fields.Words | None:
+def expected(wanted: CheckOptions) -> fields.Words | None:
     """Return the fields that --expect names; None without it. Raises: UsageError."""
     words = select.parse_words(wanted.expect or ())
     if wanted.expect is not None and (not words or any(word.new for word in words)):
@@ -247,7 +239,7 @@ def expected(wanted: Wanted) -> fields.Words | None:
     return [word.choices for word in words] if words else None
 
 
-def the_ignored(wanted: Wanted) -> frozenset[str]:
+def the_ignored(wanted: CheckOptions) -> frozenset[str]:
     """Return the codes that --ignore names. Raises: UsageError."""
     codes = frozenset((wanted.ignore or "").replace(",", " ").split())
     for code in sorted(codes - CODES.keys()):
@@ -257,7 +249,7 @@ def the_ignored(wanted: Wanted) -> frozenset[str]:
     return codes
 
 
-def decoder(wanted: Wanted) -> Decode | None:
+def decoder(wanted: CheckOptions) -> Decode | None:
     """Return what tells whether a payload is broken, if that was asked for."""
     if not wanted.decode:
         return None
@@ -266,7 +258,7 @@ def decoder(wanted: Wanted) -> Decode | None:
     return why_broken
 
 
-def the_shards(urls: Sequence[str], source: cli.Inputs, means: Means) -> _check.Shards:
+def the_shards(urls: Sequence[str], source: cli.Inputs, means: cli.Means) -> _check.CheckedShards:
     """Return *urls*, and which of them are tables, and which are not there. Raises: UsageError; StorageError."""
     reading = Reading(source.lax, source.skip_special, ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
     missing: dict[int, str] = {}
@@ -287,7 +279,7 @@ def the_shards(urls: Sequence[str], source: cli.Inputs, means: Means) -> _check.
 
         others = {identity(url) for number, url in enumerate(urls) if number not in listing}
         tables = {number: TableRows(urls[number], others, means.tmpdir) for number in listing}
-    return _check.Shards(urls, reading, tables, missing)
+    return _check.CheckedShards(urls, reading, tables, missing)
 
 
 def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
@@ -302,7 +294,9 @@ def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
     yield from keys.compare(groups, checking.summary, checking.shards.where)
 
 
-def facts_of(summary: Summary, shards: _check.Shards, words: fields.Words, wanted: Wanted) -> dict[str, Any]:
+def facts_of(
+    summary: Summary, shards: _check.CheckedShards, words: fields.Words, wanted: CheckOptions
+) -> dict[str, Any]:
     """Return what was found in the shape of --json."""
     from tartools.show.broken import is_decoded
 

@@ -64,7 +64,7 @@ from tartools.samples.account import Account
 from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
-    from tartools.commands._dedup import Comparison, Side
+    from tartools.commands._dedup import Comparison, DedupSide
 
 FARTHEST = 15  # bits of a distance; more would be more than a picture with each other
 
@@ -76,7 +76,7 @@ def bits(text: str) -> int:
     return int(text)
 
 
-class Alike(cli.Group):
+class AlikeOptions(cli.Group):
     """Which samples are alike, and which of them is kept."""
 
     by: Annotated[
@@ -104,7 +104,7 @@ class Alike(cli.Group):
     ] = False
 
 
-class Outputs(cli.Group):
+class DedupOutputs(cli.Group):
     """What is written besides the kept samples."""
 
     rest: Annotated[str | None, Option("--rest", metavar="URL", help="Write the samples left out to this.")] = None
@@ -114,7 +114,7 @@ class Outputs(cli.Group):
     ] = None
 
 
-class Means(cli.Group):
+class DedupMeans(cli.Group):
     """How it is done."""
 
     parallel: cli.Parallel = 0
@@ -124,7 +124,12 @@ class Means(cli.Group):
 
 @cli.command(__doc__)
 def tardedup(
-    account: Account, source: cli.Inputs, alike: Alike, output: cli.Output, others: Outputs, means: Means
+    account: Account,
+    source: cli.Inputs,
+    alike: AlikeOptions,
+    output: cli.Output,
+    others: DedupOutputs,
+    means: DedupMeans,
 ) -> None:
     """Run the command."""
     comparison = the_comparison(alike)
@@ -142,10 +147,10 @@ def tardedup(
 
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     most = cli.workers(means.parallel)
-    sides = [_dedup.Side(INPUT, DataSet(urls, account, reading, most))]
+    sides = [_dedup.DedupSide(INPUT, DataSet(urls, account, reading, most))]
     if against:
         told = Account(account.say, account.quiet)
-        sides.insert(0, _dedup.Side(AGAINST, DataSet(against, told, reading, most)))
+        sides.insert(0, _dedup.DedupSide(AGAINST, DataSet(against, told, reading, most)))
     part = means.memory // 4
     if others.report is not None:
         for side in sides:
@@ -164,7 +169,7 @@ def tardedup(
     say(sides, pairs, account)
 
 
-def the_comparison(alike: Alike) -> "Comparison":
+def the_comparison(alike: AlikeOptions) -> "Comparison":
     """Return what is to be compared. Raises: UsageError."""
     from tartools.commands._dedup import Comparison
     from tartools.stages import select
@@ -188,7 +193,7 @@ def the_comparison(alike: Alike) -> "Comparison":
     return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing)
 
 
-def say(sides: "Sequence[Side]", pairs: Iterable[bytes], account: Account) -> None:
+def say(sides: "Sequence[DedupSide]", pairs: Iterable[bytes], account: Account) -> None:
     """Say how many samples were left out, and how many could not be compared."""
     from tartools.stages.duplicates.pairs import AGAINST, pair_of
 

@@ -79,7 +79,7 @@ def span(text: str) -> range:
     return shares.span(text)
 
 
-class Conditions(cli.Group):
+class FilterConditions(cli.Group):
     """Which samples."""
 
     expression: Annotated[
@@ -110,7 +110,7 @@ class Conditions(cli.Group):
     verbatim: cli.Verbatim = False
 
 
-def the_filter(conditions: Conditions) -> "Filter":
+def the_filter(conditions: FilterConditions) -> "Filter":
     """Return the filter that *conditions* ask for. Raises: UsageError; StorageError for a list that can't be read."""
     given = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
     if all(each is None for each in given):
@@ -161,7 +161,7 @@ Rest = Annotated[str | None, Option("--rest", metavar="URL", help="Write the oth
 def tarfilter(
     account: Account,
     source: cli.Inputs,
-    conditions: Conditions,
+    conditions: FilterConditions,
     output: cli.Output,
     rest: Rest = None,
     tmpdir: cli.TmpDir = None,

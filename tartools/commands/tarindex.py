@@ -101,7 +101,7 @@ from tartools.storage.expand import expand
 if TYPE_CHECKING:
     from tartools.shards.listing import Indexing
     from tartools.tables import facts
-    from tartools.tables.inputs import Inputs
+    from tartools.tables.inputs import RowInputs
     from tartools.tables.writing import RowBatch
 
 
@@ -118,7 +118,7 @@ class TableOutput(cli.Group):
     ] = None
 
 
-class Columns(cli.Group):
+class ColumnOptions(cli.Group):
     """What the table says of each sample."""
 
     fields: Annotated[
@@ -140,7 +140,7 @@ class Columns(cli.Group):
         """Whether there are some."""
         return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
 
-    def wanted(self) -> "facts.Wanted":
+    def wanted(self) -> "facts.WantedFacts":
         """What is wanted, with the functions that look at pictures. Raises: UsageError."""
         from tartools.tables import facts
 
@@ -149,7 +149,7 @@ class Columns(cli.Group):
             return found
         from tartools.show import decoding
 
-        pictures = facts.Pictures(is_picture_field, partial(decoding.facts, decode=self.decode))
+        pictures = facts.PictureFacts(is_picture_field, partial(decoding.facts, decode=self.decode))
         return found._replace(
             pictures=pictures if self.pictures or self.decode else None, likeness=decoding.hash_and_colours
         )
@@ -160,7 +160,7 @@ def tarindex(
     account: Account,
     source: cli.Inputs,
     output: TableOutput,
-    columns: Columns,
+    columns: ColumnOptions,
     old: Annotated[
         str | None,
         Option("--update", metavar="OLD", help="Take over the rows of the table OLD for shards that did not change."),
@@ -179,7 +179,7 @@ def tarindex(
 
         if columns.named or old:
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
-        where = places.Places(urls, output.url, output.force, tmpdir)
+        where = places.IndexPlaces(urls, output.url, output.force, tmpdir)
         writing.check_outputs(output.format, where)
         versions = listing.shard_versions(urls)
         with closing(listing.blocks(urls, account, indexing)) as blocks:
@@ -200,7 +200,7 @@ def tarindex(
 
 def updated(
     urls: Sequence[str], old: str, account: Account, indexing: "Indexing"
-) -> "tuple[Inputs, Iterator[RowBatch]]":
+) -> "tuple[RowInputs, Iterator[RowBatch]]":
     """Return the rows of the table *old*, made anew from *urls*, in batches; say how much of it is as it was."""
     from tartools.shards import listing, updating
 

@@ -61,7 +61,7 @@ from tartools.storage.url import Url
 WORDS = "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"
 
 
-class Wanted(cli.Group):
+class JoinOptions(cli.Group):
     """What is added to which samples."""
 
     second: Annotated[
@@ -96,7 +96,7 @@ class Wanted(cli.Group):
     verbatim: Annotated[bool, Option("--verbatim", help="Match field names by exact case.")] = False
 
 
-class Means(cli.Group):
+class JoinMeans(cli.Group):
     """How it is done."""
 
     memory: cli.Memory = 256 << 20
@@ -104,7 +104,7 @@ class Means(cli.Group):
 
 
 @cli.command(__doc__)
-def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Output, means: Means) -> None:
+def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: cli.Output, means: JoinMeans) -> None:
     """Run the command."""
     words = words_of(wanted)
     adds = words is None or bool(words)
@@ -118,7 +118,7 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Ou
     _partners.check_shards(a)
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
-    choice = _partners.Choice(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
+    choice = _partners.SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
     partners = _partners.read(_partners.Second(b, wanted.form, choice), account, reading, means.memory)
     if adds:
         from tartools.stages.joining.adding import Adding, joined
@@ -142,7 +142,7 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Ou
         partners.tell(account, left_out=not wanted.left)
 
 
-def words_of(wanted: Wanted) -> list[tuple[tuple[str, ...], str | None]] | None:
+def words_of(wanted: JoinOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
     """Return the words of -f, None for all fields. Raises: UsageError for options that do not go together."""
     if wanted.anti:
         given = {"--left": wanted.left, "-f": wanted.fields, "-x": wanted.exclude, "--prefer": wanted.prefer}
@@ -158,7 +158,7 @@ def words_of(wanted: Wanted) -> list[tuple[tuple[str, ...], str | None]] | None:
     return [(word.choices, word.new) for word in words]
 
 
-def sides(source: cli.Inputs, wanted: Wanted) -> tuple[list[Url], list[Url]]:
+def sides(source: cli.Inputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:
     """Return the URLs of A and of B. Raises: UsageError if it is not clear which are which; as `expand`."""
     patterns, lists, separator = source.named
     second = wanted.second
@@ -172,6 +172,6 @@ def sides(source: cli.Inputs, wanted: Wanted) -> tuple[list[Url], list[Url]]:
     return a, b
 
 
-def raw_fold(wanted: Wanted) -> Callable[[bytes], bytes]:
+def raw_fold(wanted: JoinOptions) -> Callable[[bytes], bytes]:
     """Return what makes names of fields equal that are one name."""
     return bytes if wanted.verbatim else bytes.lower

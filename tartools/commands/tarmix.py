@@ -50,7 +50,7 @@ from tartools.stages.mixing import Stop
 from tartools.storage.expand import named
 
 
-class Mixing(cli.Group):
+class MixingOptions(cli.Group):
     """How much is mixed, and under which keys."""
 
     stop: Annotated[
@@ -76,13 +76,13 @@ class Mixing(cli.Group):
 
 
 @cli.command(__doc__)
-def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mixing) -> None:
+def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: MixingOptions) -> None:
     """Run the command."""
     from tartools.commands import _mix
 
     given = _mix.sources_in(named(*source.named))
     urls = [url for one in given for url in one.urls]
     storage.check_output(output.url, output.force, urls)
-    how = _mix.Wanted(wanted.stop, wanted.total, wanted.seed, wanted.rekey)
+    how = _mix.MixOptions(wanted.stop, wanted.total, wanted.seed, wanted.rekey)
     reading = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir, forks=True)
     _mix.write(given, output, how, account, reading)

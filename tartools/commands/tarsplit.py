@@ -172,7 +172,7 @@ def tarsplit(
     if partition.parts or partition.stratify is not None or partition.by is not None:
         from tartools.commands import _parts
 
-        wanted = _parts.Wanted(
+        wanted = _parts.PartOptions(
             partition.parts, partition.stratify, partition.by, output, limits, DEFAULT_SIZE, even, start, force, gzip
         )
         split = _parts.Split(wanted, expand(*source.named), reading, account)
@@ -201,10 +201,8 @@ def tarsplit(
     if not account.samples_in:
         account.warn("no samples in the input; no shards written")
     if force:
-        from tartools.commands._replacing import replace_set
-
         until = None if start is None or most is None else start + most
-        replace_set(names, range(first, first + written), until, old, account)
+        numbering.replace_set(names, range(first, first + written), until, old, account)
 
 
 def check_removable(output: str, post: str | None) -> None:

@@ -29,9 +29,9 @@ from tartools.storage.names import has_number
 from tartools.storage.url import Name, name_of
 from tartools.storage.version import version_of
 from tartools.tables import schema
-from tartools.tables.inputs import Inputs
-from tartools.tables.rows import Block
-from tartools.tables.spool import Spool
+from tartools.tables.inputs import RowInputs
+from tartools.tables.rows import RowBlock
+from tartools.tables.spool import RowSpool
 from tartools.tables.table import Table
 from tartools.tables.unified import ShardNumbers
 from tartools.tar.compression import codec_for
@@ -131,10 +131,10 @@ class _Packing:
         self._most = max_count
         self._stream = _ItemStream(encoded, self.order, workers)
 
-    def run(self) -> Inputs:
+    def run(self) -> RowInputs:
         """Write all shards that are not there; return the rows of all. Raises: StorageError if there are others."""
         shards = ShardNumbers()
-        spool = Spool((), {}, shards)
+        spool = RowSpool((), {}, shards)
         old = existing_shards(self._names)
         position = number = 0
         with contextlib.closing(self._stream):
@@ -149,15 +149,15 @@ class _Packing:
                 number += 1
         if left := [name for n, name in sorted(old.items()) if n >= number]:
             raise StorageError("exists, and is not one of these shards: remove it, or give another OUTPUT", url=left[0])
-        return Inputs([spool], shards)
+        return RowInputs([spool], shards)
 
     def _is_full(self, count: int, size: int, sample: Sample) -> bool:
         """Tell whether a shard with *count* samples of *size* bytes has no room for *sample*."""
         return count > 0 and (count == self._most or size + sample.size > self._room)
 
-    def _written(self, url: str, position: int) -> Block:
+    def _written(self, url: str, position: int) -> RowBlock:
         """Write the shard *url*, of the samples from *position* on; return its rows."""
-        block = Block(url)
+        block = RowBlock(url)
         with shard_writer(Destination(url)) as found:
             writer = cast(ShardWriter, found)
             while position + len(block) < len(self.order):
@@ -168,9 +168,9 @@ class _Packing:
                 writer.write(sample)
         return block
 
-    def _checked(self, url: str, position: int) -> Block:
+    def _checked(self, url: str, position: int) -> RowBlock:
         """Return the rows of the shard *url*, which is there. Raises: StorageError if it is another one."""
-        block = Block(url)
+        block = RowBlock(url)
         ends: list[Sample] = []
         for batch in read_batches([url], Account(), Reading(plain=True)):
             block.add(batch)

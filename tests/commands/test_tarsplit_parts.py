@@ -260,6 +260,15 @@ def test_tables_that_lack_keys_or_values(form: str, inside: Inside, tmp_path: Pa
     assert not [*tmp_path.glob("n-*")]
 
 
+def test_either_of_two_fields_in_shards_and_columns(inside: Inside, tmp_path: Path) -> None:
+    members = [(f"{n}.{'cls' if n % 3 else 'label'}", b"%d" % (n % 2)) for n in range(9)]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    assert inside("tarindex", "-f", "cls label", "a.tar", "-o", "t.parquet").status == 0
+    for source in ("a.tar", "t.parquet"):
+        assert inside("tarsplit", "--by", "x=label;cls", source, "--force", "-o", "o{x}.tar").status == 0
+        assert [keys_in((tmp_path / f"o{x}.tar").read_bytes()) for x in (0, 1)] == [list("02468"), list("1357")]
+
+
 @pytest.mark.parametrize("output", ["{n}/{shard:06d}.tar", "{n}.parquet"])
 def test_a_thousand_values_and_no_more(output: str, run: Run, tmp_path: Path) -> None:
     """The limit of open files is raised for them."""
