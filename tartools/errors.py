@@ -22,6 +22,7 @@ from contextlib import contextmanager
 
 _QUERY = r"""(://[^\s'"?]*)\?[^\s'"]*"""  # compiled when it is needed
 _LETTERS = ("file", "s3", "gs", "ais", "aws", "gcp")  # schemes without a query: ? is part of a name
+OF_WORKER = "Caught "  # how DataLoader begins the message of what a worker raised
 MOST_BYTES = 1 << 63  # the largest size a file can have
 _CREDENTIALS = r"""(://[^\s'"/@:]*):[^\s'"/@]*@"""
 
@@ -29,7 +30,8 @@ _CREDENTIALS = r"""(://[^\s'"/@:]*):[^\s'"/@]*@"""
 class TarToolsError(Exception):
     """A failure: *url* as the user gave it, *offset* in bytes of the tar stream.
 
-    `str()` gives one printable line. It never contains the query of a URL, which may be a signature.
+    `str()` gives one printable line (the traceback of a worker, which DataLoader puts there, keeps its lines).
+    It never contains the query of a URL, which may be a signature.
     """
 
     status = 1
@@ -44,7 +46,7 @@ class TarToolsError(Exception):
         place = f"{shown(self.url)}: " if self.url else ""
         if self.offset is not None:
             place += f"at byte {self.offset}: "
-        return place + printable(self.message)
+        return place + (self.message if self.message.startswith(OF_WORKER) else printable(self.message))
 
 
 class StorageError(TarToolsError):

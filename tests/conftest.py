@@ -45,7 +45,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def pytest_configure(config: pytest.Config) -> None:
     """Let the schedule decide about all paths, not only those below this folder; begin as a terminal's shell would."""
     config.pluginmanager.register(schedule)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and so would all that the tests start
+    # nohup ignores SIGHUP, and `&` of a script SIGINT: so would all that the tests start
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
@@ -115,6 +118,22 @@ def shell(tmp_path: Path, forks: Forks) -> Run:
         return Result(done.returncode, done.stdout, done.stderr.decode())
 
     return shell
+
+
+def python(
+    program: str, *arguments: object, folder: Path | None = None, env: dict[str, str] | None = None, stdin: bytes = b""
+) -> Result:
+    """Run *program*, which is Python, in a process of its own, in *folder*, with *env* added to a clean environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        cwd=folder,
+        env=clean_environment() | (env or {}),
+        timeout=120,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout, done.stderr.decode())
 
 
 @pytest.fixture

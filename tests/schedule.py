@@ -9,8 +9,10 @@ not find its groups with pytest 9.2.)
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,24 @@ from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 CLUSTER = "ray.py"  # how the names of the modules end that have the tests of the cluster
 TORCH = (  # folders and modules of what imports torch
     *("tests/train", "tartools/train"),
-    *("tests/commands/test_foreign.py", "tests/commands/test_tfrecord.py"),
+    *("tests/commands/test_exports.py", "tests/commands/test_foreign.py", "tests/commands/test_tfrecord.py"),
 )
 BROWSER = ("tests/show/test_page.py",)  # modules of what needs Chromium
+
+HAS_TORCH = find_spec("torch") is not None
+WITHOUT = "needs torch"
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason=WITHOUT)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip the modules that can't be imported for want of torch, where it is not installed."""
+    report = yield
+    if report.failed and not HAS_TORCH and re.search(f"No module named 'torch|{WITHOUT}", str(report.longrepr)):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, WITHOUT)
+    return report
 
 
 def left_to_others(path: str, arguments: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of
+from tests.conftest import ROOT, Run, make_tar, members_of, python
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
@@ -172,11 +172,9 @@ def test_a_pipeline_runs_as_printed(line: str, check: Callable[[Path, bytes], No
 def test_the_python_runs_as_printed(run: Run, data: Path) -> None:
     assert run("tarindex", "-f", "cls", *(f"train-{n:06d}.tar" for n in range(4)), "-o", "train.parquet").status == 0
     program = "\n".join(re.findall(r"^```python\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL))
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=data, env=clean_environment(), capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [f"{n:06d}" for n in range(20)]
+    done = python(program, folder=data)
+    assert (done.status, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.decode().splitlines()] == [f"{n:06d}" for n in range(20)]
     assert [name for name, _ in members_of((data / "new.tar").read_bytes())] == ["a/000.cls", "a/000.json", "a/000.txt"]
     ones = members_of(run("tarcat", "ones.parquet").stdout)
     assert ones == [member for n in range(20) if n % 3 == 1 for member in photos(n, 1)]

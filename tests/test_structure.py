@@ -18,7 +18,8 @@ import pytest
 
 from tartools.__main__ import USAGE, main
 from tartools.commands import _manual
-from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar
+from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
+from tests.schedule import needs_torch
 
 PACKAGE = ROOT / "tartools"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -328,17 +329,11 @@ def test_a_trivial_run_imports_nothing_heavy(arguments: list[str], tmp_path: Pat
         f"status = tarcat.main({arguments!r})\n"
         f"sys.exit(' '.join(sorted(set(sys.modules) & {heavy!r})) or status)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stderr) == (0, "")
 
 
+@needs_torch  # of all commands, tarbench does
 def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> None:
     """All of them, one after the other, in one process; what they want to write goes to files."""
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
@@ -378,21 +373,14 @@ for name, arguments in {runs!r}.items():
     needless = sorted(set(sys.modules) & {set(REMOTE)!r})
     assert not needless, f"{{name}} imports {{needless}}"
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stderr) == (0, "")
 
 
 def test_tartools_itself_imports_nothing_heavy() -> None:
     program = f"import sys, tartools; sys.exit(' '.join(sorted(set(sys.modules) & {set(HEAVY) | {'typer'}!r})) or 0)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python(program)
+    assert (done.status, done.stderr) == (0, "")
 
 
 def test_scripts_are_the_commands() -> None:
@@ -558,9 +546,9 @@ def test_the_public_names_are_listed() -> None:
         "import tartools as t; print(*(n for n in dir(t) if n[0] != '_'), t.__version__); "
         "print('__version__' in dir(t))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = python(program)
     names = "Sample Table TarWriter map_samples map_shards open read train write"
-    assert done.stdout == f"{names} {PROJECT['project']['version']}\nTrue\n"
+    assert done == (0, f"{names} {PROJECT['project']['version']}\nTrue\n".encode(), "")
 
 
 def test_an_unknown_name_gets_suggestions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,6 @@ end
 complete -c tar2jsonl -s f -l fields -x -a '(__tartools_fields)' -d 'Fields to keep, in quotes: \'jpg cls\'. \'a;b\' takes the first that exists, \'new=old\' renames.'
 complete -c tar2jsonl -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields to drop, in quotes: \'json txt\'.'
 complete -c tar2jsonl -l verbatim -d 'Match field names by exact case.'
-complete -c tar2jsonl -l refer -x -a '(__tartools_fields)' -d 'Write where the payloads of these fields are: \'jpg png\'.'
 complete -c tar2jsonl -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
 complete -c tar2jsonl -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tar2jsonl -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'

@@ -64,20 +64,11 @@ class Found:
         self._lost += found.count(None)
         return found
 
-    def finish(self) -> int:
-        """As `Partners.finish`."""
-        return self._partners.finish()
-
     def checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield *batches*; then check B, before an output is committed."""
         with closing_upstream(batches):
             yield from batches
-        self.check()
         self.second.check()
-
-    def check(self) -> None:
-        """Raise a TarToolsError if B has changed."""
-        self.finish()
 
     def chooser(self, anti: bool) -> Chooser:
         """Return what chooses the samples that have a partner, or with *anti* the others."""
@@ -85,7 +76,7 @@ class Found:
 
     def tell(self, account: Account, left_out: bool) -> None:
         """Say how many samples of B had no partner, and of A, if those are *left_out*."""
-        lost, left = self._lost if left_out else 0, self.finish()
+        lost, left = self._lost if left_out else 0, self._partners.left
         parts = []
         if lost:
             parts.append(f"{several(lost, 'sample')} of A had no partner in B (left out)")
@@ -137,7 +128,7 @@ def read(second: Second, account: Account, reading: Reading, memory: int) -> Fou
 
         return external_sort(records, memory // 2, tmpdir)
 
-    partners = partners_of(source, memory, sort, tmpdir)
+    partners = partners_of(source.batches(), memory, sort, tmpdir)
     own.settle()
     account.omissions += own.omissions
     account.phase = Phase("writing")
@@ -206,19 +197,18 @@ def parquet(url: str) -> Iterator[Source]:
 
 
 class Rows:
-    """B is files of rows: *urls*, with the format of each. *account* gets the bytes that are read, the first time."""
+    """B is files of rows: *urls*, with the format of each. *account* gets the bytes that are read."""
 
     def __init__(self, urls: Sequence[str], forms: Sequence[str], wanted: Choice, account: Account) -> None:
         self._files = list(zip(urls, forms, strict=True))
-        self._accounts = _accounts(account)
+        self._account = account
         self._packed = PackedFields()
         chosen = ChosenColumns(wanted.words, wanted.dropped, wanted.fold)
         self._format = RowFormat(wanted.key, chosen, self._packed, len(urls) == 1)
-        self.repeatable = all(map(storage.is_repeatable, urls))
 
     def batches(self) -> Pairs:
         """Yield keys and packed fields of adjacent rows."""
-        account = next(self._accounts)
+        account = self._account
         for url, form in self._files:
             if form == "parquet":
                 from tartools.tables import fieldrows as columns
@@ -243,10 +233,3 @@ class Rows:
 
     def check(self) -> None:
         """Do nothing: all rows are held, or were read to their end."""
-
-
-def _accounts(first: Account) -> Iterator[Account]:
-    """Yield *first*, then others that say nothing: all has been said when B was read for the first time."""
-    yield first
-    while True:
-        yield Account(lambda _: None)

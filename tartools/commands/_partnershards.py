@@ -21,8 +21,6 @@ from tartools.tar.compression import split_suffix
 class Shards:
     """B is shards and tables of samples, *urls*. Those that are not in plain local files go to a temporary file."""
 
-    repeatable = False  # where samples are takes few bytes, so it is sorted rather than read twice
-
     def __init__(
         self,
         urls: Sequence[str],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,17 +12,15 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.gathering import gather, gather_results
 from tartools.shards.reading import Reading, read_batches
-from tartools.stages.comparing.digests import NUMBER, content_records, digest_of, key_record
+from tartools.stages.comparing.digests import NUMBER, content_records, digest_of
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
-from tartools.tar.compression import is_table, is_table_name
+from tartools.tar.compression import is_table_name
 
 if TYPE_CHECKING:
     from tartools.shards.writing import Destination
 
 SORTED = 1 << 14  # records that a worker sorts together
 TWICE = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
-
-Records = Callable[[Batch, int], Iterable[bytes]]  # of a batch whose first sample has this position
 
 
 class Side(NamedTuple):
@@ -35,22 +33,12 @@ class Side(NamedTuple):
 
     def contents(self, account: Account) -> Iterator[bytes]:
         """Return a record of the content of each sample, in an order that is soon sorted. Counts the samples."""
-        return self._records(account, content_records)
-
-    def keys(self, account: Account) -> Iterator[bytes]:
-        """Return a record of the key alone of each sample. Counts the samples."""
-        unlisted = self._replace(reading=self.reading._replace(listed=False, ranges=True))
-        return unlisted._records(account, lambda batch, _: map(key_record, batch.keys))
-
-    def _records(self, account: Account, records: Records) -> Iterator[bytes]:
-        if not self.urls:
-            return iter(())
 
         def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
             samples = 0
             held: list[bytes] = []
             for batch in batches:
-                held += records(batch, (number + 1 << TURN) + samples)
+                held += content_records(batch, (number + 1 << TURN) + samples)
                 samples += len(batch)
                 if len(held) >= SORTED:
                     yield from pack_blocks(sorted(held))
@@ -89,16 +77,6 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -
     return sum(parts)
 
 
-def same_shards(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return how many shards, from the first on, have the same bytes in *a* and *b*. Raises: StorageError."""
-    from tartools.storage.equal import same_bytes
-
-    for number, (first, second) in enumerate(zip(a, b, strict=False)):
-        if not same_bytes(first, second) or is_table(first):  # equal tables in two folders list different shards
-            return number
-    return min(len(a), len(b))
-
-
 def check_repeatable(output: str, urls: Sequence[str]) -> None:
     """Raise UsageError if the samples of *urls* can't be read again for *output*."""
     if is_table_name(output):
@@ -111,15 +89,14 @@ def check_repeatable(output: str, urls: Sequence[str]) -> None:
         raise UsageError(TWICE, url=next(url for url in urls if not storage.is_repeatable(url)))
 
 
-def write_wanted(side: Side, wanted: Iterator[bytes], before: int, output: Destination, account: Account) -> None:
+def write_wanted(side: Side, wanted: Iterator[bytes], output: Destination, account: Account) -> None:
     """Write the *wanted* samples of *side*: sorted positions, each followed by the key.
 
-    *before* is the number of samples in front of those that the counts of *side* are for. *account* gets the bytes.
-    Raises: StorageError if there are other samples than those that were compared.
+    *account* gets the bytes. Raises: StorageError if there are other samples than those that were compared.
     """
     from tartools.shards.writing import write_batches, write_samples
 
-    begins = list(accumulate(side.counts, initial=before))
+    begins = list(accumulate(side.counts, initial=0))
     places = ((place(record[:NUMBER], begins), record[NUMBER:]) for record in wanted)
     again = Account(lambda _: None)  # all has been said when they were compared
     if is_table_name(output.url):

@@ -5,11 +5,6 @@ a string, also if it holds JSON or a number; other payloads are {"@base64": "...
 the lines: keys, names and payloads come back byte for byte. For single values of fields, with types and columns, take
 tar2tsv --jsonl: it writes what people and programs look at, and does not read back.
 
---refer writes for some fields where the payloads are, in place of the payloads: {"@url": "a.tar", "offset": 1536,
-"size": 800}. tarcreate, and everyone who can read a range of a file, finds them there as long as the shard does not
-change. It needs plain shards in files or object stores, or a table of such shards. The URL is that of the SHARD as it
-was given, with its query.
-
 A name that begins with @ or with two underscores gets a backslash in front: "\\@txt" is the field @txt. The name "" is
 that of a member without a field, such as README. Keys and names that are not UTF-8 are an error, and so are two members
 of one name. JSON lines have no end and no checksums: a file that was cut between two lines looks complete. A sample is
@@ -19,19 +14,18 @@ Examples:
   Write captions and classes, and read them back:
     tar2jsonl -f 'txt cls' train.tar -o train.jsonl
     tarcreate train.jsonl -o captions.tar
-  Write all but the pictures, which stay in the shards:
-    tar2jsonl --refer jpg 'train-*.tar' -o train.jsonl
+  Write all but the pictures:
+    tar2jsonl -x jpg 'train-*.tar' -o train.jsonl
   Change a field with jq:
     tar2jsonl a.tar | jq -c '.cls = "5"' | tarcreate --format jsonl -o b.tar
 """
 
 import os
-from typing import Annotated
 
 from tartools import cli, storage
-from tartools.cli import Option, process
+from tartools.cli import process
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, closing_upstream, read_batches, read_samples
+from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.stages import select
 from tartools.storage.names.expand import expand
 from tartools.tar import compression
@@ -42,10 +36,6 @@ def tar2jsonl(
     account: Account,
     source: cli.Inputs,
     wanted: cli.Fields,
-    refer: Annotated[
-        str | None,
-        Option("--refer", metavar="NAMES", help="Write where the payloads of these fields are: 'jpg png'."),
-    ] = None,
     url: cli.Url = "-",
     force: cli.Force = False,
 ) -> None:
@@ -54,14 +44,7 @@ def tar2jsonl(
 
     urls = expand(*source.named)
     storage.check_output(url, force, urls)
-    reading = Reading(source.lax, source.skip_special)
-    if refer is None:
-        samples = read_samples(urls, account, reading)
-    else:
-        reading = reading._replace(ranges=True, plain=True, columns=(jsonlwrite.BEGIN,))
-        batches = read_batches(urls, account, reading)
-        jsonlwrite.check_places(urls)
-        samples = jsonlwrite.referring(batches, refer, account, verbatim=wanted.verbatim)
+    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
     samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
     lines = jsonlwrite.lines(samples, account)
     with closing_upstream(samples), compression.writing(url, force) as sink:

@@ -98,10 +98,6 @@ keeps the first of several samples with one key, and the first of several member
 without a word. Samples beside damage are written if they have all fields that they should have. What --fix writes has
 no other errors and warnings. Inputs are read twice.
 
-If OUTPUT ends in .parquet, it is a table that lists these samples where they are, in shards that are neither compressed
-nor come from a pipe. Samples that would have to change (members brought together, one of two left out, padding that is
-cut) can't be listed: they are left out, and named too.
-
 --json prints one object:
 
   shards, samples    how many; shards with those that tables list
@@ -128,8 +124,6 @@ Examples:
     tarcheck --fix 'train-*.tar' -o 'fixed-{shard:06d}.tar'
   Bring members together, and keep the first sample of each key:
     tarcheck --fix --drop-duplicates mess.tar -o good.tar
-  List the samples that are sound, without copying them:
-    tarcheck --fix 'train-*.tar' -o sound.parquet
   List the keys of broken pictures, for a program:
     tarcheck --decode --json train.tar | jq -r '.findings[] | select(.code == "broken-picture").places[].key'
 """

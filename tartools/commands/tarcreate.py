@@ -9,10 +9,10 @@ __shard__, __index__ and __size__ are ignored.
 
 JSON lines (.jsonl, .ndjson) have an object per sample, in which names are fields. A string is the payload as text, a
 number is its digits as they are written, other values are JSON without blanks; null means that the sample lacks the
-field. {"@base64": "..."} stands for bytes, {"@url": "a.tar", "offset": 1536, "size": 800} for a range of a file or
-object, and "@FIELD": "..." is a path or URL to read, as in tables. __key__ and --key-template are as in tables too. A
-name with a backslash before @ or __ is the rest of it. tar2jsonl(1) writes all of this. A name twice in an object is an
-error. The lines are read twice; those from stdin, and compressed ones, are copied to a temporary file first.
+field. {"@base64": "..."} stands for bytes, and "@FIELD": "..." is a path or URL to read, as in
+tables. __key__ and --key-template are as in tables too. A name with a backslash before @ or __ is the rest of it.
+tar2jsonl(1) writes all of this. A name twice in an object is an error. The lines are read twice; those from stdin, and
+compressed ones, are copied to a temporary file first.
 
 A plan may be compressed as shards may be: plan.tsv.gz, plan.jsonl.zst.
 
@@ -28,13 +28,13 @@ error. Without --dots, a warning says if a sample gets two fields with dots that
 without a slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes
 too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --class
 stores the name of a sample's directory as a field; for files in DIR itself that is the name of DIR, and a warning names
-one of them. A warning also says if files whose suffixes are spellings of one become one sample: a.JPG and a.jpeg.
+one of them. Two files whose suffixes mean the same, such as a.JPG and a.jpeg, become one sample; a warning names them.
 
 --zip makes samples from the members of zip files, in the order of each file's directory: adjacent members with the same
 key are one sample. Stored and deflated members are read, and their checksums compared. A zip file on a server is read
 by ranges; one from stdin is copied to a temporary file first. Directories, and what systems add, are left out; links
-are reported as with --folder. Encrypted members, two members of one name, and names that are absolute or contain '..'
-are errors. tar2zip(1) writes samples to a zip file.
+and names such as a.JPG and a.jpeg are reported as with --folder. Encrypted members, two members of one name, and names
+that are absolute or contain '..' are errors. tar2zip(1) writes samples to a zip file.
 
 --parquet makes a sample from each row of Parquet files, such as tar2parquet(1) and Hugging Face's `datasets` write. A
 column is a field: of a picture or sound, which is a struct of bytes and path, the bytes; a string is UTF-8, bytes are
@@ -42,9 +42,9 @@ taken as they are. Numbers, truth values and dates are written as tar2tsv writes
 bytes in hex. null means that the sample lacks the field. The column __key__ has the keys; without it, --key-template
 makes them from the row's number, counted over all files. -f chooses columns and renames them: 'jpg=image cls=label
 __key__=id'. Of a class label the payload is the number. Other columns called __NAME__ are left out, unless -f names
-them. A picture of which there is only the path is an error. Memory: 250 MB and a row, however large row groups and
-pages are; dictionaries above 8 MB go to a temporary file. But of columns that are compressed by LZ4 or Brotli, and of
-lists, up to five times the largest page: pyarrow writes pages of up to 1,024 values, DuckDB of 100 MB.
+them. A picture of which there is only the path is an error. pyarrow reads the columns, and holds a page of each of
+them several times: memory is up to five times the largest page. tar2parquet writes pages of 1 MiB, pyarrow by itself of
+up to 1,024 values (of photographs 100 MB, which take 600 MB), DuckDB of 100 MB.
 
 --tfrecord makes a sample from each record of TFRecord files. A record is a tf.train.Example, and its features are
 fields: one value of bytes is the payload, a number is its text, several numbers are a JSON list. Several values of
@@ -214,8 +214,10 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
     with unpacked.opened(name) as file:
         if option := MAGIC.get(file.peek(4)[:4]):
-            what = f"this is no plan: with {option} before its name, samples are made of what is in it"
+            what = f"this is no plan; tarcreate {option} FILE makes samples of it"
             raise SampleError(what, url=name)
+        if file.peek(TAR_MAGIC.stop)[TAR_MAGIC] == b"ustar":
+            raise SampleError("this is a tar archive, and no plan: tarcat reads it", url=name)
         write(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
 
 
@@ -254,6 +256,7 @@ FILES: dict[str, Callable[[PlanOptions, Sequence[str], Account], Iterator[Sample
     "--tfrecord": tfrecord_samples,
 }
 PLAN = "a PLAN"
+TAR_MAGIC = slice(257, 262)
 MAGIC = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
 
 

@@ -39,8 +39,6 @@ order of the bytes of their names, the length of its name, the name, the BLAKE2b
 length is 8 bytes, the highest first. Fields of one name are in the order of their digests. The digest tells accidents,
 not forgeries.
 
-Leading shards that are the same, byte for byte, in A and B are read once, and only their keys are compared.
-
 Examples:
   Is what was uploaded what is here?
     tardiff 'train-{000..147}.tar' 's3://bucket/train-{000..147}.tar'
@@ -66,7 +64,7 @@ from tartools.errors import UsageError, printable
 from tartools.samples.account import Account
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
-from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered, same_keys
+from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered
 from tartools.stages.sorting.externalsort import Spool, external_sort
 from tartools.storage.names.expand import expand
 from tartools.storage.streams import Sink
@@ -140,15 +138,11 @@ def check_options(wanted: Wanted, source: cli.Inputs) -> None:
 
 def compared(a: _sides.Side, b: _sides.Side, account: Account, wanted: Wanted, means: Means) -> Counts:
     """Compare *a* and *b*, and print and write what is *wanted*."""
-    same = _sides.same_shards(a.urls, b.urls)
-    shared = a._replace(urls=a.urls[:same], counts=[])
-    rests = [side._replace(urls=side.urls[same:]) for side in (a, b)]
     sort = partial(external_sort, memory=means.memory // PAIRS, tmpdir=means.tmpdir)
-    if account.expected is not None:
-        account.expected -= sum(storage.plain_size(url) or 0 for url in shared.urls)
     counts = Counts()
     new = Spool(means.memory // PAIRS, means.tmpdir)
-    found = differences(shared, rests, account, counts, sort, None if wanted.unordered else means)
+    pairs = None if wanted.unordered else Spool(means.memory // PAIRS, means.tmpdir)
+    found = differences(a, b, account, counts, sort, pairs)
     if wanted.list_keys:
         with storage.writing("-") as sink:
             for change in found:
@@ -157,42 +151,27 @@ def compared(a: _sides.Side, b: _sides.Side, account: Account, wanted: Wanted, m
     else:
         for change in found:
             keep(change, new, wanted)
-    samples = [sum(shared.counts) + sum(side.counts) for side in rests]
     if wanted.output is not None:
-        side = b._replace(counts=rests[1].counts)
         from tartools.shards.writing import Destination
 
         destination = Destination(wanted.output, wanted.force)
-        _sides.write_wanted(side, sort(new), sum(shared.counts), destination, account)
+        _sides.write_wanted(b, sort(new), destination, account)
     if not wanted.list_keys and wanted.output != "-":
+        samples = [sum(side.counts) for side in (a, b)]
         with storage.writing("-") as sink:
             print_summary(sink, facts_of(counts, samples, wanted.unordered), wanted.json)
     return counts
 
 
 def differences(
-    shared: _sides.Side,
-    rests: Sequence[_sides.Side],
-    account: Account,
-    counts: Counts,
-    sort: Any,
-    means: Means | None,
+    a: _sides.Side, b: _sides.Side, account: Account, counts: Counts, sort: Any, pairs: Spool | None
 ) -> Iterator[Change]:
-    """Yield what differs between both *rests*, which follow *shared* shards; without *means* the order does not count.
+    """Yield what differs between *a* and *b*; *pairs* are for the order, which does not count without them.
 
     *sort* sorts any number of records.
     """
-    if not any(side.urls for side in rests):
-        same_keys(sort(shared.keys(account)), counts, shared.counts)
-        return
-    pairs = Spool(means.memory // PAIRS, means.tmpdir) if means is not None else None
-
-    def left() -> Iterator[bytes]:
-        yield from shared.keys(account)
-        yield from rests[0].contents(account)
-
-    right = sort(rests[1].contents(account))
-    yield from changes(sort(left()), right, counts, (lambda _: None) if pairs is None else pairs.add)
+    left, right = sort(a.contents(account)), sort(b.contents(account))
+    yield from changes(left, right, counts, (lambda _: None) if pairs is None else pairs.add)
     if pairs is not None:
         yield from reordered(pairs, sort, counts)
 

@@ -27,8 +27,7 @@ whose is taken. Without --verbatim, names that differ only in case are one name.
 error; samples of A with one key all get the fields.
 
 B is held in memory, as far as -M allows; of shards only where their samples are, and what is not in plain local files
-is copied to a temporary file. Rows that are too many are read twice, side by side with A, if they are sorted by key, in
-a file or an object, and A is sorted too; otherwise they are sorted to a temporary file.
+is copied to a temporary file. Rows that are too many are sorted to a temporary file.
 
 With --anti or -f '' samples are passed on unchanged; then OUTPUT may end in .parquet, which lists them.
 
@@ -130,7 +129,6 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Ou
     else:
         from tartools.commands import _filter
 
-        account.watched.append(partners)
         _filter.write(a, partners.chooser(wanted.anti), _filter.Outputs(output, None), True, account, reading)
     if not wanted.anti:
         partners.tell(account, left_out=not wanted.left)

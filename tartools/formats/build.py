@@ -16,18 +16,17 @@ from tartools.errors import StorageError, TarToolsError, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import check_whole, chunks, size_of
+from tartools.storage.streams import check_whole, chunks
 from tartools.storage.url import Url
 from tartools.tar import Member
 
 RANGE = 1 << 20  # bytes; a larger local file is not read into memory
 LARGE = 16 << 20  # bytes; larger payloads of other URLs go to a scratch file
 READ = 1 << 18  # bytes
-OPEN = 16  # files of which ranges are read
 
 
 class PlannedMember(NamedTuple):
-    """A member to make: its path, and its payload or the URL to read it from: all of it, or *size* bytes from *begin*.
+    """A member to make: its path, and its payload or the URL to read it from.
 
     *line* (from 1 on) and *column* say where the plan names the URL; 0 and "" if nothing does.
     """
@@ -37,8 +36,6 @@ class PlannedMember(NamedTuple):
     url: str | None = None
     line: int = 0
     column: str = ""
-    begin: int = 0
-    size: int | None = None
 
 
 class PlannedSample(NamedTuple):
@@ -85,21 +82,18 @@ def build_samples(planned: Iterable[PlannedSample], account: Account, name: str 
     Holds: one sample; members above 1 MiB are ranges of local files, others above 16 MiB go to scratch.
     Raises: StorageError if a URL cannot be read.
     """
-    with closing(Ranges()) as ranges:
-        for key, parts in planned:
-            members = tuple(build_member(part, ranges, name) for part in parts)
-            account.bytes_in += sum(member.size for member in members)
-            account.samples_in += 1
-            yield Sample(key, members)
+    for key, parts in planned:
+        members = tuple(build_member(part, name) for part in parts)
+        account.bytes_in += sum(member.size for member in members)
+        account.samples_in += 1
+        yield Sample(key, members)
 
 
-def build_member(part: PlannedMember, ranges: Ranges, name: str = "") -> Member:
+def build_member(part: PlannedMember, name: str = "") -> Member:
     """Return the member that *part* of the plan *name* plans. Raises: StorageError if its URL cannot be read."""
     if part.url is None:
         return tar.new_member(part.path, part.payload)
     try:
-        if part.size is not None:
-            return ranges.member(part.path, part.url, part.begin, part.size)
         return _member_of(part, part.url)
     except StorageError as error:
         if not part.line:
@@ -129,60 +123,3 @@ def kept(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
             tar.write_all(scratch, held)
             held.clear()
     return held if scratch is None else scratch
-
-
-class Ranges:
-    """Ranges of local files and of objects. Those that were read last are kept open, up to 16."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, tuple[io.FileIO | io.BufferedReader, int]] = {}  # and their bytes
-
-    def member(self, path: bytes, url: str, begin: int, size: int) -> Member:
-        """Return the member *path* whose payload are *size* bytes of *url* from *begin* on.
-
-        Holds: the file, or up to 16 MiB of an object; more is in a scratch file. Raises: StorageError.
-        """
-        found = self._files.pop(url) if url in self._files else self._opened(url)
-        self._files[url] = file, total = found  # the last one used is the last
-        if begin + size > total:
-            raise StorageError(f"it has {total:,} bytes, and this range ends at byte {begin + size:,}", url=url)
-        head = tar.encode_header(path, size)
-        if isinstance(file, io.FileIO):
-            return Member(path, file, 0, begin, size, head)
-        file.seek(begin)
-        return Member(path, kept(_some(file, size, url)), 0, 0, size, head)
-
-    def _opened(self, url: str) -> tuple[io.FileIO | io.BufferedReader, int]:
-        while len(self._files) >= OPEN:
-            _release(self._files.pop(next(iter(self._files)))[0])
-        if storage.is_far(url):
-            from tartools.storage import files
-
-            remote = files.reading(url)
-            return remote, remote.seek(0, io.SEEK_END)
-        found = storage.open_read(url).file if storage.plain_size(url) is not None else None
-        if found is None:
-            raise StorageError("no part of this can be read alone: only of local files and of objects", url=url)
-        return found, size_of(found)
-
-    def close(self) -> None:
-        """Release all files."""
-        for file, _ in self._files.values():
-            _release(file)
-        self._files.clear()
-
-
-def _release(file: io.FileIO | io.BufferedReader) -> None:
-    """Close *file*, if it is an object; members may still need a local file, which is closed after the last of them."""
-    if isinstance(file, io.BufferedReader):
-        file.close()
-
-
-def _some(file: io.BufferedReader, size: int, url: str) -> Iterator[bytes]:
-    """Yield *size* bytes of *file*. Raises: StorageError if there are fewer."""
-    while size:
-        chunk = file.read(min(size, READ))
-        if not chunk:
-            raise StorageError("ended before its size", url=url)
-        size -= len(chunk)
-        yield chunk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import SampleError, StorageError, printable, several
@@ -67,7 +67,7 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
             parts.append(PlannedMember(path, text_payload(path, label)))
     parts.sort(key=lambda part: split_path(part.path))
     samples = list(grouped(parts, wanted.path))
-    warn_of_twins(samples, account)
+    warn_of_twins([[part.path for part in parts] for _, parts in samples], account)
     if wanted.dots is None:
         warn_of_kinds(samples, account)
     return samples
@@ -174,16 +174,19 @@ def warn_of_top(paths: Sequence[bytes], top: str, account: Account) -> None:
         account.warn(f"{first!r}{more} in no folder of a class: the class is the name of the whole folder, {top!r}")
 
 
-def warn_of_twins(samples: Sequence[PlannedSample], account: Account) -> None:
-    """Warn if files of one kind become one sample, because only their suffixes differ: a.JPG and a.jpeg."""
+def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
+    """Warn if members of one kind are one sample, because only their suffixes differ: a.JPG and a.jpeg.
+
+    *samples* are the names of the members of each.
+    """
     found: list[str] = []
-    for _, parts in samples:
-        kinds: dict[str, PlannedMember] = {}
-        for part in parts:
-            suffix = os.fsdecode(split_path(part.path)[1]).lower()
-            first = kinds.setdefault(SPELLINGS.get(suffix, suffix), part)
-            if first is not part:
-                found.append(f"{os.fsdecode(first.path)!r} and {os.fsdecode(part.path)!r}")
+    for paths in samples:
+        kinds: dict[str, bytes] = {}
+        for path in paths:
+            suffix = os.fsdecode(split_path(path)[1]).lower()
+            first = kinds.setdefault(SPELLINGS.get(suffix, suffix), path)
+            if first is not path:
+                found.append(f"{os.fsdecode(first)!r} and {os.fsdecode(path)!r}")
                 break
     if found:
         more = f" ({several(len(found) - 1, 'more sample')} like it)" if len(found) > 1 else ""

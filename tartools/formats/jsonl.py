@@ -18,10 +18,9 @@ from tartools.samples.encoding import text_payload
 from tartools.samples.sample import checked_path
 from tartools.samples.values import PSEUDO, checked_key
 
-BASE64, URL = "@base64", "@url"  # names in objects that stand for a payload
-RANGE = {URL, "offset", "size"}
+BASE64 = "@base64"  # the name in an object that stands for a payload
+URL = "@url"  # that of a range of a file, which is no longer read
 BOM = b"\xef\xbb\xbf"
-MOST = (1 << 63) - 1  # bytes of a file
 
 # Lines that may name something to read: a name that begins with @, as it is or escaped, and is not @base64.
 may_read = re.compile(rb'"(?:@|\\u0040)(?!base64")').search
@@ -167,26 +166,15 @@ def _parts(key: str, found: dict[str, Any], plan: Plan, line: int) -> Iterator[P
 
 
 def _part(path: bytes, name: str, value: Any, reads: bool, plan: Plan, line: int) -> PlannedMember:
-    begin, size = 0, None
     if isinstance(value, dict) and URL in value:
-        begin, size = _range(value)
-        reads, value = True, value[URL]
-    elif reads and (not isinstance(value, str) or isinstance(value, Number)):
-        raise SampleError("the value has to be a path or a URL, as text")
+        raise SampleError('a range of a file, {"@url": ...}, is not read: a table that tarindex makes lists samples so')
     if not reads:
         data = payload(value)
         return PlannedMember(path, data if isinstance(value, dict) and BASE64 in value else text_payload(path, data))
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise SampleError("the value has to be a path or a URL, as text")
     _encoded(value)
-    return PlannedMember(path, b"", plan.cell_source(value, line, name), line, name, begin, size)
-
-
-def _range(value: dict[str, Any]) -> tuple[int, int]:
-    """Return the first byte, and the bytes, of the range *value*."""
-    numbers = [str(each) for each in map(value.get, ("offset", "size")) if isinstance(each, Number)]
-    whole = len(numbers) == 2 and all(each.isdecimal() and len(each) < 20 for each in numbers)
-    if value.keys() != RANGE or not whole or type(value[URL]) is not str or sum(map(int, numbers)) > MOST:
-        raise SampleError('a range of a file is {"@url": URL, "offset": BYTE, "size": BYTES}')
-    return int(numbers[0]), int(numbers[1])
+    return PlannedMember(path, b"", plan.cell_source(value, line, name), line, name)
 
 
 def payload(value: Any) -> bytes:

@@ -8,7 +8,6 @@ from typing import Any
 
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError
-from tartools.formats import parquetcolumns
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.payloads import ChosenColumns
@@ -17,7 +16,7 @@ from tartools.samples.values import as_text, blanks, checked_key, field_list
 from tartools.storage import files
 from tartools.tables import schema
 from tartools.tables.columns import plain
-from tartools.tables.source import NEEDED, Source, metadata_begin, opened_any
+from tartools.tables.source import NEEDED, Source, opened_any
 from tartools.tar import split_path
 
 Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
@@ -36,14 +35,14 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
     all files. Other names between two pairs of underscores are no fields, unless *words* have them. A row without any
     field that *words* choose is left out; without words it is an error.
 
-    Holds: a batch of 4 MiB, or a row; of large columns pieces of pages, of others a page each (see `parquetcolumns`).
+    Holds: a batch of 4 MiB, or a row, and what pyarrow takes for a page of each column.
     Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
     """
     index = 0
     for url in urls:
         piece = FAR if storage.is_far(url) else BUFFER
         with opened_any(url, files.seekable(url), WHAT, piece) as table:
-            rows = _Rows(table, words, piece)
+            rows = _Rows(table, words)
             keys = FirstKeys(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
             for sample in rows.samples(template, index):
                 account.bytes_in += sum(member.size for member in sample.members)
@@ -61,9 +60,8 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
 class _Rows:
     """The rows of the Parquet file *table*. Raises: SampleError if its columns are not those that are wanted."""
 
-    def __init__(self, table: Source, words: Words | None, piece: int) -> None:
-        self._table, self._piece = table, piece
-        self._pages: parquetcolumns.Pages | None = None
+    def __init__(self, table: Source, words: Words | None) -> None:
+        self._table = table
         self._all = words is None
         names = table.names
         table.check_names()
@@ -114,57 +112,39 @@ class _Rows:
 
     def samples(self, template: str, index: int) -> Iterator[Sample]:
         """Yield the samples; the first is number *index* of all. Raises: SampleError; TarFormatError."""
-        url, first = self._table.url, index
+        row = 1
+        for batch in self._batches():
+            yield from self._of_batch(batch, template, index + row - 1, row)
+            row += len(batch)
+        if row - 1 != self._table.rows:
+            raise self._table.failure(f"it has {row - 1} of {self._table.rows} rows")
+
+    def _batches(self) -> Iterator[Any]:
+        """Yield the rows in record batches, of some 4 MiB if the rows of a row group are alike. Raises: TarFormatError.
+
+        The byte of a failure is up to where the file was read: where the columns of a damaged file begin can't be
+        asked, because pyarrow may end the process.
+        """
         wanted = list(dict.fromkeys([*filter(None, [self._key]), *(name for name, _ in self._fields)]))
+        done = 0
         for group, _, count in self._table.groups():
-            batches = self._batches(group, count, wanted)
-            while True:
-                try:
-                    rows, columns = next(batches, (0, {}))
-                except TarFormatError as error:
-                    what = f"in the row group that begins here, after row {index - first}: {error.message}"
-                    raise TarFormatError(what, url=url, offset=self._begin(group)) from error
-                if not rows:
-                    break
-                yield from self._of_batch(rows, columns, template, index, index - first + 1)
-                index += rows
-        if index - first != self._table.rows:
-            raise self._table.failure(f"it has {index - first} of {self._table.rows} rows")
+            size = self._table.parquet.metadata.row_group(group).total_byte_size
+            most = max(1, min(MOST_ROWS, HELD * count // max(size, 1)))
+            try:
+                for batch in self._table.batches(wanted, most, [group]):
+                    yield batch
+                    done += len(batch)
+            except TarFormatError as error:
+                what = f"in what was read up to this byte, after row {done}: {error.message}"
+                raise TarFormatError(what, url=self._table.url, offset=self._table.file.tell()) from error
 
-    def _begin(self, group: int) -> int:
-        """Return the byte at which the row group *group* begins; that of the metadata if these are damaged."""
-        try:
-            return (self._pages or parquetcolumns.Pages(self._table, self._piece)).begin(group)
-        except TarFormatError:
-            return metadata_begin(self._table.file)
-
-    def _batches(self, group: int, count: int, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield numbers of rows and their *wanted* columns, for `_payloads`, of a row group of *count* rows."""
-        size = self._table.parquet.metadata.row_group(group).total_byte_size
-        most = max(1, min(MOST_ROWS, HELD * count // max(size, 1)))
-        large: dict[str, parquetcolumns.Column] = {}
-        if size >= parquetcolumns.LARGE:
-            self._pages = self._pages or parquetcolumns.Pages(self._table, self._piece)
-            large = self._pages.columns(group, wanted)
-        others = [name for name in wanted if name not in large]
-        batches: Iterator[tuple[int, dict[str, Any]]] = ((min(most, count - at), {}) for at in range(0, count, most))
-        if others:
-            batches = (
-                (len(batch), dict(zip(batch.schema.names, batch.columns, strict=True)))
-                for batch in self._table.batches(others, most, [group])
-            )
-        for rows, columns in batches:
-            yield rows, columns | {name: column.take(rows) for name, column in large.items()}
-        for column in large.values():
-            column.finish()
-
-    def _of_batch(self, count: int, columns: dict[str, Any], template: str, index: int, row: int) -> Iterator[Sample]:
-        """Yield the samples of *count* rows. The first is number *row* of the file, from 1, and *index* of all."""
+    def _of_batch(self, batch: Any, template: str, index: int, row: int) -> Iterator[Sample]:
+        """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all."""
         at = 0
         try:
-            found = [(ending, self._payloads(columns[name], name, row, ending)) for name, ending in self._fields]
-            keys = None if self._key is None else _payloads(columns[self._key], self._key, row)
-            for at in range(count):
+            found = [(ending, self._payloads(batch[name], name, row, ending)) for name, ending in self._fields]
+            keys = None if self._key is None else _payloads(batch[self._key], self._key, row)
+            for at in range(len(batch)):
                 key = _key(template.format(index + at, index=index + at).encode() if keys is None else keys[at])
                 members = [
                     tar.new_member(key + ending, payload)
@@ -211,7 +191,12 @@ def _is_bytes(kind: Any) -> bool:
     if is_a.is_dictionary(kind):
         kind = kind.value_type
     tests = is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary
-    return any(test(kind) for test in tests) or parquetcolumns.is_picture(kind)
+    return any(test(kind) for test in tests) or _is_file(kind)
+
+
+def _is_file(kind: Any) -> bool:
+    """Tell whether a column is one of pictures or sounds, as Hugging Face's: structs of `bytes` and `path`."""
+    return schema.arrow().types.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}
 
 
 def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
@@ -219,13 +204,11 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
 
     Raises: SampleError, with the row as its offset, for a picture that is only a path.
     """
-    if isinstance(column, list):
-        return column[0] if len(column) == 1 else _pictures(column[0], column[1], name, row)
     pa = schema.arrow()
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     is_a, kind = pa.types, column.type
-    if parquetcolumns.is_picture(kind):
+    if _is_file(kind):
         valid = column.is_valid().to_pylist()
         payloads, paths = (
             [
@@ -234,7 +217,12 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
             ]
             for part in ("bytes", "path")
         )
-        return _pictures(payloads, paths, name, row)
+        for number, (payload, path) in enumerate(zip(payloads, paths, strict=True)):
+            if payload is None and path is not None:
+                where = path.decode("utf-8", "replace")
+                what = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
+                raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row + number)
+        return payloads
     if is_a.is_dictionary(kind):
         kind = kind.value_type
     if any(test(kind) for test in (is_a.is_string, is_a.is_large_string, is_a.is_string_view)):
@@ -242,15 +230,3 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
     if _is_bytes(kind):
         return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
     return [None if value is None else as_text(value).encode() for value in plain(column)]
-
-
-def _pictures(
-    payloads: Sequence[bytes | None], paths: Sequence[bytes | None], name: str, row: int
-) -> Sequence[bytes | None]:
-    """Return *payloads*. Raises: as `_payloads`."""
-    for number, (payload, path) in enumerate(zip(payloads, paths, strict=True)):
-        if payload is None and path is not None:
-            where = path.decode("utf-8", "replace")
-            what = f"the column {name!r} has only the path {where!r}, not the bytes of that file"
-            raise SampleError(f"{what}; a TSV with a column @{name} has tarcreate read files", offset=row + number)
-    return payloads

@@ -10,7 +10,7 @@ from zipfile import ZipInfo
 
 from tartools import tar
 from tartools.errors import SampleError, printable, shown
-from tartools.formats.folder import is_of_system
+from tartools.formats.folder import is_of_system, warn_of_twins
 from tartools.formats.zipread import Directory, path_of
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.encoding import text_payload
@@ -146,3 +146,4 @@ class Zipped:
             )
         if self.returned is not None:
             account.comes_back(self.returned, self.directory.url)
+        warn_of_twins((list(map(path_of, self[number])) for number in range(len(self))), account)

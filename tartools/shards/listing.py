@@ -130,7 +130,7 @@ def blocks(urls: Sequence[str], account: Account, indexing: Indexing) -> Generat
     def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
         yield from rows.blocks(batches, of)
 
-    reading = indexing.reading._replace(plain=True, ranges=True)
+    reading = indexing.reading._replace(plain=True, ranges=True, listed=True, alike=True)
     return gather(urls, account, reading, work, lambda _: None, most=min(indexing.most, WORKERS))
 
 

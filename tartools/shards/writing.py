@@ -87,8 +87,7 @@ class ShardWriter:
 
     def __init__(self, destination: Destination) -> None:
         url = self.url = destination.url
-        if compression.is_table_name(url):
-            raise UsageError(f"{NO_LIST}; name a shard, such as .tar, or use tar2parquet", url=url)
+        check_shard_name(url)
         codec = compression.codec_for(url, destination.gzip)
         compressor = codec.compressor() if codec else None
         self._output = storage.open_write(url, destination.force)
@@ -171,6 +170,12 @@ class ShardWriter:
                 self._writer.flush()
         finally:
             self._output.abort()
+
+
+def check_shard_name(url: str) -> None:
+    """Raise UsageError if *url* is the name of a table, and samples are to be written."""
+    if compression.is_table_name(url):
+        raise UsageError(f"{NO_LIST}; name a shard, such as .tar, or use tar2parquet", url=url)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
     name, sizes = shortened(field["field"], LONG), field["sizes"]
     yield (
         f"field {name}: {field['members']} members, {field['bytes']} bytes, each {sizes['min']} to {sizes['max']}, "
-        f"median {sizes['median']}, 5 % {sizes['p5']}, 95 % {sizes['p95']}"
+        f"median {sizes['median']}, 90 % of them {sizes['p5']} to {sizes['p95']}"
     )
     if field["missing"]:
         yield f"missing {name}: {field['missing']} of {samples} samples, first {shortened(field['missing_in'], LONG)}"

@@ -158,7 +158,7 @@ class LocalShards:
                     raise self._listing.failure(rows, index, error) from error
                 known = self._listing.versions[number]
                 if known is not None and str(FileVersion.of(file)) != known:
-                    what = "this file was changed since the table was made"
+                    what = "this file was changed, or copied without its time, since the table was made"
                     raise self._listing.failure(rows, index, what)
             self._open[number] = file
             if len(self._open) > self._kept:

@@ -12,10 +12,10 @@ from typing import Any
 
 from tartools.samples.places import begin_of, payloads_of
 from tartools.samples.sample import Batch, Sample
-from tartools.tar import ContiguousGroups, split_path
+from tartools.tar import BLOCK, ContiguousGroups, split_path
 from tartools.tar.member import Chunk
 
-BLOCK = 1 << 13  # rows
+ROWS = 1 << 13  # in a block
 ABSENT = -1  # offset of a member that a sample lacks
 
 TWICE = -2  # offset of a field that a sample has more than once, so that its name does not say which is meant
@@ -66,7 +66,7 @@ class Block:
     def add(self, batch: Batch) -> None:
         """Add the samples of *batch*. Raises: SampleError if one of them can't be read alone."""
         groups = batch.groups
-        if groups is None or groups.members is None or not self._add_alike(groups):
+        if groups is None or not (self._add_arrays(groups) if groups.alike is not None else self._add_lists(groups)):
             for number, sample in enumerate(batch):
                 self.add_sample(sample, begin_of(sample, batch, number))
 
@@ -78,12 +78,27 @@ class Block:
                 column.extend([None] * (number - len(column)))
                 column.append(value)
 
-    def _add_alike(self, groups: ContiguousGroups) -> bool:
-        """Add *groups* if all have the same fields in the same order; tell whether they have."""
-        source, keys, starts, members, firsts, _ = groups
-        assert members is not None
+    def _add_arrays(self, groups: ContiguousGroups) -> bool:
+        """Add *groups*, whose members are in arrays, if none lacks a field or has it twice; tell whether that is so."""
+        alike = groups.alike
+        fields = [behind[1:] for behind in alike.behind]
+        if not all(fields) or len(set(fields)) < alike.each:
+            return False
+        payloads = alike.begins + BLOCK + base_of(groups)
+        for number, field in enumerate(fields):
+            offsets, sizes = self._columns(field)
+            offsets.frombytes(payloads[:, number].tobytes())
+            sizes.frombytes(alike.sizes[:, number].tobytes())
+        self._add_places(groups)
+        return True
+
+    def _add_lists(self, groups: ContiguousGroups) -> bool:
+        """Add *groups* if all have the same fields in the same order, and members are listed; tell whether so."""
+        source, keys, _, members, firsts, _ = groups
+        if members is None:
+            return False
         width = len(members) // len(keys)
-        shift = source.base if isinstance(source, Chunk) else 0
+        shift = base_of(groups)
         if len(members) != width * len(keys) or firsts[-1] != len(members) - width:
             return False
         fields = [member[0][len(keys[0]) + 1 :] for member in members[:width]]
@@ -100,10 +115,15 @@ class Block:
             origin = members[number][1]  # of the first sample, a part may be in the buffer before
             if origin is not source and isinstance(origin, Chunk):
                 offsets[-len(keys)] = members[number][3] + origin.base
-        self.keys += keys
+        self._add_places(groups)
+        return True
+
+    def _add_places(self, groups: ContiguousGroups) -> None:
+        """Add the keys of *groups*, and where they are."""
+        shift, starts = base_of(groups), groups.starts
+        self.keys += groups.keys
         self.begins.extend([start + shift for start in starts[:-1]] if shift else starts[:-1])
         self.ends.extend([start + shift for start in starts[1:]] if shift else starts[1:])
-        return True
 
     def _columns(self, field: bytes) -> tuple[array[int], array[int]]:
         """Return offsets and sizes of *field*, filled up to the rows that there are."""
@@ -130,6 +150,11 @@ class Block:
         self.ends.append(begin + sum(member.stored for member in sample.members))
 
 
+def base_of(groups: ContiguousGroups) -> int:
+    """Return the byte of the shard at which the source of *groups* begins."""
+    return groups.source.base if isinstance(groups.source, Chunk) else 0
+
+
 def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
     """Yield the rows of the samples of *batches* in blocks for `unpacked`, in order.
 
@@ -138,7 +163,7 @@ def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[byt
     """
     block: Block | None = None
     for batch in batches:
-        if block is not None and (batch.shard != block.shard or len(block) >= BLOCK):
+        if block is not None and (batch.shard != block.shard or len(block) >= ROWS):
             yield block.packed()
             block = None
         block = block or Block(batch.shard)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run, make_samples, make_tar
+from tests.conftest import Run, make_samples, make_tar, python
 
 
 def test_too_little_memory(shell: Run, tmp_path: Path) -> None:
@@ -38,8 +36,6 @@ def test_what_is_registered_for_the_exit(tmp_path: Path) -> None:
     (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
     program = "import atexit, sys\nfrom tartools.commands.tarls import tarls\n"
     program += "atexit.register(print, 'first')\natexit.register(print, 'last')\ntarls()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "in.tar")], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-2:] == ["last", "first"] and done.stdout.count("last") == 1
+    done = python(program, tmp_path / "in.tar")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-2:] == [b"last", b"first"] and done.stdout.count(b"last") == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from tartools.cli.declare import REQUIRED, Declared
 from tartools.cli.parse import parse
 from tartools.commands import _manual
 from tartools.errors import UsageError
-from tests.conftest import clean_environment, make_samples, make_tar
+from tests.conftest import make_samples, make_tar, python
 from tests.tiers import in_both
 
 COMMANDS = {name: _manual.load(name) for name in _manual.names()}
@@ -237,15 +235,8 @@ for name, arguments in {runs!r}.items():
     assert getattr(importlib.import_module(f"tartools.commands.{{name}}"), name).main(arguments) == 0, name
 sys.exit(" ".join(sorted(set(sys.modules) & {{"typer", "click", "inspect", "subprocess", "tempfile"}})) or 0)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), os.listdir(tmp_path)
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stderr) == (0, ""), os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["tarcat", "tarsort", "tarsplit", "tar2tsv"])
@@ -261,5 +252,5 @@ sys.addaudithook(hook)
 import tartools.commands.{name}
 sys.exit(str(compiled) if compiled else 0)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python(program)
+    assert (done.status, done.stderr) == (0, "")

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.archives import END, entry
-from tests.conftest import BIN, clean_environment, make_samples, make_tar, members_of
+from tests.conftest import clean_environment, make_samples, make_tar, members_of, python
 from tests.tiers import exhaustive
 
 ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -302,16 +302,8 @@ os.fork = lambda: forks.append(fork()) or forks[-1]
 status = tar2tsv.main(["--progress", "-f", "cls", "a.tar", "-o", "out.tsv"])
 print(status, len(forks))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout == "0 2\n"
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stdout) == (0, b"0 2\n")
     assert "so far" in done.stderr
     assert (tmp_path / "out.tsv").read_text().count("\n") == 801
 
@@ -327,8 +319,5 @@ thread.start()
 thread.join()
 print(found)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=clean_environment(), capture_output=True, check=True
-    )
-    assert done.stdout == b"[0]\n"
-    assert BIN.is_dir()
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stdout) == (0, b"[0]\n")

@@ -174,12 +174,6 @@ def test_ten_shards_with_the_same_keys(line: list[str], run: Run, tmp_path: Path
     assert members_of(done.stdout) == make_samples(3) * 10
 
 
-def test_new_keys_make_them_sortable(shell: Run, tmp_path: Path) -> None:
-    ten_shards(tmp_path, keys_differ=False)
-    done = shell("tarcat --rekey '{index:09d}' s{0..9}.tar | tarsort | tar tf - | wc -l")
-    assert (done.status, done.stdout.strip(), done.stderr) == (0, b"60", "")
-
-
 TROUBLES = {
     "missing": "nope.tar",
     "cut": "cut.tar",

@@ -18,7 +18,7 @@ import pytest
 from tartools.errors import UsageError, shown
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.pipe import fill
-from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of, running
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of, python, running
 
 SAMPLES = make_samples(5)
 TAR = make_tar(SAMPLES)
@@ -266,8 +266,8 @@ SharedFile.__del__ = __del__
 sys.argv = ["tarcat", "a.tar", "b.tar", "pipe:sleep 1000", "-o", "out.tar"]
 tarcat()
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (-number, b"") and not (tmp_path / "out.tar").exists()
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stderr) == (-number, "") and not (tmp_path / "out.tar").exists()
 
 
 @pytest.mark.parametrize("options", [["-o", "w/x.tar.zst"], ["-z", "-o", "pipe:cat > w/tmp && mv w/tmp w/out"]])
@@ -285,8 +285,8 @@ tar.Writer.__init__ = __init__
 sys.argv = ["tarcat", *{options!r}, "a.tar"]
 tarcat()
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (-15, b"")
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stderr) == (-15, "")
     assert not (tmp_path / "w/out").exists() and not list((tmp_path / "w").glob(".*"))
 
 
@@ -347,8 +347,8 @@ def test_an_alarm_that_was_set_before_ends_us(options: list[str], tmp_path: Path
 def test_no_tick_ends_a_command_that_takes_its_time_to_end(tmp_path: Path) -> None:
     program = "import atexit, sys, time\nfrom tartools.cli import process\nfrom tartools.commands.tarls import tarls\n"
     program += "process.PULSE = 0.1\natexit.register(time.sleep, 0.3)\nsys.argv[1:] = ['--version']\ntarls()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = python(program)
+    assert (done.status, done.stderr) == (0, "")
 
 
 def waiting_in(pipe: IO[bytes]) -> int:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tartools.commands import _demo
-from tests.conftest import clean_environment, members_of
+from tests.conftest import clean_environment, members_of, python
 
 
 def run_demo(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -57,8 +57,8 @@ def test_a_line_that_fails_ends_the_demo(tmp_path: Path) -> None:
         "demo.LINES = (('fail', 'false | cat'), ('never', 'touch never')); "
         "sys.exit(demo.main(['here']))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    done = python(program, folder=tmp_path)
+    assert done.status == 1
     assert done.stderr == "tartools demo: this line ended with status 1\n"
     assert not (tmp_path / "here/never").exists()
 

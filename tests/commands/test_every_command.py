@@ -15,7 +15,7 @@ import pytest
 
 from tartools.cli import Command
 from tests.archives import entry, header
-from tests.conftest import ROOT, Run, clean_environment, has_end, make_samples, make_tar, members_of
+from tests.conftest import ROOT, Run, has_end, make_samples, make_tar, members_of, python
 from tests.tiers import by_turns
 
 
@@ -210,18 +210,8 @@ def test_no_permission(name: str, tmp_path: Path, given: Callable[[str], str]) -
     path = tmp_path / given(name)
     path.chmod(0)
     tmp_path.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-c", UNPRIVILEGED, name, *COMMANDS[name].arguments, path.name],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=clean_environment(),
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (
-        COMMANDS[name].trouble,
-        f"{name}: {path.name}: Permission denied\n",
-    )
+    done = python(UNPRIVILEGED, name, *COMMANDS[name].arguments, path.name, folder=tmp_path)
+    assert (done.status, done.stderr) == (COMMANDS[name].trouble, f"{name}: {path.name}: Permission denied\n")
     assert os.listdir(tmp_path) == [path.name]
 
 
@@ -233,9 +223,10 @@ def test_a_reader_that_has_gone(name: str, shell: Run, given: Callable[[str], st
     assert shell(f"{{ {line}; }} 2> said; echo $?; grep -v '^bash' said") == (1, b"141\n", "")
 
 
-@pytest.mark.parametrize("name", ["tarcat", "tarsort", "tarproc", "tarpcat"])
+@pytest.mark.parametrize("name", sorted({*READERS} - {"tarsplit", "tarshow", "tarstat", "tardiff"}))
 def test_the_shell_sees_141(name: str, shell: Run, tmp_path: Path) -> None:
-    (tmp_path / "in.tar").write_bytes(make_tar([("a.x", bytes(3 << 20)), ("b.x", bytes(3 << 20))]))
+    """Of each command that prints as much as a sample has."""
+    (tmp_path / "in.tar").write_bytes(make_tar([(f"{key}.cls", os.urandom(1 << 20).hex().encode()) for key in "ab"]))
     line = f"{name} {' '.join(COMMANDS[name].arguments)} in.tar | head -c 1000 | wc -c; echo ${{PIPESTATUS[0]}}"
     assert shell(line) == (0, b"1000\n141\n", "")
 

@@ -28,7 +28,7 @@ from tests.archives import BLOCK, END, data, entry, header, long, pax
 from tests.archives import GNU as GNU_MAGIC
 from tests.commands.conftest import FITS, Inside
 from tests.commands.test_conservation import MEASURE
-from tests.conftest import BIN, Result, Run, clean_environment, members_of, running
+from tests.conftest import BIN, Result, Run, clean_environment, members_of, python, running
 from tests.tiers import also, by_turns, exhaustive, in_both
 
 MIB = 1 << 20
@@ -658,15 +658,9 @@ def test_a_member_of_five_gb_is_not_held(line: str, roomy: Path) -> None:
     for number in range(2):
         (roomy / f"part-{number:06d}.tar").symlink_to("/dev/null")
     name, *arguments = line.split()
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, BIN / name, *arguments],
-        capture_output=True,
-        cwd=roomy,
-        env=clean_environment(),
-        check=True,
-    )
+    done = python(MEASURE, BIN / name, *arguments, folder=roomy)
     status, peak = map(int, done.stdout.split())
-    assert (status, done.stderr) == (0, b"")
+    assert (status, done.stderr) == (0, "")
     assert peak < 100_000_000
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from tartools import commands
 from tartools.__main__ import main
 from tests.archives import END, entry
-from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of
+from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of, python
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ def test_the_tasks_of_the_readme_are_done_by_their_lines(shell: Run, tmp_path: P
     assert done.stderr.startswith("tarjob: 10 items: 1 done, 9 there before, 0 failed, ")
     assert len(before) == 9 and all(path.stat().st_mtime_ns == time for path, time in before.items())
     program = f"import tartools\nprint(sum(len(batch) {tasks['train']}))"
-    counted = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert counted.stdout == "54\n"
+    counted = python(program, folder=tmp_path)
+    assert (counted.status, counted.stdout) == (0, b"54\n")
 
 
 def test_the_list_of_commands_says_where_the_pages_are() -> None:

@@ -40,6 +40,7 @@ WRITERS = {  # the name of the command comes first; what stands behind its input
     "tardedup": ("--rest", "rest.tar", "-o", "out.tar"),
     "tarmix": ("1", "-o", "out.tar"),
     "tarjoin": ("--left", "--with", ROWS, "-o", "out.tar"),
+    "tarcheck": ("--fix", "-o", "out.tar"),
     "tarindex, a table": ("-f", "cls", "-o", "out.parquet"),
 }
 SAMPLES = [
@@ -96,5 +97,44 @@ def small_files(size: int) -> Iterator[None]:
 def test_of_a_full_disk(label: str, line: list[str], inside: Inside, tmp_path: Path) -> None:
     with small_files(200):
         done = inside(*(word.replace("{}", "in.tar") for word in line))
-    assert (done.status, done.stdout) == (1, b"") and "File too large" in done.stderr
+    assert not done.stdout or label == "tarcheck"  # which prints what it found
+    assert done.status == 1 and "File too large" in done.stderr
     check_nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("label", ["tarfilter", "tardedup"])
+@pytest.mark.parametrize("full", ["out.tar", "rest.tar"])
+def test_of_a_full_disk_for_one_of_two_outputs(
+    label: str, full: str, line: list[str], run: Run, tmp_path: Path
+) -> None:
+    done = run(*("/dev/full" if word == full else word.replace("{}", "in.tar") for word in line))
+    assert (done.status, done.stdout, done.stderr) == (1, b"", f"{label}: /dev/full: No space left on device\n")
+    check_nothing_is_left(tmp_path)
+
+
+@each
+def test_of_an_output_that_is_there(label: str, line: list[str], inside: Inside, tmp_path: Path) -> None:
+    """It stays as it is, without --force; with it, it is replaced."""
+    words = [word.replace("{}", "in.tar") for word in line]
+    done = inside(*words)
+    made = contents(tmp_path)
+    refused = inside(*words)
+    assert (done.status, refused.status, refused.stdout) == (0, 1, b""), done
+    assert re.fullmatch(rf"{words[0]}: \S*(out|rest)\S*: already exists; --force replaces it\n", refused.stderr)
+    assert contents(tmp_path) == made
+    (path := tmp_path / refused.stderr.split(": ")[1]).write_bytes(b"old")
+    assert inside(*words, "--force") == done
+    assert contents(tmp_path).keys() == made.keys() and path.read_bytes() != b"old"
+
+
+@pytest.mark.parametrize("label", [label for label in WRITERS if not label.startswith("tarsplit")])
+def test_of_an_output_that_is_the_input(label: str, line: list[str], inside: Inside, tmp_path: Path) -> None:
+    made = contents(tmp_path)
+    words = ["in.tar" if word.startswith("out.") else word.replace("{}", "in.tar") for word in line]
+    done = inside(*words, "--force")
+    assert (done.status, done.stdout) == (1, b"") and "in.tar: this output is also the input" in done.stderr
+    assert contents(tmp_path) == made
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}

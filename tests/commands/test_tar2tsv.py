@@ -97,23 +97,6 @@ def test_failures(run: Run, members: list[tuple[str, bytes]], options: tuple[str
     assert done.stderr.startswith("tar2tsv: ")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--csv", "--jsonl"), "--csv and --jsonl exclude each other"),
-        (("--no-key",), "a table without a column"),
-        (("-f", "cls cls"), "two columns are called 'cls'"),
-        (("-f", "a;;b"), "not a column"),
-        (("-c", "-1"), "-1"),
-        (("--fill", "a", "--fill", "b"), "given twice"),
-        (("--html", "x"), "No such option"),
-    ],
-)
-def test_usage(run: Run, options: tuple[str, ...], message: str) -> None:
-    done = run("tar2tsv", *options, stdin=ARCHIVE)
-    assert done.status == 2 and message in done.stderr and done.stdout == b"" and done.stderr.count("\n") == 1
-
-
 def test_rows_before_a_failure_are_written(run: Run) -> None:
     archive = make_tar(make_samples(10))
     done = run("tar2tsv", "-f", "cls", stdin=archive[: 20 * 512])
@@ -129,28 +112,3 @@ def test_stopping_early(shell: Run, run: Run, tmp_path: Path) -> None:
     assert done.status == 0 and done.stdout.count(b"\n") == 3 and "2 samples in, 2 out" in done.stderr
     (tmp_path / "a.tar").write_bytes(archive)
     assert shell("while cat a.tar; do :; done | tar2tsv -c 25 --no-header | wc -l").stdout.strip() == b"25"
-
-
-def test_outputs(run: Run, shell: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(ARCHIVE)
-    assert run("tar2tsv", "-f", "cls", "-o", "t.tsv", "a.tar") == (0, b"", "")
-    assert (tmp_path / "t.tsv").read_bytes() == b"__key__\tcls\nd/a\t5\nd/b\t7\n"
-    again = run("tar2tsv", "-o", "t.tsv", "a.tar")
-    assert again.status == 1 and "--force" in again.stderr
-    assert run("tar2tsv", "-o", "t.tsv", "--force", "a.tar").status == 0
-    assert (tmp_path / "t.tsv").read_bytes() == b"__key__\nd/a\nd/b\n"
-    assert run("tar2tsv", "-f", "nope", "-o", "u.tsv", "a.tar").status == 1
-    assert run("tar2tsv", "-o", "a.tar", "--force", "a.tar").status == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tar", "t.tsv"]
-    full = shell("tar2tsv a.tar > /dev/full")
-    assert full.status == 1 and full.stderr == "tar2tsv: stdout: No space left on device\n"
-
-
-def test_closed_stdout(shell: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n:060d}.cls", b"1") for n in range(5000)]))
-    assert shell("tar2tsv a.tar a.tar a.tar | head -c 10 > /dev/null; echo ${PIPESTATUS[0]}") == (0, b"141\n", "")
-
-
-def test_no_samples(run: Run) -> None:
-    assert run("tar2tsv", "-f", "cls", stdin=bytes(10240)) == (0, b"__key__\tcls\n", "")
-    assert run("tar2tsv", "-f", "cls", stdin=b"").status == 1

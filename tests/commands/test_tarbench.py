@@ -17,8 +17,10 @@ from tartools.commands.tarbench import tarbench
 from tartools.errors import how_to_install
 from tartools.storage import pagecache
 from tests.conftest import Run, make_tar
+from tests.schedule import needs_torch
 from tests.tiers import also
 
+pytestmark = needs_torch
 COUNT, BATCH = 7, 3
 ADVICE = ("Pack the files", "Packing gains little", "Leave the files as they are")
 FORMS = {"loose", "zip", "tar", "table"}

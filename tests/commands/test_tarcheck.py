@@ -444,31 +444,6 @@ def test_a_sound_shard_is_copied_byte_by_byte(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "again.tar").read_bytes() == archive
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--fix"], "--fix goes with -o"),
-        (["-o", "x.tar"], "--fix goes with -o"),
-        (["--drop-duplicates"], "--fix goes with -o"),
-        (["--fix", "-o", "-"], "-o takes a file"),
-        (["--expect", "a=b"], "--expect takes names"),
-        (["--ignore", "suffix-lie"], "'suffix-lie' is none"),
-    ],
-)
-def test_usage(arguments: list[str], said: str, run: Run, tmp_path: Path) -> None:
-    written(tmp_path, [SOUND])
-    done = run("tarcheck", *arguments, "s0.tar")
-    assert (done.status, done.stdout) == (2, b"") and said in done.stderr
-    assert os.listdir(tmp_path) == ["s0.tar"]
-
-
-def test_an_output_that_exists_is_refused(run: Run, tmp_path: Path) -> None:
-    written(tmp_path, [SOUND, SOUND])
-    done = run("tarcheck", "--fix", "-o", "s%d.tar", "s0.tar")
-    assert (done.status, done.stdout) == (1, b"") and "s0.tar" in done.stderr
-    assert run("tarcheck", "--fix", "--force", "-o", "s1.tar", "s0.tar").status == 0
-
-
 @given(random=strategies.randoms(use_true_random=False))
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_chance_damages_is_found_and_fixed(random: Random, run: Run, tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ import pytest
 from PIL import Image
 
 from tartools.samples import shares
-from tests.commands.conftest import Inside
 from tests.commands.test_tardedup import keys_in
 from tests.conftest import Run, make_samples, make_tar, members_of
 from tests.tables.test_tables import good
-from tests.tiers import by_turns
 
 Members = list[tuple[str, bytes]]
 
@@ -204,29 +202,6 @@ def test_nothing_chosen_is_told_with_the_values_there_are(form: str, run: Run, t
 def test_whole_headers_pass_unchanged(run: Run) -> None:
     archive = make_tar(make_samples(300))
     assert good(run, "tarfilter", "--share", "0:1", stdin=archive) == good(run, "tarcat", stdin=archive)
-
-
-@pytest.mark.parametrize("line", [["--share", "0:0.5"], ["-S", "int(cls) > 4"]], ids=str)
-@pytest.mark.parametrize("forms", [("tar", "tar"), ("parquet", "tar"), ("tar", "parquet")], ids="-".join)
-@by_turns("forms")
-def test_damage_leaves_neither_output(line: list[str], forms: tuple[str, str], inside: Inside, tmp_path: Path) -> None:
-    whole = make_tar(make_samples(8))
-    end = len(whole.rstrip(b"\0"))
-    damaged = [whole[:cut] for cut in (*range(1, end, 997), end + 500)]
-    damaged += [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (0, 100, 150, 1024, 1024 + 148)]
-    for content in damaged:
-        (tmp_path / "a.tar").write_bytes(content)
-        done = inside("tarfilter", *line, "a.tar", "-o", f"o.{forms[0]}", "--rest", f"r.{forms[1]}")
-        assert (done.status, done.stderr.count("\n")) == (1, 1), done
-        assert os.listdir(tmp_path) == ["a.tar"], done
-
-
-def test_a_full_disk_for_one_output_leaves_neither(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(9)))
-    for names in (("o.tar", "/dev/full"), ("/dev/full", "r.tar")):
-        done = run("tarfilter", "--share", "0:0.5", "a.tar", "-o", names[0], "--rest", names[1])
-        assert (done.status, done.stderr) == (1, "tarfilter: /dev/full: No space left on device\n")
-        assert os.listdir(tmp_path) == ["a.tar"]
 
 
 def test_neighbours_with_one_key_are_a_failure(run: Run, tmp_path: Path) -> None:

@@ -205,11 +205,6 @@ def test_a_name_with_a_line_feed_is_not_listed_on_a_line(run: Run) -> None:
     assert run("tarls", "-0") == (0, b"a\nb.tar\0c.tar\0", "")
 
 
-@pytest.mark.parametrize("options", [["-l", "--json"], ["--json", "--brace"], ["--brace", "--long"]])
-def test_options_that_exclude_each_other(options: list[str], run: Run) -> None:
-    assert run("tarls", *options) == (2, b"", "tarls: --long, --json and --brace exclude each other\n")
-
-
 def test_the_account(run: Run) -> None:
     touch("d/a.tar", "d/b.tgz", size=1_500_000)
     touch("d/note", size=500_000)
@@ -217,12 +212,6 @@ def test_the_account(run: Run) -> None:
     assert run("tarls", "-v", "d/a").stderr == "tarls: 1 shard, 1.5 MB\n"
     assert run("tarls", "-v", "--all", "d").stderr == "tarls: 2 shards among 3 objects, 3.5 MB\n"
     assert run("tarls", "--progress", "d").stdout == b"d/a.tar\nd/b.tgz\n"
-
-
-def test_a_reader_that_has_enough(shell: Run) -> None:
-    touch(*(f"d/{number:06d}-{'x' * 100}.tar" for number in range(3000)))
-    done = shell("tarls d | head -n 1; echo ${PIPESTATUS[0]}")
-    assert done == (0, lines(f"d/000000-{'x' * 100}.tar", "141"), "")
 
 
 def test_a_server_of_the_web_is_not_listed(run: Run) -> None:

@@ -17,7 +17,7 @@ from tartools.cli import drawing
 from tartools.commands.tarmix import Mixing, tarmix
 from tartools.samples.account import Account
 from tests.commands.conftest import Inside
-from tests.conftest import Run, make_samples, make_tar, members_of
+from tests.conftest import Run, make_tar, members_of
 from tests.tables.test_tables import good
 
 SIZES = {"a": 70, "b": 100, "c": 5}
@@ -237,8 +237,6 @@ ERRORS = [
     (["--stop", "longest", "1", "a.tar", "1", "empty.tar"], 1, "empty.tar: this source has no samples"),
     (["--stop", "longest", "1", "empty.tar", "-o", "x.parquet"], 1, "empty.tar: this source has no samples"),
     (["--stop", "longest", "1", "a.tar", "1", "pipe:cat c.tar"], 1, "has ended before the longest source"),
-    (["1", "a.tar", "-o", "a.tar"], 1, "a.tar: this output is also the input"),
-    (["1", "a.tar", "1", "c.tar", "-o", "b.tar"], 1, "b.tar: already exists"),
 ]
 
 
@@ -252,30 +250,13 @@ def test_errors(line: list[str], status: int, message: str, folder: Path, inside
     assert sorted(os.listdir(folder)) == before
 
 
-@pytest.mark.parametrize("stop", ["first", "all", "longest"])
-@pytest.mark.parametrize("output", ["o.tar", "o.parquet"])
-def test_damage_in_any_source_is_a_failure_that_names_it(
-    stop: str, output: str, inside: Inside, tmp_path: Path
-) -> None:
-    whole = make_tar(make_samples(8))
-    end = len(whole.rstrip(b"\0"))
-    damaged = [whole[:cut] for cut in (*range(1, end, 1499), end + 500)]
-    damaged += [whole[:flip] + bytes([whole[flip] ^ 1]) + whole[flip + 1 :] for flip in (100, 1024 + 148, 1024)]
-    for content in damaged:
-        for number, name in enumerate(("0.tar", "1.tar")):
-            (tmp_path / name).write_bytes(content)
-            (tmp_path / f"{1 - number}.tar").write_bytes(some("x", 6))
-            done = inside("tarmix", "--stop", stop, "0.5", "./0.tar", "0.5", "1.tar", "-o", output)
-            assert (done.status, done.stderr.count("\n")) == (1, 1), done
-            assert re.match(rf"tarmix: (\./)?{name}: at byte \d+: ", done.stderr), done
-            assert sorted(os.listdir(tmp_path)) == ["0.tar", "1.tar"]
-
-
 def test_a_stale_table_is_a_failure(folder: Path, inside: Inside) -> None:
     (folder / "a.tar").write_bytes(some("z", 70))
     done = inside("tarmix", "1", "a.parquet", "1", "b.tar", "-o", "o.tar")
     assert done.status == 1
-    assert "a.tar: at byte 0: this file was changed since the table was made" in done.stderr
+    assert (
+        "a.tar: at byte 0: this file was changed, or copied without its time, since the table was made" in done.stderr
+    )
     assert not (folder / "o.tar").exists()
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,7 @@ from tfrecord.writer import TFRecordWriter
 
 from tartools.commands.tarcreate import tarcreate
 from tartools.errors import how_to_install
-from tests.commands.test_conservation import peak_memory
-from tests.conftest import Run, has_end, make_tar, members_of
-from tests.storage.objects.faults import Fault, FaultServer
+from tests.conftest import Run, has_end, make_tar, members_of, python
 
 SAMPLES = [
     ("README", b"\x00 text\n"),
@@ -265,36 +261,15 @@ def test_damage(
             assert not status or said.startswith(b"tarcreate: a.tfrecord: at byte "), (at, said)
 
 
-def test_on_a_server(run: Run) -> None:
-    archive = make_tar(SAMPLES)
-    with FaultServer() as server:
-        url = server.url("http", "a.tfrecord")
-        assert run("tar2tfrecord", "-o", url, stdin=archive, env=server.env) == (0, b"", "")
-        server.faults.append(Fault(name="a.tfrecord", method="GET", cut=1000))
-        done = run("tarcreate", "--tfrecord", url, env=server.env)
-        assert (done.status, members_of(done.stdout), server.faults[0].played) == (0, SAMPLES, 1)
-        assert run("tar2tfrecord", "-o", server.url("http", "b"), stdin=archive[:900], env=server.env).status == 1
-        assert "b" not in server.objects
-
-
 @pytest.mark.parametrize("line", [["tarcreate", "--tfrecord", "a"], ["tar2tfrecord", "a"]], ids=["in", "out"])
 @pytest.mark.parametrize("library", ["google.protobuf", "google_crc32c"])
 def test_without_a_library(line: list[str], library: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(WHOLE)
     name, *arguments = line
     program = f"import sys; sys.modules[{library!r}] = None; from tartools.commands.{name} import {name}; {name}()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = python(program, *arguments, folder=tmp_path)
     said = f"{name}: TFRecord files need protobuf and google-crc32c: {how_to_install('protobuf', 'google-crc32c')}\n"
-    assert (done.returncode, done.stderr, done.stdout.strip("\0")) == (1, said, "")
-
-
-def test_memory_is_bounded(tmp_path: Path) -> None:
-    """80 MB of records."""
-    record = framed(example(("x", of_bytes(b"\xff" * 15_000))))
-    feed = f"import sys\nfor n in range(5300): sys.stdout.buffer.write({record!r})"
-    assert peak_memory(["tarcreate", "--tfrecord", "-"], feed, tmp_path) < 70_000_000
+    assert (done.status, done.stderr, done.stdout.strip(b"\0")) == (1, said, b"")
 
 
 @pytest.mark.parametrize("form", ["", ".gzip", ".zlib"])

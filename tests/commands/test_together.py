@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.archives import END, entry, pax
-from tests.conftest import clean_environment
+from tests.conftest import python
 
 # runs each command line with stdout in a file; prints the statuses, and how many batches came by columns
 PROGRAM = """
@@ -89,14 +87,8 @@ def test_columns_tell_what_samples_tell(names: list[str], tmp_path: Path) -> Non
     lines = [[*options, f"{name}.tar"] for name in names for options in OPTIONS]
     said = {}
     for way in ("loop", "columns"):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, way, json.dumps(lines)],
-            cwd=tmp_path,
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = python(PROGRAM, way, json.dumps(lines), folder=tmp_path)
+        assert done.status == 0
         said[way] = done.stderr.splitlines()
     loop, columns = (json.loads(said[way].pop()) for way in ("loop", "columns"))
     assert said["columns"] == said["loop"]

@@ -1,6 +1,7 @@
 """Usage errors, a row for each: status 2, one line that says what is wrong, and nothing is made.
 
-What every command refuses alike is in `test_every_command`, and how values are parsed in `tests.cli.test_parse`.
+Inputs are stdin, an archive, or two files. What every command refuses alike is in `test_every_command`, and how values
+are parsed in `tests.cli.test_parse`.
 """
 
 from __future__ import annotations
@@ -86,13 +87,114 @@ WRONG = [
     ("tar2tsv -f cls --fill x --fill y", "--fill is given twice"),
     ("tarcreate -o a -o b", "-o/--output is given twice"),
     ("tarfirst -k a -k b", "-k/--key is given twice"),
+    ("tarcreate --key-template {nope}", "not a template for keys"),
+    ("tarcreate --key-template {:z}", "not a template for keys"),
+    ("tarcreate --format xls", "not a format"),
+    ("tarcreate --class cls", "--class needs --folder or --zip"),
+    ("tarcreate --exclude-files x", "--exclude-files needs --folder"),
+    ("tarcreate --dots last", "--dots needs --folder"),
+    ("tarcreate --folder . --dots middle", "middle"),
+    ("tarcreate --folder . plan.tsv", "a PLAN and --folder exclude each other"),
+    ("tarcreate --folder . --key-template x", "--key-template needs a PLAN"),
+    ("tarcreate --folder . --allow-pipe", "--allow-pipe needs a PLAN"),
+    ("tarcreate --zip a.zip -C .", "-C needs a PLAN or --folder"),
+    ("tarcreate --skip-special", "--skip-special needs --folder or --zip"),
+    ("tarcreate --folder . --class a/b", "not a name for a field"),
+    ("tarcreate --format recipe --key-template x", "--key-template is for tables"),
+    ("tarcreate -z -o a.tar.xz b.tsv", "-z writes gzip"),
+    ("tarcreate --zip a.zip plan.tsv", "a PLAN and --zip exclude each other"),
+    ("tarcreate --zip a.zip --folder d", "exclude"),
+    ("tarcreate --zip a.zip --dots last", "--dots needs --folder"),
+    ("tarcreate -f cls plan.tsv", "-f needs"),
+    ("tar2tsv --csv --jsonl", "--csv and --jsonl exclude each other"),
+    ("tar2tsv --no-key", "a table without a column"),
+    ("tar2tsv -f 'cls cls'", "two columns are called 'cls'"),
+    ("tar2tsv -f 'a;;b'", "not a column"),
+    ("tar2tsv -c -1", "-1 is less than 0"),
+    ("tar2tsv --html x", "No such option"),
+    ("tarfirst -S 'int(cls =' missing.tar", "not an expression"),
+    ("tarfirst -S \"cls = '5'\" missing.tar", "to compare, write =="),
+    ("tarfirst -S '' missing.tar", "not an expression"),
+    ("tarfirst -S 'a; b' missing.tar", "not an expression"),
+    ("tarfirst -S 'lambda: 1' missing.tar", "Lambda is not allowed"),
+    ("tarfirst -S \"open('x')\" missing.tar", "unknown function 'open'"),
+    ("tarfirst -f 'jpg png' missing.tar", "-f takes one word"),
+    ("tarfirst -f jpg -f png missing.tar", "-f takes one word"),
+    ("tarfirst -f x=jpg missing.tar", "-f takes one word"),
+    ("tarfirst -i -1", "-1 is less than 0"),
+    ("tarcheck --fix a.tar", "--fix goes with -o"),
+    ("tarcheck -o x.tar a.tar", "--fix goes with -o"),
+    ("tarcheck --drop-duplicates a.tar", "--fix goes with -o"),
+    ("tarcheck --fix -o - a.tar", "-o takes a file"),
+    ("tarcheck --expect a=b a.tar", "--expect takes names"),
+    ("tarcheck --ignore suffix-lie a.tar", "'suffix-lie' is none"),
+    ("tarsort -S shuffle -s cls", "-S shuffle looks at nothing in a sample: no -s, no -u"),
+    ("tarsort -S shuffle -u first", "-S shuffle looks at nothing in a sample: no -s, no -u"),
+    ("tarsort -S number", "'number' is not one of"),
+    ("tarsort -u both", "'both' is not one of"),
+    ("tarsort -M 1K", "1K is too little to sort with"),
+    ("tarsort -s a:", "not a column: 'a:'"),
+    ("tardiff a.tar", "two data sets"),
+    ("tardiff a.tar a.tar a.tar", "two data sets"),
+    ("tardiff -T list a.tar", "two data sets"),
+    ("tardiff - -", "stdin can be read only once"),
+    ("tardiff --digest --list-keys a.tar", "--list-keys"),
+    ("tardiff --list-keys --json a.tar a.tar", "exclude"),
+    ("tardiff --list-keys -o - a.tar a.tar", "stdout"),
+    ("tardiff a.tar - -o x.tar", "read twice"),
+    ("tardiff a.tar - -o x.parquet", "no file or object"),
+    ("tarjoin a.tar", "two data sets are joined"),
+    ("tarjoin a.tar a.tar a.tar", "two data sets are joined"),
+    ("tarjoin --anti --left a.tar b.tsv", "--anti adds nothing, so --left does not go with it"),
+    ("tarjoin --anti -f txt a.tar b.tsv", "--anti adds nothing, so -f does not go with it"),
+    ("tarjoin a.tar b.tsv -o o.parquet", "a table only lists samples that are in shards, unchanged"),
+    ("tarjoin b.tsv a.tar", "A is shards or tables of samples, and this is tsv by its name"),
+    ("tarjoin - -", "stdin can be read only once"),
+    ("tarjoin --key-column id a.tar a.tar", "--key-column names a column"),
+    ("tarjoin a.tar {a.tar,b.tsv}", "B is shards and tables of samples, or files of rows"),
+    *(
+        (f"tarcat -f '{word}' a.tar", f"not a field specification: '{word}'")
+        for word in ("a;;b", "=a", "a=", ";a", "new=a;")
+    ),
+    *((f"tarcat --rekey '{key}' a.tar", "not a template") for key in ("{}", "{0}", "{index", "{key:d}", "{index[0]}")),
+    ("tarcat --rekey {key.nope} a.tar", "not a template"),
+    # what stands at the beginning of the message has the name before it
+    ("tarjob -- true", "tarjob: no items given"),
+    ("tarjob -s a", "tarjob: no command given"),
+    ("tarjob -s a -s b true", "tarjob: Invalid value: -s/--spec is given twice"),
+    ("tarjob -s a --engine local --address x true", "tarjob: --address and --cpus are for --engine ray"),
+    ("tarjob -s a --engine local --cpus 2 true", "tarjob: --address and --cpus are for --engine ray"),
+    ("tarjob -s a --cpus nan true", "tarjob: Invalid value for '--cpus': not a number: 'nan'"),
+    ("tarjob -s a --cpus inf true", "tarjob: Invalid value for '--cpus': not a number: 'inf'"),
+    ("tarjob -s a --address '' true", "tarjob: --address is empty"),
+    ("tarjob -s a --engine slurm true", "tarjob: Invalid value for '--engine'"),
+    ("tarjob -s a --only 9/8 true", "tarjob: --only '9/8' is not K/N"),
+    ("tarjob -s a --timeout nan true", "tarjob: Invalid value for '--timeout': not a number: 'nan'"),
+    ("tarjob -s a --timeout 1e9 true", "tarjob: --timeout 1e+09 is not a number of seconds"),
+    ("tarjob -s a --timeout 0 true", "tarjob: Invalid value for '--timeout'"),
+    ("tarjob -s a --retries -1 true", "tarjob: Invalid value for '--retries'"),
+    ("tarjob -s a -j -1 true", "tarjob: Invalid value for '-p' / '-j'"),
+    ("tarjob -s a -j 1 -p 1 true", "tarjob: Invalid value: -p/-j/--parallel/--jobs is given twice"),
+    ("tarjob -s a --log s3://b/log true", "tarjob: s3://b/log: has to be a local file"),
+    ("tarjob --summarize log true", "tarjob: --summarize reads a log and runs nothing"),
+    ("tarjob --summarize log -s a", "tarjob: --summarize reads a log and runs nothing"),
+    ("tarjob --summarize log --only 1/2", "tarjob: --summarize reads a log and runs nothing"),
+    ("tarjob --summarize log --log log", "tarjob: --summarize reads a log and runs nothing"),
+    ("tarjob --summarize log -j 2", "tarjob: --summarize reads a log and runs nothing"),
+    ("tarjob --summarize log --dry-run", "tarjob: --summarize reads a log and runs nothing"),
+    ("tarls -l --json", "--long, --json and --brace exclude each other"),
+    ("tarls --json --brace", "--long, --json and --brace exclude each other"),
+    ("tarls --brace --long", "--long, --json and --brace exclude each other"),
 ]
 
 
 @pytest.mark.parametrize(("line", "message"), WRONG, ids=[line for line, _ in WRONG])
 def test_usage_errors(line: str, message: str, inside: Inside, tmp_path: Path) -> None:
     words = shlex.split(line.replace("PARTS", PARTS).replace("EACH", EACH))
-    done = inside(*words, stdin=make_tar(make_samples(9)))
+    archive = make_tar(make_samples(9))
+    (tmp_path / "a.tar").write_bytes(archive)
+    (tmp_path / "b.tsv").write_text("key\ttxt\n")
+    done = inside(*words, stdin=archive)
     assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1), done.stderr
     assert done.stderr.startswith(f"{words[0]}: ") and message in done.stderr
-    assert os.listdir(tmp_path) == []
+    assert sorted(os.listdir(tmp_path)) == ["a.tar", "b.tsv"]

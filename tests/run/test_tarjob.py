@@ -382,41 +382,6 @@ def test_programs_that_depend_on_the_item(tarjob: Run, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--", "true"), "no items given"),
-        (("-s", "a"), "no command given"),
-        (("-s", "a", "-s", "b", "true"), "Invalid value: -s/--spec is given twice"),
-        (("-s", "a", "--engine", "local", "--address", "x", "true"), "--address and --cpus are for --engine ray"),
-        (("-s", "a", "--engine", "local", "--cpus", "2", "true"), "--address and --cpus are for --engine ray"),
-        (("-s", "a", "--cpus", "nan", "true"), "Invalid value for '--cpus': not a number: 'nan'"),
-        (("-s", "a", "--cpus", "inf", "true"), "Invalid value for '--cpus': not a number: 'inf'"),
-        (("-s", "a", "--address", "", "true"), "--address is empty"),
-        (("-s", "a", "--engine", "slurm", "true"), "Invalid value for '--engine'"),
-        (("-s", "a", "--only", "9/8", "true"), "--only '9/8' is not K/N"),
-        (("-s", "a", "--timeout", "nan", "true"), "Invalid value for '--timeout': not a number: 'nan'"),
-        (("-s", "a", "--timeout", "1e9", "true"), "--timeout 1e+09 is not a number of seconds"),
-        (("-s", "a", "--timeout", "0", "true"), "Invalid value for '--timeout'"),
-        (("-s", "a", "--retries", "-1", "true"), "Invalid value for '--retries'"),
-        (("-s", "a", "-j", "-1", "true"), "Invalid value for '-p' / '-j'"),
-        (("-s", "a", "-j", "1", "-p", "1", "true"), "Invalid value: -p/-j/--parallel/--jobs is given twice"),
-        (("-s", "a", "--log", "s3://b/log", "true"), "s3://b/log: has to be a local file"),
-        (("--summarize", "log", "true"), "--summarize reads a log and runs nothing"),
-        (("--summarize", "log", "-s", "a"), "--summarize reads a log and runs nothing"),
-        (("--summarize", "log", "--only", "1/2"), "--summarize reads a log and runs nothing"),
-        (("--summarize", "log", "--log", "log"), "--summarize reads a log and runs nothing"),
-        (("--summarize", "log", "-j", "2"), "--summarize reads a log and runs nothing"),
-        (("--summarize", "log", "--dry-run"), "--summarize reads a log and runs nothing"),
-    ],
-)
-def test_usage(arguments: tuple[str, ...], message: str, tarjob: Run, tmp_path: Path) -> None:
-    done = tarjob(*arguments)
-    assert (done.status, done.stdout, os.listdir(tmp_path)) == (2, b"", [])
-    assert done.stderr.startswith(f"tarjob: {message}")
-    assert done.stderr.count("\n") == 1
-
-
 # ---- dry runs ----
 
 

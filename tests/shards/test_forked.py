@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tartools.errors import shown
 from tartools.tar.compression import CODECS
-from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_tar, members_of
+from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_tar, members_of, python
 from tests.tar.test_compression import compress
 from tests.tiers import by_turns
 
@@ -84,19 +85,7 @@ Counted = Callable[..., Result]
 def counted(big: Path) -> Counted:
     """Return a function that runs a command in the folder *big*: `counted("count", "tarcat", "big.tgz")`."""
 
-    def counted(what: str, *arguments: object, stdin: bytes = b"") -> Result:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, what, *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            cwd=big,
-            env=clean_environment(),
-            timeout=120,
-            check=False,
-        )
-        return Result(done.returncode, done.stdout, done.stderr.decode())
-
-    return counted
+    return partial(python, PROGRAM, folder=big)
 
 
 @pytest.fixture
@@ -214,8 +203,8 @@ def test_there_are_not_too_many_children(counted: Counted, big: Path) -> None:
 def test_the_python_functions_never_fork(big: Path) -> None:
     program = "import os, sys, tartools\nos.fork = None\nprint(sum(1 for _ in tartools.read(sys.argv[1])))"
     for name in NAMES:
-        done = subprocess.run([sys.executable, "-c", program, big / name], capture_output=True, check=False)
-        assert (done.stdout, done.stderr) == (b"%d\n" % SAMPLES, b"")
+        done = python(program, big / name)
+        assert (done.stdout, done.stderr) == (b"%d\n" % SAMPLES, "")
 
 
 @by_turns("source", "cut")

@@ -19,7 +19,7 @@ from PIL import Image
 
 import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError
-from tests.conftest import make_samples, make_tar, members_of, open_descriptors
+from tests.conftest import make_samples, make_tar, members_of, open_descriptors, python
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_only_close_and_a_normal_end_commit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["", "import sys; sys.exit(0)", "1/0"])
 def test_a_program_that_ends_without_close_leaves_nothing(tmp_path: Path, ending: str) -> None:
     program = f"import tartools\nw = tartools.TarWriter('out.tar')\nw.write({{'__key__': 'a', 'cls': '1'}})\n{ending}"
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
+    python(program, folder=tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -263,8 +263,8 @@ for sample in samples:
     writer.write(sample)
 writer.close()
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stderr) == (0, "")
     assert members_of((tmp_path / "out.tar").read_bytes()) == make_samples(3000)
 
 
@@ -367,8 +367,8 @@ writer.close()
 """
     os.mkfifo(tmp_path / "fifo")
     fifo = subprocess.Popen(["cat", "fifo"], cwd=tmp_path, stdout=subprocess.PIPE) if output == "fifo" else None
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stderr) == (0, "")
     written = done.stdout if output == "-" else fifo.communicate()[0] if fifo else (tmp_path / output).read_bytes()
     assert members_of(written) == [("a.cls", b"1"), ("c.cls", b"3")]
 
@@ -393,10 +393,8 @@ file.write(b"two")
 file.close()
 """
     for arguments in ([], ["stdout"]):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, b"")
+        done = python(program, *arguments, folder=tmp_path)
+        assert (done.status, done.stderr) == (0, "")
         assert (done.stdout if arguments else (tmp_path / "out").read_bytes()) == b"one two"
         (tmp_path / "out").unlink(missing_ok=True)
 
@@ -421,5 +419,5 @@ if os.wait()[1]:
 keys += [sample.key for sample in samples]
 print(len(keys), keys == 2 * [sample.key for sample in new])
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
-    assert (done.returncode, done.stderr, done.stdout) == (0, b"", b"%d True\n" % (2 * count))
+    done = python(program, folder=tmp_path)
+    assert (done.status, done.stderr, done.stdout) == (0, "", b"%d True\n" % (2 * count))

@@ -14,7 +14,7 @@ from tartools.errors import StorageError
 from tartools.storage import files
 from tartools.storage.objects import uploads
 from tartools.train import checkpoint
-from tests.conftest import running
+from tests.conftest import python, running
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.tiers import also, by_turns
 
@@ -104,8 +104,8 @@ def test_a_kill_leaves_the_one_before(server: FaultServer, tmp_path: Path) -> No
 def test_a_full_disk_leaves_the_one_before(tmp_path: Path) -> None:
     url = str(tmp_path / "model.pt")
     save(url, 1)
-    done = subprocess.run([sys.executable, "-c", LIMITED, url], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    done = python(LIMITED, url)
+    assert done.status == 1
     assert done.stderr.splitlines()[-1] == f"tartools.errors.StorageError: {url}: File too large"
     assert has(url, 1) and [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 

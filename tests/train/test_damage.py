@@ -101,8 +101,9 @@ def test_damage(name: str, damage: Callable[[Path], None], run: Run) -> None:
         where = rf"({where})?.*(changed|replaced)"
     elif path.exists():
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # the bytes have to tell
-    with pytest.raises((StorageError, TarFormatError), match=rf"{re.escape(damaged)}: {where}"):
+    with pytest.raises((StorageError, TarFormatError), match=rf"{re.escape(damaged)}: {where}") as caught:
         read(data)
+    assert "\nOriginal Traceback" in str(caught.value)  # the worker's, in lines
 
 
 @pytest.mark.parametrize("name", DATASETS)

@@ -6,8 +6,6 @@ import gzip
 import io
 import pickle
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from tartools.errors import SampleError
 from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
 from tartools.train.fields import Chooser, chosen
 from tartools.train.pictures import PictureDecoder
-from tests.conftest import Run, make_tar
+from tests.conftest import Run, make_tar, python
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -215,8 +213,8 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 chosen({"__key__": "k", "__url__": "", "png": file.getvalue()}, "png", "torchrgb8")
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // 9400**2)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(done.stdout) <= 4  # bytes a pixel: 3 of the array, 1 of Pillow
+    done = python(program)
+    assert done.status == 0 and int(done.stdout) <= 4  # bytes a pixel: 3 of the array, 1 of Pillow
 
 
 def test_what_is_no_decoder() -> None:

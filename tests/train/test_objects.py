@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from itertools import chain
@@ -120,30 +118,16 @@ def test_what_was_listed_or_a_failure(
             data.__getitems__([number])
 
 
-EMULATOR = """
-import sys
-from gcp_storage_emulator.server import create_server
-
-server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="b")
-server.start()
-print("http://{}:{}".format(*server._api._httpd.server_address), flush=True)
-sys.stdin.read()
-server.stop()
-"""
-
-
 @pytest.fixture
 def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run the emulator of GCS as it comes: it lists generations, takes no notice of them, and sends none with data.
+    """Run the emulator of GCS as it comes: it lists generations, takes no notice of them, and sends none with data."""
+    from gcp_storage_emulator.server import create_server  # type: ignore[import-untyped]
 
-    In a process of its own, since tests of storage change it in theirs.
-    """
-    command = [sys.executable, "-c", EMULATOR]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", process.stdout.readline().strip())
-        yield
-        process.stdin.close()
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="b")
+    server.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://{}:{}".format(*server._api._httpd.server_address))
+    yield
+    server.stop()
 
 
 @pytest.mark.usefixtures("emulator")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import tartools.train
+from tests.conftest import python
+from tests.schedule import needs_torch
 
 
 def test_importing_the_room_imports_no_torch() -> None:
     program = "import sys, tartools.train; print(sorted({'torch', 'numpy', 'pyarrow', 'webdataset'} & {*sys.modules}))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert python(program) == (0, b"[]\n", "")
 
 
+@needs_torch
 def test_every_name_is_there() -> None:
     for name in tartools.train.__all__:
         assert getattr(tartools.train, name).__name__.split(".")[-1] == name and name in dir(tartools.train)
@@ -32,7 +32,8 @@ for name in tartools.train.__all__:
     except ModuleNotFoundError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = python(program)
     hint = "tartools.train.{} needs torch: pip install 'tartools[train]'"
     without = ("checkpoint", "chosen")
-    assert done.stdout.splitlines() == [hint.format(name) for name in tartools.train.__all__ if name not in without]
+    said = [hint.format(name) for name in tartools.train.__all__ if name not in without]
+    assert (done.status, done.stdout.decode().splitlines()) == (0, said)

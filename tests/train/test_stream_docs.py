@@ -14,7 +14,9 @@ import webdataset
 from PIL import Image
 
 from tests.conftest import ROOT, Run, make_tar
+from tests.schedule import needs_torch
 
+pytestmark = needs_torch
 PAGE = (ROOT / "docs/training/webdataset.md").read_text()
 
 

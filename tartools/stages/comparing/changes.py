@@ -6,8 +6,6 @@ If a key occurs several times, the first sample with it in A is compared with th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise, starmap
-from operator import eq
 from typing import NamedTuple
 
 from tartools.samples.combinations import text
@@ -49,12 +47,11 @@ class Counts:
 class _Side:
     """The sorted *records* of one side: the one to be compared next, in parts. *key* is None at the end."""
 
-    __slots__ = ("_last", "_records", "_shared", "content", "key", "position", "repeated")
+    __slots__ = ("_last", "_records", "content", "key", "position", "repeated")
 
     def __init__(self, records: Iterator[bytes]) -> None:
         self._records = records
         self._last: bytes | None = None
-        self._shared: bytes | None = None
         self.key: bytes | None = None
         self.repeated = 0
         self.next()
@@ -73,12 +70,6 @@ class _Side:
             self.repeated += 1
         self._last = self.key
 
-    def has(self, key: bytes | None) -> None:
-        """Note that a sample with *key* is on this side too, which comes in no record of it."""
-        if key in (self._shared, self.key):
-            self.repeated += 1
-        self._shared = key
-
 
 def decoded(key: bytes) -> bytes:
     """Return the key that `sortkeys.text_bytes` encoded as *key*."""
@@ -91,8 +82,7 @@ def changes(
     """Yield what differs between the sorted records *left*, of A, and *right*, of B, in the order of keys.
 
     Adds to *counts*, and calls *pair* with the position in A, the position in B and the key of all samples that both
-    have, together in bytes: what `reordered` takes. Records of `key_record` are among *left* for both sides; of these
-    no pairs are told.
+    have, together in bytes: what `reordered` takes.
     """
     a, b = _Side(left), _Side(right)
     while a.key is not None or b.key is not None:
@@ -102,11 +92,6 @@ def changes(
             b.next()
             continue
         assert a.key is not None
-        if not a.content:  # before others of this key, because its position is 0
-            counts.equal += 1
-            b.has(a.key)
-            a.next()
-            continue
         if a.key != b.key:
             counts.removed += 1
             yield Change(REMOVED, decoded(a.key))
@@ -124,13 +109,6 @@ def changes(
         a.next()
         b.next()
     counts.repeated = [a.repeated, b.repeated]
-
-
-def same_keys(records: Iterable[bytes], counts: Counts, samples: list[int]) -> None:
-    """Add to *counts* what `changes` would for *records*, sorted, of `key_record` alone; *samples* says how many."""
-    again = sum(starmap(eq, pairwise(records)))
-    counts.equal += sum(samples)
-    counts.repeated = [again, again]
 
 
 def differing(left: bytes, right: bytes) -> tuple[str, ...]:

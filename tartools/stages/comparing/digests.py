@@ -14,11 +14,6 @@ DIGEST = 16  # bytes of the digest of a payload in a record
 WHOLE = 32  # bytes of the digest of a data set, and of all that it is made of
 
 
-def key_record(key: bytes) -> bytes:
-    """Return the record of a sample of which nothing counts but its *key*: both sides have it."""
-    return text_bytes(key) + bytes(NUMBER)
-
-
 def content_records(batch: Batch, position: int) -> list[bytes]:
     """Return a record for each sample of *batch*, of which the first is at *position*; they sort by key and position.
 

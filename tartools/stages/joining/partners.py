@@ -1,7 +1,6 @@
-"""What the second data set, B, has for each key of the first, A: in memory if it fits, else by order, else on disk.
+"""What the second data set, B, has for each key of the first, A: in memory if it fits, else on disk.
 
  - `Held`: all of B in a dictionary.
- - `Merged`: B is sorted by key and can be read again: read side by side with A, as long as A is sorted too.
  - `Spilled`: B is sorted to a temporary file; a block of it is read for each key of A, one after the other if A is
    sorted.
 
@@ -17,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tartools.errors import SampleError
 
 if TYPE_CHECKING:
-    from tartools.stages.joining.merged import Batches, Source
     from tartools.stages.joining.spilled import Sort
+
+# keys of adjacent samples of B, and what it has for them, as bytes
+Batches = Iterator[tuple[Sequence[bytes], Sequence[Any]]]
 
 OVERHEAD = 250  # bytes of memory for a sample in a dictionary beyond its own: three objects, slots in lists
 
@@ -33,20 +34,20 @@ class Partners(Protocol):
         """Return what B has for the *keys* of the next samples of A, None for what it lacks."""
         ...
 
-    def finish(self) -> int:
-        """Return how many samples of B no key was asked for. Raises what the rest of B raises."""
+    @property
+    def left(self) -> int:
+        """How many samples of B no key was asked for."""
         ...
 
 
-def partners_of(source: Source, memory: int, sort: Sort, tmpdir: str | None) -> Partners:
-    """Read *source*, and return what finds partners in it.
+def partners_of(batches: Batches, memory: int, sort: Sort, tmpdir: str | None) -> Partners:
+    """Read *batches* of B, and return what finds partners in them.
 
-    Holds: *memory* bytes. Raises: SampleError if a key is there twice; what *source* raises.
+    Holds: *memory* bytes. Raises: SampleError if a key is there twice; what *batches* raise.
     """
     numbers: dict[bytes, int] = {}
     held: list[bytes] = []
     size = 0
-    batches = source.batches()
     for keys, values in batches:
         before = len(held)
         numbers.update(zip(keys, count(before), strict=False))
@@ -58,21 +59,12 @@ def partners_of(source: Source, memory: int, sort: Sort, tmpdir: str | None) -> 
             break
     else:
         return Held(numbers, held)
-    from tartools.stages.joining.merged import Merged, ascend, pairs_of
     from tartools.stages.joining.spilled import Spilled
 
-    if source.repeatable and ascend(known := list(numbers)):
-        example = known[0]
-        numbers, held = {}, []
-        samples = _count_ascending(batches, known[-1], len(known))
-        del known
-        batches.close()
-        if samples is not None:
-            return Merged(source, samples, example, memory, sort, tmpdir)
-        batches = source.batches()
     pairs = list(zip(numbers, held, strict=True))
     del numbers, held
-    return Spilled(chain(_emptied(pairs), pairs_of(batches)), memory, sort, tmpdir)
+    rest = ((key, value) for keys, values in batches for key, value in zip(keys, values, strict=True))
+    return Spilled(chain(_emptied(pairs), rest), memory, sort, tmpdir)
 
 
 class Held:
@@ -102,8 +94,9 @@ class Held:
                 found.append(values[number])
         return found
 
-    def finish(self) -> int:
-        """As `Partners.finish`."""
+    @property
+    def left(self) -> int:
+        """As `Partners.left`."""
         return self._marks.count(0)
 
 
@@ -112,21 +105,6 @@ def _emptied(pairs: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     pairs.reverse()
     while pairs:
         yield pairs.pop()
-
-
-def _count_ascending(batches: Batches, last: bytes, samples: int) -> int | None:
-    """Read the rest of B, behind *samples* of which the last has the key *last*.
-
-    Return how many samples it has if their keys ascend; else None.
-    """
-    from tartools.stages.joining.merged import ascend
-
-    for keys, _ in batches:
-        if keys and (keys[0] <= last or not ascend(keys)):
-            return None
-        last = keys[-1] if keys else last
-        samples += len(keys)
-    return samples
 
 
 def _twice_in(before: list[bytes], keys: Sequence[bytes]) -> SampleError:

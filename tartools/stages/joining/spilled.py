@@ -19,37 +19,10 @@ LEAST, MOST = 8, 1000  # records in a block
 LARGE = 1 << 16  # bytes; no block is larger, unless one record is
 
 
-class Marks:
-    """Which of some numbered things were used; a bit for each."""
-
-    def __init__(self, count: int) -> None:
-        self._bits = bytearray((count + 7) // 8)
-        self._count = count
-
-    def add(self, number: int) -> None:
-        """Mark *number*."""
-        self._bits[number >> 3] |= 1 << (number & 7)
-
-    @property
-    def left(self) -> int:
-        """How many are not marked."""
-        return self._count - int.from_bytes(self._bits, "little").bit_count()
-
-
 class Spilled:
-    """B is in a temporary file, sorted by key, in blocks; the first key of each block is in memory.
+    """B is in a temporary file, sorted by key, in blocks; the first key of each block is in memory."""
 
-    *marks* are of the samples that have been asked for before.
-    """
-
-    def __init__(
-        self,
-        pairs: Iterable[tuple[bytes, bytes]],
-        memory: int,
-        sort: Sort,
-        tmpdir: str | None,
-        marks: Marks | None = None,
-    ) -> None:
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, sort: Sort, tmpdir: str | None) -> None:
         self.samples = 0
         self.example: bytes | None = None
         self._memory = memory
@@ -59,16 +32,17 @@ class Spilled:
         self._blocks: OrderedDict[int, list[bytes]] = OrderedDict()  # least recently used first
         self._size = 0  # of these
         self._write(sort(self._records(pairs)))
-        self._marks = marks or Marks(self.samples)
+        self._marks = bytearray((self.samples + 7) // 8)  # which were asked for; a bit for each
         self.example = self._firsts[0] if self._firsts else None
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
         """As `partners.Partners.find`."""
         return [self._value(key) for key in keys]
 
-    def finish(self) -> int:
-        """As `partners.Partners.finish`."""
-        return self._marks.left
+    @property
+    def left(self) -> int:
+        """As `partners.Partners.left`."""
+        return self.samples - int.from_bytes(self._marks, "little").bit_count()
 
     def _records(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
         for number, (key, value) in enumerate(pairs):
@@ -111,7 +85,8 @@ class Spilled:
         if number == len(block) or not block[number].startswith(begin):
             return None
         record = block[number]
-        self._marks.add(int.from_bytes(record[len(begin) : len(begin) + NUMBER], "big"))
+        asked = int.from_bytes(record[len(begin) : len(begin) + NUMBER], "big")
+        self._marks[asked >> 3] |= 1 << (asked & 7)
         return record[len(begin) + NUMBER :]
 
     def _block(self, number: int) -> list[bytes]:

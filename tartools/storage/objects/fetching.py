@@ -10,6 +10,7 @@ from tartools.storage.objects.contract import Body
 from tartools.storage.objects.retry import TransientError, setting, with_retries
 
 REQUESTS = 32  # at once
+REPLACED = "was replaced since the table was made, or the table was made elsewhere"
 
 
 def fetched(
@@ -17,7 +18,7 @@ def fetched(
     begin: int,
     end: int,
     version: str,
-    replaced: str = "was replaced since the table was made",
+    replaced: str = REPLACED,
     listed: bool = False,
 ) -> bytes:
     """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.versions`).
@@ -39,9 +40,7 @@ def fetched(
     return have[0] if len(have) == 1 else b"".join(have)
 
 
-def fetch_into(
-    room: memoryview, url: str, begin: int, version: str, replaced: str = "was replaced since the table was made"
-) -> None:
+def fetch_into(room: memoryview, url: str, begin: int, version: str, replaced: str = REPLACED) -> None:
     """Fill *room* with bytes of the object *url*, from *begin* on; as `fetched`, and without a copy."""
     _receive(url, begin, begin + len(room), version, replaced, lambda body, at: body.readinto(room[at - begin :]))
 

@@ -3,7 +3,7 @@
 It is an implementation of its own, and so a check of ours. Added are: the generation in the answers to downloads, and
 its conditions; 416 behind the end; empty media uploads; dropping a resumable upload; how many of those there are; and a
 thread for each connection, since a client that reads one object while it writes another waits for ever for a server
-that does one thing at a time.
+that does one thing at a time. `serve` changes the emulator for the whole process, which is to be one of its own.
 """
 
 from __future__ import annotations
@@ -43,19 +43,6 @@ def download(request: Any, response: Any, storage: Any) -> None:
     else:
         _download(request, response, storage)
         response["x-goog-generation"] = generation
-
-
-objects.download = download  # before the table of routes is made of it
-
-from gcp_storage_emulator import server, settings  # type: ignore[import-untyped]  # noqa: E402
-
-_read_data = server._read_data
-
-
-def read_data(handler: Any, query: dict[str, list[str]]) -> Any:
-    """Return the body of a request: b"" if it is empty, where that is data."""
-    found = _read_data(handler, query)
-    return b"" if found is None and query.get("uploadType") == ["media"] else found
 
 
 class Dropped(NamedTuple):
@@ -98,6 +85,16 @@ def guarded(handler: Answering) -> Answering:
 
 def serve() -> ThreadingHTTPServer:
     """Return the emulator, on a port that the system picks."""
+    objects.download = download  # before the table of routes is made of it
+    from gcp_storage_emulator import server, settings  # type: ignore[import-untyped]
+
+    receive = server._read_data
+
+    def read_data(handler: Any, query: dict[str, list[str]]) -> Any:
+        """Return the body of a request: b"" if it is empty, where that is data."""
+        found = receive(handler, query)
+        return b"" if found is None and query.get("uploadType") == ["media"] else found
+
     server._read_data = read_data
     uploads = rf"^{settings.UPLOAD_API_ENDPOINT}/b/(?P<bucket_name>[-.\w]+)/o$"
     methods = {"POST": objects.insert, "PUT": objects.upload_partial, "DELETE": drop}

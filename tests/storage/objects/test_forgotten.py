@@ -6,8 +6,6 @@ Each writes a shard and a file, of two parts and a bit, unless told otherwise.
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import pytest
 import tartools
 from tartools.errors import StorageError
 from tartools.storage.objects import uploads
-from tests.conftest import clean_environment, members_of
+from tests.conftest import Result, members_of, python
 from tests.storage.objects import fake_s3
 from tests.storage.objects.conftest import WRITTEN
 from tests.storage.objects.faults import Fault, FaultServer
@@ -57,16 +55,9 @@ def here(
     return Inside(faulty, tmp_path, monkeypatch, capfdbinary).server
 
 
-def run_program(server: FaultServer, scheme: str, ending: str) -> subprocess.CompletedProcess[str]:
+def run_program(server: FaultServer, scheme: str, ending: str) -> Result:
     """Run `PROGRAM` with *ending* behind it; it writes the objects `shard` and `file`."""
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM + ending, server.url(scheme, "shard"), server.url(scheme, "file")],
-        env=clean_environment() | server.env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return python(PROGRAM + ending, server.url(scheme, "shard"), server.url(scheme, "file"), env=server.env)
 
 
 def nothing(server: FaultServer) -> bool:
@@ -195,7 +186,7 @@ def test_what_is_closed_is_closed(scheme: str, here: FaultServer) -> None:
 )
 def test_a_program_that_ends(ending: str, status: int, scheme: str, faulty: FaultServer) -> None:
     done = run_program(faulty, scheme, ending)
-    assert done.returncode == status
+    assert done.status == status
     assert done.stderr.splitlines()[-1:] == (["ValueError"] if status == 1 else []), done.stderr
     assert nothing(faulty)
 
@@ -219,6 +210,6 @@ shard.close()
 file.close()
 """
     done = run_program(faulty, scheme, ending)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.status, done.stderr) == (0, "")
     assert [name for name, _ in members_of(faulty.objects["shard"])] == ["a.bin", "b.bin", "c.bin"]
     assert (faulty.objects["file"], faulty.pending) == (BULK, 0)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.conftest import clean_environment, make_samples, make_tar
+from tests.conftest import make_samples, make_tar, python
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import by_turns
 
@@ -24,15 +21,9 @@ sys.exit(status)
 
 def imported(server: FaultServer, *arguments: str) -> set[str]:
     """Return the libraries that tarcat with *arguments* has imported at its end."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        env=clean_environment() | server.env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return set(done.stdout.split())
+    done = python(PROGRAM, *arguments, env=server.env)
+    assert (done.status, done.stderr) == (0, "")
+    return set(done.stdout.decode().split())
 
 
 @pytest.mark.parametrize("scheme", NEEDED)

@@ -83,6 +83,7 @@ def test_whatever_goes_wrong(fault: dict[str, Any], kind: str, inside: Inside) -
     for skip in (0, 2):
         failing = Fault(name, method="GET", skip=skip, times=None, **fault)
         server.faults = [failing, redirect] if kind == "redirected" else [failing]
+        inside.environ(TARTOOLS_TIMEOUT="0.2" if {"silent", "stall"} & {*fault} else "10")
         done = inside.run("tarcat", "-v", "--progress", url)
         assert failing.played
         if done.status:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -13,7 +11,7 @@ from tartools.errors import StorageError
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.objects import retry
 from tartools.storage.objects.retry import Attempts, TransientError
-from tests.conftest import Run, clean_environment, make_samples, make_tar
+from tests.conftest import Run, make_samples, make_tar, python
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.sites import Site
 from tests.tiers import by_turns
@@ -42,14 +40,8 @@ def test_a_file_that_was_opened_before_a_fork_is_read_in_each_process(site: Site
     path = os.path.join(tmp_path, "a.bin")
     with open(path, "wb") as file:
         file.write(data)
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, site.url("a.bin"), path],
-        env=clean_environment() | site.env,
-        capture_output=True,
-        timeout=100,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = python(FORKING, site.url("a.bin"), path, env=site.env)
+    assert (done.status, done.stderr) == (0, "")
 
 
 class FullError(Exception):

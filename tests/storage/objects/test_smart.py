@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError, how_to_install
-from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar
+from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
 from tests.storage.objects.wire import Answer, Connection, Request, Wire
 from tests.tiers import by_turns, exhaustive
 
@@ -251,18 +249,10 @@ def test_a_library_that_is_missing(url: str, library: str, extra: str, way: list
         f"import sys; sys.modules[{library!r}] = None\n"
         f"from tartools.commands.tarcat import tarcat; sys.exit(tarcat.main({[*way, url]!r}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=clean_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    done = python(program, folder=ROOT)
     scheme = url.partition(":")[0]
     message = f"a library for {scheme}: URLs is missing: {how_to_install(f'smart_open[{extra}]')}"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"tarcat: {url}: {message}\n")
+    assert done == (1, b"", f"tarcat: {url}: {message}\n")
 
 
 def test_nobody_listens(run: Run) -> None:
