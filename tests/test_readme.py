@@ -17,6 +17,7 @@ import yaml
 from PIL import Image
 
 from tests.conftest import ROOT, Run, make_tar, members_of, python
+from tests.payloads import encoded
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
@@ -27,9 +28,7 @@ Members = list[tuple[str, bytes]]
 
 
 def picture(size: tuple[int, int], form: str = "JPEG") -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, (9, 99, 199)).save(file, form)
-    return file.getvalue()
+    return encoded(Image.new("RGB", size, (9, 99, 199)), form)
 
 
 def photos(start: int, count: int) -> Members:

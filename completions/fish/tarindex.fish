@@ -23,7 +23,7 @@ complete -c tarindex -s f -l fields -x -a '(__tartools_fields)' -d 'Columns of v
 complete -c tarindex -l pictures -d 'Columns of size, format and mode of pictures.'
 complete -c tarindex -l decode -d 'Decode all pictures, to tell which are broken.'
 complete -c tarindex -l hash -x -a '(__tartools_fields)' -d 'A column of digests, to find equal payloads.'
-complete -c tarindex -l dhash -x -a '(__tartools_fields)' -d 'A column of hashes, alike for similar pictures.'
+complete -c tarindex -l dhash -x -a '(__tartools_fields)' -d 'Columns of hashes and colours, alike for similar pictures.'
 complete -c tarindex -l update -x -d 'Take over the rows of the table OLD for shards that did not change.'
 complete -c tarindex -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 0.'
 complete -c tarindex -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'

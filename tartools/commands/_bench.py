@@ -219,7 +219,7 @@ def unfold(folder: Path) -> None:
 
     shard = str(folder / "data.tar")
     inputs = listed([shard], Account(), Indexing(Reading(), 1))
-    write_batches(row_batches(inputs), TableDestination(str(folder / "data.parquet"), False, inputs), Account())
+    write_batches(row_batches(inputs), TableDestination(str(folder / "data.parquet"), False, lambda: inputs), Account())
     with storage.writing(str(folder / "data.zip")) as sink:
         write_zip(read_samples([shard]), sink, Account())
     loose = folder / LOOSE
@@ -251,7 +251,7 @@ def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, f
     there_are = sum(part.rows for part in inputs.parts)
     count = min(data.count, there_are)
     table = str(folder / "data.parquet")
-    write_batches(rows_at(inputs, range(count), str(folder)), TableDestination(table, False, inputs), account)
+    write_batches(rows_at(inputs, range(count), str(folder)), TableDestination(table, False, lambda: inputs), account)
     account.samples_in += count
     places = [Place(TABLE, [table], [], count)]
     return [*places, Place(TAR, some, [], there_are)] if kind == TAR else places

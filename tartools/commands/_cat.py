@@ -1,16 +1,32 @@
-"""What tarcat and tarpcat have in common: which samples, in which order, under which keys."""
+"""What tarcat does, and tarpcat under another name: which samples, in which order, under which keys."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
-from tartools import cli
+from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Sample
-from tartools.shards.reading import Reading, counted, one_by_one
+from tartools.samples.sample import Batch, Sample
+from tartools.shards.dataset import DataSet
+from tartools.shards.delivery import deliver_order
+from tartools.shards.reading import Reading, check_shards, closing_upstream, counted, each, one_by_one
+from tartools.shards.writing import write_batches, write_samples
+from tartools.storage.names.expand import expand
 
 Item = TypeVar("Item")
+
+Workers = Annotated[
+    int | None,
+    Option(
+        *("-p", "--parallel"),
+        metavar="N",
+        minimum=0,
+        default="one after the other",
+        help="Read N shards at once; 0 means one per core.",
+    ),
+]
+Unordered = Annotated[bool, Option("--unordered", help="Write samples as they arrive, in any order.")]
 
 
 class Choice(cli.Group):
@@ -64,6 +80,67 @@ def everything(choice: Choice, wanted: cli.Fields) -> bool:
     return choice == Choice(seed=choice.seed) and not (wanted.fields or wanted.exclude)
 
 
+class Ahead(NamedTuple):
+    """How many shards are read at once (None: each in its turn), in how much memory; whether in any order."""
+
+    workers: int | None
+    memory: int
+    unordered: bool
+    tmpdir: str | None
+
+
+def cat(
+    account: Account, source: cli.Inputs, output: cli.Output, wanted: cli.Fields, choice: Choice, ahead: Ahead
+) -> None:
+    """Write the samples of the shards of *source* that are *wanted* to *output*."""
+    if ahead.unordered and choice.interleave:
+        raise UsageError("--interleave and --unordered exclude each other")
+    urls = order(expand(*source.named), choice)
+    storage.check_output(output.url, output.force, urls)
+    whole = everything(choice, wanted)
+    reading = Reading(source.lax, source.skip_special, tmpdir=ahead.tmpdir)
+    if ahead.workers is None and not ahead.unordered:
+        reading = reading._replace(forks=True, ranges=whole, listed=not whole)
+    data = DataSet(urls, account, reading, cli.workers(0))
+    new = {"-f": wanted.fields, "-x": wanted.exclude, "--rekey": choice.rekey}
+    sink = data.sink(output.url, output.force, output.gzip, new)
+    if data.lists:
+        if whole:
+            write_batches(counted(data.batches(), account), sink, account)
+        else:
+            numbers = in_turn(data.numbers(apart=bool(choice.interleave)), choice)
+            deliver_order(data, drawn(numbered(numbers, choice, account), choice, account), sink, account)
+        return
+    with closing_upstream(shards := read_ahead(data, ahead)):
+        if whole:
+            write_batches(counted(one_by_one(shards), account), sink, account)
+        else:
+            samples = in_turn((each(batches, account) for batches in shards), choice)
+            write_samples(chosen(samples, choice, wanted, account), sink, account)
+
+
+def read_ahead(data: DataSet, ahead: Ahead) -> Iterator[Iterator[Batch]]:
+    """Return the samples of each shard of *data*, in batches; of all in one if they come in any order."""
+    if ahead.workers is None and not ahead.unordered:
+        return data.shards()
+    from tartools.shards import prefetch
+
+    check_shards(data.urls, data.account)
+    workers = cli.workers(ahead.workers or 0)
+    if ahead.unordered:
+        return iter([prefetch.as_they_come(data.urls, data.account, data.reading, workers)])
+    return prefetch.read_ahead(data.urls, data.account, data.reading, workers, ahead.memory)
+
+
+def in_turn(shards: Iterator[Iterator[Item]], choice: Choice) -> Iterator[Item]:
+    """Return the items of *shards*, one shard after the other, or interleaved as *choice* says."""
+    if not choice.interleave:
+        return one_by_one(shards)
+    from tartools.stages import shuffle
+
+    return shuffle.interleave(shards, choice.interleave)
+
+
 def chosen(samples: Iterator[Sample], choice: Choice, wanted: cli.Fields, account: Account) -> Iterator[Sample]:
     """Return the stages that *choice* and *wanted* ask for, one behind the other."""
     from tartools.stages import select
@@ -97,43 +174,3 @@ def drawn(
         items = select.count(items, choice.first)
         account.phase = Phase("", choice.first, lambda: account.samples_out)
     return items
-
-
-def write_table(
-    urls: Sequence[str],
-    output: cli.Output,
-    wanted: cli.Fields,
-    choice: Choice,
-    account: Account,
-    reading: Reading,
-    most: int,
-) -> None:
-    """Write a table of the samples of *urls* that *choice* takes, in its order; *most* shards are read at once."""
-    from tartools.shards import listing
-    from tartools.shards.writing import NO_LIST, write_batches
-    from tartools.stages import shuffle
-
-    for option, value in (
-        ("-f", wanted.fields),
-        ("-x", wanted.exclude),
-        ("--rekey", choice.rekey),
-        ("-z", output.gzip),
-    ):
-        if value:
-            raise UsageError(f"{NO_LIST}: {option} excludes an OUTPUT that ends in .parquet")
-    inputs = listing.listed(urls, account, listing.Indexing(reading, most))
-    destination = listing.TableDestination(output.url, output.force, inputs)
-    if everything(choice, wanted):
-        write_batches(counted(listing.row_batches(inputs), account), destination, account)
-        return
-    spans = [each_row(span, account) for span in inputs.spans(apart=bool(choice.interleave))]
-    positions = shuffle.interleave(spans, choice.interleave) if choice.interleave else one_by_one(spans)
-    positions = drawn(numbered(positions, choice, account), choice, account)
-    write_batches(listing.rows_at(inputs, positions, reading.tmpdir), destination, account)
-
-
-def each_row(rows: range, account: Account) -> Iterator[int]:
-    """Yield *rows*, and count them as samples read."""
-    for row in rows:
-        account.samples_in += 1
-        yield row

@@ -1,27 +1,25 @@
-"""How tardedup reads samples: what is compared of each, and any of them again."""
+"""How tardedup finds the samples that are left out: what is compared comes from columns, or else from samples."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tartools.commands._twice import Twice
 from tartools.errors import SampleError, StorageError, TarToolsError
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import blanks, field_list
-from tartools.shards.gathering import gather
-from tartools.shards.reading import Reading, closing_upstream, one_by_one
+from tartools.shards.dataset import DataSet
+from tartools.shards.reading import closing_upstream, one_by_one
 from tartools.stages.duplicates import exact
+from tartools.stages.duplicates.pairs import AGAINST, INPUT
 from tartools.stages.sorting.externalsort import Spool, pack_blocks, records_of
-from tartools.storage.url import Url
+from tartools.tables import schema
 from tartools.tar import Member
-from tartools.tar.compression import is_table_name
 
 if TYPE_CHECKING:
     from tartools.tables.inputs import Inputs
-
-CHANGED = "changed while it was read; start again when nothing writes to it"
 
 
 class Comparison(NamedTuple):
@@ -93,92 +91,70 @@ class Comparison(NamedTuple):
         if len(self.near) > 1:
             return None  # null is a picture that is broken, or one that is not there
         (name,) = self.near
-        return [f"{name}.dhash", *((f"{name}.width", f"{name}.height") if self.largest else ())]
+        sides = (f"{name}.width", f"{name}.height") if self.largest else ()
+        return [f"{name}.dhash", f"{name}.colours", *sides]
 
 
 class Side:
-    """The samples of *urls*, read several times. *rows* are those of tables, if columns answer or a table is written.
+    """The samples of *data*, compared once and read again.
 
     *names* get shard and key of each sample, if they are wanted. *without* counts those that lack what is compared.
     """
 
-    def __init__(self, number: int, urls: Sequence[str], reading: Reading, account: Account, most: int) -> None:
+    def __init__(self, number: int, data: DataSet) -> None:
         self.number = number
-        self.reading = reading
-        self.most = most
-        self.inputs = Twice(urls, reading, account)
-        self.urls = urls
-        self.rows: Inputs | None = None
+        self.data = data
         self.names: Spool | None = None
         self.samples = self.without = 0
-        self._versions = self._looked()
-
-    def _looked(self) -> dict[str, str | None]:
-        """Return the versions of what will be read again, by URL."""
-        from tartools.storage import is_repeatable
-
-        again = [url for url in self.urls if is_repeatable(url) and not Url(url).read_command]
-        again = [url for url in again if Url(url).is_local or Url(url).is_stored]
-        if all(Url(url).is_local for url in again):
-            from tartools.storage.versions import look
-
-            return {url: look(url).version for url in again}
-        from tartools.shards.listing import looks
-
-        return {url: found.version for url, found in looks(again).items()}
-
-    def check(self, samples: int) -> None:
-        """Raise StorageError if the inputs have changed since they were compared, or if these are not all *samples*."""
-        for url, version in self._looked().items():
-            if version != self._versions[url]:
-                raise StorageError(CHANGED, url=url)
-        if samples != self.samples:
-            raise StorageError(f"the input has changed: it had {self.samples} samples, now {samples}")
-
-    def listed(self, account: Account) -> Inputs:
-        """Return the rows of the samples: of tables, and of shards, which are indexed."""
-        from tartools.shards import listing
-
-        if self.rows is None:
-            indexing = listing.Indexing(self.reading._replace(forks=False), self.most)
-            self.rows = listing.listed(self.urls, account, indexing)
-        return self.rows
-
-    def has_columns(self, comparison: Comparison) -> bool:
-        """Tell whether these are tables, whose columns say what is compared."""
-        wanted = comparison.columns
-        if wanted is None or self.inputs.copied or not self.urls or not all(map(is_table_name, self.urls)):
-            return False
-        from tartools.shards.listing import looks
-        from tartools.tables import schema, source
-
-        if any(found.first != schema.MAGIC for found in looks(self.urls).values()):
-            return False
-        for url in self.urls:
-            with source.opened(url) as table:
-                if not {schema.KEY, *wanted} <= {*table.names}:
-                    return False
-        return True
 
     def contents(self, comparison: Comparison, account: Account) -> Iterator[bytes]:
-        """Yield what is compared of each sample, packed: see `Comparison.contents`. Keeps the names, if wanted."""
+        """Yield what is compared of each sample, packed: see `Comparison.contents`. Keeps the names, if wanted.
+
+        It comes from columns where they say it, else from the samples, which are counted in *account*.
+        """
+        self.data.keep()
+        columns = comparison.columns
+        account.phase = Phase("comparing")
+        if columns is not None and not self.data.copied and self.data.has_columns([schema.KEY, *columns]):
+            yield from self._from_columns(comparison, columns)
+        else:
+            yield from self._from_samples(comparison, account)
+        self.data.samples = self.samples
+
+    def _from_samples(self, comparison: Comparison, account: Account) -> Iterator[bytes]:
         named = self.names is not None
 
         def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
             yield from pack_blocks(self._records(batches, comparison, account, named))
 
-        account.phase = Phase("comparing")
-        if self.inputs.copied:
-            blocks = work(self.inputs.batches(account, self.reading), 0, False)
-        else:
-            blocks = gather(self.urls, account, self.reading, work, lambda _: None, most=self.most)
-        for record in records_of(blocks):
+        for record in records_of(self.data.gather(work, lambda _: None, account, most=self.data.most)):
             end = 1 + record[0]
-            self.add(record[1:end], record[end:])
+            self._add(record[1:end], record[end:])
             yield record[1:end]
         account.check()
 
-    def add(self, content: bytes, name: bytes) -> None:
+    def _from_columns(self, comparison: Comparison, columns: Sequence[str]) -> Iterator[bytes]:
+        """Raises: SampleError for the first sample that lacks what is compared, unless that is allowed."""
+        inputs, url = self.data.rows(), self.data.urls[0]
+        for rows in inputs.batches([schema.SHARD, schema.KEY, schema.BEGIN, schema.END, *columns]):
+            found = (digests if comparison.near is None else hashes)(rows, comparison, url)
+            for content, name in zip(found, self._names_of(rows, inputs), strict=True):
+                if not content and not comparison.lenient:
+                    for sample in self.data.samples_at([self.samples]):
+                        comparison.contents(Batch.of(sample))
+                    why = f"row {self.samples} has no value in {' '.join(columns)}; tarindex makes the table anew"
+                    raise StorageError(why, url=url)
+                self._add(content, name)
+                yield content
+
+    def _names_of(self, rows: Any, inputs: Inputs) -> Iterable[bytes]:
+        if self.names is None:
+            return repeat(b"", len(rows))
+        keys = schema.raw(rows.column(schema.KEY)).to_pylist()
+        shards = [inputs.shards.url(number) for number in rows.column(schema.SHARD).to_pylist()]
+        return [name_of(shard, key or b"") for shard, key in zip(shards, keys, strict=True)]
+
+    def _add(self, content: bytes, name: bytes) -> None:
         """Count a sample, and keep its *name*, if names are wanted."""
         self.samples += 1
         self.without += not content
@@ -199,41 +175,73 @@ class Side:
                 for content, sample in zip(contents, batch, strict=True):
                     yield bytes([len(content)]) + content + name_of(sample.shard, sample.raw_key)
 
-    def samples_at(self, positions: Sequence[int]) -> Iterator[Sample]:
-        """Yield the samples at *positions*, which ascend, owned. Reads no further than the last."""
-        again = Account(lambda _: None)  # all has been said before
-        if not positions:
-            return
-        if self.rows is not None:
-            from tartools.shards.listing import samples_at
-
-            batches = samples_at(self.rows, positions, again, self.reading._replace(forks=False))
-            with closing_upstream(batches):
-                yield from (sample.own() for sample in one_by_one(map(iter, batches)))
-            return
-        batches = self.inputs.batches(again, self.reading._replace(ranges=True))
-        first, wanted = 0, iter(positions)
-        position = next(wanted)
-        with closing_upstream(batches):
-            for batch in batches:
-                while position < first + len(batch):
-                    yield batch[position - first].own()
-                    position = next(wanted, -1)
-                    if position < 0:
-                        return
-                first += len(batch)
-        raise StorageError("the input has changed: it has fewer samples now")
-
 
 def name_of(shard: str, key: bytes) -> bytes:
     """Return shard and key of a sample as bytes."""
     return shard.encode("utf-8", "surrogateescape") + b"\0" + key
 
 
-def check_listable(urls: Sequence[str]) -> None:
-    """Raise UsageError if a table can't list the samples of *urls*, StorageError without pyarrow."""
-    from tartools.shards.listing import check_stored
-    from tartools.tables import schema
+def find(
+    sides: Sequence[Side], comparison: Comparison, account: Account, sort: Callable[..., Iterator[bytes]]
+) -> Iterator[bytes]:
+    """Yield a record for each sample of the last of *sides* that is left out, by position: see `pairs.Pair`."""
+    if comparison.near is None:
+        records = one_by_one(
+            exact.records(contents_of(side, comparison, account), side.number, comparison.largest) for side in sides
+        )
+        yield from sort(exact.repeats(sort(records)))
+        return
+    from tartools.stages.duplicates.hashes import Hashes
 
-    schema.check_installed()
-    check_stored(urls)
+    found = Hashes()
+    for side in sides:
+        if side.number == INPUT:
+            found.end_against()
+        for content in contents_of(side, comparison, account):
+            found.add(content)
+    yield from found.pairs(comparison.distance, comparison.largest)
+
+
+def contents_of(side: Side, comparison: Comparison, account: Account) -> Iterator[bytes]:
+    """Return what is compared of each sample of *side*.
+
+    *account* gets what is to be said of samples that are only compared with.
+    """
+    told = side.data.account if side.number == AGAINST else Account(lambda _: None)
+    account.phase = Phase("comparing", account=told)
+    yield from side.contents(comparison, told)
+    if side.number == AGAINST:
+        account.omissions += told.omissions
+
+
+def digests(rows: Any, comparison: Comparison, url: str) -> Iterator[bytes]:
+    """Yield digest and size of each of *rows*, packed; empty where a field is missing."""
+    columns = {name: rows.column(name).to_pylist() for name in comparison.columns or ()}
+    values = {value for column in columns.values() for value in column} - {None}
+    if not all(isinstance(value, bytes) and len(value) == exact.DIGEST for value in values):
+        raise StorageError(f"not all values of {' '.join(columns)} are digests of {exact.DIGEST} bytes", url=url)
+    ends, begins = (rows.column(name).to_pylist() for name in (schema.END, schema.BEGIN))
+    for number in range(len(rows)):
+        found = [
+            next((value for name in choices if (value := columns[f"{name}.blake2b"][number]) is not None), None)
+            for choices in comparison.by
+        ]
+        known = [digest for digest in found if digest is not None]
+        size = (ends[number] - begins[number]).to_bytes(exact.NUMBER, "big")
+        yield exact.joined(known) + size if len(known) == len(found) else b""
+
+
+def hashes(rows: Any, comparison: Comparison, url: str) -> Iterator[bytes]:
+    """Yield hash, colours and pixels of each of *rows*, packed; empty where there are none."""
+    from tartools.stages.duplicates.hashes import CONTENT
+    from tartools.stages.duplicates.near import COLOURS
+
+    found, colours, *sides = (rows.column(name).to_pylist() for name in comparison.columns or ())
+    widths, heights = sides or ([1] * len(rows),) * 2
+    if not all(isinstance(value, int) and 0 <= value < 1 << 64 for value in found if value is not None):
+        raise StorageError(f"not all values of {comparison.columns} are hashes of 64 bits", url=url)
+    if not all(isinstance(value, bytes) and len(value) == COLOURS for value in colours if value is not None):
+        raise StorageError(f"not all values of {comparison.columns} are colours of {COLOURS} bytes", url=url)
+    for value, means, width, height in zip(found, colours, widths, heights, strict=True):
+        known = value is not None and means is not None and bool(width) and bool(height)
+        yield CONTENT.pack(value, means, width * height) if known else b""

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from tartools import cli, storage
 from tartools.errors import SampleError, StorageError, UsageError, printable, shown
-from tartools.samples.account import FIRST, Account
+from tartools.samples.account import FIRST, Account, Phase
 from tartools.samples.sample import Batch, Sample
+from tartools.shards.dataset import DataSet
+from tartools.shards.delivery import in_order
 from tartools.shards.reading import Reading, one_by_one, shard_batches
+from tartools.shards.writing import Batches, write_batches, write_samples
 from tartools.stages.mixing import Mixture, Stop
 from tartools.storage.names.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
-from tartools.tar.compression import is_table_name
-
-if TYPE_CHECKING:
-    from tartools.tables.writing import RowBatch
-
-Item = TypeVar("Item")
+from tartools.tar.compression import is_table
 
 NUMBER = r"[+-]?(?:(\d+)\.?(\d*)|\.(\d+))(?:e([+-]?\d{1,3}))?"
 NO_NUMBER = r"[+-]?(?:nan|inf|infinity)"
@@ -138,7 +136,7 @@ class Source:
         They are counted as read. Only tables are counted in any case: of plain local shards only headers are read, but
         all of compressed ones, and of what servers and commands send.
         """
-        if not all(is_table_name(url) or (all_of_it and is_plain(url)) for url in self._urls):
+        if not all(is_table(url) or (all_of_it and is_plain(url)) for url in self._urls):
             return None
         left = self._waiting + sum(map(len, self._batches))
         self._account.samples_in += left
@@ -290,46 +288,48 @@ def samples_of(mixing: Mixing, wanted: Wanted) -> Iterator[Sample]:
     mixing.warn_of_keys()
 
 
-def write_samples(
-    given: Sequence[Given], output: cli.Output, wanted: Wanted, account: Account, reading: Reading
-) -> None:
-    """Write the samples of *given*, mixed, to the shard *output*."""
-    from tartools.shards import writing
-
+def write(given: Sequence[Given], output: cli.Output, wanted: Wanted, account: Account, reading: Reading) -> None:
+    """Write the samples of *given*, mixed, to *output*; what is moved into a table are rows."""
+    data = DataSet([url for one in given for url in one.urls], account, reading, cli.workers(0))
+    sink = data.sink(output.url, output.force, output.gzip, {"--rekey": wanted.rekey})
     needed = wanted.stop == "longest"
-    sources = [Source(one.urls, account, reading, needed) for one in given]
+    if data.lists:
+        rows = data.rows_apart([one.urls for one in given])
+        numbers = [Rows(one.urls, span, account, needed) for one, span in zip(given, rows, strict=True)]
+        mixing = Mixing(given, numbers, wanted, account)
+        batches = in_order(data, (row for row, _, _ in mixing), account)
+        write_batches(noted(batches, mixing), sink, account)
+        return
+    expect(data.urls, wanted, account)
+    plainly = reading._replace(ranges=True, listed=False, columns=("__key__",), sources=len(given))
+    sources = [Source(one.urls, account, plainly, needed) for one in given]
     try:
         mixing = Mixing(given, sources, wanted, account)
-        writing.write_samples(samples_of(mixing, wanted), output.destination, account)
+        write_samples(samples_of(mixing, wanted), sink, account)
     finally:
         for source in sources:
             source.close()
 
 
-def write_rows(given: Sequence[Given], output: cli.Output, wanted: Wanted, account: Account, reading: Reading) -> None:
-    """Write a table of the samples of *given*, mixed, to *output*; what is moved are rows."""
-    from tartools.shards import listing
-    from tartools.shards.writing import NO_LIST, write_batches
+def expect(urls: Sequence[str], wanted: Wanted, account: Account) -> None:
+    """Check *urls*; set in *account* what is known of how much will be read and written."""
+    expected = storage.check_inputs(urls)
+    if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
+        account.expected = expected
+    if wanted.stop != "longest":  # which reads some of them more than once
+        account.shards = len(urls)
+    if wanted.total is not None:
+        account.phase = Phase("", wanted.total, lambda: account.samples_out)
+
+
+def noted(batches: Iterable[Any], mixing: Mixing) -> Iterator[Batches]:
+    """Yield *batches*, of rows; let *mixing* know their first keys."""
     from tartools.tables import schema
 
-    for option, value in (("--rekey", wanted.rekey), ("-z", output.gzip)):
-        if value:
-            raise UsageError(f"{NO_LIST}: {option} excludes an OUTPUT that ends in .parquet")
-    indexing = listing.Indexing(reading, cli.workers(0))
-    inputs, rows = listing.listed_apart([one.urls for one in given], account, indexing)
-    needed = wanted.stop == "longest"
-    sources = [Rows(one.urls, span, account, needed) for one, span in zip(given, rows, strict=True)]
-    mixing = Mixing(given, sources, wanted, account)
-
-    def noted(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
-        keys: list[bytes] = []
-        for batch in batches:
-            if len(keys) < FIRST and schema.KEY in batch.rows.schema.names:
-                found = schema.raw(batch.rows.column(schema.KEY).slice(0, FIRST - len(keys))).to_pylist()
-                keys += [key for key in found if key is not None]
-            yield batch
-        mixing.note(keys)
-        mixing.warn_of_keys()
-
-    found = listing.rows_at(inputs, (row for row, _, _ in mixing), reading.tmpdir)
-    write_batches(noted(found), listing.TableDestination(output.url, output.force, inputs), account)
+    keys: list[bytes] = []
+    for batch in batches:
+        if len(keys) < FIRST and schema.KEY in batch.rows.schema.names:
+            keys += [key for key in batch.keys[: FIRST - len(keys)] if key is not None]
+        yield batch
+    mixing.note(keys)
+    mixing.warn_of_keys()

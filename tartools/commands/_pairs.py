@@ -8,72 +8,28 @@ from heapq import nlargest
 
 from tartools import cli, storage
 from tartools.commands._dedup import Comparison, Side
-from tartools.commands._filter import Outputs, write_rows, write_samples
-from tartools.errors import UsageError, several, shown
+from tartools.errors import several, shown
 from tartools.formats.tsv import escape
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Batch, Sample, raw_bytes
-from tartools.shards.reading import Reading, closing_upstream, counted
+from tartools.samples.sample import Sample, raw_bytes
+from tartools.shards.delivery import Picked, deliver_flags
+from tartools.shards.writing import Destination
 from tartools.stages.duplicates.pairs import AGAINST, INPUT, Pair, named, pair_of
 from tartools.tar import Member, new_member
-from tartools.tar.compression import is_table_name
 
 SHOWN = 200  # pairs on a page
 Sort = Callable[[Iterable[bytes]], Iterator[bytes]]
 
 
-def writes_table(output: cli.Output, rest: str | None) -> bool:
-    """Tell whether one of the outputs is a table. Raises: UsageError if it is to be compressed."""
-    found = any(is_table_name(url) for url in (output.url, rest or ""))
-    if found and output.gzip:
-        raise UsageError("-z excludes an OUTPUT that ends in .parquet")
-    return found
+def write(side: Side, pairs: Iterable[bytes], chosen: Destination, rest: Destination | None, account: Account) -> None:
+    """Write the samples of *side*, without those of *pairs*, to *chosen*; these to *rest*, if it is given.
 
-
-def write(
-    side: Side, pairs: Iterable[bytes], output: cli.Output, rest: str | None, account: Account, reading: Reading
-) -> None:
-    """Write the samples of *side*, without those of *pairs*, to *output*; these to *rest*, if it is given."""
-    outputs = Outputs(output, rest)
-    if side.rows is not None or writes_table(output, rest):
-        import numpy as np
-
-        inputs = side.listed(account)
-        side.check(inputs.rows)
-        flags = np.ones(inputs.rows, bool)
-        for record in pairs:
-            flags[pair_of(record).position] = False
-        write_rows(inputs, flags, outputs, account, reading)
-        return
+    Raises: StorageError if they are not what was compared.
+    """
     account.phase = Phase("writing", side.samples, lambda: account.settled)
-    plainly = reading._replace(ranges=True, listed=False)
-    batches = counted(side.inputs.batches(account, plainly), account)
-    write_samples(checked(batches, side, account), Flags(pairs).of, outputs, account)
-
-
-class Flags:
-    """Tells of samples, in their order, whether they are kept: those that are not are in *pairs*."""
-
-    def __init__(self, pairs: Iterable[bytes]) -> None:
-        self._positions = (pair_of(record).position for record in pairs)
-        self._next = next(self._positions, -1)
-        self._first = 0
-
-    def of(self, batch: Batch) -> list[bool]:
-        """Return whether each sample of *batch*, the next ones, is kept."""
-        flags = [True] * len(batch)
-        while self._first <= self._next < self._first + len(batch):
-            flags[self._next - self._first] = False
-            self._next = next(self._positions, -1)
-        self._first += len(batch)
-        return flags
-
-
-def checked(batches: Iterator[Batch], side: Side, account: Account) -> Iterator[Batch]:
-    """Yield *batches*; then raise StorageError if they are not what was compared."""
-    with closing_upstream(batches):
-        yield from batches
-    side.check(account.samples_in)
+    kept = Picked((pair_of(record).position for record in pairs), False)
+    plainly = side.data.reading._replace(ranges=True, listed=False, columns=("__key__",))
+    deliver_flags(side.data.answered(kept.of, kept.of, plainly), chosen, rest, account)
 
 
 def write_report(pairs: Iterable[bytes], sides: Sequence[Side], url: str, force: bool, sort: Sort) -> None:
@@ -116,7 +72,7 @@ def write_page(pairs: Iterable[bytes], sides: Sequence[Side], comparison: Compar
         if side.number == INPUT:
             wanted |= {pair.position for pair in chosen}
         positions = sorted(wanted)
-        known.update(zip(((side.number, at) for at in positions), side.samples_at(positions), strict=True))
+        known.update(zip(((side.number, at) for at in positions), side.data.samples_at(positions), strict=True))
     both = (
         beside(known[INPUT, pair.position], known[pair.side, pair.kept], pair, comparison)
         for pair in sorted(chosen, key=lambda pair: (-pair.distance, pair.position))

@@ -70,10 +70,6 @@ class Found:
             yield from batches
         self.second.check()
 
-    def chooser(self, anti: bool) -> Chooser:
-        """Return what chooses the samples that have a partner, or with *anti* the others."""
-        return Chooser(self, anti)
-
     def tell(self, account: Account, left_out: bool) -> None:
         """Say how many samples of B had no partner, and of A, if those are *left_out*."""
         lost, left = self._lost if left_out else 0, self._partners.left
@@ -87,32 +83,6 @@ class Found:
         if self._asked and self._lost == self._asked and self._partners.example is not None:
             first, second = (key.decode("utf-8", "surrogateescape") for key in (self._example, self._partners.example))
             account.warn(f"no key of A is in B; the first is {first!r} in A, and {second!r} in B")
-
-
-class Chooser:
-    """Chooses samples by whether *found* has partners for their keys: see `_filter.Chooser`."""
-
-    reads = False
-    by_key = True
-    asks: Sequence[tuple[str, str]] | None = ()
-
-    def __init__(self, found: Found, anti: bool) -> None:
-        self._found = found
-        self._anti = anti
-
-    def columns(self, _verbatim: bool) -> list[str]:
-        """Return the columns of a table that tell: the key."""
-        return ["__key__"]
-
-    def flags(self, batch: Batch) -> list[bool]:
-        """Return whether each sample of *batch* is chosen."""
-        from tartools.samples.listed import keys_of
-
-        return self.of_keys(keys_of(batch))
-
-    def of_keys(self, keys: Sequence[bytes]) -> list[bool]:
-        """Return whether each of the next samples, which have *keys*, is chosen."""
-        return [(value is None) is self._anti for value in self._found.find(keys)]
 
 
 def read(second: Second, account: Account, reading: Reading, memory: int) -> Found:

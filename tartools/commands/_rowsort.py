@@ -6,16 +6,15 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import accumulate, count, repeat
 from typing import Any
 
-from tartools import cli
 from tartools.errors import shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import Order, encoder, key_encoder, value_encoder
 from tartools.samples.values import INDEX, PSEUDO, as_text
-from tartools.shards.gathering import gather
-from tartools.shards.listing import Indexing, TableDestination, listed, looks, rows_at, samples_at
-from tartools.shards.reading import Reading
-from tartools.shards.writing import Destination, write_batches
+from tartools.shards.dataset import DataSet
+from tartools.shards.delivery import deliver_order
+from tartools.shards.gathering import WORKERS
+from tartools.shards.writing import Destination
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
 from tartools.stages.sorting.rows import UNKNOWN, UntoldError, row_record, shuffled_rows, sorted_rows
 from tartools.tables import schema
@@ -97,8 +96,8 @@ def kinds_of(rows: Any, known: dict[bytes, int]) -> Iterable[int]:
     return np.array(numbers)[which.reshape(-1)].tolist()  # type: ignore[no-any-return]
 
 
-def from_samples(urls: Sequence[str], order: Order, reading: Reading, most: int, counts: list[int]) -> Iterator[bytes]:
-    """Yield a record for each sample of *urls*, in order: the rows of `listing.listed` for the same *urls*.
+def from_samples(data: DataSet, order: Order, counts: list[int]) -> Iterator[bytes]:
+    """Yield a record for each sample of *data*, in order, as its rows are.
 
     Reads all samples. The rows of each task have numbers of their own; *counts* gets how many.
     """
@@ -114,59 +113,47 @@ def from_samples(urls: Sequence[str], order: Order, reading: Reading, most: int,
         return next(rows) - (number << TURN)
 
     again = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
-    return records_of(gather(urls, again, reading, work, counts.append, most=1 if order.by_position else most))
+    return records_of(data.gather(work, counts.append, again, most=1 if order.by_position else WORKERS))
 
 
-def sorted_rows_of(
-    inputs: Inputs, urls: Sequence[str], order: Order, account: Account, indexing: Indexing, memory: int
-) -> Iterator[int]:
-    """Return the numbers of the rows of *inputs*, which are those of *urls*, sorted by *order*.
+def sorted_rows_of(data: DataSet, order: Order, account: Account, memory: int) -> Iterator[int] | None:
+    """Return the numbers of the rows of *data*, sorted by *order*; None if neither columns tell nor rows are written.
 
-    Holds: *memory* bytes. Raises: UntoldError, see there.
+    Holds: *memory* bytes, 16 MiB at most. Raises: UntoldError, see there.
     """
+    if data.lists and order.kind != "shuffle":
+        data.keep()
+    inputs, tmpdir, memory = data.rows(), data.reading.tmpdir, min(memory, MEMORY)
+    if not has_values(inputs, order) and not data.lists:
+        return None
     if order.kind == "shuffle":
         account.samples_in += inputs.rows
-        return shuffled_rows(inputs.rows, order, indexing.reading.tmpdir)
+        return shuffled_rows(inputs.rows, order, tmpdir)
     if has_values(inputs, order):
-        return sorted_rows(from_columns(inputs, order, account), order, account, memory, indexing.reading.tmpdir)
+        return sorted_rows(from_columns(inputs, order, account), order, account, memory, tmpdir)
     counts: list[int] = []  # samples of each task
-    records = from_samples(urls, order, indexing.reading, indexing.most, counts)
+    records = from_samples(data, order, counts)
     account.samples_in += inputs.rows
-    return numbered(sorted_rows(records, order, account, memory, indexing.reading.tmpdir), counts)
+    return numbered(sorted_rows(records, order, account, memory, tmpdir), counts)
 
 
-def write_table(
-    urls: Sequence[str], destination: Destination, order: Order, account: Account, reading: Reading, memory: int
-) -> None:
-    """Write a table of the samples of *urls*, sorted by *order*."""
-    indexing = Indexing(reading, cli.workers(0))
-    inputs = listed(urls, account, indexing)
-    found = sorted_rows_of(inputs, urls, order, account, indexing, min(memory, MEMORY))
-    batches = rows_at(inputs, found, reading.tmpdir)
-    write_batches(batches, TableDestination(destination.url, destination.force, inputs), account)
+def wrote(data: DataSet, sink: Destination, order: Order, account: Account, memory: int) -> bool:
+    """Write the samples of *data* to *sink*, sorted by *order*, as rows or because columns of tables tell the order.
 
-
-def wrote_samples(
-    urls: Sequence[str], destination: Destination, order: Order, account: Account, reading: Reading, memory: int
-) -> bool:
-    """Write the samples of *urls* to a shard, sorted by *order*, if they are tables whose columns say in which order.
-
-    Tell whether they are. Not so if samples have to be joined, or a row has no key.
+    Tell whether that is so. Not if samples have to be joined in a shard, or a row has no key.
     """
-    if not all(found.first == schema.MAGIC for found in looks(urls).values()):
-        return False
-    indexing = Indexing(reading, 1)
-    inputs = listed(urls, account, indexing)
-    if not has_values(inputs, order):
-        return False
-    counting = Account(account.say, account.quiet)
+    counting = account if data.lists else Account(account.say, account.quiet)
     try:
-        rows = sorted_rows_of(inputs, urls, order, counting, indexing, min(memory, MEMORY))
-        batches = samples_at(inputs, rows, account, reading._replace(ranges=True, listed=False))
-    except UntoldError:
+        rows = sorted_rows_of(data, order, counting, memory)
+        if rows is None:
+            return False
+        deliver_order(data, rows, sink, account)
+    except UntoldError:  # before anything is written
+        if data.lists:
+            raise
         return False
-    account.add(counting.counts())
-    write_batches(batches, destination, account)
+    if counting is not account:
+        account.add(counting.counts())
     return True
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import accumulate, compress, islice, tee
+from typing import NamedTuple
 
 from tartools import storage
-from tartools.errors import StorageError, UsageError
+from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.sample import Batch
+from tartools.shards.dataset import DataSet
+from tartools.shards.delivery import Picked, deliver_flags
 from tartools.shards.gathering import gather, gather_results
-from tartools.shards.reading import Reading, read_batches
+from tartools.shards.reading import Reading
+from tartools.shards.writing import Destination
 from tartools.stages.comparing.digests import NUMBER, content_records, digest_of
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
-from tartools.tar.compression import is_table_name
-
-if TYPE_CHECKING:
-    from tartools.shards.writing import Destination
+from tartools.storage.versions import changed_since
 
 SORTED = 1 << 14  # records that a worker sorts together
 TWICE = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
@@ -77,69 +77,34 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -
     return sum(parts)
 
 
-def check_repeatable(output: str, urls: Sequence[str]) -> None:
-    """Raise UsageError if the samples of *urls* can't be read again for *output*."""
-    if is_table_name(output):
-        from tartools.shards.listing import check_stored
-        from tartools.tables import schema
-
-        schema.check_installed()
-        check_stored(urls)
+def check_repeatable(urls: Sequence[str]) -> None:
+    """Raise UsageError if the samples of *urls* can't be read again."""
     if not all(map(storage.is_repeatable, urls)):
         raise UsageError(TWICE, url=next(url for url in urls if not storage.is_repeatable(url)))
 
 
-def write_wanted(side: Side, wanted: Iterator[bytes], output: Destination, account: Account) -> None:
-    """Write the *wanted* samples of *side*: sorted positions, each followed by the key.
+def write_wanted(data: DataSet, counts: Sequence[int], wanted: Iterator[bytes], sink: Destination) -> None:
+    """Write the *wanted* samples of *data* to *sink*: sorted positions, each followed by the key.
 
-    *account* gets the bytes. Raises: StorageError if there are other samples than those that were compared.
+    *counts* are the samples of each task. Raises: StorageError if they are other samples than those compared.
     """
-    from tartools.shards.writing import write_batches, write_samples
+    begins = list(accumulate(counts, initial=0))
+    data.samples = begins[-1]
+    places, keys = tee(wanted)
+    picked = Picked((place(record[:NUMBER], begins) for record in places), True)
+    known = (record[NUMBER:] for record in keys)
 
-    begins = list(accumulate(side.counts, initial=0))
-    places = ((place(record[:NUMBER], begins), record[NUMBER:]) for record in wanted)
-    again = Account(lambda _: None)  # all has been said when they were compared
-    if is_table_name(output.url):
-        from tartools.shards.listing import Indexing, TableDestination, listed, rows_at
+    def flags(found: Sequence[bytes]) -> list[bool]:
+        chosen = picked.of(found)
+        if list(compress(found, chosen)) != list(islice(known, sum(chosen))):
+            raise changed_since(data.urls[0])
+        return chosen
 
-        inputs = listed(side.urls, again, Indexing(side.reading, side.most))
-        again.samples_in = inputs.rows
-        if inputs.rows != begins[-1]:
-            raise other_samples(side.urls[0])
-        rows: Iterator[Any] = rows_at(inputs, (number for number, _ in places), side.reading.tmpdir)
-        write_batches(rows, TableDestination(output.url, output.force, inputs), again)
-    else:
-        write_samples(picked(read_batches(side.urls, again, side.reading), places, side.urls[-1]), output, again)
-    account.bytes_out += again.bytes_out
+    plainly = data.reading._replace(ranges=True, listed=False)
+    deliver_flags(data.answered(lambda batch: flags(batch.keys), flags, plainly), sink, None, data.account)
 
 
 def place(position: bytes, begins: Sequence[int]) -> int:
     """Return the number of the sample at *position*, if those of each task begin at *begins*."""
     number = int.from_bytes(position, "big")
     return begins[(number >> TURN) - 1] + (number & ((1 << TURN) - 1))
-
-
-def picked(batches: Iterator[Batch], places: Iterator[tuple[int, bytes]], url: str) -> Iterator[Sample]:
-    """Yield the samples of *batches* at *places*, which are ascending numbers, each with its key.
-
-    Raises: StorageError, which names *url*, if there is another sample, or none.
-    """
-    first = 0
-    wanted = next(places, None)
-    for batch in batches:
-        while wanted is not None and wanted[0] < first + len(batch):
-            sample = batch[wanted[0] - first]
-            if sample.raw_key != wanted[1]:
-                raise other_samples(sample.shard)
-            yield sample
-            wanted = next(places, None)
-        first += len(batch)
-    if wanted is not None:
-        raise other_samples(url)
-
-
-def other_samples(url: str) -> StorageError:
-    """Return the failure of a data set that has other samples when it is read again."""
-    return StorageError(
-        "the samples changed after they were compared; start again when nothing writes to them", url=url
-    )

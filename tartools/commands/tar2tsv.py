@@ -39,8 +39,9 @@ from typing import Annotated
 from tartools import cli, storage
 from tartools.cli import Option, process
 from tartools.errors import UsageError
-from tartools.formats import cells, tsv
+from tartools.formats import tsv
 from tartools.samples.account import Account, Phase
+from tartools.samples.answers import column_names
 from tartools.samples.sample import Batch
 from tartools.samples.values import INDEX
 from tartools.shards.gathering import WORKERS, gather
@@ -101,7 +102,7 @@ def tar2tsv(
     shape = tsv.TableFormat(columns, form, not table.noheader, table.missing, table.verbatim)
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    listed = () if table.verbatim else cells.wanted(columns)
+    listed = () if table.verbatim else column_names(columns)
     one_by_one = first is not None or any(INDEX in column.choices for column in columns)
     reading = Reading(source.lax, source.skip_special, alike=not one_by_one, forks=True, columns=listed)
     most = 1 if one_by_one else min(cli.workers(0), WORKERS)

@@ -6,6 +6,11 @@ members of the output are byte for byte those of the input.
 An OUTPUT that ends in .parquet is a table, which lists the samples and moves none: see TABLES in tartools(7). Options
 that change samples (-f, -x, --rekey) do not go with it, nor do samples from stdin or pipe:.
 
+-p N reads N shards at once, which pays for compressed and remote shards, and for commands (pipe:); the output is the
+same. Shards that were read before their turn wait in memory, up to -M bytes in all. What does not fit goes to temporary
+files without names, for at most N-1 shards. With --unordered, whole samples are written as they arrive, and nothing
+goes to disk.
+
 The options apply in this order, whatever their order on the command line: --shuffle to the list of shards,
 --interleave, --skip or --slice (both count samples read), -f and -x, --shuffle to the samples, -c (counts samples
 written), --rekey.
@@ -25,34 +30,23 @@ Examples:
     tarcat --rekey '{shard}/{index:06d}' a.tar b.tar > unique.tar
 """
 
-from tartools import cli, storage
+from tartools import cli
 from tartools.commands import _cat
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, counted, read_batches, read_each, read_samples
-from tartools.shards.writing import write_batches, write_samples
-from tartools.storage.names.expand import expand
-from tartools.tar.compression import is_table_name
 
 
 @cli.command(__doc__)
-def tarcat(account: Account, source: cli.Inputs, output: cli.Output, wanted: cli.Fields, choice: _cat.Choice) -> None:
+def tarcat(
+    account: Account,
+    source: cli.Inputs,
+    output: cli.Output,
+    wanted: cli.Fields,
+    choice: _cat.Choice,
+    workers: _cat.Workers = None,
+    memory: cli.Memory = 256 << 20,
+    unordered: _cat.Unordered = False,
+    tmpdir: cli.TmpDir = None,
+) -> None:
     """Run the command."""
-    urls = _cat.order(expand(*source.named), choice)
-    storage.check_output(output.url, output.force, urls)
-    reading = Reading(source.lax, source.skip_special, forks=True)
-    if is_table_name(output.url):
-        _cat.write_table(urls, output, wanted, choice, account, reading, cli.workers(0))
-        return
-    if _cat.everything(choice, wanted):
-        reading = reading._replace(ranges=True, listed=False)
-        batches = counted(read_batches(urls, account, reading), account)
-        write_batches(batches, output.destination, account)
-        return
-    if choice.interleave:
-        from tartools.stages import shuffle
-
-        samples = shuffle.interleave(read_each(urls, account, reading), choice.interleave)
-    else:
-        samples = read_samples(urls, account, reading)
-    samples = _cat.chosen(samples, choice, wanted, account)
-    write_samples(samples, output.destination, account)
+    ahead = _cat.Ahead(workers, memory, unordered, tmpdir)
+    _cat.cat(account, source, output, wanted, choice, ahead)

@@ -30,9 +30,9 @@ unless pictures are near). The columns are key, shard, kept_key, kept_shard, dis
 writes a page of pairs, side by side: the 200 with the largest distance. OUTPUT appears after these.
 
 Inputs are read twice, first to compare, then to write; stdin is copied to --tmpdir. If inputs are tables that have the
-columns FIELD.blake2b (for --equal) or FIELD.dhash (for --near), and FIELD.width and FIELD.height for --keep largest,
-only pictures that may be near another are read to compare them. OUTPUT and --rest may end in .parquet: that is a table,
-which lists the samples and moves none (see TABLES in tartools(7)). Digests need -M bytes of memory, and 70 bytes per
+columns FIELD.blake2b (for --equal) or FIELD.dhash and FIELD.colours (for --near), and FIELD.width and FIELD.height for
+--keep largest, no sample is read to compare it. OUTPUT and --rest may end in .parquet: that is a table, which lists the
+samples and moves none (see TABLES in tartools(7)). Digests need -M bytes of memory, and 70 bytes per
 sample in --tmpdir beyond that; --near holds some 250 bytes for each picture.
 
 Examples:
@@ -56,8 +56,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tartools import cli, storage
+from tartools import cli
 from tartools.cli import Option
+from tartools.commands import _outputs
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account
 from tartools.storage.names.expand import expand
@@ -131,32 +132,35 @@ def tardedup(
     against = expand(alike.against, [], "\n") if alike.against is not None else []
     if "-" in against and "-" in urls:
         raise UsageError("stdin can be read only once: it is --against and input too")
-    check_outputs([*urls, *against], output, others)
-    from tartools.commands import _dedup, _duplicates, _pairs
+    given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
+    _outputs.check(given, output.force, [*urls, *against])
+    from tartools.commands import _dedup, _pairs
+    from tartools.shards.dataset import DataSet
     from tartools.shards.reading import Reading
     from tartools.stages.duplicates.pairs import AGAINST, INPUT
     from tartools.stages.sorting.externalsort import Spool, external_sort
 
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     most = cli.workers(means.parallel)
-    sides = [_dedup.Side(INPUT, urls, reading, account, most)]
+    sides = [_dedup.Side(INPUT, DataSet(urls, account, reading, most))]
     if against:
-        sides.insert(0, _dedup.Side(AGAINST, against, reading, account, most))
+        told = Account(account.say, account.quiet)
+        sides.insert(0, _dedup.Side(AGAINST, DataSet(against, told, reading, most)))
     part = means.memory // 4
     if others.report is not None:
         for side in sides:
             side.names = Spool(part // 2, means.tmpdir)
-    if _pairs.writes_table(output, others.rest):
-        _dedup.check_listable(urls)
+    chosen = sides[-1].data.sink(output.url, output.force, output.gzip)
+    rest = None if others.rest is None else sides[-1].data.sink(others.rest, output.force, output.gzip)
     sort = partial(external_sort, memory=part, tmpdir=means.tmpdir)
     pairs = Spool(part, means.tmpdir)
-    for record in _duplicates.find(sides, comparison, account, sort):
+    for record in _dedup.find(sides, comparison, account, sort):
         pairs.add(record)
     if others.report is not None:
         _pairs.write_report(pairs, sides, others.report, output.force, sort)
     if others.page is not None:
         _pairs.write_page(pairs, sides, comparison, others.page, output.force)
-    _pairs.write(sides[-1], pairs, output, others.rest, account, reading)
+    _pairs.write(sides[-1], pairs, chosen, rest, account)
     say(sides, pairs, account)
 
 
@@ -182,22 +186,6 @@ def the_comparison(alike: Alike) -> "Comparison":
     near = choices[0] if alike.near is not None else None
     distance = 6 if alike.distance is None else alike.distance
     return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing)
-
-
-def check_outputs(inputs: Sequence[str], output: cli.Output, others: Outputs) -> None:
-    """Check all outputs before anything is read. Raises: UsageError, StorageError."""
-    from tartools.commands._filter import same_file
-
-    given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
-    seen: dict[str, str] = {}
-    for option, url in given.items():
-        if url is None:
-            continue
-        storage.check_output(url, output.force, inputs)
-        for other, taken in seen.items():
-            if same_file(taken, url) and url != "/dev/null":
-                raise UsageError(f"{other} and {option} are one file", url=url)
-        seen[option] = url
 
 
 def say(sides: "Sequence[Side]", pairs: Iterable[bytes], account: Account) -> None:

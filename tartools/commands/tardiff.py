@@ -62,6 +62,7 @@ from tartools.cli import Option
 from tartools.commands import _sides
 from tartools.errors import UsageError, printable
 from tartools.samples.account import Account
+from tartools.shards.dataset import DataSet
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
 from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered
@@ -108,11 +109,23 @@ def tardiff(account: Account, source: cli.Inputs, wanted: Wanted, means: Means) 
     a, b = (_sides.Side(expand([word]), reading, most, []) for word in source.inputs or ())
     account.expected = storage.check_inputs([*a.urls, *b.urls])
     account.shards = len(a.urls) + len(b.urls)
-    if wanted.output is not None:
-        storage.check_output(wanted.output, wanted.force, [*a.urls, *b.urls])
-        _sides.check_repeatable(wanted.output, b.urls)
-    counts = compared(a, b, account, wanted, means)
+    new = Spool(means.memory // PAIRS, means.tmpdir)
+    if wanted.output is None:
+        return int(compared(a, b, account, new, wanted, means).differ)
+    storage.check_output(wanted.output, wanted.force, [*a.urls, *b.urls])
+    data = DataSet(b.urls, Account(lambda _: None), reading, most)  # all is said when they are compared
+    destination = data.sink(wanted.output, wanted.force)
+    _sides.check_repeatable(b.urls)
+    data.keep()
+    counts = compared(a, b, account, new, wanted, means)
+    _sides.write_wanted(data, b.counts, sorter(means)(new), destination)
+    account.bytes_out += data.account.bytes_out
     return int(counts.differ)
+
+
+def sorter(means: Means) -> Any:
+    """Return what sorts any number of records."""
+    return partial(external_sort, memory=means.memory // PAIRS, tmpdir=means.tmpdir)
 
 
 def check_options(wanted: Wanted, source: cli.Inputs) -> None:
@@ -136,11 +149,10 @@ def check_options(wanted: Wanted, source: cli.Inputs) -> None:
         raise UsageError(f"-o - and {given[0]} both write to stdout (see tardiff --help)")
 
 
-def compared(a: _sides.Side, b: _sides.Side, account: Account, wanted: Wanted, means: Means) -> Counts:
-    """Compare *a* and *b*, and print and write what is *wanted*."""
-    sort = partial(external_sort, memory=means.memory // PAIRS, tmpdir=means.tmpdir)
+def compared(a: _sides.Side, b: _sides.Side, account: Account, new: Spool, wanted: Wanted, means: Means) -> Counts:
+    """Compare *a* and *b*, and print what is *wanted*; *new* gets the samples to be written."""
+    sort = sorter(means)
     counts = Counts()
-    new = Spool(means.memory // PAIRS, means.tmpdir)
     pairs = None if wanted.unordered else Spool(means.memory // PAIRS, means.tmpdir)
     found = differences(a, b, account, counts, sort, pairs)
     if wanted.list_keys:
@@ -151,11 +163,6 @@ def compared(a: _sides.Side, b: _sides.Side, account: Account, wanted: Wanted, m
     else:
         for change in found:
             keep(change, new, wanted)
-    if wanted.output is not None:
-        from tartools.shards.writing import Destination
-
-        destination = Destination(wanted.output, wanted.force)
-        _sides.write_wanted(b, sort(new), destination, account)
     if not wanted.list_keys and wanted.output != "-":
         samples = [sum(side.counts) for side in (a, b)]
         with storage.writing("-") as sink:

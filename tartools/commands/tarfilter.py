@@ -51,10 +51,13 @@ Examples:
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-from tartools import cli, storage
+from tartools import cli
 from tartools.cli import Option
+from tartools.commands import _outputs
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account
+from tartools.shards.dataset import DataSet
+from tartools.shards.delivery import deliver_flags
 from tartools.shards.reading import Reading
 from tartools.storage.names.expand import expand, read_list
 
@@ -164,13 +167,20 @@ def tarfilter(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    from tartools.commands import _filter
-
     wanted = the_filter(conditions)
     urls = expand(*source.named)
-    storage.check_output(output.url, output.force, [*urls, *filter(None, [conditions.keys])])
-    if rest is not None:
-        _filter.check_rest(rest, output, [*urls, *filter(None, [conditions.keys])])
-    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir, forks=True)
-    _filter.write(urls, wanted, _filter.Outputs(output, rest), conditions.verbatim, account, reading)
+    _outputs.check({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
+    reading = Reading(
+        source.lax,
+        source.skip_special,
+        ranges=not wanted.reads,
+        listed=not wanted.by_key,
+        tmpdir=tmpdir,
+        forks=True,
+        columns=wanted.columns(conditions.verbatim),
+    )
+    data = DataSet(urls, account, reading, cli.workers(0))
+    sinks = [data.sink(url, output.force, output.gzip) for url in (output.url, rest) if url is not None]
+    flagged = data.answered(wanted.flags, wanted.of_keys if wanted.by_key else None)
+    deliver_flags(flagged, sinks[0], sinks[1] if rest is not None else None, account)
     wanted.warn(account)

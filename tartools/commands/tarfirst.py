@@ -44,7 +44,7 @@ from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
 from tartools.stages import select
 from tartools.storage.names.expand import expand
-from tartools.tar.compression import is_table, is_table_name
+from tartools.tar.compression import is_table
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Expression
@@ -102,7 +102,7 @@ def numbered(
         from tartools.tables import choosing
 
         check_shards(urls, account)
-        if all(is_table_name(url) and is_table(url) for url in urls):
+        if all(map(is_table, urls)):
             yield from choosing.chosen(urls, account, conditions.place, conditions.key)
             return
     samples = read_samples(urls, account, reading)

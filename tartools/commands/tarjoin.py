@@ -44,19 +44,19 @@ Examples:
     printf 'key\tcls\na\t7\n' | tarjoin --prefer b --left --format tsv a.tar - -o new.tar
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account
+from tartools.samples.listed import keys_of
 from tartools.shards.reading import Reading, counted, read_batches
-from tartools.shards.writing import NO_LIST, write_batches
+from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
 from tartools.storage.names.expand import expand
 from tartools.storage.url import Url
-from tartools.tar.compression import is_table_name
 
 WORDS = "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"
 
@@ -108,8 +108,8 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Ou
     """Run the command."""
     words = words_of(wanted)
     adds = words is None or bool(words)
-    if adds and is_table_name(output.url):
-        raise UsageError(f"{NO_LIST} (--anti, or -f '', adds nothing)", url=output.url)
+    if adds:
+        check_shard_name(output.url, "--anti, or -f '', adds nothing")
     a, b = sides(source, wanted)
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
@@ -127,9 +127,17 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Ou
         batches = counted(read_batches(a, account, reading), account)
         write_batches(partners.checked(joined(batches, partners.find, how, account)), output.destination, account)
     else:
-        from tartools.commands import _filter
+        from tartools.shards.dataset import DataSet
+        from tartools.shards.delivery import deliver_flags
 
-        _filter.write(a, partners.chooser(wanted.anti), _filter.Outputs(output, None), True, account, reading)
+        plainly = reading._replace(ranges=True, listed=False, columns=("__key__",))
+        data = DataSet(a, account, plainly, cli.workers(0))
+        sink = data.sink(output.url, output.force, output.gzip)
+
+        def flags(keys: Sequence[bytes]) -> list[bool]:
+            return [(value is None) is wanted.anti for value in partners.find(keys)]
+
+        deliver_flags(data.answered(lambda batch: flags(keys_of(batch)), flags), sink, None, account)
     if not wanted.anti:
         partners.tell(account, left_out=not wanted.left)
 

@@ -44,11 +44,10 @@ from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.samples.account import Account, Phase
+from tartools.samples.account import Account
 from tartools.shards.reading import Reading
 from tartools.stages.mixing import Stop
 from tartools.storage.names.expand import named
-from tartools.tar.compression import is_table_name
 
 
 class Mixing(cli.Group):
@@ -86,15 +85,4 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
     storage.check_output(output.url, output.force, urls)
     how = _mix.Wanted(wanted.stop, wanted.total, wanted.seed, wanted.rekey)
     reading = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir, forks=True)
-    if is_table_name(output.url):
-        _mix.write_rows(given, output, how, account, reading)
-        return
-    expected = storage.check_inputs(urls)
-    if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
-        account.expected = expected
-    if wanted.stop != "longest":  # which reads some of them more than once
-        account.shards = len(urls)
-    if wanted.total is not None:
-        account.phase = Phase("", wanted.total, lambda: account.samples_out)
-    reading = reading._replace(ranges=True, listed=False, columns=("__key__",), sources=len(given))
-    _mix.write_samples(given, output, how, account, reading)
+    _mix.write(given, output, how, account, reading)

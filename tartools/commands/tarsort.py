@@ -48,13 +48,13 @@ from tartools.samples import sortkeys
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.samples.values import NUMBERS, parse_column
+from tartools.shards.dataset import DataSet
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
 from tartools.stages.sorting import externalsort, index, sort
 from tartools.stages.sorting.samplefiles import Identities, SampleFiles, reopened
 from tartools.storage.names.expand import expand
-from tartools.tar.compression import is_table_name
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
 
@@ -114,17 +114,13 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     order = ordered(wanted)
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
-    if is_table_name(output.url) or (urls and all(map(is_table_name, urls))):
+    plainly = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir)
+    data = DataSet(urls, account, plainly, cli.workers(0))
+    sink = data.sink(output.url, output.force, output.gzip)
+    if data.lists or data.are_tables:
         from tartools.commands import _rowsort
 
-        plainly = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir)
-        given = urls, output.destination, order, account, plainly, wanted.memory
-        if is_table_name(output.url):
-            if output.gzip:
-                raise UsageError("-z excludes an OUTPUT that ends in .parquet")
-            _rowsort.write_table(*given)
-            return
-        if _rowsort.wrote_samples(*given):
+        if _rowsort.wrote(data, sink, order, account, wanted.memory):
             return
     reading = Reading(
         source.lax,
@@ -143,7 +139,7 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     blocks = gather(urls, account, reading, work, files.add_identities, most=most, plain=True)
     records = externalsort.records_of(to_its_end(blocks, account))
     batches = sort.sorted_batches(records, order, account, files, memory=wanted.memory, tmpdir=wanted.tmpdir)
-    write_batches(batches, output.destination, account)
+    write_batches(batches, sink, account)
 
 
 def to_its_end(blocks: Generator[bytes, None, None], account: Account) -> Generator[bytes, None, None]:

@@ -64,24 +64,20 @@ Examples:
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.shards import numbering
-from tartools.shards.reading import Reading, read_batches
-from tartools.shards.series import Limits, write_shards
-from tartools.shards.writing import Batches, Destination
+from tartools.shards.dataset import DataSet
+from tartools.shards.reading import Reading
+from tartools.shards.series import Limits, Spread, evenly, write_shards
 from tartools.storage.names.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
-
-if TYPE_CHECKING:
-    from tartools.commands._twice import Spread
 
 DEFAULT_SIZE = 10**9  # bytes
 
@@ -167,10 +163,8 @@ def tarsplit(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    if remove and not post:
-        raise UsageError("--remove needs a --post that copies the shards elsewhere first")
-    if remove and not Url(output).is_local:
-        raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
+    if remove:
+        check_removable(output, post)
     if even and (samples or size):
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
     reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, tmpdir=tmpdir, forks=True)
@@ -191,12 +185,15 @@ def tarsplit(
     first = start or 0
     old = numbering.existing_shards(names)
     numbering.check_outputs(names, first, old, urls, force)
-    batches, made, spread = inputs_of(urls, names.name(0), even, force, gzip, reading, account)
+    data = DataSet(urls, account, reading, cli.workers(0))
+    data.sink(names.name(0), force, gzip)
+    if not (samples or size or even):
+        limits = Limits(size=DEFAULT_SIZE, shards=most)
+    spread = spread_evenly(data, even) if even else None
     if spread is not None:
         limits = Limits(spread.samples, None, most)
-    elif not (samples or size):
-        limits = Limits(size=DEFAULT_SIZE, shards=most)
-    written = finished(write_shards(batches, lambda k: made(names.name(first + k)), limits, account), post, remove)
+    shards = write_shards(data.batches(), lambda k: data.sink(names.name(first + k), force, gzip), limits, account)
+    written = finished(shards, post, remove)
     if spread is not None:
         spread.check(account.samples_in, most)
     if most == 0:
@@ -210,37 +207,20 @@ def tarsplit(
         replace_set(names, range(first, first + written), until, old, account)
 
 
-def inputs_of(
-    urls: Sequence[str], name: str, even: int | None, force: bool, gzip: bool, reading: Reading, account: Account
-) -> tuple[Iterator[Batches], Callable[[str], Destination], "Spread | None"]:
-    """Return the samples of *urls*, what makes an output such as *name*, and how samples are spread over *even* shards.
-
-    For an output that is a table, rows that list the samples stand for them.
-    """
-    if compression.is_table_name(name):
-        batches, made, count = table_rows(urls, force, account, reading)
-        if not even:
-            return batches, made, None
-        from tartools.commands._twice import evenly
-
-        return batches, made, evenly(count, even)
-    made = partial(Destination, force=force, gzip=gzip)
-    if not even:
-        return read_batches(urls, account, reading), made, None
-    from tartools.commands._twice import even_counts
-
-    spread, samples = even_counts(urls, even, reading, account)
-    return samples, made, spread
+def check_removable(output: str, post: str | None) -> None:
+    """Raise UsageError if shards at *output* can't be removed after the command *post*."""
+    if not post:
+        raise UsageError("--remove needs a --post that copies the shards elsewhere first")
+    if not Url(output).is_local:
+        raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
 
 
-def table_rows(
-    urls: Sequence[str], force: bool, account: Account, reading: Reading
-) -> tuple[Iterator[Batches], Callable[[str], Destination], int]:
-    """Return the rows of tables of the samples of *urls*, what makes a table of some, and how many rows there are."""
-    from tartools.shards import listing
-
-    inputs = listing.listed(urls, account, listing.Indexing(reading, cli.workers(0)))
-    return listing.row_batches(inputs), lambda url: listing.TableDestination(url, force, inputs), inputs.rows
+def spread_evenly(data: DataSet, shards: int) -> Spread:
+    """Return how the samples of *data*, which are counted, are spread over *shards* shards. Raises: SampleError."""
+    spread, account = evenly(data.count(), shards), data.account
+    if not data.lists:
+        account.phase = Phase("writing", spread.total, lambda: account.samples_out)
+    return spread
 
 
 def finished(shards: Iterator[str], post: str | None, remove: bool) -> int:

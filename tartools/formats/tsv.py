@@ -14,9 +14,10 @@ from typing import IO, NamedTuple
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
-from tartools.formats.cells import ABSENT, ListedRow, values
+from tartools.formats.cells import ListedRow, values
 from tartools.formats.together import joined
 from tartools.samples.account import FIRST, TOGETHER, Account
+from tartools.samples.answers import ABSENT
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import Column, blanks, field_list, parse_column
 from tartools.storage.streams import Sink

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tartools.samples.sample import Batch, Sample
+from tartools.samples.sample import Batch, Label, Sample
 from tartools.tar import Writer
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Listed(Batch):
-    """*count* samples whose values *columns* has. `read(m, n)` gives samples number m to n (exclusive), in batches."""
+    """*count* samples whose values *columns* has. `read(numbers)` gives some, in batches; the numbers ascend."""
 
     __slots__ = ("_count", "_read", "columns")
     columns: Columns
 
-    def __init__(self, columns: Columns, count: int, read: Callable[[int, int], Iterator[Batch]]) -> None:
+    def __init__(self, columns: Columns, count: int, read: Callable[[Sequence[int]], Iterator[Batch]]) -> None:
         self.columns: Columns = columns
         self._count = count
         self._read = read
@@ -44,7 +44,15 @@ class Listed(Batch):
 
     def batches(self, first: int = 0, last: int | None = None) -> Iterator[Batch]:
         """Yield samples number *first* to *last* (exclusive; None: to the end) as they are read, each time anew."""
-        return self._read(first, self._count if last is None else last)
+        return self._read(range(first, self._count if last is None else last))
+
+    def apart(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
+        """As `Batch.apart`; those *skipped* are not read."""
+        numbers = [number for number, label in enumerate(labels) if label != skipped]
+        at = 0
+        for few in self._read(range(len(self)) if len(numbers) == len(self) else numbers):
+            yield from few.apart([labels[number] for number in numbers[at : at + len(few)]])
+            at += len(few)
 
     def fitting(self, first: int, room: int) -> int:
         """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice, repeat
-from typing import TYPE_CHECKING, overload
+from itertools import groupby, islice, repeat
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from tartools import tar
 from tartools.errors import SampleError
@@ -17,6 +17,8 @@ from tartools.tar import ContiguousGroups, Member, ScatteredGroup, Source, Write
 
 if TYPE_CHECKING:
     from tartools.samples.columns import Columns
+
+Label = TypeVar("Label")
 
 
 def join_path(key: bytes, field: bytes) -> bytes:
@@ -276,12 +278,38 @@ class Batch:
         starts = self.groups.starts
         return bisect_right(starts, starts[first] + room, first) - 1 - first
 
+    def weight(self, first: int, last: int) -> int:
+        """Return the bytes that samples *first* to *last* (exclusive) may take in memory."""
+        return self[0].size if self.groups is None else self.groups.starts[last] - self.groups.starts[first]
+
+    def apart(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
+        """Yield runs of samples with one of *labels*, which has that of each sample, but not of those *skipped*.
+
+        A run is the label, a batch, and the numbers of its first sample in that and of the one behind its last.
+        """
+        for first, last, label in runs(labels):
+            if label != skipped:
+                yield label, self, first, last
+
     def write_to(self, writer: Writer, first: int, last: int) -> None:
         """Add samples number *first* to *last* (exclusive) to *writer*."""
         if self.groups is None:
             self[0].write_to(writer)
         else:
             writer.add_range(self.groups.source, self.groups.starts[first], self.groups.starts[last])
+
+
+def runs(labels: Iterable[Label]) -> Iterator[tuple[int, int, Label]]:
+    """Yield begin, end (exclusive) and value of each run of equal *labels*.
+
+    >>> list(runs([True, True, False]))
+    [(0, 2, True), (2, 3, False)]
+    """
+    first = 0
+    for label, same in groupby(labels):
+        last = first + sum(1 for _ in same)
+        yield first, last, label
+        first = last
 
 
 def _sample(key: bytes, shard: str, members: list[Member] | None, source: Source, start: int, end: int) -> Sample:

@@ -117,7 +117,7 @@ class ForkedStream:
         buffer = SpillBuffer(memory or 0, folder)
         buffer.awaited = memory is None
         try:
-            self._child = Child(lambda pipe: self._read_on(pipe, buffer), (self._fd,))
+            self._child = Child(lambda pipe: self._read_on(pipe, buffer, memory is not None), (self._fd,))
         except OSError:  # too little memory, too many open files, or too many processes
             return False
         return True
@@ -152,13 +152,13 @@ class ForkedStream:
 
     # ---- what follows runs in the forked process ----
 
-    def _read_on(self, pipe: int, buffer: SpillBuffer) -> None:
-        """Write the rest of the stream to *pipe*, and how that ended."""
+    def _read_on(self, pipe: int, buffer: SpillBuffer, ahead: bool) -> None:
+        """Write the rest of the stream to *pipe*, and how that ended; if *ahead*, read on while the pipe is full."""
         failure = b""
         if self._source.file is None:
             _exit_with_reader(pipe)
         try:
-            _write_ahead(self._record, pipe, buffer)
+            _write_ahead(self._record, pipe, buffer, ahead)
         except BrokenPipeError:
             raise
         except BaseException as error:
@@ -174,8 +174,8 @@ class ForkedStream:
         return count and RECORD.size + count
 
 
-def _write_ahead(read: Callable[[memoryview], int], pipe: int, buffer: SpillBuffer) -> None:
-    """Write to *pipe* what *read* returns, reading on into *buffer* while the pipe is full.
+def _write_ahead(read: Callable[[memoryview], int], pipe: int, buffer: SpillBuffer, ahead: bool) -> None:
+    """Write to *pipe* what *read* returns; if *ahead*, read on into *buffer* while the pipe is full.
 
     Where there is room in a pipe that was full, its reader has come. Raises what *read* raises once everything before
     it is written.
@@ -191,7 +191,7 @@ def _write_ahead(read: Callable[[memoryview], int], pipe: int, buffer: SpillBuff
                 buffer.awaited = buffer.awaited or full
             except BlockingIOError:
                 full = True
-                if more and not buffer.full:
+                if ahead and more and not buffer.full:
                     break
                 wait_until_ready(pipe, writing=True)
         if not more:

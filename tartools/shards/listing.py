@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from itertools import groupby, pairwise, starmap
 from typing import Any, NamedTuple
 
 from tartools import storage
-from tartools.errors import StorageError, UsageError
+from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading
-from tartools.shards.writing import Destination
+from tartools.shards.writing import Destination, ShardWriter
 from tartools.storage.url import Url
-from tartools.storage.versions import Look, look
+from tartools.storage.versions import Look, check_unchanged, looks
 from tartools.tables import order, rows, schema, source, unified
 from tartools.tables.facts import Wanted
 from tartools.tables.inputs import Inputs, Part, TablePart
@@ -39,15 +38,40 @@ class Indexing(NamedTuple):
 
 
 class TableDestination(Destination):
-    """The table *url*, for rows of *inputs*."""
+    """The table *url*, for those rows that *inputs* returns, once they are known."""
 
-    def __init__(self, url: str, force: bool, inputs: Inputs) -> None:
+    def __init__(self, url: str, force: bool, inputs: Callable[[], Inputs]) -> None:
         super().__init__(url, force)
         self._inputs = inputs
 
     def writer(self) -> TableWriter:
         """Return what writes it."""
-        return TableWriter(self.url, self.force, self._inputs.schema, self._inputs.shards)
+        inputs = self._inputs()
+        return TableWriter(self.url, self.force, inputs.schema, inputs.shards)
+
+
+class RowWriter(ShardWriter):
+    """Writes one shard: *samples* that rows list."""
+
+    def __init__(self, destination: Destination, samples: ListedSamples) -> None:
+        super().__init__(destination)
+        self._samples = samples
+
+    def write_batch(self, batch: Any, first: int, last: int) -> None:
+        """Add the samples that the rows *first* to *last* - 1 of *batch*, a `RowBatch`, list."""
+        for found in self._samples.of(batch.rows.slice(first, last - first), batch.numbers[first:last]):
+            super().write_batch(found, 0, len(found))
+
+    def finish(self) -> None:
+        """As `ShardWriter.finish`. Raises: StorageError also if a shard has changed."""
+        self._samples.check()
+        self._samples.close()
+        super().finish()
+
+    def abort(self, *, flush: bool = True) -> None:
+        """As `ShardWriter.abort`."""
+        self._samples.close()
+        super().abort(flush=flush)
 
 
 def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
@@ -97,18 +121,6 @@ def check_stored(urls: Sequence[str]) -> None:
             raise UsageError(NOWHERE, url=url)
 
 
-def looks(urls: Sequence[str]) -> dict[str, Look]:
-    """Return what each of *urls* is now; servers are asked side by side."""
-    if all(Url(url).is_local for url in urls):
-        return {url: look(url) for url in urls}
-    from tartools.storage.objects.fetching import requests_at_once
-    from tartools.storage.requests import Requests
-
-    with closing(Requests(requests_at_once())) as requests:
-        answers = {url: requests.ask(partial(look, url)) for url in urls}
-        return {url: answer() for url, answer in answers.items()}
-
-
 def shard_versions(urls: Sequence[str]) -> dict[str, str]:
     """Return the versions of the shards *urls*. Raises: UsageError for tables, stdin and commands; StorageError."""
     check_stored(urls)
@@ -144,9 +156,7 @@ def indexed(
     with closing(blocks(urls, account, indexing)) as found:
         for block in found:
             spool.add(block)
-    for url, now in looks(urls).items():
-        if now.version != versions[url]:
-            raise StorageError("changed while it was read", url=url)
+    check_unchanged(versions)
     return spool
 
 
@@ -175,7 +185,12 @@ def check_seen(inputs: Inputs, wanted: Wanted | None) -> None:
 
 def row_batches(inputs: Inputs) -> Iterator[RowBatch]:
     """Return all rows of *inputs*, in order."""
-    return map(RowBatch, inputs.batches())
+    import numpy as np
+
+    first = 0
+    for found in inputs.batches():
+        yield RowBatch(found, np.arange(first, first + len(found)))
+        first += len(found)
 
 
 def rows_at(inputs: Inputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
@@ -194,17 +209,37 @@ def samples_at(inputs: Inputs, positions: Iterable[int], account: Account, readi
 
 def samples_of(inputs: Inputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
     """Yield the samples that the rows *found* of *inputs* list, each with its number in `order.ROW`, in their order."""
-    from tartools.tables.reading import Shards
-
-    names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.url(0)]
-    listing = Listing(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", folder="")
-    shards = Shards(listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
-    with closing(shards):
+    samples = ListedSamples(inputs, account, reading)
+    with closing(samples):
         for rows in found:
-            for first in range(0, len(rows), source.ROWS):
-                few = rows.slice(first, source.ROWS)
-                table = unified.table_rows(few.drop_columns([order.ROW]), inputs.shards.since(0)).combine_chunks()
-                piece = listing.piece(table.to_batches()[0], first)
-                piece.rows = few.column(order.ROW).to_numpy()
-                yield from shards.samples(piece)
-        shards.check()
+            yield from samples.of(rows.drop_columns([order.ROW]), rows.column(order.ROW).to_numpy())
+        samples.check()
+
+
+class ListedSamples:
+    """The samples that rows of *inputs* list, read as *reading* says. Raises: StorageError if one is not as its row."""
+
+    def __init__(self, inputs: Inputs, account: Account, reading: Reading) -> None:
+        from tartools.tables.reading import Shards
+
+        self._shards = inputs.shards
+        names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.url(0)]
+        self._listing = Listing(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", folder="")
+        self._read = Shards(self._listing, account, ranges=reading.ranges, listed=reading.listed, tmpdir=reading.tmpdir)
+
+    def of(self, rows: Any, numbers: Any = None) -> Iterator[Batch]:
+        """Yield the samples of *rows*, which have *numbers* for messages, in order, in batches."""
+        for first in range(0, len(rows), source.ROWS):
+            few = rows.slice(first, source.ROWS)
+            table = unified.table_rows(few, self._shards.since(0)).combine_chunks()
+            piece = self._listing.piece(table.to_batches()[0], first)
+            piece.rows = None if numbers is None else numbers[first : first + source.ROWS]
+            yield from self._read.samples(piece)
+
+    def check(self) -> None:
+        """Raise StorageError if a file has changed since it was opened."""
+        self._read.check()
+
+    def close(self) -> None:
+        """Stop all requests."""
+        self._read.close()

@@ -7,7 +7,7 @@ from tartools.errors import UsageError
 from tartools.storage.names.existing import between
 from tartools.storage.names.numbers import PERCENT, numbers_in
 from tartools.storage.url import Url
-from tartools.tar.compression import TABLE, check_suffix, is_table_name, split_suffix
+from tartools.tar.compression import check_suffix, split_output
 
 
 class Numbering:
@@ -58,7 +58,7 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
         return Numbering(sides[0], int(digits or 0), "0" if fill else " ", sides[1] + query)
     if Url(text).scheme != "pipe":
         check_suffix(text)
-    base, suffix = (text[: -len(TABLE)], TABLE) if is_table_name(text) else split_suffix(text)
+    base, suffix = split_output(text)
     suffix = suffix or (".tgz" if gzip else ".tar")
     return Numbering(base if not base or base.endswith("/") else base + "-", 6, "0", suffix + query)
 

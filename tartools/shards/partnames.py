@@ -12,7 +12,7 @@ from tartools.errors import UsageError
 from tartools.shards.numbering import Numbering, parse_numbering
 from tartools.storage.names.numbers import has_number
 from tartools.storage.url import Url
-from tartools.tar.compression import is_table_name, split_suffix
+from tartools.tar.compression import split_output
 
 LONGEST = 200  # bytes of a part in a name; file systems allow 255 in all
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"  # also halves of characters, which are no text
@@ -57,7 +57,7 @@ class PartNames:
         if "://" in before and "/" not in before.partition("://")[2]:
             raise UsageError(f"{self._mark} can't stand for a bucket or a host", url=pattern)
         name = self._pattern.name
-        self.single = not has_number(name) and (is_table_name(name) or bool(split_suffix(name)[1]))
+        self.single = not has_number(name) and split_output(name)[1] != ""
         self._numbering = Single(pattern) if self.single else parse_numbering(pattern, gzip)
         self._plain = not self._pattern.scheme
         self._leads = "/" not in before  # then a part could make the name that of a command or a store

@@ -1,9 +1,12 @@
 """Samples to numbered shards."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from tartools import tar
+from tartools.errors import SampleError
 from tartools.samples.account import Account
 from tartools.shards.reading import closing_upstream
 from tartools.shards.writing import Batches, Destination, Writer
@@ -129,3 +132,36 @@ class Series:
         if count is not None:
             fitting = min(fitting, count - (writer.samples if writer else 0))
         return fitting
+
+
+def evenly(count: int, shards: int, part: str = "") -> Spread:
+    """Return *count* samples, of *part* if there are parts, spread over *shards* shards.
+
+    Raises SampleError if they are too few.
+    """
+    if count < shards:
+        of = f" of {part!r}" if part else ""
+        raise SampleError(f"{count} samples{of} are too few for {shards} shards")
+    return Spread(count, shards)
+
+
+class Spread:
+    """*total* samples spread over *shards* shards, whose numbers of samples differ by at most one."""
+
+    def __init__(self, total: int, shards: int) -> None:
+        self.total = total
+        self.shards = shards
+
+    def samples(self, k: int) -> int:
+        """Return how many samples shard *k*, from 0 on, gets. Raises SampleError if there are no more shards."""
+        if k >= self.shards:
+            self._fail("more")
+        return self.total // self.shards + (k < self.total % self.shards)
+
+    def check(self, count: int, most: int | None) -> None:
+        """Raise SampleError if only *count* samples were read for up to *most* shards, and that is too few."""
+        if count < self.total and (most is None or most >= self.shards):
+            self._fail("fewer")
+
+    def _fail(self, what: str) -> NoReturn:
+        raise SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {what}")

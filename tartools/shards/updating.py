@@ -10,8 +10,9 @@ from typing import NamedTuple
 from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.shards.listing import Indexing, check_seen, check_stored, indexed, lacking, looks
+from tartools.shards.listing import Indexing, check_seen, check_stored, indexed, lacking
 from tartools.storage.url import Url
+from tartools.storage.versions import looks
 from tartools.tables import schema
 from tartools.tables.inputs import Inputs, TablePart
 from tartools.tables.unified import ShardNumbers

@@ -1,6 +1,6 @@
 """Samples to a shard, which appears under its name when it is complete."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
@@ -24,6 +24,14 @@ class Batches(Protocol):
 
     def fitting(self, first: int, room: int) -> int:
         """Return how many, from number *first* on, fit into *room* bytes of an archive."""
+        ...
+
+    def weight(self, first: int, last: int) -> int:
+        """Return the bytes that number *first* to *last* (exclusive) may take in memory."""
+        ...
+
+    def apart(self, labels: Sequence[Any], skipped: Any = None, /) -> Iterator[tuple[Any, Any, int, int]]:
+        """Yield runs with one of *labels*: see `samples.sample.Batch.apart`."""
         ...
 
 
@@ -172,10 +180,11 @@ class ShardWriter:
             self._output.abort()
 
 
-def check_shard_name(url: str) -> None:
-    """Raise UsageError if *url* is the name of a table, and samples are to be written."""
+def check_shard_name(url: str, unless: str = "") -> None:
+    """Raise UsageError if *url*, for new samples, is the name of a table; *unless* says what writes none."""
     if compression.is_table_name(url):
-        raise UsageError(f"{NO_LIST}; name a shard, such as .tar, or use tar2parquet", url=url)
+        help = f" ({unless})" if unless else "; name a shard, such as .tar, or use tar2parquet"
+        raise UsageError(f"{NO_LIST}{help}", url=url)
 
 
 @contextmanager

@@ -97,20 +97,20 @@ class Likeness(NamedTuple):
     pixels: int
 
 
-def difference_hash(member: Member) -> int | None:
-    """Return the difference hash of the picture *member*: see `likeness`.
+def hash_and_colours(member: Member) -> tuple[int, bytes] | None:
+    """Return difference hash and colours of the picture *member*: see `likeness`.
 
     None if it is broken or has too many pixels. Raises: TarToolsError if the payload can't be read.
     """
     try:
-        return likeness(member, colours=False).hash
+        return likeness(member)[:2]
     except (TarToolsError, MemoryError):
         raise
     except Exception:  # each format has its own
         return None
 
 
-def likeness(member: Member, colours: bool = True) -> Likeness:
+def likeness(member: Member) -> Likeness:
     """Return what the picture *member* looks like, as it is stored: it is not rotated as EXIF says.
 
     Pillow converts the picture to grey ("L") and resizes it to 9 by 8 pixels (Lanczos). Row by row, from the top left,
@@ -128,9 +128,7 @@ def likeness(member: Member, colours: bool = True) -> Likeness:
         if pixels > MOST:
             raise too_large(pixels)
         grey = opened.convert("L").resize((9, 8), Image.Resampling.LANCZOS).tobytes()
-        means = b""
-        if colours:
-            means = on_grey(in_colour(opened)).resize((4, 4), Image.Resampling.BOX).tobytes()
+        means = on_grey(in_colour(opened)).resize((4, 4), Image.Resampling.BOX).tobytes()
     bits = (grey[9 * row + x] < grey[9 * row + x + 1] for row in range(8) for x in range(8))
     return Likeness(sum(bit << 63 - number for number, bit in enumerate(bits)), means, pixels)
 

@@ -8,9 +8,10 @@ from typing import NoReturn
 
 from tartools.errors import SampleError
 from tartools.samples import shares
+from tartools.samples.answers import texts
 from tartools.samples.listed import keys_of
 from tartools.samples.sample import Batch
-from tartools.samples.values import Column, as_text, field_list, getter
+from tartools.samples.values import Column, field_list
 
 MOST = 1000  # values, each of which has an output that is open
 
@@ -37,24 +38,16 @@ class Values:
 
     def __init__(self, column: Column) -> None:
         self._column = column
-        self._value = getter(column)
 
     def of(self, batch: Batch) -> list[str]:
-        """Return the value of each sample of *batch*: from the columns of a table, if it has them.
+        """Return the value of each sample of *batch*: see `answers.texts`.
 
         Raises: SampleError, naming the first sample that has none.
         """
-        known = None
-        if batch.columns is not None:
-            known = batch.columns.values(self._column.name)
-        found: list[str | None]
-        if known is not None:
-            found = [value if value is None else as_text(value) for value in known]
-        else:
-            found = [self._value(sample, 0) for sample in batch]
+        found = texts(batch, self._column)
         if None in found:
             sample = batch[found.index(None)]
-            if known is not None and batch.columns is not None:
+            if batch.columns is not None and batch.columns.values(self._column.name) is not None:
                 raise SampleError(f"sample {sample.key!r} has no value in {self._column.name}", url=batch.columns.url)
             raise SampleError(
                 f"sample {sample.key!r} has no {self._column.name} (its fields: {field_list(sample.fields)}); "

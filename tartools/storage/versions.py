@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 from tartools.errors import StorageError
@@ -64,3 +67,27 @@ def look(url: str) -> Look:
         return Look(f"{reply.size} {reply.version}" if ranges and reply.version else None, first)
 
     return with_retries(attempt, url)
+
+
+def looks(urls: Sequence[str]) -> dict[str, Look]:
+    """Return what each of *urls* is now; servers are asked side by side."""
+    if all(Url(url).is_local for url in urls):
+        return {url: look(url) for url in urls}
+    from tartools.storage.objects.fetching import requests_at_once
+    from tartools.storage.requests import Requests
+
+    with closing(Requests(requests_at_once())) as requests:
+        answers = {url: requests.ask(partial(look, url)) for url in urls}
+        return {url: answer() for url, answer in answers.items()}
+
+
+def check_unchanged(known: Mapping[str, str | None]) -> None:
+    """Raise StorageError if one of *known*, versions by URL, is another one now."""
+    for url, now in looks([*known]).items():
+        if now.version != known[url]:
+            raise changed_since(url)
+
+
+def changed_since(url: str) -> StorageError:
+    """Return the failure that *url* is not what it was when it was read before."""
+    return StorageError("changed while it was read; start again when nothing writes to it", url=url)

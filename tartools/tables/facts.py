@@ -35,14 +35,14 @@ class Pictures(NamedTuple):
 class Wanted(NamedTuple):
     """Which facts a table has: *columns* of values, digests of the fields *hashed*, hashes of the pictures *likened*.
 
-    With *pictures*, what all pictures are. *likeness* is the hash of a picture, or None if it is broken.
+    With *pictures*, what all pictures are. *likeness* has hash and colours of a picture, None if it is broken.
     """
 
     columns: Sequence[Column]
     hashed: Sequence[str] = ()
     likened: Sequence[str] = ()
     pictures: Pictures | None = None
-    likeness: Callable[[Member], int | None] | None = None
+    likeness: Callable[[Member], tuple[int, bytes] | None] | None = None
 
     @property
     def known(self) -> list[Fact]:
@@ -50,7 +50,7 @@ class Wanted(NamedTuple):
         return [
             *((column.name, "") for column in self.columns),
             *((f"{field}.blake2b", "digest") for field in self.hashed),
-            *((f"{field}.dhash", "uint") for field in self.likened),
+            *(fact for field in self.likened for fact in _likeness_facts(field)),
         ]
 
     @property
@@ -77,7 +77,9 @@ class Wanted(NamedTuple):
         for field in self.likened:
             member = sample.member(field)
             if self.likeness is not None:
-                found[f"{field}.dhash", "uint"] = member and self.likeness(member)
+                found.update(
+                    zip(_likeness_facts(field), (member and self.likeness(member)) or (None, None), strict=True)
+                )
         if self.pictures is not None:
             self._look(sample, self.pictures, found)
         return found
@@ -117,6 +119,11 @@ def wanted(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[s
 
 def _words(options: Iterable[str]) -> Iterable[str]:
     return (word for option in options for word in option.split())
+
+
+def _likeness_facts(field: str) -> list[Fact]:
+    """Return the columns of what the picture *field* looks like."""
+    return [(f"{field}.dhash", "uint"), (f"{field}.colours", "colours")]
 
 
 @lru_cache(1000)

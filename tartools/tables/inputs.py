@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -42,6 +43,14 @@ class TablePart:
         return self._schema
 
     @property
+    def have_keys(self) -> bool:
+        """Whether each row has the key of its sample."""
+        if schema.KEY not in self._schema.names:
+            return False
+        with source.opened(self.url) as table:
+            return not any(rows.column(0).null_count for rows in table.batches([schema.KEY], ROWS))
+
+    @property
     def fields(self) -> list[str]:
         """The fields that samples have."""
         return unified.fields_of(self._schema)
@@ -77,6 +86,11 @@ class Inputs:
         for part in self.parts:
             for rows in part.batches(columns):
                 yield conforming(rows, wanted)
+
+    @cached_property
+    def have_keys(self) -> bool:
+        """Whether each row has the key of its sample; the keys of tables are read for that."""
+        return all(part.have_keys for part in self.parts if isinstance(part, TablePart))
 
     def spans(self, apart: bool) -> Iterator[range]:
         """Yield the numbers of the rows of each part, or, if *apart*, of each table and each shard that was indexed."""

@@ -80,7 +80,7 @@ def wider(one: Kind, other: Kind) -> Kind:
 def arrow_type(kind: Kind) -> Any:
     """Return the type of a column of *kind* in a table. Without values, and for objects without names, it is text.
 
-    Besides the kinds above there are "uint", and "digest" of 16 bytes.
+    Besides the kinds above there are "uint", "digest" of 16 bytes and "colours" of 48.
     """
     pa = schema.arrow()
     if not _storable(kind):
@@ -90,7 +90,8 @@ def arrow_type(kind: Kind) -> Any:
     if isinstance(kind, tuple):
         return pa.struct([(name, arrow_type(inner)) for name, inner in kind[1].items()])
     numbers = {"int": pa.int64(), "uint": pa.uint64(), "double": pa.float64(), "bool": pa.bool_()}
-    return pa.binary(16) if kind == "digest" else numbers.get(kind, pa.string())
+    sizes = {"digest": 16, "colours": 48}
+    return pa.binary(sizes[kind]) if kind in sizes else numbers.get(kind, pa.string())
 
 
 def _storable(kind: Kind) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +45,15 @@ class Piece:
             None if self.keys is None else self.keys[low:high],
             None if self.rows is None else self.rows[low:high],
         )
+
+    def taken(self, numbers: Sequence[int]) -> Piece:
+        """Return the rows *numbers* of these."""
+        import numpy as np
+
+        some = np.array(numbers)
+        keys = None if self.keys is None else [self.keys[number] for number in numbers]
+        rows = self.first + some if self.rows is None else self.rows[some]
+        return Piece(self.first, self.numbers[some], self.begins[some], self.ends[some], keys, rows)
 
     def row(self, index: int) -> int:
         """Return the number that row *index* of these has in the table."""

@@ -85,8 +85,10 @@ def row_batches(url: str, rows: range, account: Account) -> Iterator[Batch]:
             shards.check()
 
 
-def _samples(shards: Shards, rows: TableColumns, low: int, high: int) -> Iterator[Batch]:
-    return shards.samples(rows.piece.part(low, high))
+def _samples(shards: Shards, rows: TableColumns, numbers: Sequence[int]) -> Iterator[Batch]:
+    if isinstance(numbers, range):
+        return shards.samples(rows.piece.part(numbers.start, numbers.stop))
+    return shards.samples(rows.piece.taken(numbers)) if numbers else iter(())
 
 
 class Shards:

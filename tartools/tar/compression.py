@@ -50,6 +50,11 @@ def is_table_name(url: str) -> bool:
     return TABLE in url.lower() and Url(url).scheme != "pipe" and Url(url).name.lower().endswith(TABLE)
 
 
+def split_output(url: str) -> tuple[str, str]:
+    """Return the output *url* without its suffix, and the suffix: that of a shard or of a table."""
+    return (url[: -len(TABLE)], url[-len(TABLE) :]) if is_table_name(url) else split_suffix(url)
+
+
 def is_table(url: str) -> bool:
     """Tell whether *url* is a table, by its first bytes; stdin, commands and fifos are not looked into: False.
 
@@ -78,7 +83,7 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
     """
     name = "" if Url(url).scheme == "pipe" else Url(url).name
     check_suffix(name)
-    suffix = TABLE if is_table_name(url) else split_suffix(name)[1].lower()
+    suffix = split_output(name)[1].lower()
     if gzip and suffix not in ("", *CODECS[0].suffixes):
         raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
     return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)

@@ -107,7 +107,7 @@ def borders(url: str, part: Part) -> Borders | None:
     All of a shard that can't be cut is its first part: what is compressed, a pipe, a server without ranges.
     Raises: StorageError.
     """
-    if part.begin == part.end or (part.parts == 1 and not compression.is_table_name(url)):
+    if part.begin == part.end or (part.parts == 1 and not compression.is_table(url)):
         return None if part.begin == part.end else Borders(part.begin, part.cut)
     whole = Borders(part.begin, part.cut) if part.number == 0 else None
     if not storage.is_repeatable(url) or Url(url).read_command:

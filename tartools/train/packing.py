@@ -81,7 +81,7 @@ def pack(
     table = table_of(output, names)
     check_table(table, len(packing.order))
     inputs = packing.run()
-    write_batches(row_batches(inputs), TableDestination(table, True, inputs), Account())
+    write_batches(row_batches(inputs), TableDestination(table, True, lambda: inputs), Account())
     return table
 
 

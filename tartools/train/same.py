@@ -6,7 +6,7 @@ from hashlib import file_digest
 
 from tartools import storage
 from tartools.storage import files
-from tartools.tar.compression import is_table_name
+from tartools.tar.compression import is_table
 
 
 def known(url: str) -> str:
@@ -15,7 +15,7 @@ def known(url: str) -> str:
     The time of a file does not count, because each host may have a copy. Raises: StorageError.
     """
     size = storage.plain_size(url)
-    if size is None or not is_table_name(url):
+    if size is None or not is_table(url):
         return "" if size is None else str(size)
     with files.reading(url) as file:
         return file_digest(file, "sha256").hexdigest()

@@ -74,7 +74,7 @@ def _kept(urls: Sequence[str], kept: str) -> Table:
     if not storage.exists(kept):
         inputs = listed(urls, Account(), INDEXING)
         with suppress(ExistsError):  # a rank on another machine was faster: its table is looked at
-            write_batches(row_batches(inputs), TableDestination(kept, False, inputs), Account())
+            write_batches(row_batches(inputs), TableDestination(kept, False, lambda: inputs), Account())
             return Table(kept)
     import numpy as np
 
@@ -84,5 +84,5 @@ def _kept(urls: Sequence[str], kept: str) -> Table:
     if np.array_equal(rows, np.arange(len(table))):
         return table
     anew = rows_at(update.inputs, rows.tolist(), None)
-    write_batches(anew, TableDestination(kept, True, update.inputs), Account())
+    write_batches(anew, TableDestination(kept, True, lambda: update.inputs), Account())
     return Table(kept)

@@ -15,7 +15,7 @@ from typing import IO
 
 import pytest
 
-from tartools.errors import UsageError, shown
+from tartools.errors import UsageError
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.pipe import fill
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of, python, running
@@ -90,18 +90,6 @@ def test_names_that_no_file_can_have_are_refused(arguments: tuple[str, ...], run
 
 
 # ---- secrets ----
-
-
-@pytest.mark.parametrize(
-    ("url", "text"),
-    [
-        (f"pipe:curl -s '{SECRET}' | pv", "pipe:curl … train-7.tar"),
-        ("pipe:cat what?.tar", "pipe:cat …"),
-        ("pipe:gsutil cat gs://b/a.tar", "pipe:gsutil … a.tar"),
-    ],
-)
-def test_commands_are_shown_without_secrets(url: str, text: str) -> None:
-    assert shown(url) == text
 
 
 @pytest.mark.parametrize(
@@ -214,12 +202,6 @@ def test_tarshow_describes_whatever_there_is_in_harmless_letters(name: str, payl
 # ---- reading ----
 
 
-def test_shards_of_even_size_take_inputs_that_can_be_read_once(shell: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(TAR)
-    done = shell("tarsplit --shards 2 -o s <(cat a.tar) && tarcat s-*.tar | cmp - a.tar")
-    assert (done.status, done.stdout) == (0, b"s-000000.tar\ns-000001.tar\n")
-
-
 def test_what_precedes_damage_is_written_unordered_too(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(TAR[:9000])
     done = run("tarpcat", "--unordered", "a.tar")
@@ -233,11 +215,6 @@ def test_an_upstream_that_stays_does_not_keep_tarpcat(shell: Run, tmp_path: Path
         "tarpcat -c 1 - < <(echo $BASHPID > pid; cat a.tar; exec sleep 1000 2> /dev/null) > b.tar; kill $(cat pid)"
     )
     assert (done.status, done.stderr) == (0, "")  # there was one to be killed
-
-
-def test_a_field_that_tarfirst_does_not_find_is_told_with_those_there_are(run: Run) -> None:
-    done = run("tarfirst", "-f", "png", stdin=TAR)
-    assert done == (1, b"", "tarfirst: none of 5 samples matches; those without png had: cls jpg\n")
 
 
 # ---- progress ----

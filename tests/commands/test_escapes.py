@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run, clean_environment, make_tar
+from tests.conftest import Run, make_tar
+from tests.processes import on_terminal
 
 TITLE = "\x1b]0;title\x07"
 SEEN = r"\x1b]0;title\x07"
 VALUE = TITLE + "a\u00e4\x9b2J"
 
 
-def on_terminal(folder: Path, line: str) -> bytes:
+def shown(folder: Path, line: str) -> bytes:
     """Return what *line* shows on a terminal, which ends lines by CR LF."""
-    ours, theirs = pty.openpty()
-    subprocess.run(
-        line.split(), stdin=subprocess.DEVNULL, stdout=theirs, cwd=folder, env=clean_environment(), check=True
-    )
-    os.close(theirs)
-    try:
-        return os.read(ours, 10_000).expandtabs()
-    except OSError:  # what Linux says at the end
-        return b""
-    finally:
-        os.close(ours)
+    done = on_terminal(line.split(), folder)
+    assert (done.status, done.stderr) == (0, "")
+    return done.stdout.expandtabs()
 
 
 TABLES = [
@@ -48,16 +38,16 @@ def test_a_table(options: str, table: str, run: Run, tmp_path: Path) -> None:
         value, seen = VALUE, rf"{SEEN}aä\x9b2J"
     assert run(*line.split()) == (0, table.format(TITLE, value).encode(), "")
     expected = table.format(SEEN, seen).replace("\r", "").replace("\n", "\r\n")
-    assert on_terminal(tmp_path, line) == expected.encode().expandtabs()
+    assert shown(tmp_path, line) == expected.encode().expandtabs()
 
 
 def test_names_of_shards(run: Run, tmp_path: Path) -> None:
     (tmp_path / f"{TITLE}.tar").write_bytes(b"")
     assert run("tarls") == (0, f"{TITLE}.tar\n".encode(), "")
-    assert on_terminal(tmp_path, "tarls") == f"{SEEN}.tar\r\n".encode()
+    assert shown(tmp_path, "tarls") == f"{SEEN}.tar\r\n".encode()
 
 
 def test_an_output_that_is_a_file_gets_the_values_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "in.tar").write_bytes(make_tar([("a.txt", VALUE.encode())]))
-    assert on_terminal(tmp_path, "tar2tsv -f txt in.tar -o out.tsv") == b""
+    assert shown(tmp_path, "tar2tsv -f txt in.tar -o out.tsv") == b""
     assert (tmp_path / "out.tsv").read_text() == f"__key__\ttxt\na\t{VALUE}\n"

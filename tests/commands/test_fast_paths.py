@@ -29,7 +29,8 @@ from tests.archives import GNU as GNU_MAGIC
 from tests.commands.conftest import FITS, Inside
 from tests.commands.test_conservation import MEASURE
 from tests.conftest import BIN, Result, Run, clean_environment, members_of, python, running
-from tests.tiers import also, by_turns, exhaustive, in_both
+from tests.processes import meanwhile
+from tests.tiers import also, by_turns, in_both
 
 MIB = 1 << 20
 RECORD = 20 * BLOCK
@@ -223,35 +224,6 @@ def test_an_archive_of_large_payloads_cut_anywhere(mode: Mode, damaged: Damaged,
         damaged.check(mode, damaged.run(mode), LARGE, cut)
 
 
-REAL = ["tarcat FILE | pipe", "tarcat FILE -o", "tarcat FILE > file", "tarsplit FILE", "tarsort FILE"]
-
-
-@exhaustive
-@pytest.mark.parametrize("mode", [MODES[name] for name in REAL], ids=REAL)
-def test_cuts_in_real_processes(mode: Mode, shell: Run, tmp_path: Path) -> None:
-    """At an offset in each kind of place."""
-    (tmp_path / "large.tar").write_bytes(LARGE.content)
-    (tmp_path / "whole.tar").write_bytes(SMALL.content)
-    begin, payload, padding = LARGE.headers[13]
-    chosen = [begin + 9, payload, payload + 70_000, padding, MIB + 1, LARGE.needed - 1]
-    redirected = {"pipe": "| cat > out$cut", "file": "> out$cut"}.get(mode.to, "> out$cut")
-    arguments = " ".join(mode.arguments).replace("part", "part$cut")
-    line = f"{mode.name} {arguments} in.tar 2> err$cut {redirected}; echo ${{PIPESTATUS[0]}}"
-    done = shell(f"for cut in {' '.join(map(str, chosen))}; do head -c $cut large.tar > in.tar; {line}; done")
-    assert done.stdout.split() == [b"1"] * len(chosen)
-    assert not (tmp_path / "out.tar").exists()
-    for cut in chosen:
-        assert re.fullmatch(rf"{mode.name}: in.tar: at byte {cut}: [^\n]+\n", (tmp_path / f"err{cut}").read_text())
-        whole = LARGE.whole_at(cut)
-        shards = sorted(path.name for path in tmp_path.glob(f"part{cut}-*"))
-        if mode.to == "shards":
-            assert (tmp_path / f"out{cut}").read_text().split() == shards
-            assert [(tmp_path / shard).read_bytes() for shard in shards] == list(map(ended, whole))
-        else:
-            expected = b"" if mode.to == "nothing" else mode.first + b"".join(whole)
-            assert (tmp_path / f"out{cut}").read_bytes() == expected
-
-
 FIELDS = {  # POSIX.1-2017, pax, "ustar Header Block": where each begins
     **{"name": 0, "mode": 100, "uid": 108, "gid": 116, "size": 124, "mtime": 136, "chksum": 148, "typeflag": 156},
     **{"linkname": 157, "magic": 257, "version": 263, "uname": 265, "gname": 297, "devmajor": 329, "devminor": 337},
@@ -349,17 +321,6 @@ def test_a_member_that_is_too_large_for_memory_is_cut(mode: Mode, huge: Made, da
         damaged.check(mode, damaged.run(mode), huge, cut)
 
 
-def meanwhile(folder: Path, line: list[str], change: Callable[[], object]) -> Result:
-    """Run *line* in *folder*; when the first byte has come out, and not much more can, *change* something; go on."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
-    with running([BIN / line[0], *line[1:]], cwd=folder, **pipes) as process:
-        assert process.stdout
-        first = process.stdout.read(1)
-        change()
-        out, err = process.communicate(timeout=120)
-    return Result(process.returncode, first + out, err.decode())
-
-
 COPIERS = {
     "tarcat": ["tarcat"],
     "tarcat --slice 0:": ["tarcat", "--slice", "0:"],
@@ -372,7 +333,7 @@ each_copier = pytest.mark.parametrize("line", COPIERS.values(), ids=COPIERS)
 @each_copier
 def test_a_file_that_is_truncated_while_it_is_copied(line: list[str], huge: Made, tmp_path: Path) -> None:
     (tmp_path / "in.tar").write_bytes(huge.content)
-    done = meanwhile(tmp_path, [*line, "in.tar"], lambda: os.truncate(tmp_path / "in.tar", 10 * MIB + 5))
+    done = meanwhile(tmp_path, " ".join([*line, "in.tar"]), lambda: os.truncate(tmp_path / "in.tar", 10 * MIB + 5))
     assert done.status == 1
     assert done.stderr == f"{line[0]}: in.tar: at byte {10 * MIB + 5}: the file became shorter while it was read\n"
     check_bytes(done.stdout, huge.content[: 10 * MIB + 5])
@@ -396,7 +357,8 @@ def test_a_file_that_is_replaced_while_it_is_copied(line: list[str], huge: Made,
     """tarcat goes on with the file that it opened; tarsort may open it again, so that is a failure."""
     (tmp_path / "in.tar").write_bytes(huge.content)
     (tmp_path / "other.tar").write_bytes(SMALL.content)
-    done = meanwhile(tmp_path, [*line, "in.tar"], lambda: os.replace(tmp_path / "other.tar", tmp_path / "in.tar"))
+    command = " ".join([*line, "in.tar"])
+    done = meanwhile(tmp_path, command, lambda: os.replace(tmp_path / "other.tar", tmp_path / "in.tar"))
     if line[0] == "tarcat":
         assert (done.status, done.stderr) == (0, "")
         check_bytes(done.stdout, huge.content)
@@ -406,7 +368,7 @@ def test_a_file_that_is_replaced_while_it_is_copied(line: list[str], huge: Made,
 
 def test_a_file_that_is_appended_to_while_it_is_sorted(huge: Made, tmp_path: Path) -> None:
     (tmp_path / "in.tar").write_bytes(huge.content)
-    done = meanwhile(tmp_path, ["tarsort", "in.tar"], lambda: append(tmp_path / "in.tar", bytes(BLOCK)))
+    done = meanwhile(tmp_path, "tarsort in.tar", lambda: append(tmp_path / "in.tar", bytes(BLOCK)))
     check_changed(done, huge.content)
 
 
@@ -432,7 +394,7 @@ def test_a_file_that_grows_while_it_is_read(line: list[str], cut: str, tmp_path:
     begin, payload, _ = archive.headers[60]
     at = {"header": begin + 100, "payload": payload + 4000, "boundary": begin}[cut]
     (tmp_path / "in.tar").write_bytes(archive.content[:at])
-    done = meanwhile(tmp_path, [*line, "in.tar"], lambda: append(tmp_path / "in.tar", archive.content[at:]))
+    done = meanwhile(tmp_path, " ".join([*line, "in.tar"]), lambda: append(tmp_path / "in.tar", archive.content[at:]))
     assert done.status == 1
     assert re.fullmatch(r"tarcat: in\.tar: this file changed while it was read[^\n]+\n", done.stderr), done.stderr
     assert len(done.stdout) < archive.needed - BLOCK

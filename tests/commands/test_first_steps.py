@@ -14,7 +14,6 @@ from PIL import Image
 
 from tartools import commands
 from tartools.__main__ import main
-from tests.archives import END, entry
 from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of, python
 
 
@@ -183,12 +182,6 @@ def test_names_without_a_dot_are_explained(arguments: tuple[str, ...], run: Run,
     done = run(*arguments, "a.tar")
     assert done.status == 1
     assert "no name has a dot: a sample n01 with a field jpg is a file n01.jpg" in done.stderr
-
-
-def test_a_mistyped_field_lists_those_there_are(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(entry(b"a.jpg", b"1") + entry(b"a.cls", b"2") + END)
-    for arguments in (("tar2tsv", "-f", "jpeg"), ("tarcat", "-f", "jpeg", "-o", "x.tar"), ("tarsort", "-s", "jpeg")):
-        assert "jpg cls" in run(*arguments, "a.tar").stderr
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,9 +77,11 @@ def test_of_an_input_that_fails_at_its_end(label: str, line: list[str], run: Run
 @by_turns("number")
 def test_of_a_signal(label: str, line: list[str], number: int, run: Run, tmp_path: Path) -> None:
     """While the input waits."""
-    words = [word.replace("{}", f"pipe:cat in.tar; kill -{int(number)} $PPID; exec sleep 1000") for word in line]
+    wait = f"sleep 6{os.getpid()}.{int(number)}"
+    words = [word.replace("{}", f"pipe:cat in.tar; kill -{int(number)} $PPID; exec {wait}") for word in line]
     done = run(*words, env={"TMPDIR": "tmp"})
     assert done == (-number, b"", "")
+    assert subprocess.run(["pgrep", "-f", wait], capture_output=True, check=False).stdout == b""
     check_nothing_is_left(tmp_path)
 
 

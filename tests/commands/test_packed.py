@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import os
-import pty
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tartools.tar.codecs import CODECS
-from tests.conftest import BIN, Run, has_end, make_tar, members_of, running
+from tests.conftest import BIN, Run, has_end, make_tar, members_of
+from tests.processes import on_terminal
 from tests.storage.objects.faults import Fault, FaultServer
 
 SAMPLES = [(f"d/{n:04d}.{field}", b"%d" % n * 9) for n in range(500) for field in ("cls", "txt")]
@@ -82,9 +80,5 @@ def test_what_is_compressed_inside(command: str, kind: str, run: Run, tmp_path: 
 @pytest.mark.parametrize("command", ["tar2parquet", "tar2zip"])
 def test_what_is_no_text_is_not_written_to_a_terminal(command: str, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
-    leader, follower = pty.openpty()
-    with running([BIN / command, tmp_path / "a.tar"], stdout=follower, stderr=subprocess.PIPE) as process:
-        said = process.communicate()[1]
-    assert (process.returncode, said.count(b"terminal")) == (2, 1)
-    for end in (leader, follower):
-        os.close(end)
+    done = on_terminal([BIN / command, "a.tar"], tmp_path)
+    assert (done.status, done.stdout, done.stderr.count("terminal")) == (2, b"", 1)

@@ -29,13 +29,12 @@ from tartools.formats import parquetread, parquetwrite
 from tests.commands.conftest import Inside
 from tests.commands.test_conservation import FEED, peak_memory
 from tests.conftest import Run, clean_environment, has_end, make_samples, make_tar, members_of
+from tests.payloads import encoded
 from tests.tiers import also
 
 
 def picture(color: int, form: str = "PNG") -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (9, 7), color).save(file, form)
-    return file.getvalue()
+    return encoded(Image.new("L", (9, 7), color), form)
 
 
 NO_PARQUET = "this is no Parquet file: it does not begin as one"

@@ -104,6 +104,10 @@ PRINTED = [  # lines of which stdout is compared alone
     "tarfirst -i 35 -f cls IN",
     "tarfirst -k 0003 -f json IN",
     "tarfirst -k 0003 -S '__index__ > 0' IN",
+    "tarfirst -i 36 IN",
+    "tarfirst -k again/x/0019 IN",
+    "tarfirst -k 0003 -i 39 -f cls IN",
+    "tarfirst -k x/0037 -f txt -S 'int(cls) > 0' IN",
     "tarshow -f cls IN",
     "tar2parquet -q IN",
     "tar2zip -q IN",
@@ -113,6 +117,7 @@ NOTHING = [  # lines that find nothing
     "tarfirst -k nothing IN",
     "tarfirst -k 0003 -f nothing IN",
     "tarfirst -k x/0001 -S 'int(cls) > 99' IN",
+    "tarfirst -k 0003 -i 10 IN",
 ]
 TABLES = {
     "tables": ["a.parquet", "b.parquet"],

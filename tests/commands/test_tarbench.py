@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from tartools.commands.tarbench import tarbench
 from tartools.errors import how_to_install
 from tartools.storage import pagecache
 from tests.conftest import Run, make_tar
+from tests.payloads import encoded
 from tests.schedule import needs_torch
 from tests.tiers import also
 
@@ -29,9 +29,7 @@ SHM = Path("/dev/shm")
 
 def picture(number: int) -> bytes:
     """Return a PNG; sizes differ, so that a batch has to bring them to one."""
-    file = io.BytesIO()
-    Image.new("RGB", (20 + number, 300), (number, 0, 0)).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (20 + number, 300), (number, 0, 0)), "PNG")
 
 
 def members(count: int = COUNT) -> list[tuple[str, bytes]]:

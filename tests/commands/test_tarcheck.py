@@ -6,14 +6,12 @@ import bz2
 import contextlib
 import gc
 import gzip
-import io
 import json
 import lzma
 import os
 import shutil
 import subprocess
 import tarfile
-import wave
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -30,14 +28,13 @@ from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.readers import READERS
 from tests.archives import BLOCK, END, data, entry, header, long, pax, sealed
 from tests.conftest import Run, has_end, make_tar, members_of
+from tests.payloads import encoded, wav
 
 KEYS = [f"{n:04d}" for n in range(12)]
 
 
 def picture(form: str = "JPEG") -> bytes:
-    file = io.BytesIO()
-    Image.effect_noise((40, 30), 60).convert("RGB").save(file, form)
-    return file.getvalue()
+    return encoded(Image.effect_noise((40, 30), 60).convert("RGB"), form)
 
 
 JPEG = picture()
@@ -68,16 +65,6 @@ def changed(at: int, to: bytes, archive: bytes = SOUND) -> bytes:
 def field_of_all(field: str, payload: bytes, last: bytes) -> bytes:
     """Return an archive of samples with *field*, all but the *last* of them sound."""
     return b"".join(sample(key, **{field: payload}) for key in KEYS) + sample("last", **{field: last}) + END
-
-
-def wav(frames: int) -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as opened:
-        opened.setnchannels(1)
-        opened.setsampwidth(2)
-        opened.setframerate(8000)
-        opened.writeframes(bytes(2 * frames))
-    return file.getvalue()
 
 
 def npy(count: int, values: int) -> bytes:

@@ -29,16 +29,6 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_plan_that_names_a_fifo(run: Run, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "f")
-    (tmp_path / "a.tsv").write_text("__key__\t@txt\na\tf\n")
-    (tmp_path / "b.jsonl").write_text('{"__key__": "a", "@txt": "f"}\n')
-    for name in ("a.tsv", "b.jsonl"):
-        done = run("tarcreate", name)
-        assert (done.status, done.stdout) == (1, b"")
-        assert "f is no regular file, and is not read without --allow-pipe" in done.stderr
-
-
 def test_tables(run: Run, data: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.tsv").write_text(PLAN)
     (tmp_path / "plan.csv").write_text('__key__,@jpg,cls\r\nd/a,one,5\r\nd/b,,\r\nd/c,two,"\t\\"\r\n')

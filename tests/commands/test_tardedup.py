@@ -18,6 +18,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tests.conftest import Run, make_tar, members_of
+from tests.payloads import encoded
 from tests.tables.test_tables import anything, good
 from tests.tiers import also, exhaustive
 
@@ -45,9 +46,7 @@ def photograph(seed: int, width: int = 80, height: int = 60) -> Image.Image:
 
 def stored(picture: Image.Image, form: str = "JPEG", **options: object) -> bytes:
     """Return *picture* as a file."""
-    file = io.BytesIO()
-    picture.save(file, form, **options)  # type: ignore[arg-type]
-    return file.getvalue()
+    return encoded(picture, form, **options)
 
 
 def copied(picture: Image.Image, seed: int) -> tuple[str, bytes]:
@@ -242,6 +241,11 @@ def test_odd_pictures(run: Run, tmp_path: Path) -> None:
         assert page.count('<span class="face pair"><img') == page.count('"><img alt="kept.jpg') + 12 == 12
         assert page.count('src="data:image/webp') == 24
         assert "again/white = white, distance 0" in re.sub("<[^>]*>", "", page)
+    for shard in ("a.tar", "b.tar"):
+        (tmp_path / shard).unlink()  # the table says what the pictures look like
+    done = run("tardedup", "--near", "jpg", "t.parquet", "-o", "o.parquet")
+    assert done == (0, b"", "tardedup: 12 duplicates among 24 samples\n")
+    assert pq.read_table(tmp_path / "o.parquet").num_rows == 12
 
 
 ERRORS = [
@@ -322,10 +326,15 @@ def test_columns_of_other_programs(run: Run, tmp_path: Path) -> None:
         ("jpg.dhash", pa.array([-1, 5]), "are hashes of 64 bits"),
         ("jpg.dhash", pa.array(["x", "y"]), "are hashes of 64 bits"),
         ("jpg.dhash", pa.array([None, 5], pa.uint64()), "has no value in jpg.dhash"),
+        ("jpg.colours", pa.array([bytes(47), bytes(48)]), "are colours of 48 bytes"),
         ("jpg.blake2b", pa.array([b"short", b"x"]), "are digests of 16 bytes"),
     ]
+    sound = {"jpg.dhash": pa.array([3, 5], pa.uint64()), "jpg.colours": pa.array([bytes(48)] * 2)}
     for name, column, message in columns:
-        pq.write_table(table.append_column(name, column), tmp_path / "odd.parquet")
-        option = ["--near", "jpg"] if "dhash" in name else ["--equal", "jpg"]
+        odd = table
+        for each, values in {**sound, name: column}.items():
+            odd = odd.append_column(each, values)
+        pq.write_table(odd, tmp_path / "odd.parquet")
+        option = ["--equal", "jpg"] if "blake2b" in name else ["--near", "jpg"]
         done = run("tardedup", *option, "odd.parquet")
         assert done.status == 1 and re.fullmatch(rf"tardedup: odd\.parquet: .*{message}.*\n", done.stderr), done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from PIL import Image
 from tartools.samples import shares
 from tests.commands.test_tardedup import keys_in
 from tests.conftest import Run, make_samples, make_tar, members_of
+from tests.payloads import encoded
 from tests.tables.test_tables import good
 
 Members = list[tuple[str, bytes]]
@@ -22,9 +22,7 @@ Members = list[tuple[str, bytes]]
 
 def picture(width: int, height: int) -> bytes:
     """Return a PNG of this size."""
-    file = io.BytesIO()
-    Image.new("RGB", (width, height)).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (width, height)), "PNG")
 
 
 def some(count: int, first: int = 0) -> Members:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
+from tests.conftest import BIN, Run, make_samples, make_tar
+from tests.processes import on_terminal
 
 ARCHIVE = make_tar(
     [
@@ -111,27 +109,9 @@ def test_large_and_many(run: Run, shell: Run, tmp_path: Path) -> None:
 )
 def test_a_terminal_gets_no_binary_data(payload: bytes, text: bool, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("a.x", payload)]))
-    ours, theirs = pty.openpty()
-    with (
-        os.fdopen(ours, "rb", buffering=0) as terminal,
-        subprocess.Popen(
-            [BIN / "tarfirst", "a.tar"], cwd=tmp_path, env=clean_environment(), stdout=theirs, stderr=subprocess.PIPE
-        ) as process,
-    ):
-        os.close(theirs)
-        shown = b""
-        try:
-            while part := terminal.read(1 << 16):
-                shown += part
-        except OSError:  # Linux says so when nobody has the other end open
-            pass
-        assert process.stderr is not None
-        said = process.stderr.read().decode()
+    done = on_terminal([BIN / "tarfirst", "a.tar"], tmp_path)
     if text:
-        assert (process.returncode, shown, said) == (0, payload.replace(b"\n", b"\r\n"), "")
+        assert done == (0, payload.replace(b"\n", b"\r\n"), "")
     else:
-        assert (process.returncode, shown) == (2, b"")
-        assert said == (
-            "tarfirst: stdout is a terminal, which cannot show binary data: "
-            "use > FILE or a pipe, or look at it with tarshow\n"
-        )
+        said = "stdout is a terminal, which cannot show binary data: use > FILE or a pipe, or look at it with tarshow"
+        assert done == (2, b"", f"tarfirst: {said}\n")

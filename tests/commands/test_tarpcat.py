@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tartools.errors import shown
 from tests.commands.test_conservation import peak_memory
-from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_samples, make_tar, members_of
+from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_samples, make_tar, members_of, python
+from tests.processes import alive
+from tests.shards.counted import PROGRAM
 from tests.tiers import also, by_turns
 
 
@@ -78,26 +78,7 @@ def test_count_stops_all_readers(shell: Run, tmp_path: Path, options: list[str])
     done = shell(f"tarpcat {' '.join(options)} -c 120 --rekey '{{index}}' '{endless}'{{1..6}} | tar t | wc -l")
     assert (done.status, done.stdout.split(), done.stderr) == (0, [b"240"], "")
     for pid in (tmp_path / "pids").read_text().split():
-        assert not is_running(int(pid))
-
-
-@pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
-@pytest.mark.parametrize("workers", [1, 3, 16])
-@pytest.mark.parametrize("trouble", ["cut", "pipe", "missing"])
-@by_turns("workers")
-def test_one_bad_shard_of_ten(
-    run: Run, shards: list[str], tmp_path: Path, trouble: str, workers: int, options: list[str]
-) -> None:
-    bad = {"cut": shards[5], "pipe": f"pipe:cat {shards[5]}; echo $$ > pid; exit 3", "missing": "nosuch.tar"}[trouble]
-    if trouble == "cut":
-        (tmp_path / bad).write_bytes((tmp_path / bad).read_bytes()[:-100])
-    done = run("tarpcat", "-p", workers, *options, *shards[:5], bad, *shards[6:])
-    assert done.status == 1 and shown(bad) in done.stderr and done.stderr.count("\n") == 1
-    assert not done.stdout or not has_end(done.stdout)
-    if not options:
-        assert done.stdout == run("tarcat", *shards[:5], bad, *shards[6:]).stdout
-    if trouble == "pipe":
-        assert not is_running(int((tmp_path / "pid").read_text()))
+        assert not alive(int(pid))
 
 
 def test_nothing_is_left_of_what_was_spilled(run: Run, shards: list[str], tmp_path: Path) -> None:
@@ -108,14 +89,6 @@ def test_nothing_is_left_of_what_was_spilled(run: Run, shards: list[str], tmp_pa
     assert done.status == 1 and "nosuch" in done.stderr
 
 
-def is_running(pid: int) -> bool:
-    """Tell whether *pid* is a process that still runs: zombies do not."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
 def test_a_command_that_has_given_nothing_yet_is_ended_too(run: Run, tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(5)))
@@ -123,7 +96,7 @@ def test_a_command_that_has_given_nothing_yet_is_ended_too(run: Run, tmp_path: P
     silent = "pipe:echo $$ > pid; exec sleep 1000"
     done = run("tarpcat", "-p", 4, *options, "a.tar", "pipe:until test -s pid; do :; done; cat cut.tar", silent)
     assert done.status == 1 and "at byte 3000" in done.stderr
-    assert not is_running(int((tmp_path / "pid").read_text()))
+    assert not alive(int((tmp_path / "pid").read_text()))
 
 
 def test_memory_is_what_the_budget_says(run: Run, tmp_path: Path) -> None:
@@ -142,27 +115,6 @@ def test_what_commands_give_is_read_ahead_too(run: Run, shards: list[str], optio
 
 
 LARGE = ["l0.tgz", "l1.tar.bz2", "l2.tar.xz", "l3.tar.zst", "l4.tar.lz4", "l5.tgz"]
-COUNTED = """
-import os, signal, sys
-from tartools.commands.tarpcat import tarpcat
-kill, *arguments = sys.argv[1:]
-fork, forks = os.fork, []
-def forked():
-    forks.append(fork())
-    if forks[-1] and len(forks) == int(kill):
-        os.kill(forks[-1], signal.SIGKILL)
-    return forks[-1]
-os.fork = forked
-status = tarpcat.main(arguments)
-for pid in forks:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        continue
-    sys.exit("a process is left")
-print(len(forks), file=sys.stderr)
-sys.exit(status)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -179,9 +131,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def counted(folder: Path, *arguments: object, kill: int = 0) -> Result:
     """Run tarpcat, and kill its *kill*-th child; the last line of stderr is their number."""
-    line: list[str | Path] = [sys.executable, "-c", COUNTED, *map(str, (kill, *arguments))]
-    done = subprocess.run(line, cwd=folder, env=clean_environment(), capture_output=True, timeout=120, check=False)
-    return Result(done.returncode, done.stdout, done.stderr.decode())
+    return python(PROGRAM, f"kill {kill}" if kill else "count", "tarpcat", *arguments, folder=folder)
 
 
 def tarcat(folder: Path, *arguments: object) -> bytes:

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,23 +17,8 @@ import pytest
 from tartools.errors import CommandError
 from tartools.stages import ordered
 from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of
+from tests.processes import DEADLINE, alive, until
 from tests.tiers import by_turns
-
-DEADLINE = 60  # seconds, after which what should have happened has not
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for *condition*."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"in vain: {what}"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Tell whether the process *pid* runs; a zombie does not."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, check=False).stdout
-    return bool(state.strip()) and not state.startswith(b"Z")
 
 
 def keys(archive: bytes) -> list[str]:

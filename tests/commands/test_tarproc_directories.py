@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.test_tarproc import alive
 from tests.conftest import Run, has_end, make_tar, members_of
+from tests.processes import alive
 from tests.tiers import also, in_both
 
 COUNT = 120  # samples, or 40: more than there are messes

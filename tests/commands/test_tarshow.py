@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import pty
 import struct
-import wave
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
+from tests.conftest import BIN, Run, make_samples, make_tar
+from tests.payloads import encoded, wav
+from tests.processes import on_terminal
 
 
 def picture(format: str, mode: str = "RGB", size: tuple[int, int] = (50, 37)) -> bytes:
-    file = io.BytesIO()
-    Image.new(mode, size).save(file, format)
-    return file.getvalue()
+    return encoded(Image.new(mode, size), format)
 
 
 def npy(header: str, data: bytes, version: int = 1) -> bytes:
     text = (header + "\n").encode()
     length = struct.pack("<H" if version == 1 else "<I", len(text))
     return b"\x93NUMPY" + bytes([version, 0]) + length + text + data
-
-
-def sound() -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as opened:
-        opened.setnchannels(2)
-        opened.setsampwidth(2)
-        opened.setframerate(8000)
-        opened.writeframes(bytes(4 * 12000))
-    return file.getvalue()
 
 
 def test_block_a_sample(run: Run) -> None:
@@ -79,7 +65,7 @@ def test_block_a_sample(run: Run) -> None:
         ("npy", npy("__import__('os').system('touch gotcha')", b""), "array whose header cannot be read"),
         ("npy", npy("[" * 5000, b""), "array whose header cannot be read"),
         ("npy", b"\x93NUMPY", "array whose header cannot be read"),
-        ("wav", sound(), "WAV 1.50 s, 8000 Hz, 2 channels, 16 bit, silent"),
+        ("wav", wav(12_000, 2), "WAV 1.50 s, 8000 Hz, 2 channels, 16 bit, silent"),
         ("wav", b"RIFF", "WAV that cannot be read"),
         ("json", b"3", "JSON: 3"),
         ("json", b"{nope", "not JSON (Expecting property name"),
@@ -145,18 +131,6 @@ def test_fields(run: Run) -> None:
     [({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({"TERM": "xterm", "NO_COLOR": "1"}, False)],
 )
 def test_a_terminal_gets_bold_keys(tmp_path: Path, environment: dict[str, str], codes: bool) -> None:
-    import subprocess
-
     (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1")]))
-    ours, theirs = pty.openpty()
-    subprocess.run(
-        [BIN / "tarshow", tmp_path / "a.tar"],
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        check=True,
-        env={k: v for k, v in clean_environment().items() if k != "NO_COLOR"} | environment,
-    )
-    os.close(theirs)
-    shown = os.read(ours, 1000)
-    os.close(ours)
+    shown = on_terminal([BIN / "tarshow", "a.tar"], tmp_path, env=environment).stdout
     assert (b"\x1b[1ma\x1b[0m" in shown) == codes and b"number: 1" in shown

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
-import io
 import json
 import os
-import pty
 import random
 import re
 import struct
-import subprocess
 import tarfile
-import termios
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -25,33 +20,32 @@ from PIL import Image
 
 from tartools.samples.distribution import Distribution
 from tests.archives import END, entry, pax
-from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, python
+from tests.conftest import BIN, Run, make_samples, make_tar, python
+from tests.payloads import encoded
+from tests.processes import on_terminal
+from tests.shards.counted import FORKED
 from tests.tiers import in_both
 
 # Runs a command with pieces of so many bytes; says on stderr how many processes it forked.
-PROGRAM = """
-import importlib, os, sys
+PROGRAM = (
+    FORKED
+    + """
+import importlib, sys
 from tartools.shards import gathering, workers
 _, name, part, *arguments = sys.argv
 command = getattr(importlib.import_module(f"tartools.commands.{name}"), name)
 workers.PART = int(part)
 gathering.SMALL = 2 * workers.PART
-fork, forks = os.fork, []
-def forked():
-    forks.append(None)
-    return fork()
-os.fork = forked
 workers.os.sched_getaffinity = lambda _: range(3)
 status = command.main(arguments)
 print(len(forks), file=sys.stderr)
 sys.exit(status)
 """
+)
 
 
 def picture(format: str, width: int, height: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (width, height)).save(file, format)
-    return file.getvalue()
+    return encoded(Image.new("RGB", (width, height)), format)
 
 
 def facts(run: Run, *arguments: object, stdin: bytes = b"") -> dict[str, Any]:
@@ -401,27 +395,11 @@ print(read() - before)
     assert int(count) < 16 * size
 
 
-def on_terminal(folder: Path, *arguments: str, columns: int = 80, environment: dict[str, str] | None = None) -> str:
+def drawn_on(folder: Path, *arguments: str, **options: Any) -> str:
     """Return what tarstat writes to a terminal."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    kept = {name: value for name, value in clean_environment().items() if name not in ("NO_COLOR", "COLUMNS")}
-    child = subprocess.Popen(
-        [BIN / "tarstat", *arguments],
-        stdout=theirs,
-        cwd=folder,
-        env=kept | {"TERM": "xterm-256color"} | (environment or {}),
-    )
-    os.close(theirs)
-    parts = []
-    try:
-        while part := os.read(ours, 1 << 16):
-            parts.append(part)
-    except OSError:  # how a terminal says that the other side has gone
-        pass
-    os.close(ours)
-    assert child.wait() == 0
-    return b"".join(parts).decode().replace("\r\n", "\n")
+    done = on_terminal([BIN / "tarstat", *arguments], folder, **options)
+    assert (done.status, done.stderr) == (0, "")
+    return done.stdout.decode().replace("\r\n", "\n")
 
 
 def hostile() -> Sequence[tuple[str, bytes]]:
@@ -439,7 +417,7 @@ def hostile() -> Sequence[tuple[str, bytes]]:
 def test_tables_fit_a_terminal(tmp_path: Path, columns: int) -> None:
     for name in ("a.tar", "b.tar"):
         (tmp_path / name).write_bytes(make_tar([*hostile(), *make_samples(30)], tarfile.PAX_FORMAT))
-    drawn = on_terminal(tmp_path, "a.tar", "b.tar", columns=columns)
+    drawn = drawn_on(tmp_path, "a.tar", "b.tar", columns=columns)
     assert set(re.findall("\x1b(\\[[0-9;]*[a-zA-Z])?", drawn)) <= {"[0m", "[1m", "[2m", "[36m"}
     text = re.sub("\x1b\\[[0-9;]*m", "", drawn)
     assert max(map(len, text.splitlines())) <= columns
@@ -455,7 +433,7 @@ def test_tables_fit_a_terminal(tmp_path: Path, columns: int) -> None:
 def test_a_terminal_gets_twenty_keys(tmp_path: Path) -> None:
     members = [(f"{n:03d}.{kind}", b"none") for n in range(100) for kind in ("jpg", "cls") if kind == "jpg" or n % 4]
     (tmp_path / "a.tar").write_bytes(make_tar(members))
-    text = re.sub("\x1b\\[[0-9;]*m", "", on_terminal(tmp_path, "a.tar"))
+    text = re.sub("\x1b\\[[0-9;]*m", "", drawn_on(tmp_path, "a.tar"))
     rows = text.splitlines()
     for heading, keys, more in (("Broken jpg", range(20), 80), ("Without cls", range(0, 80, 4), 5)):
         first = rows.index(heading) + 1
@@ -466,7 +444,7 @@ def test_a_terminal_gets_twenty_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_no_escape_codes_where_nobody_wants_them(tmp_path: Path, name: str, value: str) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(hostile(), tarfile.PAX_FORMAT))
-    drawn = on_terminal(tmp_path, "a.tar", environment={name: value})
+    drawn = drawn_on(tmp_path, "a.tar", env={name: value})
     assert "\x1b" not in drawn and "█" in drawn
 
 

@@ -18,48 +18,13 @@ import pytest
 from tartools.errors import shown
 from tartools.tar.compression import CODECS
 from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_tar, members_of, python
+from tests.processes import alive, until
+from tests.shards.counted import PROGRAM
 from tests.tar.test_compression import compress
 from tests.tiers import by_turns
 
 SAMPLES = 600  # of 17 KiB: 10 MiB, of which a child reads the last six
 NAMES = [f"big{codec.suffixes[0]}" for codec in CODECS]
-
-# Runs a command in which forks are counted, refused, or killed at once; the last line of stderr is their number.
-PROGRAM = """
-import importlib, os, signal, sys
-what, name, *arguments = sys.argv[1:]
-fork, forks, us = os.fork, [], os.getpid()
-def forked():
-    if what == "refuse":
-        raise BlockingIOError(11, "too many processes")
-    pid = fork()
-    forks.append(pid)
-    if pid and what == "kill":
-        os.kill(pid, signal.SIGKILL)
-    return pid
-os.fork = forked
-if what == "thread":
-    import threading
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-if what == "break":
-    from tartools.tar import compression
-    sound = compression.Decompressed.readinto
-    def readinto(self, view):
-        return sound(self, view) if os.getpid() == us else 1 // 0
-    compression.Decompressed.readinto = readinto
-status = 1
-try:
-    status = getattr(importlib.import_module("tartools.commands." + name), name).main(arguments)
-finally:
-    for pid in forks:
-        try:
-            os.kill(pid, 0)
-            sys.exit(f"{pid} is left")
-        except ProcessLookupError:
-            pass
-    print(len(forks), file=sys.stderr)
-os._exit(status)
-"""
 
 
 def payload(number: int) -> bytes:
@@ -129,22 +94,6 @@ def child_of(process: subprocess.Popen[bytes], read: int = 5 << 20) -> int:
                 if int(after[1]) == process.pid and (place / "cmdline").read_bytes() == ours:
                     return int(place.name)
     raise AssertionError(f"it ended with {process.returncode} and no child")
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether *pid* is a process that still runs: zombies do not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def ends(pid: int) -> bool:
-    """Tell whether *pid* ends by itself within a minute."""
-    deadline = time.monotonic() + 60
-    while is_running(pid) and time.monotonic() < deadline:
-        os.sched_yield()
-    return not is_running(pid)
 
 
 linux = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="children are found in /proc")
@@ -289,11 +238,11 @@ for url in sys.argv[1:]:
 def test_signals(tarcat: Callable[..., subprocess.Popen[bytes]], number: int, to: str) -> None:
     process = tarcat("big.tgz")
     child = child_of(process)
-    assert is_running(child)  # for nobody reads what we write
+    assert alive(child)  # for nobody reads what we write
     (os.kill if to == "us" else os.killpg)(process.pid, number)
     assert process.communicate(timeout=60)[1] == b""
     assert process.returncode == -number
-    assert ends(child)
+    until(lambda: not alive(child), "the end of the child")
 
 
 @linux
@@ -314,7 +263,7 @@ def test_a_reader_that_leaves(tarcat: Callable[..., subprocess.Popen[bytes]]) ->
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     assert process.wait(60) == -signal.SIGPIPE
-    assert not is_running(child)
+    assert not alive(child)
     assert process.stderr.read() == b""
 
 
@@ -326,9 +275,9 @@ def test_a_child_that_waits_for_stdin_ends_with_us(tarcat: Callable[..., subproc
     process.stdin.write(data[: len(data) * 9 // 10])
     process.stdin.flush()
     child = child_of(process, 6 << 20)
-    assert is_running(child)  # it waits for the last tenth
+    assert alive(child)  # it waits for the last tenth
     process.kill()
-    assert ends(child)
+    until(lambda: not alive(child), "the end of the child")
 
 
 @linux
@@ -348,7 +297,7 @@ def test_the_child_holds_nothing_but_what_it_needs(tarcat: Callable[..., subproc
     assert source in held and len(held) == 2 and all(place.startswith("pipe:") for place in held)
     process.stdin.write(data[len(data) * 9 // 10 :])
     process.stdin.close()
-    assert process.wait(60) == 0 and not is_running(child)
+    assert process.wait(60) == 0 and not alive(child)
     assert (big / "held").read_bytes() == (big / "big.tar").read_bytes()
 
 

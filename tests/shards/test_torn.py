@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -15,7 +13,8 @@ import pytest
 import tartools
 from tartools.errors import shown
 from tests.archives import END, entry
-from tests.conftest import BIN, Run, clean_environment, make_tar, members_of, python
+from tests.commands.test_tarstat import cut_up
+from tests.conftest import Run, make_tar, members_of
 from tests.tiers import by_turns
 
 TORN = [("1.jpg", b"a"), ("2.jpg", b"b"), ("1.cls", b"5"), ("2.cls", b"6")]
@@ -111,54 +110,33 @@ def test_the_first_ten_thousand_samples_are_looked_at(run: Run, keys: str, count
     assert done.stderr == ("tarcat" + WHAT.format("stdin", first) if count < 10_000 else "")
 
 
-# Runs a command with pieces of 256 KiB that processes read; says on stderr how many were forked.
-PROGRAM = """
-import importlib, json, os, sys
-from tartools.shards import gathering, workers
-workers.PART = 256 << 10
-gathering.SMALL = 2 * workers.PART
-fork, forks = os.fork, []
-def forked():
-    forks.append(None)
-    return fork()
-os.fork = forked
-workers.os.sched_getaffinity = lambda _: range(3)
-name, *arguments = sys.argv[1:]
-command = getattr(importlib.import_module("tartools.commands." + name), name)
-status = command.main(arguments)
-print(len(forks), file=sys.stderr)
-sys.exit(status)
-"""
+PART = 256 << 10  # bytes of a piece
 
 
 @by_turns("apart")
 @pytest.mark.parametrize("apart", [30, 1_500])
 @pytest.mark.parametrize("command", [["tar2tsv"], ["tarstat"], ["tarsort", "-s", "__size__"]], ids=" ".join)
-def test_processes_that_read_pieces_say_the_same(tmp_path: Path, command: list[str], apart: int) -> None:
+def test_processes_that_read_pieces_say_the_same(run: Run, tmp_path: Path, command: list[str], apart: int) -> None:
     keys = [b"%06d" % n for n in range(3_000)]
     members = [entry(key + b".cls", b"5") for key in keys]
     members.insert(40 + apart, entry(keys[40] + b".txt", b""))  # in the same piece, or many pieces later
     (tmp_path / "0.tar").write_bytes(b"".join(members[:20]) + END)
     (tmp_path / "1.tar").write_bytes(b"".join(members) + END)
     (tmp_path / "2.tar").write_bytes(b"".join(entry(b"%d.x" % (n % 9), b"") for n in range(50)) + END)
-    program = [sys.executable, "-c", PROGRAM, *command, "0.tar", "1.tar", "2.tar"]
-    cut = subprocess.run(program, capture_output=True, cwd=tmp_path, env=clean_environment(), check=True)
-    whole = subprocess.run(
-        [BIN / command[0], *program[4:]], capture_output=True, cwd=tmp_path, env=clean_environment(), check=True
-    )
-    *said, forks = cut.stderr.decode().splitlines(keepends=True)
-    assert cut.stdout == whole.stdout
-    assert "".join(said) == whole.stderr.decode() == command[0] + WHAT.format("1.tar", "000040")
-    assert int(forks) > 8, "what comes back is no reason to read with one process"
+    name, *arguments = command
+    status, out, said, forks = cut_up(tmp_path, PART, *arguments, "0.tar", "1.tar", "2.tar", command=name)
+    assert (status, out, f"{said[0]}\n") == run(*command, "0.tar", "1.tar", "2.tar", real=True)
+    assert said == [name + WHAT.format("1.tar", "000040").rstrip("\n")]
+    assert forks > 8, "what comes back is no reason to read with one process"
 
 
 def test_pieces_behind_the_first_ten_thousand_samples(tmp_path: Path) -> None:
     keys = [b"%06d" % n for n in range(10_000)]
     late = [b"x", b"y", b"x", b"z", keys[0]]
     (tmp_path / "1.tar").write_bytes(b"".join(entry(key + b".cls", b"5") for key in (*keys, *late)) + END)
-    done = python(PROGRAM, "tarstat", "--json", "1.tar", folder=tmp_path)
-    assert json.loads(done.stdout)["samples"] == len(keys) + len(late)
-    assert done.status == 0 and int(done.stderr) > 8  # and nothing else was said
+    status, out, said, forks = cut_up(tmp_path, PART, "--json", "1.tar")
+    assert (status, json.loads(out)["samples"], said) == (0, len(keys) + len(late), [])
+    assert forks > 8
 
 
 def test_programs_get_a_python_warning(tmp_path: Path) -> None:

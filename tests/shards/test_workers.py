@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +18,8 @@ import pytest
 
 from tests.archives import END, entry, long, pax
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of
+from tests.processes import alive, until
+from tests.shards.counted import FORKED
 from tests.tiers import also, by_turns, in_both
 
 SMALL = 16 << 10  # bytes of a piece, here
@@ -27,40 +28,27 @@ Case = tuple[Sequence[str], bytes]
 
 # Forks for each line of stdin, a request as JSON: commands and their arguments, to run in a folder with pieces of so
 # many bytes. Prints one line of JSON for each command, and then one with the status of the fork.
-PROGRAM = """
-import io, json, os, signal, sys
+PROGRAM = (
+    FORKED
+    + """
+import io, json, sys
 from tartools.commands.tar2tsv import tar2tsv
 from tartools.commands.tarsort import tarsort
 from tartools.shards import gathering, workers
-fork, forks = os.fork, []
 
-def answer(folder, lines, size, held, what, before):
+def answer(folder, lines, size, held, way, before):
+    global what
+    what = way
     os.chdir(folder)
     workers.PART, workers.MOST_OUTPUT = size, held
     gathering.SMALL = 2 * workers.PART
-    def forked():
-        if what == "refuse":
-            raise BlockingIOError(11, "too many processes")
-        pid = fork()
-        forks.append(pid)
-        if pid and what == "kill":
-            os.kill(pid, signal.SIGKILL)
-        return pid
-    os.fork = forked
     workers.os.sched_getaffinity = lambda _: range(3)
     exec(before, globals())
     for name, *arguments in lines:
         sys.stderr = io.StringIO()
         status = globals()[name].main(["-o", "out", "--force", *arguments])
-        left = 0
-        for pid in forks:
-            try:
-                os.kill(pid, 0)
-                left += 1
-            except ProcessLookupError:
-                pass
         out = open("out", "rb").read().hex() if os.path.exists("out") else ""
-        print(json.dumps([status, sys.stderr.getvalue(), out, len(forks), left]), flush=True)
+        print(json.dumps([status, sys.stderr.getvalue(), out, len(forks), len(left())]), flush=True)
         forks.clear()
         if os.path.exists("out"):
             os.unlink("out")
@@ -71,6 +59,7 @@ for line in sys.stdin:
         sys.exit()
     print(os.waitpid(pid, 0)[1], flush=True)
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +82,7 @@ def answers(program: subprocess.Popen[str], tmp_path: Path) -> Callable[..., lis
         lines: Sequence[Sequence[str]], size: int = SMALL, held: int = 1 << 26, what: str = "", before: str = ""
     ) -> list[Answer]:
         assert program.stdin is not None and program.stdout is not None
-        request = {"folder": str(tmp_path), "lines": lines, "size": size, "held": held, "what": what, "before": before}
+        request = {"folder": str(tmp_path), "lines": lines, "size": size, "held": held, "way": what, "before": before}
         program.stdin.write(json.dumps(request) + "\n")
         program.stdin.flush()
         found = []
@@ -514,10 +503,7 @@ def test_a_signal_ends_all(tmp_path: Path, number: int) -> None:
         os.kill(process.pid, number)
         process.stdout.close()
         assert process.wait(30) == -number
-        until = time.monotonic() + 30
-        while any(map(alive, started)):
-            assert time.monotonic() < until, "a process is left"
-            time.sleep(0.01)
+        until(lambda: not any(map(alive, started)), "the end of all processes")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -526,10 +512,3 @@ def test_a_signal_ends_all(tmp_path: Path, number: int) -> None:
 
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -170,7 +170,7 @@ def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
     "look",
     [
         decoding.described,
-        decoding.difference_hash,
+        decoding.hash_and_colours,
         lambda member: text.picture(member, decode=True),
         lambda member: text.heard(member, "wav"),
         lambda member: broken.why_broken("jpg", member) or broken.why_broken("wav", member),

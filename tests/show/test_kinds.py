@@ -9,6 +9,7 @@ import pytest
 import soundfile
 
 from tests.conftest import Run, make_tar
+from tests.payloads import npy
 
 RATE = 8000
 BEATS = (np.sin(np.arange(2 * RATE) / 5) * np.repeat([0.3, 0.5, 0.0, 0.1], RATE // 2)).astype("float32")
@@ -18,12 +19,6 @@ LINE = "▅" * 12 + "█" * 12 + "▁" * 12 + "▂" * 12
 def sound(format: str, subtype: str | None = None, data: np.ndarray = BEATS) -> bytes:
     file = io.BytesIO()
     soundfile.write(file, data, RATE, format=format, subtype=subtype)
-    return file.getvalue()
-
-
-def npy(values: object, kind: str, **options: bool) -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.array(values, kind), **options)
     return file.getvalue()
 
 

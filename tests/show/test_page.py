@@ -22,6 +22,7 @@ from tartools.samples.account import Account
 from tartools.shards.reading import read_samples
 from tartools.show.html.page import Choice, write
 from tests.conftest import Run, make_samples, make_tar
+from tests.payloads import encoded
 from tests.tiers import by_turns
 
 PHONE, NARROW, DESKTOP = (390, 844), (420, 900), (1280, 800)
@@ -43,9 +44,7 @@ def photograph(seed: int, size: tuple[int, int] = (500, 375)) -> bytes:
 
 
 def plain_picture(colour: tuple[int, int, int], size: tuple[int, int] = (120, 80)) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, colour).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.new("RGB", size, colour), "PNG")
 
 
 def sound(seconds: float = 1.0) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import re
 import shutil
@@ -19,6 +18,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageStat
 from tartools.show import decoding, pictures, terminal
 from tests.commands.test_tarshow import npy
 from tests.conftest import Run, clean_environment, make_tar
+from tests.payloads import encoded
 from tests.show.screen import Screen, sixels
 
 PROTOCOLS = ("kitty", "iterm", "sixel", "blocks")
@@ -35,12 +35,6 @@ def painting(width: int = 320, height: int = 240) -> Image.Image:
     pen.rectangle((width * 5 // 8, height // 2, width * 7 // 8, height * 7 // 8), fill=(10, 30, 90))
     pen.polygon(((width // 2, 0), (width * 3 // 4, height // 4), (width // 2, height // 3)), fill=(255, 255, 255))
     return picture
-
-
-def encoded(picture: Image.Image, format: str = "PNG", **options: object) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, format, **options)
-    return file.getvalue()
 
 
 def difference(one: Image.Image, other: Image.Image) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from tartools.shards.reading import Reading
 from tartools.storage.streams import InputFile
 from tartools.tar.cut import find_cut
 from tests.archives import entry
-from tests.conftest import BIN, Result, Run, has_end, make_tar, members_of, running
+from tests.conftest import BIN, Run, has_end, make_tar, members_of, running
+from tests.processes import meanwhile
 from tests.tiers import also
 
 SAMPLES = 160
@@ -42,17 +42,6 @@ def inputs(tmp_path: Path) -> None:
     (tmp_path / "in.tar").write_bytes(FIRST)
     (tmp_path / "other.tar").write_bytes(OTHER)
     os.utime(tmp_path / "in.tar", ns=(10**18, 10**18))
-
-
-def meanwhile(folder: Path, line: str, change: Callable[[Path], object]) -> Result:
-    """Run *line* in *folder*; when its first byte has come out, and not much more can, *change* in.tar; go on."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
-    with running(["bash", "-c", f"exec {line}"], cwd=folder, **pipes) as process:
-        assert process.stdout
-        first = process.stdout.read(1)
-        change(folder / "in.tar")
-        out, err = process.communicate(timeout=120)
-    return Result(process.returncode, first + out, err.decode())
 
 
 def overwrite(path: Path) -> None:
@@ -88,7 +77,7 @@ LINES = [
 def test_a_shard_that_is_overwritten_while_it_is_read(line: str, tmp_path: Path) -> None:
     if "other.tar" in line:
         (tmp_path / "other.tar").write_bytes(make_tar([("a.cls", b"1"), ("b.cls", b"2"), ("c.cls", b"3")]))
-    done = meanwhile(tmp_path, line, overwrite)
+    done = meanwhile(tmp_path, line, lambda: overwrite(tmp_path / "in.tar"))
     said = SAID.replace("in.tar", "stdin") if "<" in line else SAID
     assert (done.status, done.stderr) == (1, f"{line.split(maxsplit=1)[0]}: {said}")
     assert not has_end(done.stdout)
@@ -97,7 +86,7 @@ def test_a_shard_that_is_overwritten_while_it_is_read(line: str, tmp_path: Path)
 @pytest.mark.parametrize("line", ["tarcat in.tar", "tarcat -c 100 in.tar"])
 @pytest.mark.parametrize("change", [overwrite_and_hide, append])
 def test_other_signs_of_a_change(line: str, change: Callable[[Path], object], tmp_path: Path) -> None:
-    done = meanwhile(tmp_path, line, change)
+    done = meanwhile(tmp_path, line, lambda: change(tmp_path / "in.tar"))
     assert (done.status, done.stderr) == (1, f"tarcat: {SAID}")
     assert not has_end(done.stdout)
 
@@ -116,7 +105,7 @@ def test_other_signs_of_a_change(line: str, change: Callable[[Path], object], tm
     ids=["rename", "link", "unlink", "chmod", "replace", "read"],
 )
 def test_what_leaves_the_content_as_it_is(line: str, change: Callable[[Path], object], tmp_path: Path) -> None:
-    done = meanwhile(tmp_path, line, change)
+    done = meanwhile(tmp_path, line, lambda: change(tmp_path / "in.tar"))
     assert (done.status, done.stderr) == (0, "")
     assert done.stdout == FIRST
 
@@ -147,8 +136,8 @@ def test_a_shard_that_is_overwritten_between_two_outputs(more: str, run: Run, tm
 
 
 def test_a_header_that_is_torn_by_an_overwrite_is_no_damage(tmp_path: Path) -> None:
-    def shift(path: Path) -> None:
-        with path.open("r+b") as file:
+    def shift() -> None:
+        with (tmp_path / "in.tar").open("r+b") as file:
             file.write(entry(b"x.y", bytes(40_000)) + OTHER)
 
     done = meanwhile(tmp_path, "tarcat --slice 0: in.tar", shift)
@@ -183,7 +172,7 @@ def test_a_plan_that_names_a_file_which_changes(tmp_path: Path) -> None:
     """A file of more than 1 MiB is copied when its turn comes; what reads it sees that it grew."""
     (tmp_path / "in.tar").write_bytes(bytes(8 << 20))
     (tmp_path / "plan.tsv").write_text("__key__\t@bin\na\tin.tar\nb\tother.tar\n")
-    done = meanwhile(tmp_path, "tarcreate plan.tsv", append)
+    done = meanwhile(tmp_path, "tarcreate plan.tsv", lambda: append(tmp_path / "in.tar"))
     assert (done.status, done.stderr) == (1, f"tarcreate: {SAID}")
 
 

@@ -27,30 +27,6 @@ def tables(run: Run, tmp_path: Path) -> tuple[str, str]:
     return "a.parquet", "b.parquet"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("-i", "0"),
-        ("-i", "5", "-f", "txt"),
-        ("-i", "8"),
-        ("-i", "9", "-f", "cls"),
-        ("-i", "11"),
-        ("-i", "8", "-f", "cls"),
-        ("-k", "b", "-f", "txt"),
-        ("-k", "b", "-f", "txt", "-S", "int(cls) > 2"),
-        ("-k", "b", "-S", "int(cls) > 5"),
-        ("-k", "d", "-f", "png"),
-        ("-k", "nothing"),
-        ("-k", "b", "-f", "nothing"),
-        ("-k", "b", "-i", "9", "-f", "cls"),
-        ("-k", "b", "-i", "3"),
-        ("-k", "h", "-S", "__index__ == 7"),
-    ],
-)
-def test_as_from_shards(options: tuple[str, ...], run: Run, tables: tuple[str, str]) -> None:
-    assert run("tarfirst", *options, *tables) == run("tarfirst", *options, "a.tar", "b.tar")
-
-
 def test_nothing_else_is_read(run: Run, tables: tuple[str, str], tmp_path: Path) -> None:
     """All other samples are destroyed."""
     shard = tmp_path / "a.tar"

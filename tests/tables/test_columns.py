@@ -97,12 +97,6 @@ def test_tables_among_shards(table: Path, run: Run) -> None:
     ]
 
 
-def test_the_exact_payload(table: Path, run: Run) -> None:
-    line = ("tar2tsv", "--verbatim", "--fill", "-", "-f", "cls txt")
-    assert run(*line, "t.parquet") == run(*line, *SHARDS)
-    assert b"7\\n" in run(*line, "t.parquet").stdout
-
-
 def test_types_of_other_programs(table: Path, run: Run) -> None:
     found = pq.read_table(table).select(["__shard__", "__begin__", "__end__", "__key__"]).slice(0, 1)
     columns = {

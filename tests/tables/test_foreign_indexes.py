@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.archives import END, entry, header
 from tests.commands.conftest import Inside
 from tests.conftest import Run, make_samples, make_tar
 from tests.tiers import by_turns
@@ -363,14 +364,9 @@ def test_files_that_exist(name: str, run: Run, tmp_path: Path) -> None:
 def test_damage_and_what_no_index_can_say(name: str, run: Run, tmp_path: Path) -> None:
     whole = make_tar(make_samples(20))
     twice = make_tar([("0.cls", b"1"), ("1.cls", b"1"), ("1.jpg", b""), ("1.cls", b"2")])
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for member, kind in (("a.jpg", tarfile.REGTYPE), ("d", tarfile.DIRTYPE), ("a.cls", tarfile.REGTYPE)):
-            info = tarfile.TarInfo(member)
-            info.type = kind
-            archive.addfile(info)
+    apart = entry(b"a.jpg") + header(b"d/", kind=b"5") + entry(b"a.cls") + END
     for content, why in (
-        (file.getvalue(), "a.tar: sample 'a', with 'jpg', is not in one piece with its own headers"),
+        (apart, "a.tar: sample 'a', with 'jpg', is not in one piece with its own headers"),
         (whole[:9000], "a.tar: at byte "),
         (whole[:1024] + b"x" + whole[1025:], "a.tar: at byte 1024: header checksum does not match"),
         (twice, "a.tar: the member '1.cls' is there twice in one sample, which an index can't say"),
@@ -461,11 +457,3 @@ def test_no_temporary_files_are_left(run: Run, tmp_path: Path) -> None:
         line = ["tarindex", "--for", "energon", "--force", "--tmpdir", "t", *shards]
         assert run(*line).status == status
         assert [*(tmp_path / "t").iterdir()] == [*tmp_path.glob(".*.tmp")] == []
-
-
-def test_an_index_has_no_columns(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
-    for options in (["-f", "cls"], ["--pictures"], ["--hash", "cls"], ["--update", "t.parquet"]):
-        done = run("tarindex", "--for", "dali", *options, "a.tar")
-        assert done.status == 2 and "an index for another tool has no columns of values" in done.stderr
-    assert files_in(tmp_path) == ["a.tar"]

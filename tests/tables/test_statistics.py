@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import tarfile
@@ -16,6 +15,7 @@ from PIL import Image
 
 from tests.archives import END, entry
 from tests.conftest import Run, make_tar
+from tests.payloads import encoded
 from tests.tiers import also
 
 FIELDS = ("jpg", "cls", "seg.png", "cls.fine", "ü.txt")
@@ -87,9 +87,7 @@ def test_no_shard_is_opened(run: Run, tmp_path: Path) -> None:
 
 
 def picture(width: int, height: int, form: str = "JPEG") -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (width, height), (width % 256, 9, 9)).save(file, form)
-    return file.getvalue()
+    return encoded(Image.new("RGB", (width, height), (width % 256, 9, 9)), form)
 
 
 def test_pictures(run: Run, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import re
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tartools.errors import how_to_install, shown
+from tests.archives import END, entry, header
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of, python
 
@@ -259,13 +259,7 @@ def test_a_parquet_file_that_is_no_table(run: Run, tmp_path: Path) -> None:
 
 
 def test_members_apart_are_refused(run: Run, tmp_path: Path) -> None:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name, kind in (("a.jpg", tarfile.REGTYPE), ("d", tarfile.DIRTYPE), ("a.cls", tarfile.REGTYPE)):
-            info = tarfile.TarInfo(name)
-            info.type = kind
-            archive.addfile(info)
-    (tmp_path / "a.tar").write_bytes(file.getvalue())
+    (tmp_path / "a.tar").write_bytes(entry(b"a.jpg") + header(b"d/", kind=b"5") + entry(b"a.cls") + END)
     done = run("tarindex", "a.tar", "-o", "t.parquet")
     assert (done.status, done.stderr.count("\n")) == (1, 1)
     assert "a.tar: sample 'a', with 'jpg', is not in one piece with its own headers" in done.stderr

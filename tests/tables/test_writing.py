@@ -68,27 +68,6 @@ def test_parts_of_a_table(options: list[str], run: Run, tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path / "tables")) == len(os.listdir(tmp_path / "shards"))
 
 
-@pytest.mark.parametrize(
-    ("line", "option"),
-    [
-        (["tarcat", "-f", "cls"], "-f"),
-        (["tarcat", "-x", "cls"], "-x"),
-        (["tarpcat", "--rekey", "{index}"], "--rekey"),
-        (["tarcat", "-z"], "-z"),
-        (["tarsort", "-z"], "-z"),
-        (["tarproc", "-c", "true"], ""),
-        (["tarsplit", "-z"], "-z writes gzip, but this name ends in .parquet"),
-    ],
-    ids=str,
-)
-def test_what_changes_samples_is_refused(line: list[str], option: str, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(some(5))
-    done = run(*line, "a.tar", "-o", "t.parquet")
-    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1)
-    assert option in done.stderr and ".parquet" in done.stderr
-    assert sorted(os.listdir(tmp_path)) == ["a.tar"]
-
-
 def test_rows_with_one_key(run: Run, tmp_path: Path) -> None:
     """Members of one sample in two shards: a shard joins them, a table can't; equal ones are chosen from by -u."""
     (tmp_path / "a.tar").write_bytes(make_tar([("x.txt", b"a"), ("y.txt", b"b")]))

@@ -22,20 +22,13 @@ from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_
 from tartools.train.fields import Chooser, chosen
 from tartools.train.pictures import PictureDecoder
 from tests.conftest import Run, make_tar, python
+from tests.payloads import encoded, npy
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def npy(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
 def png() -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (3, 2), (255, 0, 0)).save(file, "png")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (3, 2), (255, 0, 0)), "png")
 
 
 @pytest.fixture

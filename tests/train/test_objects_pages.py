@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import ROOT, clean_environment
+from tests.payloads import encoded
 from tests.storage.objects import servers
 from tests.storage.objects.faults import FaultServer
 from tests.storage.objects.memory import Bucket
@@ -25,9 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
 def picture(number: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (8, 6), (number, 9, 9)).save(file, "png")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (8, 6), (number, 9, 9)), "png")
 
 
 def blocks(page: str, kind: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import json
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ import webdataset
 from PIL import Image
 
 from tests.conftest import ROOT, Run, make_tar
+from tests.payloads import encoded
 from tests.schedule import needs_torch
 
 pytestmark = needs_torch
@@ -21,9 +21,7 @@ PAGE = (ROOT / "docs/training/webdataset.md").read_text()
 
 
 def picture(number: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (32, 24), (number, 0, 0)).save(file, "jpeg")
-    return file.getvalue()
+    return encoded(Image.new("RGB", (32, 24), (number, 0, 0)), "jpeg")
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tartools.errors import several
 from tartools.samples.account import Account
+from tartools.samples.answers import known
 from tartools.samples.listed import keys_of
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import INDEX, PSEUDO, as_text, field_list
@@ -16,8 +16,6 @@ from tartools.samples.values import INDEX, PSEUDO, as_text, field_list
 if TYPE_CHECKING:
     from tartools.samples.columns import Columns
     from tartools.stages.filtering.expression import Ask, Expression
-
-Flag = TypeVar("Flag")
 
 SIDES = ("width", "height")
 
@@ -178,9 +176,7 @@ def answers_of(columns: Columns, ask: Ask) -> Sequence[Any] | None:
     if ";" in name or "=" in name:
         return None
     if how == "field" or (how == "has" and (":" in name or name in PSEUDO)):
-        found = columns.values(name)
-        if found is None and name not in PSEUDO and columns.lacks(name.partition(":")[0]):
-            found = [None] * len(columns)
+        found = known(columns, name)
         if found is None or how == "has":
             return found and [value is not None for value in found]
         if ":" in name or name in PSEUDO or columns.lacks(name):
@@ -214,16 +210,3 @@ def _alone(columns: Columns, name: str) -> tuple[Any, Any] | None:
         return None
     at = fields.index(name)
     return offsets[:, at], sizes[:, at]
-
-
-def runs(flags: Iterable[Flag]) -> Iterator[tuple[int, int, Flag]]:
-    """Yield begin, end (exclusive) and value of each run of equal *flags*.
-
-    >>> list(runs([True, True, False]))
-    [(0, 2, True), (2, 3, False)]
-    """
-    first = 0
-    for flag, same in groupby(flags):
-        last = first + sum(1 for _ in same)
-        yield first, last, flag
-        first = last

@@ -7,10 +7,10 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tartools.errors import SampleError, StorageError, printable, shown
+from tartools.errors import SampleError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import join_path
-from tartools.storage.versions import version_of
+from tartools.storage.versions import check_unchanged
 from tartools.tables.rows import TWICE
 from tartools.tar.header import padded
 
@@ -100,8 +100,7 @@ def _listed(
         name = printable(first.decode("utf-8", "surrogateescape"))
         more = f" (and {lost - 1} more)" if lost > 1 else ""
         account.omit(f"{shown(url)}: not in the index, since its name has no field: {name}{more}")
-    if version_of(url) != version:
-        raise StorageError("changed while it was read", url=url)
+    check_unchanged({url: version})
 
 
 def _rows(block: tuple[str, list[bytes], bytes, bytes, dict[bytes, tuple[bytes, bytes]], object]) -> Iterator[Row]:

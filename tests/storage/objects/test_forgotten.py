@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -48,11 +47,9 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def here(
-    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> FaultServer:
+def here(empty: Inside) -> FaultServer:
     """Return a server that this process finds."""
-    return Inside(faulty, tmp_path, monkeypatch, capfdbinary).server
+    return empty.server
 
 
 def run_program(server: FaultServer, scheme: str, ending: str) -> Result:

@@ -39,16 +39,13 @@ each = pytest.mark.parametrize("scheme", SCHEMES)
 
 
 @pytest.fixture
-def here(
-    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> FaultServer:
+def here(empty: Inside, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
     """Return a server that this process finds, which asks it for small ranges."""
-    server = Inside(faulty, tmp_path, monkeypatch, capfdbinary).server
     monkeypatch.setattr(files, "FIRST", FIRST)
     monkeypatch.setattr(files, "TAIL", 2000)
     monkeypatch.setattr(files, "NEAR", 2000)
     monkeypatch.setattr(ranges, "RANGE", RANGE)
-    return server
+    return empty.server
 
 
 @pytest.fixture(params=[*SCHEMES, "plain", "path", "file"])

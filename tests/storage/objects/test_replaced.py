@@ -31,19 +31,12 @@ each = pytest.mark.parametrize("scheme", SCHEMES)
 
 
 @pytest.fixture(params=[False, True], ids=["one", "ahead"])
-def inside(
-    request: pytest.FixtureRequest,
-    faulty: FaultServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfdbinary: pytest.CaptureFixture[bytes],
-) -> Inside:
+def inside(request: pytest.FixtureRequest, empty: Inside) -> Inside:
     """Return commands in this process, and a server that has `OLD`."""
-    faulty.objects[OBJECT] = OLD
-    made = Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+    empty.server.objects[OBJECT] = OLD
     if request.param:
-        made.ahead()
-    return made
+        empty.ahead()
+    return empty
 
 
 def refused(done: Copied, url: str, reason: str) -> None:

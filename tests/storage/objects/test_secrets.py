@@ -45,13 +45,10 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def inside(
-    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Inside:
+def inside(empty: Inside) -> Inside:
     """Return commands in this process, which say as much as they can and know secrets of every kind."""
-    faulty.objects[OBJECT] = faulty.objects["other"] = WHOLE
-    made = Inside(faulty, tmp_path, monkeypatch, capfdbinary)
-    made.environ(
+    empty.server.objects[OBJECT] = empty.server.objects["other"] = WHOLE
+    empty.environ(
         TARTOOLS_DEBUG="1",
         TARTOOLS_TRIES="2",
         TARTOOLS_TIMEOUT="0.2",
@@ -60,7 +57,7 @@ def inside(
         AWS_SESSION_TOKEN=SECRET,
         AIS_AUTHN_TOKEN=SECRET,
     )
-    return made
+    return empty
 
 
 def check(status: int, stderr: str, url: str, name: str = "tarcat") -> None:

@@ -14,7 +14,7 @@ import tartools
 from tartools.errors import StorageError
 from tartools.storage.objects import ranges
 from tests.conftest import has_end, make_tar, members_of
-from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.storage.objects.faults import SCHEMES, Fault
 from tests.storage.objects.inside import OBJECT, Inside
 from tests.tiers import by_turns
 
@@ -28,15 +28,10 @@ each = pytest.mark.parametrize("scheme", SCHEMES)
 
 
 @pytest.fixture
-def inside(
-    faulty: FaultServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfdbinary: pytest.CaptureFixture[bytes],
-) -> Inside:
+def inside(empty: Inside) -> Inside:
     """Return commands in this process, and a server that has `WHOLE`."""
-    faulty.objects[OBJECT] = WHOLE
-    return Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+    empty.server.objects[OBJECT] = WHOLE
+    return empty
 
 
 def index(inside: Inside, scheme: str) -> pa.Table:

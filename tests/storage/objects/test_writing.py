@@ -85,13 +85,11 @@ sizes = pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])
 
 
 @pytest.fixture
-def inside(
-    faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Inside:
+def inside(empty: Inside, monkeypatch: pytest.MonkeyPatch) -> Inside:
     """Return commands in this process, which send small parts."""
     monkeypatch.setattr(uploads, "PART", PART)
     monkeypatch.setattr(fake_s3, "SMALLEST_PART", PART)
-    return Inside(faulty, tmp_path, monkeypatch, capfdbinary)
+    return empty
 
 
 def write(inside: Inside, scheme: str, data: bytes, *options: str) -> Result:
