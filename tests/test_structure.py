@@ -589,6 +589,15 @@ def test_the_paths_that_the_documents_name_exist() -> None:
     assert missing == []
 
 
+def test_decisions_are_few_and_name_the_modules_that_they_govern() -> None:
+    pages = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert len(pages) <= 30
+    governed = {page.name: re.findall(r"\*\*Governs\*\* (.+?)\n\n", page.read_text(), re.DOTALL) for page in pages}
+    paths = [(name, path) for name, lines in governed.items() for path in re.findall(r"`([^`]+)`", *lines)]
+    assert {name for name, _ in paths} == governed.keys()
+    assert [(name, path) for name, path in paths if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.parametrize("room", sorted({*arrows()} - {"__init__", "__main__"}))
 def test_a_room_says_where_to_begin(room: str) -> None:
     text = " ".join((ast.get_docstring(parsed(PACKAGE / room / "__init__.py")) or "").split())
