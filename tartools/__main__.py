@@ -71,7 +71,7 @@ def overview() -> str:
     """Return the names of the commands by task: a screen."""
     width = max(map(len, commands.TASKS))
     lines = [wrapped(f"  {task:{width}}  ", " ".join(names)) + "\n" for task, names in commands.TASKS.items()]
-    more = "tartools --help says what each of them does, NAME --help tells all of one, and tartools demo shows some."
+    more = "tartools --help says what each does, NAME --help lists the options of one, and tartools demo runs some."
     return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n{wrapped('', more)}\n{pages()}"
 
 

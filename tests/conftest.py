@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,8 +46,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def pytest_configure(config: pytest.Config) -> None:
     """Let the schedule decide about all paths, not only those below this folder; begin as a terminal's shell would."""
     config.pluginmanager.register(schedule)
-    # nohup ignores SIGHUP, and `&` of a script SIGINT: so would all that the tests start
+    # nohup ignores SIGHUP, and `&` of a script SIGINT and SIGQUIT: so would all that the tests start
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -194,6 +196,11 @@ def members_of(archive: bytes) -> list[tuple[str, bytes]]:
     """Return the regular members of *archive* as (name, payload), as Python's tarfile reads them."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
         return [(info.name, opened.extractfile(info).read()) for info in opened if info.isreg()]  # type: ignore[union-attr]
+
+
+def keys_in(archive: bytes) -> list[str]:
+    """Return the keys of the samples in *archive*, each once, in order."""
+    return list(dict.fromkeys(re.sub(r"\.[^/]*$", "", name) for name, _ in members_of(archive)))
 
 
 def has_end(archive: bytes) -> bool:

@@ -44,7 +44,7 @@ LOCAL = ("typer.main", "isal.igzip", "lz4.frame")
 LATER = {  # what commands import while they run; not what starts threads when it is imported, as numpy does
     "local": LOCAL,
     "show": (*LOCAL, "rich.console", "rich.table", "rich.text", *PICTURES, "PIL.ImageOps"),
-    "remote": (*LOCAL, "botocore.session", "urllib3", "requests", "google.auth.transport.requests", "smart_open"),
+    "remote": (*LOCAL, "botocore.session", "urllib3", "certifi", "google.auth", "smart_open"),
 }
 NUMBER = struct.Struct("=i")
 OPEN_FILES = 1 << 16  # more than any of us has

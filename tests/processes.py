@@ -15,13 +15,13 @@ from pathlib import Path
 
 from tests.conftest import Result, clean_environment, running
 
-DEADLINE = 60  # seconds, after which what should have happened has not
+PATIENCE = 120.0  # seconds, after which something that has to come is taken not to
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for *condition*."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
+def until(holds: Callable[[], object], what: str = "") -> None:
+    """Wait until *holds*."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
         assert time.monotonic() < end, f"in vain: {what}"
         time.sleep(0.02)
 

@@ -36,14 +36,16 @@ MAY_OPEN = {  # besides storage: module or room, and what it may call
     "run": r"subprocess\.Popen",
     "run.sessions": "open",  # os.devnull
     "shards.forks": r".*",  # the pipes of forks
-    "train.epochs": r"open|os\.(fd)?open",  # its temporary file and its folder
     "commands._manual": r".*",  # the project's own files
     "commands._demo": r".*",  # the pictures it makes
 }
 LIMIT_OF_FILES, LIMIT_OF_FUNCTIONS, LIMIT_OF_ROOMS = 500, 60, 12  # lines, lines, folders
 REMOTE = (
-    *("boto3", "botocore", "requests", "urllib3", "google.auth", "smart_open"),
-    *(f"tartools.storage.objects.{name}" for name in ("s3", "gs", "ais", "web", "http", "ranges", "uploads")),
+    *("boto3", "botocore", "requests", "urllib3", "certifi", "google.auth", "smart_open"),
+    *(
+        f"tartools.storage.objects.{name}"
+        for name in ("s3", "gs", "ais", "web", "http", "connections", "ranges", "uploads")
+    ),
 )
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"PIL": "pillow", "google": "google-auth", "backports": "backports.zstd"}

@@ -121,3 +121,11 @@ TmpDir = Annotated[
 Verbatim = Annotated[
     bool, Option("--verbatim", help="Match field names by exact case, and keep the final newline of values.")
 ]
+
+
+class Means(Group):
+    """How it is done."""
+
+    parallel: Workers = 0
+    memory: Memory = 256 << 20
+    tmpdir: TmpDir = None

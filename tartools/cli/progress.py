@@ -127,7 +127,7 @@ def summary(name: str, account: Account, seconds: float) -> None:
     for line in account.totals:
         say(name, line)
     if account.directories:
-        say(name, f"{account.directories} directory entries are no samples")
+        say(name, f"{account.directories} directory entries are not samples")
     parts = [f"{account.samples_in} samples in, {account.samples_out} out"]
     if account.written is not None:
         parts[0] += f" ({account.written} written)"

@@ -172,10 +172,10 @@ def copies(
 def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Reading) -> Iterator[Sample]:
     """Return the samples of *urls*, which are of this *kind*; of files, those of one key are a sample."""
     if kind == ZIP:
-        from tartools.formats import zipped
+        from tartools.formats import zipread
 
         storage.check_inputs(urls)
-        return zipped.samples(urls, account, None, reading.skip_special)
+        return zipread.samples(urls, account, None, reading.skip_special)
     if kind != LOOSE:
         return read_samples(urls, account, reading)
     from tartools.formats.folder import Folder, from_folder
@@ -259,7 +259,7 @@ def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, f
 
 def object_samples(prefix: str) -> int:
     """Return how many samples the objects below *prefix* are: those of one key, side by side, are one."""
-    from tartools.storage.names.listing import ls
+    from tartools.storage.listing import ls
 
     found = [entry.url for entry in ls(prefix) if not entry.url.endswith("/")]
     if not found:
@@ -268,14 +268,14 @@ def object_samples(prefix: str) -> int:
 
 
 def zip_samples(urls: Sequence[str]) -> int:
-    """Return how many samples the zip files *urls* have. Raises: what `Zipped` raises."""
-    from tartools.formats.zipped import Zipped
-    from tartools.storage import files
+    """Return how many samples the zip files *urls* have. Raises: what `ZipSamples` raises."""
+    from tartools.formats.zipread import ZipSamples
+    from tartools.storage import seekable
 
     count = 0
     for url in urls:
-        with files.seekable(url) as file:
-            count += len(Zipped(file, url))
+        with seekable.seekable(url) as file:
+            count += len(ZipSamples(file, url))
     return count
 
 

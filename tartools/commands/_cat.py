@@ -12,7 +12,7 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_order
 from tartools.shards.reading import Reading, check_shards, closing_upstream, counted, each, one_by_one
 from tartools.shards.writing import write_batches, write_samples
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 Item = TypeVar("Item")
 
@@ -29,7 +29,7 @@ Workers = Annotated[
 Unordered = Annotated[bool, Option("--unordered", help="Write samples as they arrive, in any order.")]
 
 
-class Choice(cli.Group):
+class SampleChoice(cli.Group):
     """The options that choose and order samples."""
 
     first: cli.Count = None
@@ -64,7 +64,7 @@ class Choice(cli.Group):
     ] = None
 
 
-def order(urls: Sequence[str], choice: Choice) -> list[str]:
+def order(urls: Sequence[str], choice: SampleChoice) -> list[str]:
     """Return *urls* in the order in which they are to be read."""
     if choice.skip is not None and choice.part is not None:
         raise UsageError("--skip and --slice exclude each other")
@@ -75,9 +75,9 @@ def order(urls: Sequence[str], choice: Choice) -> list[str]:
     return shuffle.shuffled_urls(urls, choice.seed)
 
 
-def everything(choice: Choice, wanted: cli.Fields) -> bool:
+def everything(choice: SampleChoice, wanted: cli.Fields) -> bool:
     """Tell whether all samples are to be passed on as they come."""
-    return choice == Choice(seed=choice.seed) and not (wanted.fields or wanted.exclude)
+    return choice == SampleChoice(seed=choice.seed) and not (wanted.fields or wanted.exclude)
 
 
 class Ahead(NamedTuple):
@@ -90,7 +90,7 @@ class Ahead(NamedTuple):
 
 
 def cat(
-    account: Account, source: cli.Inputs, output: cli.Output, wanted: cli.Fields, choice: Choice, ahead: Ahead
+    account: Account, source: cli.Inputs, output: cli.Output, wanted: cli.Fields, choice: SampleChoice, ahead: Ahead
 ) -> None:
     """Write the samples of the shards of *source* that are *wanted* to *output*."""
     if ahead.unordered and choice.interleave:
@@ -132,7 +132,7 @@ def read_ahead(data: DataSet, ahead: Ahead) -> Iterator[Iterator[Batch]]:
     return prefetch.read_ahead(data.urls, data.account, data.reading, workers, ahead.memory)
 
 
-def in_turn(shards: Iterator[Iterator[Item]], choice: Choice) -> Iterator[Item]:
+def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[Item]:
     """Return the items of *shards*, one shard after the other, or interleaved as *choice* says."""
     if not choice.interleave:
         return one_by_one(shards)
@@ -141,7 +141,7 @@ def in_turn(shards: Iterator[Iterator[Item]], choice: Choice) -> Iterator[Item]:
     return shuffle.interleave(shards, choice.interleave)
 
 
-def chosen(samples: Iterator[Sample], choice: Choice, wanted: cli.Fields, account: Account) -> Iterator[Sample]:
+def chosen(samples: Iterator[Sample], choice: SampleChoice, wanted: cli.Fields, account: Account) -> Iterator[Sample]:
     """Return the stages that *choice* and *wanted* ask for, one behind the other."""
     from tartools.stages import select
 
@@ -153,7 +153,7 @@ def chosen(samples: Iterator[Sample], choice: Choice, wanted: cli.Fields, accoun
     return samples
 
 
-def numbered(items: Iterator[Item], choice: Choice, account: Account) -> Iterator[Item]:
+def numbered(items: Iterator[Item], choice: SampleChoice, account: Account) -> Iterator[Item]:
     """Return those of *items*, samples or rows, whose numbers *choice* names."""
     from tartools.stages import select
 
@@ -163,7 +163,7 @@ def numbered(items: Iterator[Item], choice: Choice, account: Account) -> Iterato
 
 
 def drawn(
-    items: Iterator[Item], choice: Choice, account: Account, own: Callable[[Item], Item] | None = None
+    items: Iterator[Item], choice: SampleChoice, account: Account, own: Callable[[Item], Item] | None = None
 ) -> Iterator[Item]:
     """Return *items* shuffled and counted as *choice* says; *own* makes an item that may be held."""
     from tartools.stages import select, shuffle

@@ -38,7 +38,7 @@ class Opened(NamedTuple):
     wrong: Trouble | None
 
 
-class Shards:
+class CheckedShards:
     """The shards and tables *urls*, and what is known of them. Those that can be read only once are copied.
 
     Of *tables*, by number, the places of samples are rows, not bytes. Those *missing* are not there: why, by number.
@@ -106,7 +106,7 @@ class Checking:
     After `records`, *summary* has what was found. Holds: what was found in the shards that are being read.
     """
 
-    def __init__(self, shards: Shards, account: Account, decode: Decode | None, most: int) -> None:
+    def __init__(self, shards: CheckedShards, account: Account, decode: Decode | None, most: int) -> None:
         self.shards = shards
         self.account = account
         self.decode = decode

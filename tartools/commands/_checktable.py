@@ -13,11 +13,11 @@ from tartools.samples.sample import Batch
 from tartools.stages.checking.samples import Rows
 from tartools.storage import is_missing
 from tartools.storage.url import Url
-from tartools.storage.versions import look
+from tartools.storage.version import look
 from tartools.tables import reading, source
 from tartools.tables.columns import ABSENT, TableColumns
 from tartools.tables.places import Listing, Piece, RowError
-from tartools.tables.rows import Block
+from tartools.tables.rows import RowBlock
 
 TOGETHER, FAR = 1024, 256  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
 
@@ -148,7 +148,7 @@ class TableRows:
 
         if self._members is None:
             return
-        block = Block("")
+        block = RowBlock("")
         for batch in batches:
             if batch.groups is not None:
                 block.add(batch)

@@ -19,7 +19,7 @@ from tartools.tables import schema
 from tartools.tar import Member
 
 if TYPE_CHECKING:
-    from tartools.tables.inputs import Inputs
+    from tartools.tables.inputs import RowInputs
 
 
 class Comparison(NamedTuple):
@@ -95,7 +95,7 @@ class Comparison(NamedTuple):
         return [f"{name}.dhash", f"{name}.colours", *sides]
 
 
-class Side:
+class DedupSide:
     """The samples of *data*, compared once and read again.
 
     *names* get shard and key of each sample, if they are wanted. *without* counts those that lack what is compared.
@@ -142,12 +142,12 @@ class Side:
                 if not content and not comparison.lenient:
                     for sample in self.data.samples_at([self.samples]):
                         comparison.contents(Batch.of(sample))
-                    why = f"row {self.samples} has no value in {' '.join(columns)}; tarindex makes the table anew"
+                    why = f"row {self.samples} has no value in {' '.join(columns)}; tarindex makes the table again"
                     raise StorageError(why, url=url)
                 self._add(content, name)
                 yield content
 
-    def _names_of(self, rows: Any, inputs: Inputs) -> Iterable[bytes]:
+    def _names_of(self, rows: Any, inputs: RowInputs) -> Iterable[bytes]:
         if self.names is None:
             return repeat(b"", len(rows))
         keys = schema.raw(rows.column(schema.KEY)).to_pylist()
@@ -182,7 +182,7 @@ def name_of(shard: str, key: bytes) -> bytes:
 
 
 def find(
-    sides: Sequence[Side], comparison: Comparison, account: Account, sort: Callable[..., Iterator[bytes]]
+    sides: Sequence[DedupSide], comparison: Comparison, account: Account, sort: Callable[..., Iterator[bytes]]
 ) -> Iterator[bytes]:
     """Yield a record for each sample of the last of *sides* that is left out, by position: see `pairs.Pair`."""
     if comparison.near is None:
@@ -202,7 +202,7 @@ def find(
     yield from found.pairs(comparison.distance, comparison.largest)
 
 
-def contents_of(side: Side, comparison: Comparison, account: Account) -> Iterator[bytes]:
+def contents_of(side: DedupSide, comparison: Comparison, account: Account) -> Iterator[bytes]:
     """Return what is compared of each sample of *side*.
 
     *account* gets what is to be said of samples that are only compared with.

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tartools import storage
-from tartools.commands._check import Shards
+from tartools.commands._check import CheckedShards
 from tartools.errors import UsageError, printable, several, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
@@ -18,7 +18,7 @@ from tartools.stages.checking.fixing import Fixing, Verdict
 from tartools.stages.checking.found import Summary
 from tartools.stages.checking.samples import Rows, look, rows_of
 from tartools.stages.checking.walk import Group, Trouble, walk
-from tartools.storage.names.numbers import has_number
+from tartools.storage.names import has_number
 from tartools.storage.scratch import scratch_file
 from tartools.tar import Writer as TarWriter
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tartools.stages.checking.samples import Decode
 
 
-def destinations(output: str, force: bool, shards: Shards) -> list[Destination]:
+def destinations(output: str, force: bool, shards: CheckedShards) -> list[Destination]:
     """Return where the fixed shards go: all to one, or each to its own if *output* is a pattern with a number.
 
     Raises: UsageError; StorageError if an output exists, or is an input.
@@ -47,7 +47,12 @@ class Fix:
     """Writes the samples of *shards* that *fixing* lets pass to *places*; tells *account* of all others."""
 
     def __init__(
-        self, shards: Shards, fixing: Fixing, places: Sequence[Destination], account: Account, decode: Decode | None
+        self,
+        shards: CheckedShards,
+        fixing: Fixing,
+        places: Sequence[Destination],
+        account: Account,
+        decode: Decode | None,
     ) -> None:
         self._shards = shards
         self._fixing = fixing
@@ -162,7 +167,7 @@ class Fix:
         verdict = self._fixing.of(sample, place, self._kept, group.lost, doubtful=group.doubtful)
         if group.doubtful and verdict.sample is not None:
             fields = printable(" ".join(verdict.sample.fields))
-            self._account.warn(f"{self._at(place)}: sample {sample.key!r} lies beside damage; written with {fields}")
+            self._account.warn(f"{self._at(place)}: sample {sample.key!r} lies next to damage; written with {fields}")
         self._take(sample, place, verdict, writer)
 
     def _take(self, sample: Sample, place: tuple[int, int], verdict: Verdict, writer: ShardWriter) -> None:

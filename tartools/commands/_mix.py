@@ -15,7 +15,7 @@ from tartools.shards.delivery import in_order
 from tartools.shards.reading import Reading, one_by_one, shard_batches
 from tartools.shards.writing import Batches, write_batches, write_samples
 from tartools.stages.mixing import Mixture, Stop
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
 from tartools.tar.compression import is_table
@@ -28,14 +28,14 @@ HOW = "such as tarmix 0.7 a.tar 0.3 b.tar"
 LITERAL = "a file whose name is a number is written ./0.7"
 
 
-class Given(NamedTuple):
+class SharedSource(NamedTuple):
     """One source as the command line has it: a whole number in proportion to its share, and its shards."""
 
     share: int
     urls: list[Url]
 
 
-class Wanted(NamedTuple):
+class MixOptions(NamedTuple):
     """What is to be done where a source ends, how many samples are wanted, and under which keys."""
 
     stop: Stop
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
 def share_in(word: str) -> int | None:
     """Return a whole number in proportion to the share that *word* is; None if it is no number.
 
-    Raises: UsageError for a number that is no share.
+    Raises: UsageError for a number that is not a share.
 
     >>> share_in("0.7") == 7 * share_in("1e-1"), share_in("a.tar")
     (True, None)
@@ -60,10 +60,10 @@ def share_in(word: str) -> int | None:
         shift = DIGITS - len(part) + int(found[4] or 0)
         if len(whole + part) <= DIGITS and 0 <= shift <= 2 * DIGITS and int(whole + part):
             return int(whole + part) * 10**shift  # type: ignore[no-any-return]
-    raise UsageError(f"{word} is no share: that is a number above 0, of up to 18 digits; {LITERAL}")
+    raise UsageError(f"{word} is not a share: that is a number above 0, of up to 18 digits; {LITERAL}")
 
 
-def sources_in(words: Sequence[str]) -> list[Given]:
+def sources_in(words: Sequence[str]) -> list[SharedSource]:
     """Return the sources that *words* name: shares, each followed by shards. Raises: UsageError; as `expand`."""
     groups: list[tuple[str, int, list[str]]] = []
     for word in words:
@@ -71,7 +71,7 @@ def sources_in(words: Sequence[str]) -> list[Given]:
         if share is not None:
             groups.append((word, share, []))
         elif not groups:
-            raise UsageError(f"the first word is a share, and {printable(word)!r} is no number: {HOW}")
+            raise UsageError(f"the first word must be a share, and {printable(word)!r} is not a number: {HOW}")
         else:
             groups[-1][2].append(word)
     if not groups:
@@ -83,10 +83,10 @@ def sources_in(words: Sequence[str]) -> list[Given]:
     for word, share, _ in groups:
         if share * LEAST < total:
             raise UsageError(f"the share {word} is less than one of {LEAST:,} samples")
-    return [Given(share, expand(names)) for _, share, names in groups]
+    return [SharedSource(share, expand(names)) for _, share, names in groups]
 
 
-class Source:
+class MixedSamples:
     """The samples of *urls*; once more, if it is iterated again. It is to be closed.
 
     An empty one is a failure if it is *needed*. Holds: one open shard, 1 MiB.
@@ -149,7 +149,7 @@ class Source:
             close()
 
 
-class Rows:
+class MixedRows:
     """The numbers of the rows of *urls*, as a source of a table."""
 
     def __init__(self, urls: Sequence[Url], rows: range, account: Account, needed: bool) -> None:
@@ -198,7 +198,9 @@ def no_samples(url: str) -> SampleError:
 class Mixing:
     """Sources in the shares of *given*, mixed as is *wanted*. *sources* have what is to be counted at the end."""
 
-    def __init__(self, given: Sequence[Given], sources: Sequence[Any], wanted: Wanted, account: Account) -> None:
+    def __init__(
+        self, given: Sequence[SharedSource], sources: Sequence[Any], wanted: MixOptions, account: Account
+    ) -> None:
         self._sources = sources
         self._wanted = wanted
         self._account = account
@@ -265,7 +267,7 @@ class Mixing:
             )
 
 
-def samples_of(mixing: Mixing, wanted: Wanted) -> Iterator[Sample]:
+def samples_of(mixing: Mixing, wanted: MixOptions) -> Iterator[Sample]:
     """Yield the samples of *mixing*, under the keys that are *wanted*."""
     if wanted.rekey is not None:
         from tartools.stages import select
@@ -288,21 +290,23 @@ def samples_of(mixing: Mixing, wanted: Wanted) -> Iterator[Sample]:
     mixing.warn_of_keys()
 
 
-def write(given: Sequence[Given], output: cli.Output, wanted: Wanted, account: Account, reading: Reading) -> None:
+def write(
+    given: Sequence[SharedSource], output: cli.Output, wanted: MixOptions, account: Account, reading: Reading
+) -> None:
     """Write the samples of *given*, mixed, to *output*; what is moved into a table are rows."""
     data = DataSet([url for one in given for url in one.urls], account, reading, cli.workers(0))
     sink = data.sink(output.url, output.force, output.gzip, {"--rekey": wanted.rekey})
     needed = wanted.stop == "longest"
     if data.lists:
         rows = data.rows_apart([one.urls for one in given])
-        numbers = [Rows(one.urls, span, account, needed) for one, span in zip(given, rows, strict=True)]
+        numbers = [MixedRows(one.urls, span, account, needed) for one, span in zip(given, rows, strict=True)]
         mixing = Mixing(given, numbers, wanted, account)
         batches = in_order(data, (row for row, _, _ in mixing), account)
         write_batches(noted(batches, mixing), sink, account)
         return
     expect(data.urls, wanted, account)
     plainly = reading._replace(ranges=True, listed=False, columns=("__key__",), sources=len(given))
-    sources = [Source(one.urls, account, plainly, needed) for one in given]
+    sources = [MixedSamples(one.urls, account, plainly, needed) for one in given]
     try:
         mixing = Mixing(given, sources, wanted, account)
         write_samples(samples_of(mixing, wanted), sink, account)
@@ -311,7 +315,7 @@ def write(given: Sequence[Given], output: cli.Output, wanted: Wanted, account: A
             source.close()
 
 
-def expect(urls: Sequence[str], wanted: Wanted, account: Account) -> None:
+def expect(urls: Sequence[str], wanted: MixOptions, account: Account) -> None:
     """Check *urls*; set in *account* what is known of how much will be read and written."""
     expected = storage.check_inputs(urls)
     if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nlargest
 
 from tartools import cli, storage
-from tartools.commands._dedup import Comparison, Side
+from tartools.commands._dedup import Comparison, DedupSide
 from tartools.errors import several, shown
-from tartools.formats.tsv import escape
+from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample, raw_bytes
 from tartools.shards.delivery import Picked, deliver_flags
@@ -21,7 +21,9 @@ SHOWN = 200  # pairs on a page
 Sort = Callable[[Iterable[bytes]], Iterator[bytes]]
 
 
-def write(side: Side, pairs: Iterable[bytes], chosen: Destination, rest: Destination | None, account: Account) -> None:
+def write(
+    side: DedupSide, pairs: Iterable[bytes], chosen: Destination, rest: Destination | None, account: Account
+) -> None:
     """Write the samples of *side*, without those of *pairs*, to *chosen*; these to *rest*, if it is given.
 
     Raises: StorageError if they are not what was compared.
@@ -32,7 +34,7 @@ def write(side: Side, pairs: Iterable[bytes], chosen: Destination, rest: Destina
     deliver_flags(side.data.answered(kept.of, kept.of, plainly), chosen, rest, account)
 
 
-def write_report(pairs: Iterable[bytes], sides: Sequence[Side], url: str, force: bool, sort: Sort) -> None:
+def write_report(pairs: Iterable[bytes], sides: Sequence[DedupSide], url: str, force: bool, sort: Sort) -> None:
     """Write a line for each of *pairs* to *url*, as TSV."""
     names: list[Iterable[bytes]] = [(), ()]
     for side in sides:
@@ -50,7 +52,9 @@ def key_and_shard(name: bytes) -> list[str]:
     return [escape(os.fsdecode(key)), escape(shown(os.fsdecode(shard)))]
 
 
-def write_page(pairs: Iterable[bytes], sides: Sequence[Side], comparison: Comparison, url: str, force: bool) -> None:
+def write_page(
+    pairs: Iterable[bytes], sides: Sequence[DedupSide], comparison: Comparison, url: str, force: bool
+) -> None:
     """Write a page of those of *pairs* that are farthest apart to *url*, side by side.
 
     Holds: 400 samples.

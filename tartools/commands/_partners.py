@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tartools import storage, tar
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account, Phase
-from tartools.samples.payloads import ChosenColumns, PackedFields, RowFormat
+from tartools.samples.columnfields import ChosenColumns, PackedFields, RowFormat
 from tartools.samples.sample import Batch, join_path
 from tartools.shards.reading import Reading, closing_upstream
 from tartools.shards.stream import ShardStream
@@ -20,7 +20,7 @@ from tartools.tar import Member
 from tartools.tar.compression import is_table, split_packed
 
 if TYPE_CHECKING:
-    from tartools.commands._partnershards import Shards
+    from tartools.commands._partnershards import SecondShards
     from tartools.tables.source import Source
 
 FORMS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
@@ -28,7 +28,7 @@ MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lin
 Pairs = Generator[tuple[Sequence[bytes], Sequence[Any]], None, None]  # keys, and what B has for them
 
 
-class Choice(NamedTuple):
+class SecondFields(NamedTuple):
     """What B adds: its columns or fields as *words* say, see `ChosenColumns`, without those *dropped*; the *key*."""
 
     words: Sequence[tuple[tuple[str, ...], str | None]] | None
@@ -42,13 +42,13 @@ class Second(NamedTuple):
 
     urls: Sequence[str]
     form: str | None
-    wanted: Choice
+    wanted: SecondFields
 
 
-class Found:
+class FoundPartners:
     """The partners that *second*, B, has; what was found is counted."""
 
-    def __init__(self, partners: Partners, second: Rows | Shards) -> None:
+    def __init__(self, partners: Partners, second: SecondRows | SecondShards) -> None:
         self.second = second
         self._partners = partners
         self._asked = 0
@@ -85,7 +85,7 @@ class Found:
             account.warn(f"no key of A is in B; the first is {first!r} in A, and {second!r} in B")
 
 
-def read(second: Second, account: Account, reading: Reading, memory: int) -> Found:
+def read(second: Second, account: Account, reading: Reading, memory: int) -> FoundPartners:
     """Read B, and return what finds partners in it. Holds: *memory* bytes. Raises what `partners_of` raises."""
     own = Account(account.say, account.quiet)
     account.phase = Phase("reading B", account=own)
@@ -102,7 +102,7 @@ def read(second: Second, account: Account, reading: Reading, memory: int) -> Fou
     own.settle()
     account.omissions += own.omissions
     account.phase = Phase("writing")
-    return Found(partners, source)
+    return FoundPartners(partners, source)
 
 
 def check_shards(urls: Sequence[str]) -> None:
@@ -124,24 +124,24 @@ def form_of(url: str) -> str:
 
 
 def source_of(
-    urls: Sequence[str], form: str | None, wanted: Choice, account: Account, reading: Reading
-) -> Rows | Shards:
+    urls: Sequence[str], form: str | None, wanted: SecondFields, account: Account, reading: Reading
+) -> SecondRows | SecondShards:
     """Return B, which *urls* have, as *form* says. Raises: UsageError if they are shards and rows."""
     forms = [form or form_of(url) for url in urls]
     both = zip(forms, urls, strict=True)
     kinds = ["tar" if name == "parquet" and not form and lists_samples(url, wanted) else name for name, url in both]
     if all(kind == "tar" for kind in kinds):
         if wanted.key is not None:
-            raise UsageError("--key-column names a column, and these are samples, which have their keys", url=urls[0])
-        from tartools.commands._partnershards import Shards
+            raise UsageError("--key-column names a column, but samples have their own keys", url=urls[0])
+        from tartools.commands._partnershards import SecondShards
 
-        return Shards(urls, wanted.words, ChosenColumns(*wanted[:3], hidden=False), account, reading)
+        return SecondShards(urls, wanted.words, ChosenColumns(*wanted[:3], hidden=False), account, reading)
     if "tar" in kinds:
         raise UsageError(MIXED, url=urls[kinds.index("tar")])
-    return Rows(urls, kinds, wanted, account)
+    return SecondRows(urls, kinds, wanted, account)
 
 
-def lists_samples(url: str, wanted: Choice) -> bool:
+def lists_samples(url: str, wanted: SecondFields) -> bool:
     """Tell whether the Parquet file *url* lists samples whose fields are *wanted*, and not columns of its own."""
     from tartools.tables import source
 
@@ -158,18 +158,18 @@ def lists_samples(url: str, wanted: Choice) -> bool:
 @contextmanager
 def parquet(url: str) -> Iterator[Source]:
     """Give the Parquet file *url*."""
-    from tartools.storage import files
+    from tartools.storage import seekable
     from tartools.tables import source
 
     repeatable = storage.is_repeatable(url) and not Url(url).read_command
-    with source.opened_any(url, None if repeatable else files.copied(storage.open_read(url))) as table:
+    with source.opened_any(url, None if repeatable else seekable.copied(storage.open_read(url))) as table:
         yield table
 
 
-class Rows:
+class SecondRows:
     """B is files of rows: *urls*, with the format of each. *account* gets the bytes that are read."""
 
-    def __init__(self, urls: Sequence[str], forms: Sequence[str], wanted: Choice, account: Account) -> None:
+    def __init__(self, urls: Sequence[str], forms: Sequence[str], wanted: SecondFields, account: Account) -> None:
         self._files = list(zip(urls, forms, strict=True))
         self._account = account
         self._packed = PackedFields()
@@ -186,10 +186,10 @@ class Rows:
                 with parquet(url) as table:
                     yield from columns.batches(table, self._format)
             else:
-                from tartools.formats import fieldrows
+                from tartools.formats import textfields
 
                 with stream_file(ShardStream(url, account, forks=True), url) as file:
-                    yield from fieldrows.batches(file, form, url, self._format)
+                    yield from textfields.batches(file, form, url, self._format)
                 account.check()
             account.shards_done += 1
 

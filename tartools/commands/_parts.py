@@ -18,14 +18,14 @@ from tartools.samples.shares import Part
 from tartools.samples.values import INDEX, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
-from tartools.shards.fanout import allow_open_files, deliver_labels
+from tartools.shards.delivery import allow_open_files, deliver_labels
 from tartools.shards.partnames import PartNames
 from tartools.shards.reading import Reading
 from tartools.shards.series import Limits, Series, Spread, evenly
 from tartools.shards.writing import Batches, Destination
 from tartools.stages.parting import MOST, ByKey, ByValue, Values
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
-from tartools.stages.sorting.stratified import Plan, changed, entry, record
+from tartools.stages.sorting.stratified import StratifiedPlan, changed, entry, record
 from tartools.storage.url import Url
 from tartools.tar import compression
 
@@ -33,7 +33,7 @@ LISTED = 20  # parts that are reported one by one
 OTHER_FILES = 200  # that are open besides the outputs
 
 
-class Wanted(NamedTuple):
+class PartOptions(NamedTuple):
     """Options of tarsplit: which parts, and how the shards of each part are made."""
 
     parts: Sequence[Part] | None
@@ -54,7 +54,7 @@ class Split:
     Raises: UsageError; StorageError if an output exists that may not be replaced.
     """
 
-    def __init__(self, wanted: Wanted, urls: Sequence[str], reading: Reading, account: Account) -> None:
+    def __init__(self, wanted: PartOptions, urls: Sequence[str], reading: Reading, account: Account) -> None:
         check_options(wanted)
         self._wanted = wanted
         self._urls = urls
@@ -177,7 +177,7 @@ class Split:
             total.update(each)
         return total
 
-    def _plan(self, data: DataSet) -> Plan:
+    def _plan(self, data: DataSet) -> StratifiedPlan:
         """Return the part of each sample, so that each part has its share of each value."""
         assert self._column is not None and self._wanted.parts is not None
         wanted = self._column
@@ -196,9 +196,9 @@ class Split:
             yield from pack_blocks(records())
             return position
 
-        return Plan(records_of(data.counted_gather(work)), self._wanted.parts, self._reading.tmpdir)
+        return StratifiedPlan(records_of(data.counted_gather(work)), self._wanted.parts, self._reading.tmpdir)
 
-    def _planned(self, plan: Plan) -> Callable[[Batch], list[str]]:
+    def _planned(self, plan: StratifiedPlan) -> Callable[[Batch], list[str]]:
         """Return a function that gives the parts of the next samples by *plan*."""
         assert self._column is not None
         values = Values(self._column)
@@ -212,14 +212,12 @@ class Split:
         else:
             self._report()
         if self._wanted.force:
-            from tartools.commands._replacing import replace_set
-
             for part, old in self._old.items():
                 written = self._series[part].shards if part in self._series else 0
                 if self._names.single and written:
                     continue
                 span = range(self._first, self._first + written)
-                replace_set(self._names.of(part), span, None, old, account, bool(account.samples_in))
+                numbering.replace_set(self._names.of(part), span, None, old, account, bool(account.samples_in))
 
     def _report(self) -> None:
         """Let the account say how many samples and shards each part has; report parts without samples."""
@@ -238,12 +236,12 @@ class Split:
         ]
 
 
-def check_options(wanted: Wanted) -> None:
+def check_options(wanted: PartOptions) -> None:
     """Raise UsageError for options that exclude each other."""
     if wanted.by is not None and (wanted.parts or wanted.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
     if wanted.by is None and not wanted.parts:
-        raise UsageError("--stratify says how samples are divided among --parts, and there are none")
+        raise UsageError("--stratify needs --parts")
     if wanted.limits.shards is not None:
         raise UsageError(
             "--max-shards stops reading, and the parts would be cut anywhere; it excludes --parts and --by"

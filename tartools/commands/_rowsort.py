@@ -19,13 +19,13 @@ from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
 from tartools.stages.sorting.rows import UNKNOWN, UntoldError, row_record, shuffled_rows, sorted_rows
 from tartools.tables import schema
 from tartools.tables.columns import plain
-from tartools.tables.inputs import Inputs
+from tartools.tables.inputs import RowInputs
 
 FEW = 1 << 13  # rows that are Python's objects at once
 MEMORY = 16 << 20  # bytes at most, to sort rows
 
 
-def has_values(inputs: Inputs, order: Order) -> bool:
+def has_values(inputs: RowInputs, order: Order) -> bool:
     """Tell whether the columns of all *inputs* have the values by which *order* sorts."""
     column = order.column.choices[0]
     if order.kind == "shuffle" or column in PSEUDO:
@@ -35,7 +35,7 @@ def has_values(inputs: Inputs, order: Order) -> bool:
     return all(column in part.schema.names for part in inputs.parts)
 
 
-def from_columns(inputs: Inputs, order: Order, account: Account) -> Iterator[bytes]:
+def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[bytes]:
     """Yield a record for each row of *inputs*, in order; count the samples as read.
 
     Raises: UntoldError if a row has no key, and samples are sorted by key.

@@ -17,13 +17,13 @@ from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination
 from tartools.stages.comparing.digests import NUMBER, content_records, digest_of
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
-from tartools.storage.versions import changed_since
+from tartools.storage.version import changed_since
 
 SORTED = 1 << 14  # records that a worker sorts together
 TWICE = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
 
 
-class Side(NamedTuple):
+class DiffSide(NamedTuple):
     """Shards and tables, *urls*, read as *reading* says by up to *most* workers; *counts* gets samples of each task."""
 
     urls: Sequence[str]

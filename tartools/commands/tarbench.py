@@ -8,7 +8,7 @@ goes, what limits each row, and what to do. Needs tartools[train].
 SHARD may also be a table, a zip file, a folder of files, or a prefix of objects, which ends in a slash. Of local data,
 copies in all forms are made in a folder below --tmpdir, which is removed at the end: use a directory of the file system
 that you want to know about. They take 4 times the bytes that are read. Data on a server are read as they are, and
-nothing is written there; what this leaves out is named.
+nothing is written there; forms that this leaves out are named.
 
 Each row takes about --seconds, or as long as --passes take. Complete passes are checked: each sample has to come
 exactly once. Batches have --batch samples: pictures are decoded to RGB, and cropped or filled to 224 x 224 at their top
@@ -23,9 +23,9 @@ Parts of the time are those of one process without workers, in seconds a sample:
   decode        pictures, arrays (npy) and JSON; other payloads stay bytes
   collate       samples to a batch
 
---cold drops the files from the page cache before each pass; without it they are there. What is left is looked at: where
-more than 1 % stays, because the file system does not drop it, the row is called warm. A disk or a host may still hold
-the bytes in a cache of its own.
+--cold drops the files from the page cache before each pass; without it they are in it. If more than 1 % stays there,
+because the file system does not drop it, the row is called warm. A disk or a host may still hold the bytes in a cache
+of its own.
 
 --json prints one object:
 
@@ -66,7 +66,7 @@ from tartools.commands._report import print_facts
 from tartools.errors import StorageError, byte_size, how_to_install
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 SAMPLES, BYTES = 1000, 256 << 20
 

@@ -41,7 +41,7 @@ def tarcat(
     source: cli.Inputs,
     output: cli.Output,
     wanted: cli.Fields,
-    choice: _cat.Choice,
+    choice: _cat.SampleChoice,
     workers: _cat.Workers = None,
     memory: cli.Memory = 256 << 20,
     unordered: _cat.Unordered = False,

@@ -1,6 +1,6 @@
 """Find what is wrong with a data set.
 
-Reads all samples of each SHARD, and goes on behind damage where another header can be found. Prints findings: for each
+Reads all samples of each SHARD, and goes on after damage where another header can be found. Prints findings: for each
 kind a code, how many there are, what it means, what to do, and the first places, with shard, byte and key; on a
 terminal as a table, otherwise one fact per line. If a SHARD is a table, its rows are compared with the shards that it
 lists, and the samples of these rows are checked, in their order; a shard that is named too is read once, whole.
@@ -14,20 +14,20 @@ Errors:
   no-end                   the archive has no end: it was cut, or its writer
                            left the end out
   empty-shard              the file is empty: 0 bytes
-  not-tar                  the file is no tar archive
+  not-tar                  the file is not a tar archive
   bad-header               the checksum of a header does not match
-  bad-size                 the size in a header is no number
+  bad-size                 the size in a header is not a number
   bad-extended             an extended header (pax, long name) is damaged
-  garbage-after-end        bytes behind the end are neither zeros nor an
-                           archive
+  garbage-after-end        bytes after the end are neither zeros nor an archive
   cut-compressed           the compressed data end too early
   bad-compressed           the compressed data are damaged
   garbage-after-compressed other bytes follow the compressed data
-  torn-sample              members of one key are apart in a shard, and read
-                           as several samples
+  torn-sample              members of one key are not adjacent, and read as
+                           several samples
   split-sample             members of one key are in different shards
-  key-twice                a key comes back in its shard, with the same fields
-  key-in-two-shards        samples in different shards have one key
+  key-twice                a key occurs again in its shard, with the same
+                           fields
+  key-in-two-shards        samples in different shards have the same key
   field-twice              a sample has a field twice
   case-twice               two fields of a sample differ in case only
   broken-picture           the picture can't be decoded
@@ -38,45 +38,45 @@ Errors:
   table-damaged            the table can't be read
   table-stale              a shard has changed since the table was made
   table-row                a row does not match its shard
-  missing-shard            the shard is not there, or can't be opened
+  missing-shard            the shard does not exist, or can't be opened
 
 Warnings:
-  archive-after-end        another archive follows the end of one, and most
-                           readers don't read it
+  archive-after-end        another archive follows the end, and most readers
+                           don't read it
   link                     a link carries no data
   device                   a device or fifo carries no data
   sparse                   a sparse member is not read by tools for samples
   volume                   a member goes on in, or comes from, another volume
-  unsafe-path              the name is absolute or has a part '..'
+  unsafe-path              the name is absolute or contains '..'
   control-character        the name has control characters
   missing-field            a sample lacks a field that most have
   many-fields              there are more than 1,000 combinations of fields;
-                           perhaps keys have dots
+                           perhaps keys contain dots
   empty-field              the payload has no bytes
   suffix-lies              the payload is not what its suffix says
   not-a-number             webdataset and datasets read this field as a number,
-                           and it is none
+                           and it is not one
 
 Notes:
   no-samples               the archive has no samples
   shard-size               the shard is far smaller or larger than most
   not-utf-8                the name is not UTF-8
   no-field                 the name has no field: no usable dot
-  hidden-file              the base name begins with a dot, as what systems
-                           leave in folders
-  reserved-name            the name or the field begins with underscores,
-                           which some readers skip
+  hidden-file              the base name begins with a dot, as files that
+                           systems leave in folders do
+  reserved-name            the name or the field begins with underscores, which
+                           some readers skip
   upper-case               the field has capital letters, which some readers
-                           make small
-  dotted-name              the name has a dot before its suffix, and what
-                           follows the first is the field
+                           make lower case
+  dotted-name              the name has several dots, and all that follows the
+                           first is the field
   unexpected-field         a sample has a field that most lack
-  pickle                   the payload is a pickle: to read it runs code
+  pickle                   the payload is a pickle: reading it runs code
   size-outlier             the payload is far larger or smaller than most of
                            its field
 
 A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Names
-are compared without case. Fields of samples beside damage are not compared, because they may have been lost. The first
+are compared without case. Fields of samples next to damage are not compared, because they may have been lost. The first
 bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx are to be whole numbers; --decode
 decodes pictures (up to 89 million pixels; of larger ones it reads the header), JSON, arrays (npy, npz), sounds (wav,
 flac, ogg) and text, whole. A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or
@@ -90,13 +90,13 @@ copied to a temporary file. Keys are compared with all others, in temporary file
 energon. It tells only what we have seen them do; for webdataset (1.0.2) that is most.
 
 --fix writes the samples that can be saved to -o OUTPUT, with the bytes that they had and in their order: one shard, or
-one for each input if OUTPUT has a number. It goes on behind damage; brings the members of a sample together, where the
+one for each input if OUTPUT has a number. It goes on after damage; brings the members of a sample together, where the
 last of them is; and leaves out samples with an error or a warning: cut, without a field that they should have, with a
 payload that is broken. Each of these is named on stderr, with the reason, and the exit status is 1; if nothing had to
 be left out, it is 0. --ignore CODES keeps samples with such findings (damaged members can't be kept). --drop-duplicates
 keeps the first of several samples with one key, and the first of several members of a field; the others are left out
-without a word. Samples beside damage are written if they have all fields that they should have. What --fix writes has
-no other errors and warnings. Inputs are read twice.
+silently. Samples next to damage are written if they have all fields that they should have. What --fix writes has no
+other errors and warnings. Inputs are read twice.
 
 --json prints one object:
 
@@ -139,6 +139,7 @@ from tartools.commands import _check, _fix
 from tartools.commands._report import print_facts
 from tartools.errors import StorageError, UsageError, without_query
 from tartools.samples.account import Account
+from tartools.samples.filetypes import suffix_of
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
 from tartools.stages import select
@@ -146,15 +147,14 @@ from tartools.stages.checking import fields, keys, outliers
 from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fixing, Pending, actions_of
 from tartools.stages.checking.found import Summary
-from tartools.stages.checking.payloads import suffix_of
 from tartools.stages.checking.readers import READERS
 from tartools.stages.checking.samples import Decode
 from tartools.stages.sorting.externalsort import external_sort
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar.compression import is_table
 
 
-class Wanted(cli.Group):
+class CheckOptions(cli.Group):
     """What to look for, and how to print it."""
 
     expect: Annotated[
@@ -175,7 +175,7 @@ class Wanted(cli.Group):
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
 
 
-class Fixed(cli.Group):
+class FixOptions(cli.Group):
     """What to write."""
 
     fix: Annotated[bool, Option("--fix", help="Write the samples that can be saved to OUTPUT.")] = False
@@ -194,16 +194,8 @@ class Fixed(cli.Group):
     force: cli.Force = False
 
 
-class Means(cli.Group):
-    """How it is done."""
-
-    parallel: cli.Workers = 0
-    memory: cli.Memory = 256 << 20
-    tmpdir: cli.TmpDir = None
-
-
 @cli.command(__doc__)
-def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed, means: Means) -> int:
+def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
     """Run the command."""
     expect, ignored = expected(wanted), the_ignored(wanted)
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
@@ -239,7 +231,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: Wanted, fixed: Fixed,
     return int(facts["errors"] + facts["warnings"] > 0)
 
 
-def expected(wanted: Wanted) -> fields.Words | None:
+def expected(wanted: CheckOptions) -> fields.Words | None:
     """Return the fields that --expect names; None without it. Raises: UsageError."""
     words = select.parse_words(wanted.expect or ())
     if wanted.expect is not None and (not words or any(word.new for word in words)):
@@ -247,15 +239,17 @@ def expected(wanted: Wanted) -> fields.Words | None:
     return [word.choices for word in words] if words else None
 
 
-def the_ignored(wanted: Wanted) -> frozenset[str]:
+def the_ignored(wanted: CheckOptions) -> frozenset[str]:
     """Return the codes that --ignore names. Raises: UsageError."""
     codes = frozenset((wanted.ignore or "").replace(",", " ").split())
     for code in sorted(codes - CODES.keys()):
-        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {code!r} is none (tarcheck --help)")
+        raise UsageError(
+            f"--ignore takes codes of findings, such as suffix-lies; {code!r} is not one (tarcheck --help)"
+        )
     return codes
 
 
-def decoder(wanted: Wanted) -> Decode | None:
+def decoder(wanted: CheckOptions) -> Decode | None:
     """Return what tells whether a payload is broken, if that was asked for."""
     if not wanted.decode:
         return None
@@ -264,7 +258,7 @@ def decoder(wanted: Wanted) -> Decode | None:
     return why_broken
 
 
-def the_shards(urls: Sequence[str], source: cli.Inputs, means: Means) -> _check.Shards:
+def the_shards(urls: Sequence[str], source: cli.Inputs, means: cli.Means) -> _check.CheckedShards:
     """Return *urls*, and which of them are tables, and which are not there. Raises: UsageError; StorageError."""
     reading = Reading(source.lax, source.skip_special, ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
     missing: dict[int, str] = {}
@@ -285,7 +279,7 @@ def the_shards(urls: Sequence[str], source: cli.Inputs, means: Means) -> _check.
 
         others = {identity(url) for number, url in enumerate(urls) if number not in listing}
         tables = {number: TableRows(urls[number], others, means.tmpdir) for number in listing}
-    return _check.Shards(urls, reading, tables, missing)
+    return _check.CheckedShards(urls, reading, tables, missing)
 
 
 def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
@@ -300,7 +294,9 @@ def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
     yield from keys.compare(groups, checking.summary, checking.shards.where)
 
 
-def facts_of(summary: Summary, shards: _check.Shards, words: fields.Words, wanted: Wanted) -> dict[str, Any]:
+def facts_of(
+    summary: Summary, shards: _check.CheckedShards, words: fields.Words, wanted: CheckOptions
+) -> dict[str, Any]:
     """Return what was found in the shape of --json."""
     from tartools.show.broken import is_decoded
 

@@ -2,7 +2,7 @@ r"""Leave out samples that occur again, or pictures that look alike.
 
 Reads the samples of each SHARD and writes those that are like none before them, in their order. Without --equal and
 --near, samples are alike if all their fields are: names and payloads, whatever the keys. --equal compares the payloads
-of these fields only, byte by byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it
+of these fields only, byte for byte ('jpg;png' is the first of these that a sample has). --near compares pictures: it
 finds copies that were resized or compressed again, also in another format.
 
 Pictures are near if their difference hashes (see --dhash in tarindex(1)) differ in at most --distance of 64 bits, and
@@ -38,7 +38,7 @@ sample in --tmpdir beyond that; --near holds some 250 bytes for each picture.
 Examples:
   Leave out samples that occur again, whatever their keys:
     tardedup 'train-*.tar' -o unique.tar
-  Leave out pictures that occur again, byte by byte:
+  Leave out pictures that occur again, byte for byte:
     tardedup --equal jpg 'train-*.tar' -o unique.tar
   Leave out pictures that look alike, keep the largest of each, and look at the pairs:
     tardedup --near jpg --keep largest --html pairs.html 'train-*.tar' -o unique.tar
@@ -61,10 +61,10 @@ from tartools.cli import Option
 from tartools.commands import _outputs
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
-    from tartools.commands._dedup import Comparison, Side
+    from tartools.commands._dedup import Comparison, DedupSide
 
 FARTHEST = 15  # bits of a distance; more would be more than a picture with each other
 
@@ -76,7 +76,7 @@ def bits(text: str) -> int:
     return int(text)
 
 
-class Alike(cli.Group):
+class AlikeOptions(cli.Group):
     """Which samples are alike, and which of them is kept."""
 
     by: Annotated[
@@ -104,7 +104,7 @@ class Alike(cli.Group):
     ] = False
 
 
-class Outputs(cli.Group):
+class DedupOutputs(cli.Group):
     """What is written besides the kept samples."""
 
     rest: Annotated[str | None, Option("--rest", metavar="URL", help="Write the samples left out to this.")] = None
@@ -114,7 +114,7 @@ class Outputs(cli.Group):
     ] = None
 
 
-class Means(cli.Group):
+class DedupMeans(cli.Group):
     """How it is done."""
 
     parallel: cli.Parallel = 0
@@ -124,7 +124,12 @@ class Means(cli.Group):
 
 @cli.command(__doc__)
 def tardedup(
-    account: Account, source: cli.Inputs, alike: Alike, output: cli.Output, others: Outputs, means: Means
+    account: Account,
+    source: cli.Inputs,
+    alike: AlikeOptions,
+    output: cli.Output,
+    others: DedupOutputs,
+    means: DedupMeans,
 ) -> None:
     """Run the command."""
     comparison = the_comparison(alike)
@@ -142,10 +147,10 @@ def tardedup(
 
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     most = cli.workers(means.parallel)
-    sides = [_dedup.Side(INPUT, DataSet(urls, account, reading, most))]
+    sides = [_dedup.DedupSide(INPUT, DataSet(urls, account, reading, most))]
     if against:
         told = Account(account.say, account.quiet)
-        sides.insert(0, _dedup.Side(AGAINST, DataSet(against, told, reading, most)))
+        sides.insert(0, _dedup.DedupSide(AGAINST, DataSet(against, told, reading, most)))
     part = means.memory // 4
     if others.report is not None:
         for side in sides:
@@ -164,7 +169,7 @@ def tardedup(
     say(sides, pairs, account)
 
 
-def the_comparison(alike: Alike) -> "Comparison":
+def the_comparison(alike: AlikeOptions) -> "Comparison":
     """Return what is to be compared. Raises: UsageError."""
     from tartools.commands._dedup import Comparison
     from tartools.stages import select
@@ -172,9 +177,9 @@ def the_comparison(alike: Alike) -> "Comparison":
     if alike.by is not None and alike.near is not None:
         raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")
     if alike.near is None and alike.distance is not None:
-        raise UsageError("--distance is that of pictures, and there is no --near")
+        raise UsageError("--distance needs --near")
     if alike.missing and alike.by is None and alike.near is None:
-        raise UsageError("--keep-uncompared is for samples without what --equal or --near names")
+        raise UsageError("--keep-uncompared needs --equal or --near")
     words = select.parse_words([alike.by or alike.near or ""])
     if any(word.new for word in words) or (not words and (alike.by, alike.near) != (None, None)):
         raise UsageError(
@@ -188,7 +193,7 @@ def the_comparison(alike: Alike) -> "Comparison":
     return Comparison(() if near else choices, near, distance, alike.keep == "largest", alike.missing)
 
 
-def say(sides: "Sequence[Side]", pairs: Iterable[bytes], account: Account) -> None:
+def say(sides: "Sequence[DedupSide]", pairs: Iterable[bytes], account: Account) -> None:
     """Say how many samples were left out, and how many could not be compared."""
     from tartools.stages.duplicates.pairs import AGAINST, pair_of
 
@@ -199,4 +204,4 @@ def say(sides: "Sequence[Side]", pairs: Iterable[bytes], account: Account) -> No
     for side in sides:
         if side.without:
             where = "of --against " if side.number == AGAINST else ""
-            account.warn(f"{several(side.without, 'sample')} {where}could not be compared, and stayed")
+            account.warn(f"{several(side.without, 'sample')} {where}could not be compared, and were kept")

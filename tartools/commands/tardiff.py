@@ -36,11 +36,11 @@ twice. It proves that what went in came out:
 It is the sum of the digests of all samples as numbers of 256 bits, the highest byte first, modulo 2^256. A sample's is
 the BLAKE2b digest (32 bytes, no key, as b2sum -l 256) of: the length of its key, the key; then for each field, in the
 order of the bytes of their names, the length of its name, the name, the BLAKE2b digest (32 bytes) of its payload. A
-length is 8 bytes, the highest first. Fields of one name are in the order of their digests. The digest tells accidents,
-not forgeries.
+length is 8 bytes, the highest first. Fields of one name are in the order of their digests. The digest detects
+accidents, not forgeries.
 
 Examples:
-  Is what was uploaded what is here?
+  Compare what was uploaded with what is here:
     tardiff 'train-{000..147}.tar' 's3://bucket/train-{000..147}.tar'
   List what differs:
     tardiff --list-keys old.tar new.tar
@@ -67,13 +67,13 @@ from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
 from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered
 from tartools.stages.sorting.externalsort import Spool, external_sort
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
 
 PAIRS = 4  # parts of the memory: two that sort, two that wait
 
 
-class Wanted(cli.Group):
+class DiffOptions(cli.Group):
     """What to print, and what to write."""
 
     digest: Annotated[bool, Option("--digest", help="Print the digest of one data set: any number of SHARDs.")] = False
@@ -87,16 +87,8 @@ class Wanted(cli.Group):
     force: cli.Force = False
 
 
-class Means(cli.Group):
-    """How it is done."""
-
-    parallel: cli.Workers = 0
-    memory: cli.Memory = 256 << 20
-    tmpdir: cli.TmpDir = None
-
-
 @cli.command(__doc__, trouble=2)
-def tardiff(account: Account, source: cli.Inputs, wanted: Wanted, means: Means) -> int:
+def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cli.Means) -> int:
     """Run the command."""
     most = means.parallel or min(cli.workers(0), WORKERS)
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
@@ -106,7 +98,7 @@ def tardiff(account: Account, source: cli.Inputs, wanted: Wanted, means: Means) 
         with storage.writing("-") as sink:
             sink.write(b"%064x\n" % (found % (1 << 256)))
         return 0
-    a, b = (_sides.Side(expand([word]), reading, most, []) for word in source.inputs or ())
+    a, b = (_sides.DiffSide(expand([word]), reading, most, []) for word in source.inputs or ())
     account.expected = storage.check_inputs([*a.urls, *b.urls])
     account.shards = len(a.urls) + len(b.urls)
     new = Spool(means.memory // PAIRS, means.tmpdir)
@@ -123,12 +115,12 @@ def tardiff(account: Account, source: cli.Inputs, wanted: Wanted, means: Means) 
     return int(counts.differ)
 
 
-def sorter(means: Means) -> Any:
+def sorter(means: cli.Means) -> Any:
     """Return what sorts any number of records."""
     return partial(external_sort, memory=means.memory // PAIRS, tmpdir=means.tmpdir)
 
 
-def check_options(wanted: Wanted, source: cli.Inputs) -> None:
+def check_options(wanted: DiffOptions, source: cli.Inputs) -> None:
     """Raise UsageError if options do not go together, or if there are not two sides."""
     given = [
         f"--{name.replace('_', '-')}"
@@ -149,7 +141,9 @@ def check_options(wanted: Wanted, source: cli.Inputs) -> None:
         raise UsageError(f"-o - and {given[0]} both write to stdout (see tardiff --help)")
 
 
-def compared(a: _sides.Side, b: _sides.Side, account: Account, new: Spool, wanted: Wanted, means: Means) -> Counts:
+def compared(
+    a: _sides.DiffSide, b: _sides.DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means
+) -> Counts:
     """Compare *a* and *b*, and print what is *wanted*; *new* gets the samples to be written."""
     sort = sorter(means)
     counts = Counts()
@@ -171,7 +165,7 @@ def compared(a: _sides.Side, b: _sides.Side, account: Account, new: Spool, wante
 
 
 def differences(
-    a: _sides.Side, b: _sides.Side, account: Account, counts: Counts, sort: Any, pairs: Spool | None
+    a: _sides.DiffSide, b: _sides.DiffSide, account: Account, counts: Counts, sort: Any, pairs: Spool | None
 ) -> Iterator[Change]:
     """Yield what differs between *a* and *b*; *pairs* are for the order, which does not count without them.
 
@@ -183,7 +177,7 @@ def differences(
         yield from reordered(pairs, sort, counts)
 
 
-def keep(change: Change, new: Spool, wanted: Wanted) -> None:
+def keep(change: Change, new: Spool, wanted: DiffOptions) -> None:
     """Add the sample of *change* to *new* if it is to be written."""
     if wanted.output is not None and change.kind in (ADDED, CHANGED):
         new.add(change.position + change.key)

@@ -15,22 +15,22 @@ upper, strip, lstrip, rstrip, removeprefix, removesuffix, replace, split and is.
 islower, isupper), of JSON objects get, keys, values and items; lists are made by [... for x in ... if ...]. For one
 sample it takes at most 100,000 steps: an operation is one, and so are 100 characters that are made, 1,000 that are read
 (100 of JSON), and 10 items of a list. Whole numbers have at most 1,024 bits, texts that are read as numbers 4,300
-characters, and 100 parts may be inside each other. A regular expression has at most 10,000 characters, 100,000 once
-repeats such as {1000} are written out, and none of (?x), (?R) and {e<=1}; its texts have at most 2,000,000 characters,
-divided by one more than its groups, and all matches of a sample take one second. Beyond a limit, the command fails,
-with --ignore-errors too.
+characters, and parts may be nested 100 deep. A regular expression has at most 10,000 characters, 100,000 once repeats
+such as {1000} are written out, and none of (?x), (?R) and {e<=1}; its texts have at most 2,000,000 characters, divided
+by one more than its groups, and all matches of a sample take one second. Beyond a limit, the command fails, with
+--ignore-errors too.
 
 If no sample is chosen, a warning says so, and which values the fields of the expression had, if they are few.
 
 --share LO:HI takes a share of the keys that depends on nothing but the key: a sample is on the same side in every run
-and in every version of a data set. The fraction of a key is the first 8 bytes (all there are) of its BLAKE2b digest of
-8 bytes, as a big-endian number, divided by 2 to the power of 64; samples with LO <= fraction < HI are taken. LO and HI
-are exact: 0.1, or 1/3. --sample takes a share by a BLAKE2b digest of 8 bytes with the digest of --seed as its key, so
-that another seed takes other samples.
+and in every version of a data set. The fraction of a key is its BLAKE2b digest of 8 bytes, as a big-endian number,
+divided by 2 to the power of 64; samples with LO <= fraction < HI are taken. LO and HI are exact: 0.1, or 1/3. --sample
+takes a share by a BLAKE2b digest of 8 bytes with the digest of --seed as its key, so that another seed takes other
+samples.
 
 OUTPUT and --rest appear once both are complete. Either may end in .parquet: that is a table, which lists the samples
 and moves none (see TABLES in tartools(7)). If inputs are tables, a value of -S comes from the column that has its name
-(cls, json:width, jpg.width); what no column has is read from the shards. Names that are no fields of samples, such as
+(cls, json:width, jpg.width); what no column has is read from the shards. Names that are not fields of samples, such as
 score, have the type of the column.
 
 Examples:
@@ -59,7 +59,7 @@ from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
 from tartools.shards.reading import Reading
-from tartools.storage.names.expand import expand, read_list
+from tartools.storage.expand import expand, read_list
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.conditions import Filter
@@ -79,7 +79,7 @@ def span(text: str) -> range:
     return shares.span(text)
 
 
-class Conditions(cli.Group):
+class FilterConditions(cli.Group):
     """Which samples."""
 
     expression: Annotated[
@@ -110,7 +110,7 @@ class Conditions(cli.Group):
     verbatim: cli.Verbatim = False
 
 
-def the_filter(conditions: Conditions) -> "Filter":
+def the_filter(conditions: FilterConditions) -> "Filter":
     """Return the filter that *conditions* ask for. Raises: UsageError; StorageError for a list that can't be read."""
     given = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
     if all(each is None for each in given):
@@ -132,7 +132,7 @@ def the_filter(conditions: Conditions) -> "Filter":
 
         expression = _expression.expression(conditions.expression, conditions.verbatim)
     elif conditions.missing:
-        raise UsageError("--ignore-errors says what -S is for a sample that it fails on, and there is no -S")
+        raise UsageError("--ignore-errors needs -S")
     words = select.parse_words(conditions.present or ())
     if conditions.present is not None and (not words or any(word.new for word in words)):
         raise UsageError("--fields-present takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
@@ -161,7 +161,7 @@ Rest = Annotated[str | None, Option("--rest", metavar="URL", help="Write the oth
 def tarfilter(
     account: Account,
     source: cli.Inputs,
-    conditions: Conditions,
+    conditions: FilterConditions,
     output: cli.Output,
     rest: Rest = None,
     tmpdir: cli.TmpDir = None,

@@ -43,7 +43,7 @@ from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
 from tartools.stages import select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar.compression import is_table
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 CONTROL = "[^\t-\r -~\xa0-\U0010ffff]"  # control characters but for tabs and ends of lines and pages
 
 
-class Conditions(cli.Group):
+class FirstConditions(cli.Group):
     """Which sample, and which of its fields."""
 
     fields: Annotated[
@@ -71,7 +71,7 @@ class Conditions(cli.Group):
 
 
 @cli.command(__doc__)
-def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> None:
+def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) -> None:
     """Run the command."""
     field = the_field(conditions)
     expression = None
@@ -95,7 +95,7 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: Conditions) -> No
 
 
 def numbered(
-    urls: Sequence[str], account: Account, reading: Reading, conditions: Conditions
+    urls: Sequence[str], account: Account, reading: Reading, conditions: FirstConditions
 ) -> Iterator[tuple[int, Sample]]:
     """Yield the samples of *urls* that may meet the *conditions*, with their numbers, in order."""
     if conditions.key is not None or conditions.place is not None:
@@ -110,7 +110,7 @@ def numbered(
         yield from enumerate(samples)
 
 
-def the_field(conditions: Conditions) -> tuple[str, ...]:
+def the_field(conditions: FirstConditions) -> tuple[str, ...]:
     """Return the names of which the first that a sample has is written; none if -f is not given."""
     words = select.parse_words(conditions.fields or ())
     if len(words) > 1 or any(word.new for word in words):
@@ -120,7 +120,7 @@ def the_field(conditions: Conditions) -> tuple[str, ...]:
 
 def first_match(
     samples: Iterator[tuple[int, Sample]],
-    conditions: Conditions,
+    conditions: FirstConditions,
     expression: "Expression | None",
     field: tuple[str, ...],
     lacking: dict[str, None],

@@ -17,21 +17,22 @@ FIELD.broken (why it can't be read, else null). Only the header of a picture is 
 animation the first frame, and finds those that are cut or damaged too; but not of one of more than 89,478,485 pixels.
 
 --hash adds FIELD.blake2b: the BLAKE2b digest of the payload, of 16 bytes (b2sum -l 128). --dhash adds FIELD.dhash, 64
-bits that are alike for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
+bits that are similar for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
 pixels (Lanczos); then, row by row from the top left, a bit is 1 if a pixel is darker than its right neighbour. The
 first bit is the highest. It is null for pictures that are broken or have more than 89,478,485 pixels. The dhash of
 imagehash is the same. FIELD.colours has the means of red, green and blue in 4 by 4 parts of the picture, 48 bytes, by
 which tardedup --near tells pictures apart.
 
-A SHARD may be a table too: the new table has the rows of all, in order, with all their columns, and names shards only.
+A SHARD may be a table too: the new table has the rows of all, in order, with all their columns, and lists samples of
+shards, not of tables.
 
 --update OLD takes over the rows of the table OLD for shards whose version has not changed. Shards that are new, have
 changed or are not complete in OLD are read; those that are not named are dropped. Without a SHARD, tarindex takes the
-shards of OLD that still exist. Give the options that OLD was made with: a column that OLD lacks has all shards read,
-and one that only OLD has is null in shards read now.
+shards of OLD that still exist. Give the options that OLD was made with: a column that OLD lacks makes tarindex read all
+shards, and one that only OLD has is null for shards that are read now.
 
 A shard that lies below the directory of the table is named relative to it, so that both can be moved together. Shards
-must not be compressed, since no part of a compressed shard can be read alone: tarcat a.tgz -o a.tar unpacks one.
+must not be compressed, since a compressed shard can't be read in parts: tarcat a.tgz -o a.tar unpacks one.
 
 --for writes what another tool reads, in place of a table: beside each shard, or into the directory that -o names.
 The tool then finds samples without reading all headers first. A member whose name has no field is in none of these
@@ -44,9 +45,9 @@ indexes, which is reported; what a tool would not find or would take for somethi
   webshart  SHARD.json beside SHARD.tar.
   energon   SHARD.tar.idx beside SHARD.tar, and .nv-meta in the directory that
             has all shards (or that -o names), for Megatron-Energon. All shards
-            are of the part train in .nv-meta/split.yaml. No two samples may
-            have one key. You write .nv-meta/dataset.yaml, which tells what a
-            sample is.
+            belong to the split train in .nv-meta/split.yaml. No two samples may
+            have the same key. You write .nv-meta/dataset.yaml, which says what
+            a sample is.
 
 Examples:
   Make a table of 148 shards, with the class of each sample:
@@ -55,7 +56,7 @@ Examples:
     tarindex --pictures --decode 'train-*.tar' -o train.parquet
     duckdb -c "SELECT __key__, \"jpg.broken\" FROM 'train.parquet'
                WHERE \"jpg.width\" < 200 OR \"jpg.broken\" IS NOT NULL"
-  Leave out pictures that were seen before, byte by byte:
+  Leave out pictures that occur again, byte for byte:
     tarindex --hash jpg 'train-*.tar' -o train.parquet
     duckdb -c "COPY (SELECT DISTINCT ON (\"jpg.blake2b\") * FROM 'train.parquet')
                TO 'unique.parquet'"
@@ -67,7 +68,7 @@ Examples:
   Choose samples by SQL, and read them:
     duckdb -c "COPY (FROM 'train.parquet' WHERE cls = 7) TO 'sevens.parquet'"
     tarcat sevens.parquet > sevens.tar
-  Make the table anew after some shards have changed:
+  Update the table after some shards have changed:
     tarindex -f cls --update train.parquet 'train-*.tar' -o train.parquet --force
   Join the tables of many machines:
     tarindex 's3://bucket/tables/*.parquet' -o all.parquet
@@ -92,14 +93,15 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, shown
 from tartools.samples.account import Account
+from tartools.samples.filetypes import is_picture_field
 from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
     from tartools.shards.listing import Indexing
     from tartools.tables import facts
-    from tartools.tables.inputs import Inputs
+    from tartools.tables.inputs import RowInputs
     from tartools.tables.writing import RowBatch
 
 
@@ -116,7 +118,7 @@ class TableOutput(cli.Group):
     ] = None
 
 
-class Columns(cli.Group):
+class ColumnOptions(cli.Group):
     """What the table says of each sample."""
 
     fields: Annotated[
@@ -138,16 +140,16 @@ class Columns(cli.Group):
         """Whether there are some."""
         return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
 
-    def wanted(self) -> "facts.Wanted":
+    def wanted(self) -> "facts.WantedFacts":
         """What is wanted, with the functions that look at pictures. Raises: UsageError."""
         from tartools.tables import facts
 
         found = facts.wanted(self.fields or (), self.hashed or (), self.likened or ())
         if not (self.pictures or self.decode or self.likened):
             return found
-        from tartools.show import decoding, text
+        from tartools.show import decoding
 
-        pictures = facts.Pictures(text.is_picture_field, partial(decoding.facts, decode=self.decode))
+        pictures = facts.PictureFacts(is_picture_field, partial(decoding.facts, decode=self.decode))
         return found._replace(
             pictures=pictures if self.pictures or self.decode else None, likeness=decoding.hash_and_colours
         )
@@ -158,7 +160,7 @@ def tarindex(
     account: Account,
     source: cli.Inputs,
     output: TableOutput,
-    columns: Columns,
+    columns: ColumnOptions,
     old: Annotated[
         str | None,
         Option("--update", metavar="OLD", help="Take over the rows of the table OLD for shards that did not change."),
@@ -177,7 +179,7 @@ def tarindex(
 
         if columns.named or old:
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
-        where = places.Places(urls, output.url, output.force, tmpdir)
+        where = places.IndexPlaces(urls, output.url, output.force, tmpdir)
         writing.check_outputs(output.format, where)
         versions = listing.shard_versions(urls)
         with closing(listing.blocks(urls, account, indexing)) as blocks:
@@ -198,7 +200,7 @@ def tarindex(
 
 def updated(
     urls: Sequence[str], old: str, account: Account, indexing: "Indexing"
-) -> "tuple[Inputs, Iterator[RowBatch]]":
+) -> "tuple[RowInputs, Iterator[RowBatch]]":
     """Return the rows of the table *old*, made anew from *urls*, in batches; say how much of it is as it was."""
     from tartools.shards import listing, updating
 

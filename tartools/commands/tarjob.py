@@ -24,8 +24,8 @@ output (tarproc -e skip) counts as done, unless --log remembers that it failed.
 A failed item does not stop the others; it is tried again up to --retries times. Further tries and --redo replace
 outputs (TARTOOLS_FORCE=1). The exit status is 0 only if all items are done. What a command prints on stdout is printed
 in one piece after it has succeeded, up to 16 MiB. The end of its stderr goes to the log; if it fails, the last line is
-in the message. Neither has the queries of URLs, which may be signatures. Processes that a command leaves in its process
-group are killed.
+in the message. Queries of URLs, which may be signatures, are left out of both. Processes that a command leaves in its
+process group are killed.
 
 The log has a line of JSON for each item when the run begins ("status": "waiting"), and another one whenever it ends
 ("done" or "failed"). So --summarize also names what an interrupted run has not done. Only you may read a new log.
@@ -67,13 +67,13 @@ from tartools.run import log as logs
 from tartools.run.placeholders import PLACEHOLDER
 from tartools.run.tasks import Task, TaskResult, part_of, shell_line, tasks_of, without_signatures, workers_in
 from tartools.samples.account import Account, Jobs
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
 
 
-class Engine(StrEnum):
+class EngineName(StrEnum):
     """Who runs the commands."""
 
     local = "local"
@@ -133,7 +133,7 @@ class Resources(cli.Group):
         ),
     ] = None
     engine: Annotated[
-        Engine | None,
+        EngineName | None,
         Option(
             "--engine", default="ray with --address, --cpus or RAY_ADDRESS; else local", help="This machine, or Ray."
         ),
@@ -204,12 +204,10 @@ def tarjob(
 
 def print_report(name: str, account: Account) -> None:
     """Print the report of the log *name*. Raises: StorageError."""
-    from tartools.run.report import report_lines, report_of
-
-    report = report_of(logs.last_records(storage.content(name), name).values())
+    records = logs.last_records(storage.content(name), name).values()
     with storage.writing("-") as sink:
-        sink.write("".join(f"{printable(line)}\n" for line in report_lines(report)).encode())
-    account.omissions += len(report.failed) + len(report.waiting)
+        sink.write("".join(f"{printable(line)}\n" for line in logs.report(records)).encode())
+    account.omissions += sum(each["status"] != logs.DONE for each in records)
 
 
 def checked_command(words: Sequence[str], items: Items, policy: Policy, resources: Resources) -> list[str]:
@@ -217,12 +215,12 @@ def checked_command(words: Sequence[str], items: Items, policy: Policy, resource
     if not items.spec and not items.files_from:
         raise UsageError("no items given: use -s ('{000..147}', 's3://bucket/in-*.tar') or -T FILE")
     if not words:
-        raise UsageError("no command given: put it behind the options, or behind --")
+        raise UsageError("no command given: put it after the options, or after --")
     if policy.timeout is not None and policy.timeout > LONGEST:
         raise UsageError(f"--timeout {policy.timeout:g} is not a number of seconds up to {LONGEST:,}")
     if resources.address == "":
         raise UsageError("--address is empty (a variable of the shell may not be set)")
-    if resources.engine is Engine.local and (resources.address or resources.cpus):
+    if resources.engine is EngineName.local and (resources.address or resources.cpus):
         raise UsageError("--address and --cpus are for --engine ray")
     return list(words)
 
@@ -256,7 +254,7 @@ def run_tasks(
     commands = os.listdir(os.path.dirname(__file__))
     cores = workers_in(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
     on_ray = resources.address or resources.cpus or os.environ.get("RAY_ADDRESS")
-    if resources.engine is Engine.ray or (resources.engine is None and on_ray):
+    if resources.engine is EngineName.ray or (resources.engine is None and on_ray):
         from tartools.run import ray
 
         return ray.run_tasks(
@@ -301,8 +299,6 @@ def print_results(results: local.Results, account: Account, policy: Policy, reco
     """Print what the commands printed, and record, count and report each of *results*."""
     with closing(results), storage.writing("-") as sink:
         for task, result in results:
-            if result is None:
-                continue
             if result.stdout:
                 sink.write(result.stdout)
             record(task, result)

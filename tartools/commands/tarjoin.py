@@ -1,6 +1,6 @@
 r"""Add fields to samples, by key, from other shards or from a table of rows.
 
-tarjoin A B writes the samples of A, in their order, with the fields that B has for their keys added behind their own.
+tarjoin A B writes the samples of A, in their order, with the fields that B has for their keys added after their own.
 Samples of A whose key B does not have are left out; --left passes them on as they are. --anti writes only these. How
 many samples of A are left out for that, and how many of B had no partner in A, is printed on stderr.
 
@@ -13,13 +13,13 @@ B is shards or tables of samples, or files of rows, by their names (compressed o
                   empty cell is an empty field.
   .jsonl .ndjson  an object on each line. null is no field.
   .parquet        rows, unless it has the columns of a table of samples. null is no field. The columns of a table of
-                  samples are taken as rows with --key, with --format, and if -f names one that is no field.
+                  samples are taken as rows with --key-column, with --format, and if -f names one that is no field.
 
---format says it for other names, and for stdin and commands (otherwise they are shards). The key is in the column
-__key__, or key, or that of --key-column, as text: the number 7 is the key 7, not 0007. Every other column becomes the
-field of its name, but not those whose names begin with __. Text is UTF-8, bytes are themselves, and numbers and dates
-have the text that tar2tsv writes. A list of numbers is a NumPy array, and the field is called NAME.npy; other lists,
-and objects, are JSON, and the field is called NAME.json.
+--format names the format for other names, and for stdin and commands (without it, these are shards). The key is in the
+column __key__, or key, or that of --key-column, as text: the number 7 is the key 7, not 0007. Every other column
+becomes the field of its name, but not those whose names begin with __. Text is UTF-8, bytes are themselves, and numbers
+and dates have the text that tar2tsv writes. A list of numbers is a NumPy array, and the field is called NAME.npy; other
+lists, and objects, are JSON, and the field is called NAME.json.
 
 -f chooses fields or columns of B, and renames them: -f 'txt=caption'. With -f '' nothing is added: samples of A that
 have a partner are passed on. If a sample would have two fields of one name, that is an error, unless --prefer says
@@ -55,13 +55,13 @@ from tartools.samples.listed import keys_of
 from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 WORDS = "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"
 
 
-class Wanted(cli.Group):
+class JoinOptions(cli.Group):
     """What is added to which samples."""
 
     second: Annotated[
@@ -96,7 +96,7 @@ class Wanted(cli.Group):
     verbatim: Annotated[bool, Option("--verbatim", help="Match field names by exact case.")] = False
 
 
-class Means(cli.Group):
+class JoinMeans(cli.Group):
     """How it is done."""
 
     memory: cli.Memory = 256 << 20
@@ -104,7 +104,7 @@ class Means(cli.Group):
 
 
 @cli.command(__doc__)
-def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Output, means: Means) -> None:
+def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: cli.Output, means: JoinMeans) -> None:
     """Run the command."""
     words = words_of(wanted)
     adds = words is None or bool(words)
@@ -118,7 +118,7 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Ou
     _partners.check_shards(a)
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
-    choice = _partners.Choice(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
+    choice = _partners.SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
     partners = _partners.read(_partners.Second(b, wanted.form, choice), account, reading, means.memory)
     if adds:
         from tartools.stages.joining.adding import Adding, joined
@@ -142,7 +142,7 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: Wanted, output: cli.Ou
         partners.tell(account, left_out=not wanted.left)
 
 
-def words_of(wanted: Wanted) -> list[tuple[tuple[str, ...], str | None]] | None:
+def words_of(wanted: JoinOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
     """Return the words of -f, None for all fields. Raises: UsageError for options that do not go together."""
     if wanted.anti:
         given = {"--left": wanted.left, "-f": wanted.fields, "-x": wanted.exclude, "--prefer": wanted.prefer}
@@ -158,7 +158,7 @@ def words_of(wanted: Wanted) -> list[tuple[tuple[str, ...], str | None]] | None:
     return [(word.choices, word.new) for word in words]
 
 
-def sides(source: cli.Inputs, wanted: Wanted) -> tuple[list[Url], list[Url]]:
+def sides(source: cli.Inputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:
     """Return the URLs of A and of B. Raises: UsageError if it is not clear which are which; as `expand`."""
     patterns, lists, separator = source.named
     second = wanted.second
@@ -172,6 +172,6 @@ def sides(source: cli.Inputs, wanted: Wanted) -> tuple[list[Url], list[Url]]:
     return a, b
 
 
-def raw_fold(wanted: Wanted) -> Callable[[bytes], bytes]:
+def raw_fold(wanted: JoinOptions) -> Callable[[bytes], bytes]:
     """Return what makes names of fields equal that are one name."""
     return bytes if wanted.verbatim else bytes.lower

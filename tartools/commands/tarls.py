@@ -21,7 +21,7 @@ Examples:
     tarls -l data 'gs://bucket/val-*.tgz'
   Save a short list of a large data set:
     tarls --brace s3://bucket/photos > photos.list
-  Cut all shards of a bucket anew:
+  Cut all shards of a bucket again:
     tarls s3://bucket/train/ | tarcat -T - | tarsplit -s 1e9 -o train
 """
 
@@ -34,12 +34,11 @@ from typing import Annotated
 from tartools import cli, storage
 from tartools.cli import Option, process
 from tartools.errors import StorageError, UsageError
-from tartools.formats import tsv
+from tartools.formats import textwrite
 from tartools.samples.account import Account
-from tartools.storage.names.braces import folded, quoted
-from tartools.storage.names.expand import named
-from tartools.storage.names.listing import ls
-from tartools.storage.names.paths import is_literal
+from tartools.storage.expand import named
+from tartools.storage.listing import ls
+from tartools.storage.names import folded, is_literal, quoted
 from tartools.storage.objects.contract import Listed
 from tartools.storage.url import Url
 from tartools.tar import compression
@@ -84,7 +83,7 @@ def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
     with storage.writing("-") as sink:
         lines = written(entries, form, prefixes.end, account)
         encoded = (line.encode("utf-8", "surrogateescape") for line in lines)
-        tsv.write_lines(map(process.printable, encoded) if os.isatty(1) else encoded, sink)
+        textwrite.write_lines(map(process.printable, encoded) if os.isatty(1) else encoded, sink)
 
 
 def shards_at(url: str, every: bool, account: Account) -> Iterator[Listed]:

@@ -1,31 +1,31 @@
 """Mix the samples of several sources in shares.
 
-A source is a number, its share, and the shards and tables behind it, up to the next number: tarmix 0.7 'a-*.tar' 0.3
-b.parquet. Shares need not sum to 1: 7 and 3 mean the same. A file whose name is a number is written ./0.7. Lines of -T
-files are words too, behind those of the command line, so that a file can hold a mixture; without a number they belong
+A source is a number, its share, and the shards and tables that follow it, up to the next number: tarmix 0.7 'a-*.tar'
+0.3 b.parquet. Shares need not sum to 1: 7 and 3 mean the same. A file whose name is a number is written ./0.7. Lines of
+-T files are words too, after those of the command line, so that a file can hold a mixture; without a number they belong
 to the last source. One share alone, without shards, reads stdin.
 
 The next sample comes from a source that is drawn by the shares. Among neighbours, however many, each source has its
 share to within a few samples (7 in tests of 100,000), and at every place the chance of a source is exactly its share.
-Each source keeps its order: shuffle before.
+Each source keeps its order: shuffle it first.
 
---stop says what to do where a source ends, which is when it is drawn and has no more samples. first (the default) stops
+--stop says what to do when a source ends, that is, when it is drawn and has no more samples. first (the default) stops
 there. all goes on without that source, until all have ended: then every sample is written once, and the last ones are
 no longer in shares. longest begins that source again, until every source has ended once: every sample is written at
 least once. Sources that may be repeated are read again, so they can't be stdin or commands.
 
-What first and --count leave out is told on stderr, in counts. They are the samples of tables and, where first stops, of
-local shards that are not compressed, whose headers are read to the end for that. The rest of other shards is not read,
-and so neither counted nor checked.
+How many samples first and --count leave out is printed on stderr: those of tables and, with first, of local shards that
+are not compressed, whose headers are read to the end for that. The rest of other shards is not read, and so neither
+counted nor checked.
 
-Samples with one key may come from two sources, and with longest from two rounds. Where they would be side by side
-tarmix fails, as other commands do; otherwise it warns. --rekey gives new keys: {source} is the number of the source,
-from 0 on in the order of the command line, {round} how often it was begun before (0, except with longest), {index} the
+Samples with one key may come from two sources, and with longest from two rounds. Where they would be adjacent, tarmix
+fails, as other commands do; otherwise it warns. --rekey gives new keys: {source} is the number of the source, counted
+from 0 in the order of the command line, {round} how often it was begun before (0, except with longest), {index} the
 number of the sample in OUTPUT; {key}, {shard} and fields that hold text, such as {cls}, are as for tarcat.
 
 An OUTPUT that ends in .parquet is a table, which lists the samples and moves none: see TABLES in tartools(7). --rekey
 does not go with it, nor do samples from stdin or pipe:. A sample that is repeated is listed again. A table may list
-samples with one key side by side; no shard can hold them so.
+adjacent samples with one key; a shard can't.
 
 Examples:
   Mix two data sets, seven samples of one to three of the other:
@@ -47,10 +47,10 @@ from tartools.cli import Option
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading
 from tartools.stages.mixing import Stop
-from tartools.storage.names.expand import named
+from tartools.storage.expand import named
 
 
-class Mixing(cli.Group):
+class MixingOptions(cli.Group):
     """How much is mixed, and under which keys."""
 
     stop: Annotated[
@@ -76,13 +76,13 @@ class Mixing(cli.Group):
 
 
 @cli.command(__doc__)
-def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mixing) -> None:
+def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: MixingOptions) -> None:
     """Run the command."""
     from tartools.commands import _mix
 
     given = _mix.sources_in(named(*source.named))
     urls = [url for one in given for url in one.urls]
     storage.check_output(output.url, output.force, urls)
-    how = _mix.Wanted(wanted.stop, wanted.total, wanted.seed, wanted.rekey)
+    how = _mix.MixOptions(wanted.stop, wanted.total, wanted.seed, wanted.rekey)
     reading = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir, forks=True)
     _mix.write(given, output, how, account, reading)

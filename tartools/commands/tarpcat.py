@@ -27,7 +27,7 @@ def tarpcat(
     source: cli.Inputs,
     output: cli.Output,
     wanted: cli.Fields,
-    choice: _cat.Choice,
+    choice: _cat.SampleChoice,
     workers: cli.Parallel = 4,
     memory: cli.Memory = 256 << 20,
     unordered: _cat.Unordered = False,

@@ -5,11 +5,11 @@ without a field), and its key in the file sample.__key__. When the command ends,
 sample: first the old fields in their order, then new ones by name. A changed sample.__key__ changes the key. Other
 files are ignored. If no file sample.FIELD is left, the sample is left out: "rm sample.*" filters.
 
-What the command prints goes to stderr, with several workers each line behind the key of its sample. Its stdin is empty.
-Its environment has TAR_KEY, TAR_INDEX (from 0) and TAR_SHARD. Processes that it leaves behind are killed.
+What the command prints goes to stderr, with several workers, each line begins with the key of its sample. Its stdin is
+empty. Its environment has TAR_KEY, TAR_INDEX (from 0) and TAR_SHARD. Processes that it leaves behind are killed.
 
-CMD is a line for the shell. Words behind -- are a program and its arguments, which no shell reads again: blanks,
-quotes, "$" and "*" in them are plain characters.
+CMD is a line for the shell. Words after -- are a program and its arguments, which no shell reads again: blanks, quotes,
+"$" and "*" in them are plain characters.
 
 A command fails if its exit status is not 0. With -e abort (the default), the output then ends before that sample, at
 any -p, and tarproc fails. With -e skip the sample is left out, with -e ignore it is written as it was; tarproc goes on,
@@ -46,11 +46,13 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, read_samples
 from tartools.shards.writing import write_samples
-from tartools.stages import ordered, select
-from tartools.storage.names.expand import expand
+from tartools.stages import select
+from tartools.storage.expand import expand
+from tartools.storage.pool import Threads, windowed
 
 SHELL = "bash"
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
+WINDOW = 1000  # samples whose command runs, or has ended and waits for one before
 
 
 class Work(cli.Group):
@@ -132,9 +134,10 @@ def processed(
         logged=logged,
         keyed=workers > 1,
     ) as shells:
-        tasks, run = folders.write(samples), runner(shells, work)
-        with closing(ordered.mapped(tasks, run, workers, shells.stop, unordered=work.unordered)) as finished:
-            yield from collect_samples(finished, folders, account)
+        tasks, threads = folders.write(samples), Threads(workers, runner(shells, work), shells.stop)
+        window = max(WINDOW, workers)
+        with closing(windowed(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:
+            yield from collect_samples(((task, outcome()) for task, outcome in run), folders, account)
     if 0 < account.samples_in == account.left_out:
         place = "a subdirectory with " if folders.options.subdirs else ""
         name = os.fsdecode(folders.options.base)
@@ -148,9 +151,9 @@ def line_of(work: Work) -> str | None:
     if work.words is None:
         return work.line
     if not work.words:
-        raise UsageError("no command behind --")
+        raise UsageError("no command after --")
     if work.shell != SHELL:
-        raise UsageError("--shell is for -c: no shell reads the words behind --")
+        raise UsageError("--shell is for -c: no shell reads the words after --")
     import shlex
     import shutil
 

@@ -11,9 +11,9 @@ set TARTOOLS_PICTURES. A terminal gets about two screens; -c shows more. Output 
 samples, unless --graphics is given.
 
 -i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, Home for the first,
-End for the last, a number and Enter for the sample with that number, / for the next sample whose key has some text, g
-for a grid of several samples and back, q to quit, ? for help. Keys are read from the terminal even if the samples come
-from stdin. The last 10,000 samples, or 256 MiB of them, can be shown again.
+End for the last, a number and Enter for the sample with that number, / for the next sample whose key contains some
+text, g for a grid of several samples and back, q to quit, ? for help. Keys are read from the terminal even if the
+samples come from stdin. The last 10,000 samples, or 256 MiB of them, can be shown again.
 
 --html writes a contact sheet: one HTML file that needs no network, with pictures, sounds to play (up to 2 MiB per
 sample, 24 MiB in all), a filter, and the counts of classes and sizes. It reads everything, decodes all pictures to find
@@ -55,7 +55,7 @@ from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.show import keyboard, pager, sheet, terminal
 from tartools.show.flaws import Flaws
 from tartools.stages import reservoir, select
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 
 class Pictures(StrEnum):
@@ -144,7 +144,7 @@ def check_usage(contact: Sheet, pictures: Pictures, interactive: bool) -> None:
     if contact.url is not None and pictures is not Pictures.auto:
         raise UsageError("--graphics is for terminals; leave it out with --html")
     if contact.large and contact.url is None:
-        raise UsageError("--large is for a page; it needs --html FILE")
+        raise UsageError("--large needs --html FILE")
 
 
 def choose(samples: Iterator[Sample], contact: Sheet, first: int | None, account: Account) -> Iterator[Sample]:

@@ -54,7 +54,7 @@ from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
 from tartools.stages.sorting import externalsort, index, sort
 from tartools.stages.sorting.samplefiles import Identities, SampleFiles, reopened
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
 
@@ -153,7 +153,7 @@ def ordered(wanted: Sorting) -> sortkeys.Order:
     """Return the order that is *wanted*. Raises: UsageError for options that exclude each other."""
     kind, key = wanted.sorttype, wanted.sortkey
     if kind == "shuffle" and (key != "__key__" or wanted.unique or wanted.missing):
-        raise UsageError("-S shuffle looks at nothing in a sample: no -s, no -u and no --missing go with it")
+        raise UsageError("-S shuffle does not look into samples: leave out -s, -u and --missing")
     column = parse_column(key)
     if kind is None:
         kind = "int" if column.choices[0] in NUMBERS else "text"

@@ -18,13 +18,13 @@ New shards never mix with those of an earlier run: if any shard that OUTPUT can 
 fails. With --force the new shards replace the old set: once the last one is complete and its --post has succeeded,
 those that OUTPUT can name and this run did not write are removed, each named on stderr. With --start N, shards with
 numbers below N stay. With --start N and --max-shards M, so do those from N+M on: other runs may have written them.
-Nothing is removed after a failure, or if the input has no samples. If an old shard can't be removed, that is said, and
-the exit status is 1.
+Nothing is removed after a failure, or if the input has no samples. If an old shard can't be removed, that is reported,
+and the exit status is 1.
 
 A table lists samples that stay where they are; -n, -s and --shards count what tarcat would write of it.
 
-Web servers can't be listed. There, only the first shard and the inputs are checked before; with --force, old shards
-behind the last new one are named and stay. In an http: URL, write a pattern as %06d (with the 0) or {shard}.
+Web servers can't be listed. There, only the first shard and the inputs are checked beforehand; with --force, old shards
+after the last new one are named and stay. In an http: URL, write a pattern as %06d (with the 0) or {shard}.
 
 --parts makes a set of shards for each part, whose name stands for {part} in OUTPUT. A hash of the key alone says in
 which part a sample is, so it is there in every run, order and sharding: the first part of --parts train:0.9,val:0.1 has
@@ -32,11 +32,11 @@ the samples of tarfilter --share 0:0.9. With --stratify FIELD, each part gets it
 FIELD, exactly to one sample; again the sets depend on keys and values alone, but they change if samples are added.
 
 --by FIELD makes a set of shards for each value of FIELD, which stands for {FIELD} in OUTPUT; folders are made. There
-may be 1,000 values, because all their outputs are open at once; an object on a server takes up to 16 MB of memory
-meanwhile. A value that can't be a name in its folder is a failure that names the sample: one that is empty, has a slash
-or control characters, is .. or longer than 200 bytes, or differs from another one only in case or blanks.
+may be at most 1,000 values, because all their outputs are open at once; each object on a server takes up to 16 MB of
+memory. A value that can't be a name in its folder is a failure that names the sample: one that is empty, has a slash or
+control characters, is .. or longer than 200 bytes, or differs from another one only in case or blanks.
 
-With parts, -n, -s, --shards, --start and --post are for each part. OUTPUT may be a name without a number, such as
+With parts, -n, -s, --shards, --start and --post apply to each part. OUTPUT may be a name without a number, such as
 {part}.tar; then each part is one shard. The last shards of all parts appear when all samples have been read. --force
 removes old shards of the parts only; for values that the input does not have, they stay. -v says how many samples and
 shards each part has.
@@ -53,7 +53,7 @@ Examples:
     tarsplit --by cls -o 'classes/{cls}/{shard:06d}.tar' all.tar
   Make two shards of up to 1 GB from a folder:
     tar -cf - --sort=name -C raw train | tarsplit -s 1e9 -o imagenet_train --max-shards 2
-  Add shards behind train-000099.tar, and replace what an interrupted run has left there:
+  Add shards after train-000099.tar, and replace what an interrupted run has left there:
     tarsplit --start 100 --force -n 10000 -o train more.tar
   Cut an archive into shards of 10,000 samples, with names of your own:
     tarsplit -n 10000 -o train-%06d.tar big.tar
@@ -75,7 +75,7 @@ from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import Reading
 from tartools.shards.series import Limits, Spread, evenly, write_shards
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.url import Url
 from tartools.tar import compression
 
@@ -172,7 +172,7 @@ def tarsplit(
     if partition.parts or partition.stratify is not None or partition.by is not None:
         from tartools.commands import _parts
 
-        wanted = _parts.Wanted(
+        wanted = _parts.PartOptions(
             partition.parts, partition.stratify, partition.by, output, limits, DEFAULT_SIZE, even, start, force, gzip
         )
         split = _parts.Split(wanted, expand(*source.named), reading, account)
@@ -201,10 +201,8 @@ def tarsplit(
     if not account.samples_in:
         account.warn("no samples in the input; no shards written")
     if force:
-        from tartools.commands._replacing import replace_set
-
         until = None if start is None or most is None else start + most
-        replace_set(names, range(first, first + written), until, old, account)
+        numbering.replace_set(names, range(first, first + written), until, old, account)
 
 
 def check_removable(output: str, post: str | None) -> None:

@@ -11,8 +11,8 @@ are not read at all. Names and values are escaped.
 
 Of tables only the columns are read, so that sizes are those of the samples, without headers and padding. Classes come
 from columns that have the names of their fields (tarindex -f cls), pictures from those that tarindex --pictures made;
-without these columns they are not counted. What --classes names and has no column is read from the shards, and so is
-all with --decode; and so are samples whose members the table does not tell (members without a field, and fields given
+without these columns they are not counted. What --classes names and has no column is read from the shards. So are all
+samples with --decode, and samples whose members the table does not list (members without a field, and fields given
 twice).
 
 Up to 20 keys of broken pictures are listed, and of samples that lack a field that most samples have; --json lists up to
@@ -21,8 +21,8 @@ Up to 20 keys of broken pictures are listed, and of samples that lack a field th
 Counts, sums, minima and maxima are exact. Quantiles are up to 1 % too small, and do not depend on -p. At most 1,000
 different fields, combinations of fields, classes and picture sizes are listed.
 
-Workers are processes that share local files and remote shards; stdin and commands are read by one worker. For remote
-shards, which mostly wait, -p 16 is faster than the default.
+Workers are processes, which divide local files and remote shards among them; stdin and commands are read by one worker.
+Reading remote shards is mostly waiting: -p 16 is faster than the default.
 
 --json prints one object, in bytes and samples; null stands for lists that were too long:
 
@@ -64,18 +64,19 @@ from typing import Annotated, Any
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.commands._report import print_facts
-from tartools.errors import SampleError, printable, shown
+from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.distribution import DIGITS, Distribution
+from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch
-from tartools.samples.values import blanks, field_list
+from tartools.samples.values import no_sample_has
 from tartools.shards.gathering import WORKERS, gather_results
 from tartools.shards.reading import Reading
-from tartools.show import decoding, statreport, text
+from tartools.show import decoding, statreport
 from tartools.stages.statistics.counting import FieldKinds, count_batch
 from tartools.stages.statistics.together import Together
 from tartools.stages.statistics.totals import LISTED, Field, PictureSize, Statistics
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.tar import Member
 from tartools.tar.compression import is_table
 
@@ -99,7 +100,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     """Run the command."""
     urls = expand(*source.named)
     named = (looks.classes or "").split()
-    wanted = FieldKinds(classes_in(named), text.is_picture_field, partial(measured, decode=looks.decode))
+    wanted = FieldKinds(classes_in(named), is_picture_field, partial(measured, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, wanted, account)
     reading = Reading(source.lax, source.skip_special, ranges=True, alike=True, forks=True, columns=columns)
     listed = LISTED if looks.json else statreport.LISTED
@@ -129,9 +130,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
         unseen = [name for name in named if name.lower() not in known]
         if unseen:
             lost = " ".join(unseen)
-            raise SampleError(
-                f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(found.fields)}"
-            )
+            raise no_sample_has(lost, found.fields)
     if columns:
         account.unpacked = found.headers + found.payloads + found.padding
     facts = facts_of(found, urls, account)

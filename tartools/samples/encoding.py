@@ -7,10 +7,10 @@ import os
 from functools import lru_cache
 from typing import Any
 
+from tartools.samples.filetypes import suffix_of
+from tartools.tar import split_path
 from tartools.tar.codecs import Codec
 from tartools.tar.compression import split_packed
-
-NUMBERS = frozenset(("cls", "cls2", "id", "index", "inx"))  # as webdataset and Hugging Face's datasets decode them
 
 
 def encode(field: str, value: object) -> bytes:
@@ -28,7 +28,7 @@ def encode(field: str, value: object) -> bytes:
     inner, codec = unpacked(field)
     if codec is not None:
         return _compressed(codec, encode(inner, value))
-    kind = inner.rpartition(".")[2].lower()
+    kind = suffix_of(inner)
     if kind == "json":
         import json
 
@@ -48,12 +48,12 @@ def encode(field: str, value: object) -> bytes:
 
 
 def text_payload(field: str | bytes, text: bytes) -> bytes:
-    r"""Return *text* as the payload of *field*, or of a member of that name: compressed if that ends in gz, bz2 etc.
+    r"""Return *text* as the payload of *field*, or of the member with that path: compressed if a field ends in gz etc.
 
-    >>> text_payload("txt", b"a"), text_payload(b"n01.txt.gz", b"a")[:3]
-    (b'a', b'\x1f\x8b\x08')
+    >>> text_payload("txt", b"a"), text_payload(b"n01.txt.gz", b"a")[:3], text_payload(b"GZ", b"no field")
+    (b'a', b'\x1f\x8b\x08', b'no field')
     """
-    codec = unpacked(field if isinstance(field, str) else os.fsdecode(field))[1]
+    codec = unpacked(field if isinstance(field, str) else os.fsdecode(split_path(field)[1]))[1]
     return text if codec is None else _compressed(codec, text)
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
 MOST = 89_478_485  # pixels of a picture that is decoded, as Pillow advises: 256 MiB of RGB
 BAND = 1 << 20  # pixels that are converted at once
-SUFFIXES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "gif", "bmp", "tif", "tiff")  # for tarbench
 
 
 class TooLargeError(Exception):
@@ -83,8 +82,8 @@ def _loaded(data: bytes) -> Iterator[Image]:
         found = opened(io.BytesIO(data))
     except UnidentifiedImageError:
         raise SampleError(
-            f"this is no picture that is decoded here ({', '.join(FORMATS)}); for another format, or if this is no "
-            'picture, give a function of your own: decode=[handle_extension("jpg", function)]'
+            f"this is not a picture that is decoded here ({', '.join(FORMATS)}); for another format, or for other "
+            'data, give a function of your own: decode=[handle_extension("jpg", function)]'
         ) from None
     with found:
         most = Image.MAX_IMAGE_PIXELS

@@ -27,12 +27,12 @@ from tartools.shards.reading import (
 from tartools.shards.stream import ShardStream
 from tartools.shards.writing import NO_LIST, Batches, Destination, ShardWriter
 from tartools.storage.url import Url
-from tartools.storage.versions import changed_since, check_unchanged, looks
+from tartools.storage.version import changed_since, check_unchanged, looks
 from tartools.tar.compression import is_table_name
 
 if TYPE_CHECKING:
     from tartools.storage.copies import Copy
-    from tartools.tables.inputs import Inputs
+    from tartools.tables.inputs import RowInputs
 
 Result = TypeVar("Result")
 Answer = TypeVar("Answer")
@@ -55,7 +55,7 @@ class DataSet:
         self._copies: dict[int, Copy] = {}
         self.samples: int | None = None  # how many there were when they were read before
         self._versions: dict[str, str | None] | None = None  # of what is read twice
-        self._rows: Inputs | None = None
+        self._rows: RowInputs | None = None
 
     def sink(
         self, url: str, force: bool = False, gzip: bool = False, changing: Mapping[str, object] | None = None
@@ -102,7 +102,7 @@ class DataSet:
                     return False
         return True
 
-    def rows(self) -> Inputs:
+    def rows(self) -> RowInputs:
         """Return the rows of the samples: of tables, and of shards, which are read and indexed the first time.
 
         Raises: see `listing.listed`.

@@ -17,12 +17,12 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample, Value, build
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.writing import Destination, ShardWriter
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.url import Name, name_of, names_of
 
 if TYPE_CHECKING:
-    from tartools.storage.files import WritableFile
+    from tartools.storage.seekable import WritableFile
 
 PATIENCE = 2.0  # seconds that an abort waits for a thread that writes
 _processes = [object()]  # the last one stands for this process; os.getpid for each sample would cost 5 %
@@ -99,12 +99,12 @@ def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedRead
     Holds: 9 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it is written.
     Raises StorageError, with URL and byte; ValueError for another *mode*.
     """
-    from tartools.storage import files
+    from tartools.storage import seekable
 
     if mode == "rb":
-        return files.reading(name_of(url))
+        return seekable.reading(name_of(url))
     if mode == "wb":
-        return files.WritableFile(name_of(url), force=force)
+        return seekable.WritableFile(name_of(url), force=force)
     raise ValueError(f"mode is 'rb' or 'wb', not {mode!r}")
 
 

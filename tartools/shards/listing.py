@@ -16,12 +16,12 @@ from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination, ShardWriter
 from tartools.storage.url import Url
-from tartools.storage.versions import Look, check_unchanged, looks
+from tartools.storage.version import Look, check_unchanged, looks
 from tartools.tables import order, rows, schema, source, unified
-from tartools.tables.facts import Wanted
-from tartools.tables.inputs import Inputs, Part, TablePart
+from tartools.tables.facts import WantedFacts
+from tartools.tables.inputs import RowInputs, RowSource, TablePart
 from tartools.tables.places import Listing
-from tartools.tables.spool import Spool
+from tartools.tables.spool import RowSpool
 from tartools.tables.unified import ShardNumbers
 from tartools.tables.writing import RowBatch, TableWriter
 
@@ -34,13 +34,13 @@ class Indexing(NamedTuple):
 
     reading: Reading
     most: int
-    wanted: Wanted | None = None
+    wanted: WantedFacts | None = None
 
 
 class TableDestination(Destination):
     """The table *url*, for those rows that *inputs* returns, once they are known."""
 
-    def __init__(self, url: str, force: bool, inputs: Callable[[], Inputs]) -> None:
+    def __init__(self, url: str, force: bool, inputs: Callable[[], RowInputs]) -> None:
         super().__init__(url, force)
         self._inputs = inputs
 
@@ -74,7 +74,7 @@ class RowWriter(ShardWriter):
         super().abort(flush=flush)
 
 
-def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
+def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> RowInputs:
     """Return the rows of the samples of *urls*, in order: those of tables; shards are read and indexed for them.
 
     Whoever takes the rows counts the samples.
@@ -84,7 +84,9 @@ def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> Inputs:
     return listed_apart([urls], account, indexing)[0]
 
 
-def listed_apart(sources: Sequence[Sequence[str]], account: Account, indexing: Indexing) -> tuple[Inputs, list[range]]:
+def listed_apart(
+    sources: Sequence[Sequence[str]], account: Account, indexing: Indexing
+) -> tuple[RowInputs, list[range]]:
     """Return the rows of the samples of all *sources*, one after the other, and the numbers of the rows of each.
 
     *sources* are URLs. As `listed`.
@@ -98,7 +100,7 @@ def listed_apart(sources: Sequence[Sequence[str]], account: Account, indexing: I
     account.phase = Phase("reading")
     looked = looks(urls)
     shards = ShardNumbers()
-    parts: list[Part] = []
+    parts: list[RowSource] = []
     ends = [0]
     for each in sources:
         for is_table, group in groupby(each, lambda url: looked[url].first == schema.MAGIC):
@@ -108,7 +110,7 @@ def listed_apart(sources: Sequence[Sequence[str]], account: Account, indexing: I
                 parts.append(indexed(list(group), looked, shards, account, indexing))
         ends.append(sum(part.rows for part in parts))
     account.expected, account.shards = expected, len(urls)  # of all sources
-    inputs = Inputs(parts, shards)
+    inputs = RowInputs(parts, shards)
     check_seen(inputs, indexing.wanted)
     account.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
     return inputs, list(starmap(range, pairwise(ends)))
@@ -148,11 +150,11 @@ def blocks(urls: Sequence[str], account: Account, indexing: Indexing) -> Generat
 
 def indexed(
     urls: Sequence[str], looked: Mapping[str, Look], shards: ShardNumbers, account: Account, indexing: Indexing
-) -> Spool:
+) -> RowSpool:
     """Return the rows of the shards *urls*. Raises: StorageError if one of them changes meanwhile."""
     versions = {url: looked[url].known(url) for url in urls}
     wanted = indexing.wanted
-    spool = Spool(wanted.known if wanted is not None else (), versions, shards, indexing.reading.tmpdir)
+    spool = RowSpool(wanted.known if wanted is not None else (), versions, shards, indexing.reading.tmpdir)
     with closing(blocks(urls, account, indexing)) as found:
         for block in found:
             spool.add(block)
@@ -160,7 +162,7 @@ def indexed(
     return spool
 
 
-def lacking(table: TablePart, wanted: Wanted | None) -> str | None:
+def lacking(table: TablePart, wanted: WantedFacts | None) -> str | None:
     """Return a column that is *wanted* and that *table* has not; None if it has all."""
     if wanted is None:
         return None
@@ -170,20 +172,20 @@ def lacking(table: TablePart, wanted: Wanted | None) -> str | None:
     return next((name for name in columns if name not in table.schema.names), None)
 
 
-def checked(table: TablePart, wanted: Wanted | None) -> TablePart:
+def checked(table: TablePart, wanted: WantedFacts | None) -> TablePart:
     """Return *table*. Raises: UsageError if it lacks a column that is *wanted*."""
     if column := lacking(table, wanted):
         raise UsageError(f"this table has no column {column!r}; name its shards, to look into samples", url=table.url)
     return table
 
 
-def check_seen(inputs: Inputs, wanted: Wanted | None) -> None:
+def check_seen(inputs: RowInputs, wanted: WantedFacts | None) -> None:
     """Raise SampleError if shards were read for *inputs*, and no sample at all has a field that is *wanted*."""
-    if wanted is not None and any(isinstance(part, Spool) and part.rows for part in inputs.parts):
+    if wanted is not None and any(isinstance(part, RowSpool) and part.rows for part in inputs.parts):
         wanted.check_seen(unified.fields_of(inputs.schema))
 
 
-def row_batches(inputs: Inputs) -> Iterator[RowBatch]:
+def row_batches(inputs: RowInputs) -> Iterator[RowBatch]:
     """Return all rows of *inputs*, in order."""
     import numpy as np
 
@@ -193,12 +195,12 @@ def row_batches(inputs: Inputs) -> Iterator[RowBatch]:
         first += len(found)
 
 
-def rows_at(inputs: Inputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
+def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
     """Return the rows of *inputs* at *positions*, in that order; see `order.in_order`."""
     return (RowBatch(rows.drop_columns([order.ROW])) for rows in order.in_order(inputs, positions, tmpdir))
 
 
-def samples_at(inputs: Inputs, positions: Iterable[int], account: Account, reading: Reading) -> Iterator[Batch]:
+def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, reading: Reading) -> Iterator[Batch]:
     """Return the samples that the rows of *inputs* at *positions* list, in that order. Whoever takes them counts them.
 
     All *positions* are read before this returns. Raises: StorageError if a sample is not as its row says.
@@ -207,7 +209,7 @@ def samples_at(inputs: Inputs, positions: Iterable[int], account: Account, readi
     return samples_of(inputs, found, account, reading)
 
 
-def samples_of(inputs: Inputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
+def samples_of(inputs: RowInputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
     """Yield the samples that the rows *found* of *inputs* list, each with its number in `order.ROW`, in their order."""
     samples = ListedSamples(inputs, account, reading)
     with closing(samples):
@@ -219,7 +221,7 @@ def samples_of(inputs: Inputs, found: Iterator[Any], account: Account, reading: 
 class ListedSamples:
     """The samples that rows of *inputs* list, read as *reading* says. Raises: StorageError if one is not as its row."""
 
-    def __init__(self, inputs: Inputs, account: Account, reading: Reading) -> None:
+    def __init__(self, inputs: RowInputs, account: Account, reading: Reading) -> None:
         from tartools.tables.reading import Shards
 
         self._shards = inputs.shards

@@ -10,7 +10,7 @@ import re
 
 from tartools.errors import UsageError
 from tartools.shards.numbering import Numbering, parse_numbering
-from tartools.storage.names.numbers import has_number
+from tartools.storage.names import has_number
 from tartools.storage.url import Url
 from tartools.tar.compression import split_output
 
@@ -106,4 +106,4 @@ class PartNames:
 
         other = self._parts.setdefault(normalize("NFKC", part).casefold().strip(), part)
         if other != part:
-            raise ValueError(f"is too much like {other!r}: some file systems would take these two for one name")
+            raise ValueError(f"is too much like {other!r}: some file systems would not tell the two apart")

@@ -19,7 +19,7 @@ from tartools.storage.streams import Input
 from tartools.storage.url import Url
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, Special
 
-COMPRESSED = "is compressed, so no part of it can be read alone; tarcat a.tgz -o a.tar unpacks a shard"
+COMPRESSED = "is compressed, so it can't be read in parts; tarcat a.tgz -o a.tar unpacks a shard"
 Item = TypeVar("Item")
 Counted = TypeVar("Counted", bound=Sized)
 
@@ -189,20 +189,20 @@ def _raise_odd(url: str, reading: Reading) -> None:
 
 def _listed(url: str, table: TableFound, account: Account, reading: Reading) -> Iterator[Batch]:
     """Return the samples that the *table* at *url* lists."""
-    from tartools.storage import files
+    from tartools.storage import seekable
     from tartools.tables import reading as tables  # imports pyarrow
 
     how = reading.ranges, reading.listed, reading.tmpdir, reading.columns, reading.sources
-    return tables.table_batches(url, table.copy or files.reading(url), account, *how)
+    return tables.table_batches(url, table.copy or seekable.reading(url), account, *how)
 
 
 def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Found]:
     """Return what is in *stream*, that of the shard *url*: a table, or the parts of a tar (see `tar.read_members`)."""
     if isinstance(stream, ShardStream) and stream.is_table():
-        from tartools.storage import files
+        from tartools.storage import seekable
 
         again = storage.is_repeatable(url) and not Url(url).read_command
-        table = TableFound(None if again else files.copied(stream))
+        table = TableFound(None if again else seekable.copied(stream))
         stream.close()
         return iter([table])
     return tar.read_members(

@@ -12,9 +12,9 @@ from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.shards.listing import Indexing, check_seen, check_stored, indexed, lacking
 from tartools.storage.url import Url
-from tartools.storage.versions import looks
+from tartools.storage.version import looks
 from tartools.tables import schema
-from tartools.tables.inputs import Inputs, TablePart
+from tartools.tables.inputs import RowInputs, TablePart
 from tartools.tables.unified import ShardNumbers
 
 Runs = list[range]  # numbers of rows
@@ -23,7 +23,7 @@ Runs = list[range]  # numbers of rows
 class Update(NamedTuple):
     """The rows of *inputs* at *rows* are the new table. *taken* shards were taken over, *read* and *dropped* not."""
 
-    inputs: Inputs
+    inputs: RowInputs
     rows: Iterator[int]
     taken: int
     read: int
@@ -62,7 +62,7 @@ def updated(urls: Sequence[str], old: str, account: Account, indexing: Indexing)
         count = spool.counts.get(url, 0)
         found[url] = [range(first, first + count)]
         first += count
-    inputs = Inputs([table, spool], shards)
+    inputs = RowInputs([table, spool], shards)
     check_seen(inputs, indexing.wanted)
     rows = chain.from_iterable(run for url in urls for run in found[url])
     dropped = len(set(listed) - set(names))

@@ -56,7 +56,7 @@ def answer(facts: Facts) -> list[str]:
     workers, rate = next(each for each in found if each[1] * BETTER >= most)
     form = f"format: {best['name']}"
     if loose and packed:
-        times = f"{times_of(factor)} times as fast"
+        times = as_fast(factor)
         form += f" ({packed['name']}: {times})" if best is loose else f" ({times} as {loose['name']})"
     told = f"workers: {workers} ({rate:,.0f} samples/s"
     if others := [each for each in found if each[0] != workers]:
@@ -94,13 +94,13 @@ def advice(facts: Facts) -> list[str]:
     if only is None:
         return []
     if not loose or not packed:
-        return [f"A sample comes in {ms(brought(only))} ({only['name']}); {only['says']}."]
+        return [f"A sample takes {ms(brought(only))} ({only['name']}); {only['says']}."]
     first = "Pack the files" if factor >= BETTER else "Packing gains little"
     if factor * BETTER <= 1:
         first = "Leave the files as they are"
     return [
-        f"{first}: a sample comes in {ms(brought(packed))} ({packed['name']}) or {ms(brought(loose))} (loose files); "
-        f"decoding included, packed is {times_of(factor)} times as fast. What limits it then: {packed['says']}."
+        f"{first}: a sample takes {ms(brought(packed))} ({packed['name']}) or {ms(brought(loose))} (loose files); with "
+        f"decoding, packed is {as_fast(factor)}. What limits it then: {packed['says']}."
     ]
 
 
@@ -213,13 +213,14 @@ def ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
 
 
-def times_of(factor: float) -> str:
-    """Return how many times, with one decimal below 10.
+def as_fast(factor: float) -> str:
+    """Return how many times as fast, with one decimal below 10.
 
-    >>> times_of(1.04), times_of(12.34)
-    ('1.0', '12')
+    >>> as_fast(1.04), as_fast(1.4), as_fast(12.34)
+    ('as fast', '1.4 times as fast', '12 times as fast')
     """
-    return f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
+    times = f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
+    return "as fast" if times == "1.0" else f"{times} times as fast"
 
 
 def rounded(number: float) -> str:

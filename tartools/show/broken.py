@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 from tartools.errors import TarToolsError, printable
-from tartools.samples.encoding import NUMBERS
+from tartools.samples.filetypes import NUMBERS, PICTURES, TEXTS
 from tartools.show import decoding, sound
-from tartools.show.text import PICTURES
-from tartools.stages.checking.payloads import no_number
+from tartools.stages.checking.suffixes import no_number
 from tartools.tar import Member
 
-TEXTS = ("caption", "csv", "label", "md", "text", "tsv", "txt")
+ENCODED = {"html", "xml"}  # which may say in what they are encoded
 BLOCK = 1 << 16  # frames of a sound that are decoded at a time
 
 
@@ -70,7 +69,7 @@ def _array(member: Member) -> None:
         try:
             shape, _, dtype = read(file) if read else npy._read_array_header(file, version)  # type: ignore[attr-defined]
         except MemoryError:  # the header is short: this is of Python's parser, whose stack is full
-            raise ValueError("its header has too many parts inside each other") from None
+            raise ValueError("its header is nested too deeply") from None
         if dtype.hasobject:
             return  # a pickle, which is not opened
         size = dtype.itemsize
@@ -102,11 +101,11 @@ def _sound(member: Member) -> None:
 
 
 LOOKS = {
+    **dict.fromkeys(TEXTS - ENCODED, ("broken-text", _text)),
     "json": ("broken-json", _json),
     "jsonl": ("broken-json", _lines),
     "npy": ("broken-array", _array),
     "npz": ("broken-array", _arrays),
     **dict.fromkeys(sound.KINDS, ("broken-sound", _sound)),
-    **dict.fromkeys(TEXTS, ("broken-text", _text)),
     **dict.fromkeys(NUMBERS, ("not-a-number", _number)),
 }

@@ -26,8 +26,8 @@ NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to
 GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 MESSAGE = 100  # characters of an error message
 PLAINER = {  # beginnings of Pillow's messages -> what they mean
-    "image file is truncated": "it is cut: its data end before the picture does",
-    "Truncated File Read": "it is cut: its data end before the picture does",
+    "image file is truncated": "it is cut: the data end before the picture is complete",
+    "Truncated File Read": "it is cut: the data end before the picture is complete",
     "broken data stream": "its data are damaged",
     "unrecognized data stream": "its data are damaged",
 }

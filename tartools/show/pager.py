@@ -124,7 +124,7 @@ class _Browser:
                 if typed.isdecimal():
                     self._go(max(0, int(typed[:DIGITS]) - 1))
                 elif typed:
-                    self._note = "that is no number"
+                    self._note = "that is not a number"
             elif key == SEARCH:
                 self._search()
             elif key == GRID or (self._grid and key == "enter"):

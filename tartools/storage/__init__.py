@@ -1,8 +1,8 @@
 """URLs to streams and back: the only room that opens files, sockets and pipes.
 
-`schemes` is the table that says which module reads and writes the URLs of a scheme. `open_read` and `open_write` give
+The table in `url` says which module reads and writes the URLs of a scheme. `open_read` and `open_write` give
 streams of raw bytes; `checks` looks at URLs before anything is read or written. Outputs appear under their name whole
-or not at all. `names` turns what users write into URLs, `objects` has the stores. Begin reading at `open_read`.
+or not at all. `expand` turns what users write into URLs, `objects` has the stores. Begin reading at `open_read`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol, cast
 
 from tartools.errors import StorageError, UsageError
-from tartools.storage import local, standard
+from tartools.storage import local, stdio
 from tartools.storage.checks import (
     check_connection,
     check_inputs,
@@ -27,9 +27,8 @@ from tartools.storage.checks import (
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.schemes import loaded
 from tartools.storage.streams import FileSink, Input, Output, Sink, stream_file
-from tartools.storage.url import Url
+from tartools.storage.url import Url, loaded
 
 __all__ = [
     "Output",
@@ -113,7 +112,7 @@ def writing(url: str, force: bool = False) -> Iterator[Sink]:
     output: Output | None = None
     try:
         with deferred_signals():
-            output = standard.open_text() if url == "-" else open_write(url, force)
+            output = stdio.open_text() if url == "-" else open_write(url, force)
         yield output.sink
         output.commit()
     except BaseException:
@@ -128,7 +127,7 @@ def appended(url: str | None) -> FileSink:
     Raises: StorageError if it can't be written; UsageError if it is not a local file.
     """
     if url is not None and not Url(url).is_local:
-        raise UsageError("has to be a local file, since lines are appended to it", url=url)
+        raise UsageError("must be a local file, since lines are appended to it", url=url)
     return local.open_append(url or os.devnull)
 
 
@@ -190,6 +189,6 @@ def run(template: str, word: str) -> None:
 
 def share_memory(count: int) -> None:
     """Limit this process, which reads nothing yet, to one of *count* shares of the memory for ranges read ahead."""
-    from tartools.storage.objects.budget import BUDGET, budget
+    from tartools.storage.objects.ranges import BUDGET, budget
 
     budget.give(BUDGET // count - BUDGET)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage import local
-from tartools.storage.names.numbers import numbers_in
+from tartools.storage.names import numbers_in
 from tartools.storage.url import Url
 
 NO_NAME = "the name of a file is empty (a variable of the shell may not be set)"
@@ -74,9 +74,9 @@ def exists(url: str) -> bool:
     url = Url(url)
     if url.is_local:
         return local.exists(url)
-    from tartools.storage import objects, smart
+    from tartools.storage import fallback, objects
 
-    return objects.exists(url) if url.is_stored else smart.exists(url)
+    return objects.exists(url) if url.is_stored else fallback.exists(url)
 
 
 def is_directory(url: str) -> bool:
@@ -108,7 +108,7 @@ def check_regular(url: str) -> None:
     """Raise StorageError if *url* is a local file that can't be read, or no regular one: a fifo would wait."""
     url = Url(url)
     if url.is_local and not url.read_command and local.check_readable(url) is None:
-        raise StorageError("this is no regular file, but a fifo or a device", url=url)
+        raise StorageError("this is not a regular file, but a fifo or a device", url=url)
 
 
 def plain_size(url: str) -> int | None:

@@ -115,7 +115,7 @@ class TableColumns:
                 return [raw.decode("utf-8", "surrogateescape") for raw in schema.raw(column).to_pylist()]
             return plain(column)
         except (UnicodeDecodeError, pa.ArrowException):
-            raise StorageError(f"the column {name} is no text", url=self.url) from None
+            raise StorageError(f"the column {name} is not text", url=self.url) from None
 
 
 def plain(column: Any) -> Sequence[Any]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tartools.errors import SampleError, UsageError
+from tartools.errors import UsageError
 from tartools.samples.digests import payload_digests
 from tartools.samples.sample import Batch, Sample, field_name
-from tartools.samples.values import Column, blanks, field_list, lookup, parse_column
+from tartools.samples.values import Column, lookup, no_sample_has, parse_column
 from tartools.tables import schema
 from tartools.tables.rows import Fact
 from tartools.tar import ContiguousGroups, Member, read_range
@@ -25,14 +25,14 @@ PICTURE = (("width", "int"), ("height", "int"), ("format", "string"), ("mode", "
 Described = tuple[int | None, int | None, str | None, str | None, str | None]  # a picture, as PICTURE has it
 
 
-class Pictures(NamedTuple):
+class PictureFacts(NamedTuple):
     """How to find and measure pictures: *known* tells whether a field is one of pictures, *described* measures one."""
 
     known: Callable[[str], bool]
     described: Callable[[Member], Described]
 
 
-class Wanted(NamedTuple):
+class WantedFacts(NamedTuple):
     """Which facts a table has: *columns* of values, digests of the fields *hashed*, hashes of the pictures *likened*.
 
     With *pictures*, what all pictures are. *likeness* has hash and colours of a picture, None if it is broken.
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
     columns: Sequence[Column]
     hashed: Sequence[str] = ()
     likened: Sequence[str] = ()
-    pictures: Pictures | None = None
+    pictures: PictureFacts | None = None
     likeness: Callable[[Member], tuple[int, bytes] | None] | None = None
 
     @property
@@ -85,7 +85,7 @@ class Wanted(NamedTuple):
         return found
 
     @staticmethod
-    def _look(sample: Sample, pictures: Pictures, found: dict[Fact, object]) -> None:
+    def _look(sample: Sample, pictures: PictureFacts, found: dict[Fact, object]) -> None:
         """Add to *found* what the pictures of *sample* are; nothing for a field that it has twice."""
         names = [field_name(member) for member in sample.members]
         for name, member in zip(names, sample.members, strict=True):
@@ -101,15 +101,15 @@ class Wanted(NamedTuple):
         for choices in (*(column.choices for column in self.columns), *named):
             if not any(name.lower() in known or name.startswith("__") for name in choices):
                 lost = ";".join(choices)
-                raise SampleError(f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(have)}")
+                raise no_sample_has(lost, have)
 
 
-def wanted(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> Wanted:
+def wanted(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> WantedFacts:
     """Return the facts that options name: *specs* are words for columns, the others names of fields, in any number.
 
     Raises: UsageError for a word that is no column, and if two columns would have one name.
     """
-    found = Wanted([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
+    found = WantedFacts([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
     names = [name for name, _ in found.known]
     for name in names:
         if name in OWN or names.count(name) > 1:

@@ -12,7 +12,7 @@ from tartools.tables import schema, source, unified
 ROWS = 1 << 16  # in a batch
 
 
-class Part(Protocol):
+class RowSource(Protocol):
     """Some of the rows. `schema` is their unified schema."""
 
     rows: int
@@ -67,10 +67,10 @@ class TablePart:
                 first += len(rows)
 
 
-class Inputs:
+class RowInputs:
     """The rows of *parts*, whose shards have numbers in *shards*."""
 
-    def __init__(self, parts: Sequence[Part], shards: unified.ShardNumbers) -> None:
+    def __init__(self, parts: Sequence[RowSource], shards: unified.ShardNumbers) -> None:
         self.parts = parts
         self.shards = shards
         self.schema = unified.joined_schema([part.schema for part in parts])
@@ -103,7 +103,7 @@ class Inputs:
             first += part.rows
 
 
-def _begins(part: Part) -> list[int]:
+def _begins(part: RowSource) -> list[int]:
     """Return the numbers of the rows of *part* with which a shard begins."""
     import numpy as np
 

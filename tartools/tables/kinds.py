@@ -103,7 +103,7 @@ def _storable(kind: Kind) -> bool:
 
 
 def column(values: Sequence[Any], type_: Any) -> Any:
-    """Return *values* as a column of *type_*, a type of Arrow; what is no text goes into a column of text as JSON.
+    """Return *values* as a column of *type_*, a type of Arrow; what is not text goes into a column of text as JSON.
 
     A whole number that a double can't hold exactly is rounded; half of a surrogate pair in JSON becomes "?".
     """

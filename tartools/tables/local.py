@@ -340,4 +340,4 @@ def opened(url: str) -> io.FileIO:
     storage.check_regular(url)
     if file := storage.open_read(url).file:
         return file
-    raise StorageError("no part of this can be read alone", url=url)
+    raise StorageError("this can't be read in parts", url=url)

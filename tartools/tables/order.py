@@ -10,7 +10,7 @@ from typing import Any
 
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
-from tartools.tables.inputs import Inputs
+from tartools.tables.inputs import RowInputs
 from tartools.tar import read_range
 
 SLOT, ROW = "\0slot", "\0row"  # columns of rows on their way: their place in the output, and in the input
@@ -21,7 +21,7 @@ Piece = tuple[int, int]  # begin and end of a record batch in the temporary file
 
 
 def in_order(
-    inputs: Inputs, positions: Iterable[int], tmpdir: str | None = None, columns: Sequence[str] | None = None
+    inputs: RowInputs, positions: Iterable[int], tmpdir: str | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[Any]:
     """Yield the rows of *inputs* at *positions*, in that order, in record batches.
 
@@ -34,7 +34,7 @@ def in_order(
     return _in_slots(inputs, slots, tmpdir, columns) if slots.count else iter(())
 
 
-def _in_slots(inputs: Inputs, slots: Slots, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
+def _in_slots(inputs: RowInputs, slots: Slots, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
     """Yield the rows of *inputs* that have *slots* in the output, in that order, in record batches."""
     size = max(PART, -(-slots.count // PARTS))
     with closing(scratch_file(tmpdir)) as file:

@@ -12,8 +12,8 @@ from tartools.storage import is_missing
 from tartools.storage.url import Url
 from tartools.tables import keysums, schema
 
-ADVICE = "tarindex --update makes the table anew"
-MOVED = "its shards are named relative to its folder: keep them together, or make it anew: tarindex"
+ADVICE = "tarindex --update makes the table again"
+MOVED = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
 MOST = (1 << 63) - 1  # bytes of a shard
 
 
@@ -145,7 +145,7 @@ class Listing:
         try:
             yield
         except schema.arrow().ArrowException:
-            raise StorageError(f"row {first}: {schema.KEY} is no text", url=self.table) from None
+            raise StorageError(f"row {first}: {schema.KEY} is not text", url=self.table) from None
 
     def _places(self, column: Any, name: str, first: int) -> Any:
         """Return the column *name* of begins or ends as an array of int64."""
@@ -160,7 +160,7 @@ class Listing:
                 try:
                     value.cast(pa.int64())
                 except pa.ArrowException:
-                    what = f"row {row}: {name} is {str(value)[:40]}, which is no place in a shard"
+                    what = f"row {row}: {name} is {str(value)[:40]}, which is not a place in a shard"
                     raise StorageError(what, url=self.table) from None
             raise
 
@@ -185,9 +185,9 @@ class Listing:
     def _number(self, name: object, version: object, row: int) -> int:
         """Return the number of the shard with this name and version."""
         if not isinstance(name, str) or not name or "\0" in name:
-            raise StorageError(f"row {row}: {schema.SHARD} is no name of a shard", url=self.table)
+            raise StorageError(f"row {row}: {schema.SHARD} is not the name of a shard", url=self.table)
         if not isinstance(version, str | None):
-            raise StorageError(f"row {row}: {schema.VERSION} is no text", url=self.table)
+            raise StorageError(f"row {row}: {schema.VERSION} is not text", url=self.table)
         number = self._numbers.get((name, version))
         if number is None:
             try:
@@ -213,7 +213,7 @@ class Listing:
 
 
 def _size_in(version: str | None) -> int:
-    """Return the size in *version* (see `storage.versions`); that of the largest shard if it has none."""
+    """Return the size in *version* (see `storage.version`); that of the largest shard if it has none."""
     size = (version or "").partition(" ")[0]
     return min(int(size), MOST) if size.isdecimal() else MOST
 

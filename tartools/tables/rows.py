@@ -24,7 +24,7 @@ Fact = tuple[str, str]  # a column of facts: its name, and its kind; "" for one 
 Facts = Callable[[Batch], Iterable[Mapping[Fact, object]]]
 
 
-class Block:
+class RowBlock:
     """Rows of adjacent samples of one *shard*: keys, bytes *begins* to *ends*, and members by field."""
 
     def __init__(self, shard: str) -> None:
@@ -161,12 +161,12 @@ def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[byt
     *facts* gives the values of the samples of a batch for further columns. Holds: 8,192 rows.
     Raises: SampleError if a sample is not in one piece with its own headers.
     """
-    block: Block | None = None
+    block: RowBlock | None = None
     for batch in batches:
         if block is not None and (batch.shard != block.shard or len(block) >= ROWS):
             yield block.packed()
             block = None
-        block = block or Block(batch.shard)
+        block = block or RowBlock(batch.shard)
         first = len(block)
         block.add(batch)
         if facts is not None:

@@ -117,7 +117,7 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
         lacking = [name for name in NEEDED if name not in found.names]
         if lacking:
             raise TarFormatError(
-                f"this Parquet file is no table of samples: it has no column {lacking[0]} "
+                f"this Parquet file is not a table of samples: it has no column {lacking[0]} "
                 "(tarcreate --parquet makes samples of its rows; tarindex makes a table of shards)",
                 url=url,
             )
@@ -132,22 +132,22 @@ def opened_any(
 
     With *buffer*, a column is read in pieces of so many bytes, not all of a row group at once.
     """
-    from tartools.storage import files  # and what servers need
+    from tartools.storage import seekable  # and what servers need
 
     pa = schema.arrow()
-    with file or files.reading(url) as seekable:
+    with file or seekable.reading(url) as opened:
         try:
             with _arrow_errors(url, what):
                 parquet = pa.parquet.ParquetFile(
-                    seekable,
+                    opened,
                     buffer_size=buffer,
                     pre_buffer=False,  # threads that read end the process badly
                     page_checksum_verification=True,
                 )
         except TarFormatError as error:
-            raise _failure(seekable, url, what, error) from error
+            raise _failure(opened, url, what, error) from error
         with parquet:
-            yield Source(url, seekable, parquet, what)
+            yield Source(url, opened, parquet, what)
 
 
 def _failure(file: io.BufferedReader, url: str, what: str, error: TarFormatError) -> TarFormatError:
@@ -155,7 +155,7 @@ def _failure(file: io.BufferedReader, url: str, what: str, error: TarFormatError
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     if file.read(len(PARQUET)) not in (PARQUET, ENCRYPTED):
-        return TarFormatError("this is no Parquet file: it does not begin as one", url=url, offset=0)
+        return TarFormatError("this is not a Parquet file: it does not begin as one", url=url, offset=0)
     file.seek(max(len(PARQUET), size - len(PARQUET)))
     if file.read() not in (PARQUET, ENCRYPTED):
         return TruncatedError(f"this {what} was cut: its end is missing", url=url, offset=size)

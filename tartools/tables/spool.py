@@ -12,7 +12,7 @@ from tartools.tables import kinds, schema, unified
 from tartools.tables.rows import ABSENT, Fact
 
 
-class Spool:
+class RowSpool:
     """The rows of shards, whose *versions* are known by URL.
 
     *facts* are columns of values that they have in any case, before others that blocks bring.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError
 from tartools.samples.sample import Sample
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
 from tartools.tables.placed import Placed
@@ -39,7 +39,7 @@ class Table:
     starts no process. Several threads may read at once.
 
     Holds: 24 bytes a row, once samples of several row groups were asked for; 128 open files.
-    Raises: StorageError if the table or a shard can't be read, or is another one than before; TarFormatError if the
+    Raises: StorageError if the table or a shard can't be read, or has changed; TarFormatError if the
     table is damaged; IndexError, KeyError.
     """
 
@@ -58,7 +58,7 @@ class Table:
         url = name_of(url)
         for name in source.NEEDED:
             if name not in table.column_names:
-                raise TarFormatError(f"this is no table of samples: it has no column {name}", url=url)
+                raise TarFormatError(f"this is not a table of samples: it has no column {name}", url=url)
         made = cls.__new__(cls)
         made._set(url, table, None, "")
         made._length = len(table)
@@ -145,7 +145,7 @@ class Table:
         return held.samples(at, wanted, keys)
 
     def bulk(self, rows: Any, room_of: RoomOf | None = None, fields: Collection[str] | None = None) -> Bulk | None:
-        """Return the samples of *rows* together: for who reads many at a time.
+        """Return the samples of *rows* together: for callers that read many at a time.
 
         Payloads are in one buffer, `room_of(size)` if it is given, or in columns. Of large samples only *fields*, in
         lower case, are read. None if a sample is not as most are, or is not as its row says: then `table[rows]` gives
@@ -328,9 +328,9 @@ class Table:
         """Open the file. Raises: StorageError if it is another one than before."""
         if not storage.is_repeatable(self._url):
             raise StorageError("a table is a file or an object: this can't be read twice", url=self._url)
-        file = files.reading(self._url)
+        file = seekable.reading(self._url)
         try:
-            version = files.version(file)
+            version = seekable.version(file)
             if self._version not in ("", version):
                 raise StorageError("was replaced since it was opened", url=self._url)
             self._version = version

@@ -167,7 +167,7 @@ class Unifier:
             return places(column, field.type) if field.name == schema.MEMBERS else converted(column, field.type)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise StorageError(
-                f"rows {first} to {first + len(column) - 1}: {field.name} has values that are no "
+                f"rows {first} to {first + len(column) - 1}: {field.name} has values that are not "
                 f"{'places' if field.name == schema.MEMBERS else field.type}: {str(error).splitlines()[0]}",
                 url=self._listing.table,
             ) from None
@@ -183,7 +183,7 @@ def places(column: Any, wanted: Any) -> Any:
 
 
 def converted(column: Any, kind: Any) -> Any:
-    """Return the array *column* in the type *kind*. What is no text becomes text as `samples.values.as_text` makes it.
+    """Return the array *column* in the type *kind*. What is not text becomes text as `samples.values.as_text` makes it.
 
     Raises: ArrowException; UnicodeDecodeError.
     """

@@ -63,7 +63,7 @@ def is_table(url: str) -> bool:
     url = Url(url)
     if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_far(url)):
         return False
-    from tartools.storage.versions import look
+    from tartools.storage.version import look
 
     return look(url).first == PARQUET
 

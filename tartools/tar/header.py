@@ -82,7 +82,7 @@ def regular_name(block: bytes) -> bytes:
 
 
 class _ExpectedSums(dict[bytes, int]):
-    """Checksum field and type flag -> low half of the Adler-32 sum of a sound block; -1 if it is no regular file.
+    """Checksum field and type flag -> low half of the Adler-32 sum of a sound block; -1 if it is not a regular file.
 
     The low half of Adler-32 is 1 + the sum of the bytes, modulo 65521 (RFC 1950, 8.2), at a tenth of the cost of a sum
     in Python. So one comparison verifies the checksum and the type. The table is bounded, in case of forged checksums.

@@ -266,7 +266,7 @@ class _Reader(Window):
                 self._go_past(self.position, special)
 
     def _explained(self, error: TarFormatError) -> TarFormatError:
-        """Return *error* with its offset in the stream; if the input is no tar archive, with what it is instead."""
+        """Return *error* with its offset in the stream; if the input is not a tar archive, with what it is instead."""
         offset = self.buffer.base + (error.offset or 0)
         message = error.message
         if isinstance(error, BadChecksumError):

@@ -20,14 +20,14 @@ def opened(url: str) -> io.BufferedReader:
 
 def seekable(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file that can seek: a copy, if they are compressed. Raises: as `opened`."""
-    from tartools.storage import files
+    from tartools.storage import seekable
 
-    file = files.seekable(url)
+    file = seekable.seekable(url)
     codec = codec_of(file.peek(MAGIC)[:MAGIC])
     if codec is None:
         return file
     with file:
-        return files.copied(Decompressed(cast(Stream, file), codec, url))
+        return seekable.copied(Decompressed(cast(Stream, file), codec, url))
 
 
 class _Unpacked(io.RawIOBase):

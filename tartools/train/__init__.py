@@ -2,30 +2,31 @@
 
     loader = tartools.train.loader("train.parquet", batch_size=64, fields=("jpg;png", "cls"), decode="pil")
 
-`fields` has what a sample is for a person who trains: chosen fields, decoded, transformed. Begin reading at
-`table.TableDataset`. The names below are loaded when they are first used: torch takes 1.5 s to import.
+`fieldchooser` has what a sample is for a person who trains: chosen fields, decoded, transformed. Begin reading at
+`tabledataset.TableDataset`. The names below are loaded when they are first used: torch takes 1.5 s to import.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
+from tartools.errors import how_to_install
+
 _MODULES = {
+    "ObjectDataset": "objects",
     "ObjectStream": "objects",
-    "Objects": "objects",
-    "Order": "order",
+    "StatefulSampler": "sampler",
     "StorageReader": "distributed",
     "StorageWriter": "distributed",
-    "TableDataset": "table",
+    "TableDataset": "tabledataset",
     "WebDataset": "webdataset",
     "ZipDataset": "zips",
     "checkpoint": "",
-    "chosen": "fields",
     "list_urls": "objects",
     "loader": "loading",
     "open_urls": "objects",
     "pack": "packing",
-    "samples": "stream",
+    "samples": "samplestream",
     "stream_map": "mapping",
 }
 
@@ -40,10 +41,10 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        hint = f"tartools.train.{name} needs torch: pip install 'tartools[train]'"
+        hint = f"tartools.train.{name} needs torch: {how_to_install('torch')}"
         raise ModuleNotFoundError(hint, name=error.name) from None
     return getattr(module, name) if _MODULES[name] else module  # which is itself the name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__} - {"annotations", "import_module"})
+    return sorted({*globals(), *__all__} - {"annotations", "how_to_install", "import_module"})

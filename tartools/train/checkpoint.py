@@ -14,8 +14,8 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tartools.storage import files
-from tartools.storage.files import WritableFile
+from tartools.storage import seekable
+from tartools.storage.seekable import WritableFile
 from tartools.storage.url import Name, name_of
 
 
@@ -38,7 +38,7 @@ def reader(url: Name) -> Iterator[io.BufferedReader]:
 
     Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read.
     """
-    with files.reading(name_of(url)) as file, _told(file.raw):
+    with seekable.reading(name_of(url)) as file, _told(file.raw):
         yield file
 
 

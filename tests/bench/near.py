@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tartools.stages.duplicates.near import COLOURS, Pictures, bits, first_near
+from tartools.stages.duplicates.near import COLOURS, PictureHashes, bits, first_near
 
 FAR, FLIPS = 6, 5
 BLOCK = 1 << 22  # pairs compared at once
@@ -52,7 +52,7 @@ def main() -> None:
     """Find the copies, and check that they are those that were made."""
     way, count = sys.argv[1], int(sys.argv[2])
     hashes, colours, of = drawn(count)
-    found = all_pairs(hashes) if way == "pairs" else first_near(Pictures(hashes, colours), 0, FAR)
+    found = all_pairs(hashes) if way == "pairs" else first_near(PictureHashes(hashes, colours), 0, FAR)
     copies = len(of)
     assert (found[:-copies] < 0).all()
     assert (found[-copies:] == of).mean() > 0.999  # the others are near to an earlier copy of the same

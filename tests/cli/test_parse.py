@@ -166,24 +166,6 @@ def test_what_has_to_be_explained_is_handed_over(line: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (["-c", "1e3.5"], "Invalid value for '-c' / '--count': not a whole number: '1e3.5'"),
-        (["-c", "1.5"], "Invalid value for '-c' / '--count': not a whole number: '1.5'"),
-        (["-c", "-1"], "Invalid value for '-c' / '--count': -1 is less than 0"),
-        (["--shuffle", "0"], "Invalid value for '--shuffle': 0 is less than 1"),
-        (
-            ["--slice", "1"],
-            "Invalid value for '--slice': not a slice: '1'; write lo:hi or lo:hi:step, without negatives",
-        ),
-        (["-c", "1", "--count", "2"], "Invalid value: -c/--count is given twice"),
-    ],
-)
-def test_usage_errors_say_what_is_wrong(line: list[str], message: str) -> None:
-    assert full(COMMANDS["tarcat"], line) == f"{message} (see tarcat --help)"
-
-
-@pytest.mark.parametrize(
     ("word", "message"),
     [
         ("--ratio", "No such option: --ratio"),
@@ -201,11 +183,6 @@ def test_words_behind_the_dashes_are_an_argument_of_their_own() -> None:
     expected = {"inputs": ["a.tar"], "parallel": 2, "words": ["-p", "--", "x"]}
     assert light(COMMANDS["tarproc"], line) == full(COMMANDS["tarproc"], line) == expected
     assert light(COMMANDS["tarcat"], ["--", "-p"]) == {"inputs": ["-p"]}
-
-
-def test_a_choice_lists_what_there_is() -> None:
-    said = full(COMMANDS["tarsort"], ["-S", "words"])
-    assert "'words' is not one of text, int, float, version, shuffle" in str(said)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -52,12 +53,29 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
                     streams.enter_context(standing(1, sink))
                 said = io.StringIO()
                 monkeypatch.setattr(sys, "stderr", said)
+                limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+                streams.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)  # tarsplit raises it
                 status = command.main(list(arguments))
             if stdout is not None:
                 return Result(status, Path(stdout).read_bytes(), said.getvalue())
             return Result(status, reading.result() if reading else read_all(end), said.getvalue())
 
         yield inside
+
+
+@pytest.fixture
+def made(inside: Inside) -> Callable[[str, bytes], Result]:
+    """Return a function that gives tarcreate a file `in` of some bytes, by an option; stdout stands for its output."""
+
+    def made(option: str, content: bytes) -> Result:
+        Path("in").write_bytes(content)
+        done = inside("tarcreate", option, "in", "-o", "out.tar", short=True)
+        output = Path("out.tar")
+        found = output.read_bytes() if output.exists() else b""
+        output.unlink(missing_ok=True)
+        return done._replace(stdout=found)
+
+    return made
 
 
 def remembering(parse: Callable[[Command, list[str]], Any]) -> Callable[[Command, list[str]], Any]:

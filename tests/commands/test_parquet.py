@@ -28,7 +28,7 @@ from tartools.commands.tarindex import tarindex
 from tartools.formats import parquetread, parquetwrite
 from tests.commands.conftest import Inside
 from tests.commands.test_conservation import FEED, peak_memory
-from tests.conftest import Run, clean_environment, has_end, make_samples, make_tar, members_of
+from tests.conftest import Result, Run, clean_environment, has_end, make_samples, make_tar, members_of
 from tests.payloads import encoded
 from tests.tiers import also
 
@@ -37,7 +37,7 @@ def picture(color: int, form: str = "PNG") -> bytes:
     return encoded(Image.new("L", (9, 7), color), form)
 
 
-NO_PARQUET = "this is no Parquet file: it does not begin as one"
+NO_PARQUET = "this is not a Parquet file: it does not begin as one"
 PNG, JPEG = picture(9), picture(200, "JPEG")
 SAMPLES = [
     ("d/a.JPG", JPEG),
@@ -280,7 +280,7 @@ def test_what_is_said_where_another_option_is_meant(inside: Inside, tmp_path: Pa
         done = inside(command, "a.parquet")
         assert done.status == 1 and "(tarcreate --parquet makes samples of its rows; " in done.stderr
     done = inside("tarcreate", "a.parquet")
-    said = "this is no plan; tarcreate --parquet FILE makes samples of it"
+    said = "this is not a plan; tarcreate --parquet FILE makes samples of it"
     assert done == (1, b"", f"tarcreate: a.parquet: {said}\n")
     (tmp_path / "a.tar").write_bytes(make_tar(SAMPLES))
     assert inside("tarcreate", "--parquet", "a.tar").stderr == f"tarcreate: a.tar: at byte 0: {NO_PARQUET}\n"
@@ -345,7 +345,7 @@ def payload_of(value: Any) -> bytes | None:
 
 
 @pytest.mark.parametrize("writer", ["tar2parquet", *also("none 1.0", "snappy 1.0", "zstd 2.0")])
-def test_damage(writer: str, main: Callable[..., int], capfd: pytest.CaptureFixture[str]) -> None:
+def test_damage(writer: str, made: Callable[[str, bytes], Result], main: Callable[..., int]) -> None:
     """Cut at any byte, it is a failure. With any byte changed, it is one too, or nothing else changes."""
     if writer == "tar2parquet":
         Path("a.tar").write_bytes(make_tar([("a.jpg", JPEG), ("a.cls", b"1"), ("b.cls", b"2"), ("b.bin", b"3")]))
@@ -354,26 +354,17 @@ def test_damage(writer: str, main: Callable[..., int], capfd: pytest.CaptureFixt
         WRITERS[writer](all_kinds(30).drop_columns(["nothing"]))
     content = Path("a.parquet").read_bytes()
     ends = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-
-    def made(content: bytes) -> tuple[int, bytes, str]:
-        Path("b.parquet").write_bytes(content)
-        status = main(tarcreate, "--parquet", "b.parquet", "-o", "b.tar")
-        output = Path("b.tar")
-        found = output.read_bytes() if output.exists() else b""
-        output.unlink(missing_ok=True)
-        return status, found, capfd.readouterr().err
-
-    status, whole, _ = made(content)
+    status, whole, _ = made("--parquet", content)
     assert status == 0
     for cut in range(0, len(content), 7):
         what = f"{cut}: this Parquet file was cut: its end is missing" if cut else f"0: {NO_PARQUET}"
-        assert made(content[:cut]) == (1, b"", f"tarcreate: b.parquet: at byte {what}\n")
+        assert made("--parquet", content[:cut]) == (1, b"", f"tarcreate: in: at byte {what}\n")
     failures = 0
     for at in [*range(0, ends, 2), *range(ends, ends + 300), *range(ends + 300, len(content), 9)]:
         bits = (0x01, 0x20, 0x80, 0xFF)[at % 4]
-        status, found, said = made(content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :])
+        status, found, said = made("--parquet", content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :])
         assert (status, found) in ((1, b""), (0, whole)), (at, bits)
-        assert said.count("\n") == status and said.startswith("tarcreate: b.parquet: " * status), (at, said)
+        assert said.count("\n") == status and said.startswith("tarcreate: in: " * status), (at, said)
         failures += status
         assert not status or writer != "tar2parquet" or re.search("at byte [0-9]+: ", said), (at, said)
     assert failures > 400

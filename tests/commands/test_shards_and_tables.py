@@ -230,6 +230,22 @@ def test_from_tables(line: str, inputs: str, data_set: Path, inside: Inside, tmp
             assert all(parts) or "--sample" in line or "--verbatim" in line
 
 
+@pytest.mark.parametrize("line", ["tarfilter --share 0:0.4", "tarfilter -S 'int(cls) > 4'", "tardedup --equal cls"])
+@pytest.mark.parametrize(
+    "inputs", [["a.tar", "b.tar"], ["a-columns.parquet", "b.tar"], ["ab-columns.parquet"]], ids=str
+)
+def test_a_shard_beside_a_table(line: str, inputs: list[str], data_set: Path, inside: Inside, tmp_path: Path) -> None:
+    """One of two outputs is a table: the samples of the other are those of its rows."""
+    link(data_set, tmp_path)
+    command = [*shlex.split(line), "-q", *inputs, "--force"]
+    assert inside(*command, "-o", "o.tar", "--rest", "r.tar").status == 0
+    parts = [(tmp_path / name).read_bytes() for name in ("o.tar", "r.tar")]
+    assert all(map(members_of, parts))
+    for first, second in (("o.tar", "r.parquet"), ("o.parquet", "r.tar")):
+        assert inside(*command, "-o", first, "--rest", second)[::2] == (0, "")
+        assert [inside("tarcat", name).stdout for name in (first, second)] == parts
+
+
 @pytest.mark.parametrize(
     "line", [line for line in LINES if not {"__shard__", "--count"} & {*re.findall("[-_a-z]+", line)}]
 )

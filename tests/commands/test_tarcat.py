@@ -342,7 +342,7 @@ def test_the_account(cat: Cat) -> None:
     Path("d.tar").write_bytes(header(b"dir/", kind=b"5") + entry(b"dir/d.x") + END)
     done = cat("-v", "--skip", 2, "-x", "y", *ABC, "d.tar")
     lines = done.stderr.splitlines()
-    assert lines[0] == "tarcat: 1 directory entries are no samples"
+    assert lines[0] == "tarcat: 1 directory entries are not samples"
     assert lines[1].startswith("tarcat: 11 samples in, 9 out, 2 left out, ")
     assert len(lines) == 2
 

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from PIL import Image
 
 from tartools.commands.tarcheck import tarcheck
-from tartools.samples.encoding import NUMBERS
+from tartools.samples.filetypes import NUMBERS
 from tartools.stages.checking import walk as walking
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.readers import READERS
@@ -99,7 +99,7 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
         [],
     ),
     "bytes lost": ("bad-header", [SOUND[: 5 * SIZE + 700] + SOUND[7 * SIZE + 300 :]], []),
-    "a size that is no number": (
+    "a size that is not a number": (
         "bad-size",
         [changed(5 * SIZE, sealed(header(b"0005.txt", 5, size_field=b"zzzzzzzzzzz\0")))],
         [],
@@ -270,7 +270,7 @@ WEBDATASET = {  # damage -> what webdataset is seen to do, and a word of what --
     "a page of HTML": (ENDS, "stops with an error"),
     "a header of a first member": (LOSES, "without an error"),
     "the first header": (ENDS, "an error if it is the first"),
-    "a size that is no number": (LOSES, "without an error"),
+    "a size that is not a number": (LOSES, "without an error"),
     "garbage behind the end": (ALL, "does not read it"),
     "cat a b": (LOSES, "without an error"),
     "gzip, cut": (ENDS, "stops with an error"),
@@ -586,7 +586,7 @@ def test_what_was_not_decoded_is_said(check: Check, run: Run, tmp_path: Path) ->
     decoded = check("--decode", name)
     assert decoded["undecoded"] == []
     (place,) = decoded["findings"][0]["places"]
-    assert (place["key"], place["what"]) == ("last", "jpg: it is cut: its data end before the picture does")
+    assert (place["key"], place["what"]) == ("last", "jpg: it is cut: the data end before the picture is complete")
     assert b"not decoded" not in run("tarcheck", "--decode", name).stdout
 
 

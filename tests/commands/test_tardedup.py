@@ -17,17 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageDraw
 
-from tests.conftest import Run, make_tar, members_of
+from tests.conftest import Run, keys_in, make_tar, members_of
 from tests.payloads import encoded
 from tests.tables.test_tables import anything, good
 from tests.tiers import also, exhaustive
 
 Members = list[tuple[str, bytes]]
-
-
-def keys_in(content: bytes) -> list[str]:
-    """Return the keys of the samples in the archive *content*, in order."""
-    return list(dict.fromkeys(re.sub(r"\.[^/]*$", "", name) for name, _ in members_of(content)))
 
 
 def photograph(seed: int, width: int = 80, height: int = 60) -> Image.Image:
@@ -250,12 +245,12 @@ def test_odd_pictures(run: Run, tmp_path: Path) -> None:
 
 ERRORS = [
     (["--equal", "jpg", "--near", "jpg"], 2, "--equal and --near exclude each other"),
-    (["--distance", "3"], 2, "there is no --near"),
+    (["--distance", "3"], 2, "--distance needs --near"),
     (["--near", "jpg", "--distance", "16"], 2, "not a number of bits from 0 to 15: '16'"),
     (["--near", "jpg png"], 2, "--near takes one field"),
     (["--near", ""], 2, "--near takes one"),
     (["--equal", "x=jpg"], 2, "--equal takes names of fields"),
-    (["--keep-uncompared"], 2, "--keep-uncompared is for samples"),
+    (["--keep-uncompared"], 2, "--keep-uncompared needs --equal or --near"),
     (["--equal", "jpg", "--report", "-"], 2, "-o and --report are one file"),
     (["--rest", "r.tar", "--html", "./r.tar"], 2, "--rest and --html are one file"),
     (["--rest", "a.tar"], 1, "a.tar: "),
@@ -264,7 +259,7 @@ ERRORS = [
     (["--rest", "r.parquet", "-z"], 2, "-z excludes an OUTPUT that ends in .parquet"),
     (["--equal", "txt"], 1, "a.tar: sample 'a' has no 'txt' to compare; its fields are: jpg; --keep-uncompared"),
     (["--equal", "txt,jpg"], 1, "(blanks separate fields: 'txt jpg')"),
-    (["--near", "jpg"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared: it is cut: its data end"),
+    (["--near", "jpg"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared: it is cut: the data end"),
     (["--near", "jpg", "--against", "a.tar", "e.tar"], 1, "a.tar: sample 'b': the picture 'jpg' can't be compared"),
 ]
 
@@ -295,12 +290,12 @@ def test_what_cannot_be_compared_may_stay(run: Run, tmp_path: Path) -> None:
     good(run, "tarindex", "--dhash", "jpg", "--hash", "jpg", "a.tar", "-o", "t.parquet")
     for source in ("a.tar", "t.parquet"):
         done = run("tardedup", "--near", "jpg", "--keep-uncompared", source)
-        assert done.stderr.endswith("tardedup: 4 samples could not be compared, and stayed\n") and done.status == 0
+        assert done.stderr.endswith("tardedup: 4 samples could not be compared, and were kept\n") and done.status == 0
         assert keys_in(done.stdout) == ["a", "b", "c", "d", "e"]
         done = run("tardedup", "--equal", "jpg", "--keep-uncompared", "--against", source, source)
         assert done.stderr.endswith(
-            "tardedup: 2 samples of --against could not be compared, and stayed\n"
-            "tardedup: 2 samples could not be compared, and stayed\n"
+            "tardedup: 2 samples of --against could not be compared, and were kept\n"
+            "tardedup: 2 samples could not be compared, and were kept\n"
         )
         assert keys_in(done.stdout) == ["c", "e"]
         done = run("tardedup", "--near", "jpg", source)

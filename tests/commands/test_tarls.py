@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tartools.commands.tarls import moment
-from tartools.storage.names.expand import expand
+from tartools.storage.expand import expand
 from tests.conftest import Run, make_tar, members_of
 
 SHARDS = ["a/b.TAR", "a/x-1.tar.gz", "a-1.tgz", "a.tar", "b.tar.bz2", "b.tar.xz", "c.tar.lz4", "c.tar.zst", "é.tar"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tartools.samples import shares
 from tartools.stages.parting import ByKey
 from tests.commands.conftest import Inside
-from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+from tests.conftest import Run, has_end, keys_in, make_samples, make_tar, members_of
 from tests.tables.test_tables import anything, good
 
 Members = list[tuple[str, bytes]]
@@ -30,11 +30,6 @@ def some(count: int) -> Members:
         key = f"{'x/' * (number % 2)}{number * 7 % count:04d}"
         members += [(f"{key}.cls", b"c%d\n" % (number % 7 * number % 5)), (f"{key}.txt", b"w" * (number % 700))]
     return members
-
-
-def keys_in(content: bytes) -> list[str]:
-    """Return the keys of the samples in the archive *content*, in order."""
-    return list(dict.fromkeys(re.sub(r"\.[^/]*$", "", name) for name, _ in members_of(content)))
 
 
 def parts_in(folder: Path, pattern: str, run: Run | Inside) -> dict[str, list[str]]:
@@ -200,8 +195,8 @@ BAD = {
     "é" * 101: "has 202 bytes, and a name may have 200",
     "pipe:touch x;": "'pipe:touch x;' has a colon, and OUTPUT begins with it: write ./ before",
     "-rf": "'-rf' begins with -, and so would the name: write ./ before",
-    "B": "'B' is too much like 'b': some file systems would take these two for one name",
-    "b ": "'b ' is too much like 'b': some file systems would take these two for one name",
+    "B": "'B' is too much like 'b': some file systems would not tell the two apart",
+    "b ": "'b ' is too much like 'b': some file systems would not tell the two apart",
     "\ufb01": "is too much like 'fi'",
 }
 
@@ -263,6 +258,15 @@ def test_tables_that_lack_keys_or_values(form: str, inside: Inside, tmp_path: Pa
         assert (done.status, done.stdout) == (1, b"")
         assert done.stderr == "tarsplit: cls.parquet: sample 'x/0001' has no value in cls\n"
     assert not [*tmp_path.glob("n-*")]
+
+
+def test_either_of_two_fields_in_shards_and_columns(inside: Inside, tmp_path: Path) -> None:
+    members = [(f"{n}.{'cls' if n % 3 else 'label'}", b"%d" % (n % 2)) for n in range(9)]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    assert inside("tarindex", "-f", "cls label", "a.tar", "-o", "t.parquet").status == 0
+    for source in ("a.tar", "t.parquet"):
+        assert inside("tarsplit", "--by", "x=label;cls", source, "--force", "-o", "o{x}.tar").status == 0
+        assert [keys_in((tmp_path / f"o{x}.tar").read_bytes()) for x in (0, 1)] == [list("02468"), list("1357")]
 
 
 @pytest.mark.parametrize("output", ["{n}/{shard:06d}.tar", "{n}.parquet"])

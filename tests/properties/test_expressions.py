@@ -79,7 +79,7 @@ def test_a_limit_is_a_failure_and_never_leaves_a_sample_out(more: list[str], run
         ("!has('txt')", "in place of ! write not"),
         ("cls <> '1'", "in place of <> write !="),
         ("cls == '1' AND has('txt')", "in place of AND write and"),
-        ("+".join("1" * 200), "not an expression: it has over 100 parts inside each other"),
+        ("+".join("1" * 200), "not an expression: it is nested over 100 levels deep"),
     ],
 )
 def test_what_is_refused_says_why(expression: str, message: str, run: Run) -> None:

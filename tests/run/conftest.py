@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, Result, Run, clean_environment
+from tests.processes import PATIENCE
 
-PATIENCE = 120.0  # seconds, after which something that has to come is taken not to
 FRUGAL = {"RAY_enable_metrics_collection": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # a node starts in three quarters
 
 
@@ -45,14 +44,6 @@ class Cluster:
         line = self._answers.readline()
         assert line, "the cluster has ended"
         return line.strip()
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Wait until *holds*."""
-    limit = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 @contextmanager

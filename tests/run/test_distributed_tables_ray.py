@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BIN, Result, Run, make_tar, members_of
-from tests.run.conftest import PATIENCE, Cluster, started, until, without_ray
+from tests.processes import PATIENCE, until
+from tests.run.conftest import Cluster, started, without_ray
 from tests.run.test_ray import SLOTS, closed, commands, parent, waiting
 from tests.storage.objects import servers
 from tests.storage.objects.sites import S3Site

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
-from tests.run.conftest import PATIENCE, records, until
+from tests.processes import PATIENCE, until
+from tests.run.conftest import records
 from tests.tiers import also, by_turns
 
 MARK = "TARJOB_TEST"  # in the environment of all that a test starts

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from tests.conftest import make_samples, make_tar
-from tests.run.conftest import PATIENCE, Cluster, until, without_ray
+from tests.processes import PATIENCE, until
+from tests.run.conftest import Cluster, without_ray
 from tests.tiers import in_both
 
 BEGIN = """

@@ -13,7 +13,8 @@ import pytest
 
 from tartools.commands.tarjob import tarjob as command
 from tests.conftest import BIN, Result, Run, clean_environment, make_samples, make_tar, members_of, running
-from tests.run.conftest import records, until
+from tests.processes import until
+from tests.run.conftest import records
 from tests.run.test_tasks import HOSTILE
 from tests.tiers import also, by_turns
 

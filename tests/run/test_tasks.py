@@ -12,7 +12,7 @@ import pytest
 from tartools.errors import UsageError
 from tartools.run import tasks
 from tartools.run.tasks import Task
-from tests.run.conftest import PATIENCE
+from tests.processes import PATIENCE
 
 HOSTILE = [
     "it's.tar",

@@ -69,12 +69,12 @@ def test_where_decoding_limits_packing_gains_little() -> None:
         ("decode", "decoding takes 93 % of the time"),
     ]
     assert facts["answer"] == [
-        "format: loose files (table, shuffled: 1.0 times as fast)",
+        "format: loose files (table, shuffled: as fast)",
         "workers: 2 (374 samples/s; without: 312)",
     ]
     assert facts["says"] == [
-        "Packing gains little: a sample comes in 0.07 ms (table, shuffled) or 0.11 ms (loose files); decoding "
-        "included, packed is 1.0 times as fast. What limits it then: decoding takes 95 % of the time."
+        "Packing gains little: a sample takes 0.07 ms (table, shuffled) or 0.11 ms (loose files); with "
+        "decoding, packed is as fast. What limits it then: decoding takes 95 % of the time."
     ]
 
 
@@ -86,7 +86,7 @@ def test_where_reading_limits_shards_are_better() -> None:
     assert [each["limit"] for each in facts["rows"]] == ["read", "read"]
     assert facts["answer"][0] == "format: tar, in order (3.1 times as fast as loose files)"
     assert facts["says"] == [
-        "Pack the files: a sample comes in 0.25 ms (tar, in order) or 1 ms (loose files); decoding included, packed is "
+        "Pack the files: a sample takes 0.25 ms (tar, in order) or 1 ms (loose files); with decoding, packed is "
         "3.1 times as fast. What limits it then: reading takes 69 % of the time."
     ]
 
@@ -95,7 +95,7 @@ def test_what_is_slower_when_packed_stays_as_it_is() -> None:
     packed = row("zip", "zip", [0.1, 6, 0, 0], far=True)
     facts = facts_of(row("loose files", "loose", [0.1, 3, 0, 0], far=True), packed)
     assert facts["says"] == [
-        "Leave the files as they are: a sample comes in 6.1 ms (zip) or 3.1 ms (loose files); decoding included, "
+        "Leave the files as they are: a sample takes 6.1 ms (zip) or 3.1 ms (loose files); with decoding, "
         "packed is 0.5 times as fast. What limits it then: reading takes 98 % of the time."
     ]
 
@@ -103,7 +103,7 @@ def test_what_is_slower_when_packed_stays_as_it_is() -> None:
 def test_one_form_alone_is_described() -> None:
     facts = facts_of(row("zip", "zip", [0.1, 7.1, 1, 0.1], far=True))
     assert facts["answer"] == ["format: zip", "workers: 0 (120 samples/s)"]
-    assert facts["says"] == ["A sample comes in 7.2 ms (zip); reading takes 86 % of the time."]
+    assert facts["says"] == ["A sample takes 7.2 ms (zip); reading takes 86 % of the time."]
 
 
 def test_the_report() -> None:
@@ -124,7 +124,7 @@ def test_the_report() -> None:
 
 def test_the_answer_comes_first() -> None:
     facts = facts_of(LOOSE, with_workers(LOOSE, 2, 2, 3e-3), with_workers(LOOSE, 4, 2.1, 3e-3), TABLE)
-    answer = ["format: loose files (table, shuffled: 1.0 times as fast)", "workers: 2 (623 samples/s; without: 312)"]
+    answer = ["format: loose files (table, shuffled: as fast)", "workers: 2 (623 samples/s; without: 312)"]
     assert [*plain_lines(facts)][:2] == tables(facts, Screen(columns=80)).splitlines()[:2] == facts["answer"] == answer
     assert re.search(
         r"^loose files +4 +654 .*processors busy, decode$", tables(facts, Screen(columns=80)), re.MULTILINE

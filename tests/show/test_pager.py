@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import re
 import select
@@ -25,6 +24,7 @@ from tartools.show import pager
 from tartools.show.sheet import cells
 from tartools.show.terminal import Screen
 from tests.conftest import Run, clean_environment, make_samples, make_tar
+from tests.payloads import encoded
 from tests.show.screen import Screen as Drawn
 from tests.show.test_pictures import bomb
 from tests.tiers import also, by_turns
@@ -106,10 +106,9 @@ def at(
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A directory with a.tar, of twelve samples with a picture, and words.tar, of 40 with a class."""
-    file = io.BytesIO()
-    Image.linear_gradient("L").resize((40, 30)).save(file, "PNG")
+    picture = encoded(Image.linear_gradient("L").resize((40, 30)))
     (tmp_path / "a.tar").write_bytes(
-        make_tar([member for n in range(12) for member in ((f"k{n}.png", file.getvalue()), (f"k{n}.cls", b"%d" % n))])
+        make_tar([member for n in range(12) for member in ((f"k{n}.png", picture), (f"k{n}.cls", b"%d" % n))])
     )
     (tmp_path / "words.tar").write_bytes(make_tar([(f"w{n}.cls", b"%d" % n) for n in range(40)]))
     return tmp_path
@@ -304,9 +303,7 @@ def test_it_fills_a_terminal_whose_size_changes(folder: Path) -> None:
 @pytest.mark.parametrize("size", [(80, 24), (30, 8), (200, 50)])
 def test_a_page_fits(term: str, size: tuple[int, int], folder: Path) -> None:
     """Neither long words nor many pictures make it scroll."""
-    file = io.BytesIO()
-    Image.new("RGB", (400, 300)).save(file, "PNG")
-    members = [(f"k.{n}.png", file.getvalue()) for n in range(9)]
+    members = [(f"k.{n}.png", encoded(Image.new("RGB", (400, 300)))) for n in range(9)]
     members += [(f"k.{n}.txt", b"a line of text\n" * 30) for n in range(9)] + [("k.txt", b"x" * 999)]
     (folder / "large.tar").write_bytes(make_tar(members))
     with at("tarshow -i large.tar", folder, {"TERM": term}, size) as terminal:
@@ -392,7 +389,7 @@ def test_samples_that_can_be_gone_back_to_are_bounded(monkeypatch: pytest.Monkey
         ([*"9" * 5000, "enter"], "40 of 40  k39", "this is the last", 40),
         (["0", "enter"], "1  k0", "this is the first", 1),
         ([*"12", "escape"], "1  k0", "? help", 1),
-        ([*"1x", "enter"], "1  k0", "that is no number", 1),
+        ([*"1x", "enter"], "1  k0", "that is not a number", 1),
         (["/", *"K2", "enter"], "3  k2", "? help", 3),
         (["/", *"k2", "enter", "/", "enter"], "21  k20", "? help", 21),
         (["end", "/", *"k2", "enter"], "3 of 40  k2", "from the first again", 40),

@@ -57,7 +57,7 @@ def test_as_one_by_one(distance: int, fixed: int, monkeypatch: pytest.MonkeyPatc
     for name, value in (("LEAF", 80), ("ROWS", 7), ("LARGE", 5), ("PAIRS", 1 << 11)):
         monkeypatch.setattr(near, name, value)
     hashes, colours = pictures(distance + fixed, 600)
-    found = near.first_near(near.Pictures(hashes, colours), fixed, distance)
+    found = near.first_near(near.PictureHashes(hashes, colours), fixed, distance)
     assert found.tolist() == one_by_one(hashes, colours, fixed, distance)
     assert (found >= 0).any() or fixed == 600
 
@@ -69,11 +69,11 @@ def test_many_blank_pictures_are_one() -> None:
     many = np.concatenate([np.zeros(blank, np.uint64), hashes])
     white = np.concatenate([np.full((blank, near.COLOURS), 255, np.uint8), colours])
     tracemalloc.start()
-    found = near.first_near(near.Pictures(many, white), 0, 6)
+    found = near.first_near(near.PictureHashes(many, white), 0, 6)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found[:blank].tolist() == [-1] + [0] * (blank - 1)
-    alone = near.first_near(near.Pictures(many[blank - 1 :], white[blank - 1 :]), 0, 6)
+    alone = near.first_near(near.PictureHashes(many[blank - 1 :], white[blank - 1 :]), 0, 6)
     assert [each + blank - 1 if each > 0 else each for each in alone.tolist()[1:]] == found.tolist()[blank:]
     assert peak < 120 << 20
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tartools.errors import StorageError
-from tartools.storage.names.braces import folded, quoted, unfolded
-from tartools.storage.names.wildcards import Pattern, has_wildcards
+from tartools.storage.names import Pattern, folded, has_wildcards, quoted, unfolded
 from tartools.storage.url import Url
 from tests.tiers import also
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BIN, Run, make_samples, make_tar, running
-from tests.run.conftest import PATIENCE, until
+from tests.processes import PATIENCE, until
 from tests.run.test_ended import MARK, alive
 from tests.tiers import by_turns
 

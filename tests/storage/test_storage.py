@@ -13,11 +13,10 @@ import pytest
 from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
 from tartools.storage import objects
+from tartools.storage.expand import expand
 from tartools.storage.local import path_of
-from tartools.storage.names.expand import expand
 from tartools.storage.pipe import fill
-from tartools.storage.schemes import SCHEMES, loaded
-from tartools.storage.url import Url
+from tartools.storage.url import SCHEMES, Url, loaded
 from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors
 from tests.tiers import by_turns
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import BIN, Run, make_samples, make_tar, members_of, running
+from tests.conftest import BIN, Run, make_samples, make_tar, members_of, python, running
 
 TAR = make_tar(make_samples(5))
 
@@ -71,3 +71,26 @@ def test_a_resumed_job_removes_what_a_killed_one_left(run: Run, tmp_path: Path) 
     done = run("tarjob", "-s", "a", "--", "tarcat", "{}.tar", "-o", "out-{}.tar")
     assert (done.status, done.stderr, hidden(tmp_path)) == (0, "", [])
     assert re.fullmatch(r"out-a\.tar", max(os.listdir(tmp_path))) and (tmp_path / "out-a.tar").read_bytes() == TAR
+
+
+STRUCK = """
+import os, signal, sys
+from tartools.storage.scratch import scratch_file
+real = os.open
+
+def opened(*arguments):
+    fd = real(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return fd
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+os.open = opened
+scratch_file()
+"""
+
+
+def test_a_signal_while_a_folder_is_tried(tmp_path: Path) -> None:
+    """Python makes and removes a file in the default one, to see that it can."""
+    (tmp_path / "tmp").mkdir()
+    done = python(STRUCK, folder=tmp_path, env={"TMPDIR": "tmp"})
+    assert (done.status, done.stderr, os.listdir(tmp_path / "tmp")) == (3, "", [])

@@ -231,9 +231,7 @@ def test_difference_hashes(run: Run, tmp_path: Path) -> None:
 def test_a_picture_whose_hash_is_known(run: Run, tmp_path: Path) -> None:
     """Of 9 by 8 pixels none is changed: brighter to the right in the first row, darker in the others."""
     grey = bytes([*range(9), *[8 - x for _ in range(7) for x in range(9)]])
-    file = io.BytesIO()
-    Image.frombytes("L", (9, 8), grey).save(file, "PNG")
-    (tmp_path / "a.tar").write_bytes(make_tar([("a.png", file.getvalue())]))
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.png", encoded(Image.frombytes("L", (9, 8), grey), "PNG"))]))
     good(run, "tarindex", "--dhash", "png", "a.tar", "-o", "t.parquet")
     assert table_of(tmp_path / "t.parquet").column("png.dhash").to_pylist() == [0xFF << 56]
 

@@ -247,7 +247,7 @@ def test_a_table_that_names_a_fifo(run: Run, tmp_path: Path, monkeypatch: pytest
     tables(run, tmp_path, 1)
     Path("a.tar").unlink()
     os.mkfifo("a.tar")
-    what = r"a.tar: at byte \d+: this is no regular file, but a fifo or a device \(row 0 of t.parquet; "
+    what = r"a.tar: at byte \d+: this is not a regular file, but a fifo or a device \(row 0 of t.parquet; "
     for command in ("tarcat", "tarsort", "tarshow"):
         done = run(command, "t.parquet")
         assert done.status == 1 and not has_end(done.stdout) and re.match(f"{command}: {what}", done.stderr), done

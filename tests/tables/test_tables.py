@@ -159,18 +159,18 @@ def test_a_table_that_was_moved_alone(run: Run, tmp_path: Path) -> None:
     good(run, "tarindex", "a.tar", "-o", "t.parquet")
     (tmp_path / "else").mkdir()
     (tmp_path / "t.parquet").rename(tmp_path / "else/t.parquet")
-    why = "its shards are named relative to its folder: keep them together, or make it anew: tarindex"
+    why = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
     said = f"tarcat: else/a.tar: at byte 0: No such file or directory (row 0 of else/t.parquet; {why})\n"
     assert run("tarcat", "else/t.parquet") == (1, b"", said)
     (tmp_path / "else/a.tar").write_bytes(anything(8))
-    assert "tarindex --update makes the table anew" in run("tarcat", "else/t.parquet").stderr
+    assert "tarindex --update makes the table again" in run("tarcat", "else/t.parquet").stderr
 
 
 def test_shards_that_cannot_be_read_in_parts(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
     subprocess.run(["gzip", "-k", "a.tar"], cwd=tmp_path, check=True)
     done = run("tarindex", "a.tar.gz", "-o", "t.parquet")
-    what = "is compressed, so no part of it can be read alone; tarcat a.tgz -o a.tar unpacks a shard"
+    what = "is compressed, so it can't be read in parts; tarcat a.tgz -o a.tar unpacks a shard"
     assert (done.status, done.stderr) == (1, f"tarindex: a.tar.gz: {what}\n")
     nowhere = "a table can't list these samples, because they are in no file or object: copy them to one first"
     for inputs in (["pipe:cat a.tar"], [], ["-"]):
@@ -207,7 +207,7 @@ SIZE = 2560  # of each sample there
         ("__end__", 1 << 40, "cannot begin at 7680 and end at 1099511627776 of a shard of 30720 bytes"),
         ("__end__", 3 * SIZE, "cannot begin at 7680 and end at 7680"),
         ("__key__", "9", "the key of the sample there is '3', not '9'"),
-        ("__shard__", None, "__shard__ is no name of a shard"),
+        ("__shard__", None, "__shard__ is not the name of a shard"),
         ("__shard__", "b.tar", "No such file|changed since"),
         ("__shard__", "pipe:touch made", "a table may not name the shard 'pipe:touch made'"),
         ("__shard__", "-", "a table may not name the shard '-'"),
@@ -255,7 +255,7 @@ def test_a_parquet_file_that_is_no_table(run: Run, tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "x.parquet")
     done = run("tarcat", "x.parquet")
     assert (done.status, done.stdout) == (1, b"")
-    assert "this Parquet file is no table of samples: it has no column __shard__" in done.stderr
+    assert "this Parquet file is not a table of samples: it has no column __shard__" in done.stderr
 
 
 def test_members_apart_are_refused(run: Run, tmp_path: Path) -> None:

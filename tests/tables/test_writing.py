@@ -130,10 +130,10 @@ def place(offset: object, size: object) -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize(
     ("name", "values", "what"),
     [
-        ("__index__", [-1, 0], "__index__ has values that are no uint64"),
-        ("__index__", ["a", "b"], "__index__ has values that are no uint64"),
-        ("__key__", [b"\xff", b"b"], "__key__ has values that are no string"),
-        ("__members__", [{"txt": 1}] * 2, "__members__ has values that are no places"),
+        ("__index__", [-1, 0], "__index__ has values that are not uint64"),
+        ("__index__", ["a", "b"], "__index__ has values that are not uint64"),
+        ("__key__", [b"\xff", b"b"], "__key__ has values that are not string"),
+        ("__members__", [{"txt": 1}] * 2, "__members__ has values that are not places"),
         ("__members__", [place(512, "x")] * 2, "not all __members__ are numbers"),
     ],
 )

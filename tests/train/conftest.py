@@ -9,7 +9,7 @@ from multiprocessing import forkserver
 
 import pytest
 
-from tartools.storage.objects import retry, s3, s3client
+from tartools.storage.objects import connections, retry, s3
 from tests.storage.objects.faults import FaultServer
 
 
@@ -46,9 +46,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
         for name, value in server.env.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0005)
-        for cached in (*vars(s3).values(), *vars(s3client).values()):  # its clients know the environment of before
-            if hasattr(cached, "cache_clear"):
-                cached.cache_clear()
+        for cached in (s3._client_of, connections._connections):  # they know the environment of before
+            cached.cache_clear()
         yield server
         end_workers()
     assert server.errors == []

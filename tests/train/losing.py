@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tartools
 from tests.conftest import ROOT, make_tar
-from tests.run.conftest import PATIENCE, until
+from tests.processes import PATIENCE, until
 from tests.train.mapped import expected
 
 PROGRAM = """
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
     for ordered in (True, False):
         function = partial(gated, f"gate-{ordered}")
-        data = stream_map(function, sys.argv[2:], engine=sys.argv[1], workers=4, part="20K", ordered=ordered)
+        data = stream_map(function, sys.argv[2:], engine=sys.argv[1], workers=4, chunk_size="20K", ordered=ordered)
         with open(f"found-{ordered}", "w") as file:
             for one in data:
                 print(repr(one), file=file, flush=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tartools.errors import StorageError
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.storage.objects import uploads
 from tartools.train import checkpoint
 from tests.conftest import python, running
@@ -69,7 +69,7 @@ def test_what_was_saved_is_loaded(url: str, server: FaultServer) -> None:
     server.requests.clear()
     assert has(url, 2)
     asked = [request for request in server.requests if request.method == "GET" and (request.start or 0) > 0]
-    near_end = [request for request in asked if (request.start or 0) >= 7_500_000 - files.TAIL]
+    near_end = [request for request in asked if (request.start or 0) >= 7_500_000 - seekable.TAIL]
     assert len(near_end) == (url[0] != "/")  # the directory, which torch reads piece by piece, is one range
     assert len(asked) <= 6  # of 256 KiB, and twice as many each time
     assert server.pending == 0

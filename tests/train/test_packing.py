@@ -27,7 +27,7 @@ import tartools
 from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import TableDataset, pack
 from tests.conftest import BIN, has_end, members_of
-from tests.run.conftest import until
+from tests.processes import until
 from tests.storage.objects.faults import FaultServer
 
 COUNT = 50
@@ -175,7 +175,7 @@ def test_a_run_that_was_killed_is_started_again(
 def test_other_shards_are_not_taken_for_these(folder: Folder, tmp_path: Path) -> None:
     output = str(tmp_path / "train")
     pack(folder, output, max_count=20)
-    other = r"train-000000.tar: holds other samples than it would now"
+    other = r"train-000000.tar: holds other samples than would be written now"
     for options in (
         {"max_count": 10},
         {"max_count": 30},
@@ -187,7 +187,7 @@ def test_other_shards_are_not_taken_for_these(folder: Folder, tmp_path: Path) ->
     with pytest.raises(StorageError, match=r"train.parquet: is a table of 50 samples, and the dataset has 40"):
         pack(Subset(folder, range(40)), output, max_count=20)
     (tmp_path / "train.parquet").unlink()
-    with pytest.raises(StorageError, match=r"train-000002.tar: is there, and is none of these shards"):
+    with pytest.raises(StorageError, match=r"train-000002.tar: exists, and is not one of these shards"):
         pack(Subset(folder, range(40)), output, max_count=20)
     assert not (tmp_path / "train.parquet").exists()
     with pytest.raises(UsageError, match="compressed"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import re
@@ -17,9 +16,10 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from tartools.errors import SampleError, StorageError, TarFormatError
-from tartools.train import Order, ZipDataset
+from tartools.train import StatefulSampler, ZipDataset
 from tests.commands.test_zip import of_zip, with_mode, zipped
 from tests.conftest import BIN, ROOT
+from tests.payloads import encoded
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import also
 
@@ -85,9 +85,8 @@ def test_the_directory_is_read_once(archive: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_decoded_fields(tmp_path: Path) -> None:
-    file = io.BytesIO()
-    Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)).save(file, "png")
-    (tmp_path / "a.zip").write_bytes(zipped([("cats/a.png", file.getvalue()), ("cats/b.png", file.getvalue())]))
+    picture = encoded(Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)), "png")
+    (tmp_path / "a.zip").write_bytes(zipped([("cats/a.png", picture), ("cats/b.png", picture)]))
     data = ZipDataset(
         str(tmp_path / "a.zip"), ("png", "__key__"), "rgb8", transform=(None, lambda key: key.partition("/")[0])
     )
@@ -175,11 +174,11 @@ def test_members_far_apart(tmp_path: Path) -> None:
 def test_states_of_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     path.write_bytes(zipped([(f"{n}.cls", b"%d" % n) for n in range(9)]))
-    state = Order(ZipDataset(str(path))).state_dict()
-    Order(ZipDataset(str(path))).load_state_dict(state)
+    state = StatefulSampler(ZipDataset(str(path))).state_dict()
+    StatefulSampler(ZipDataset(str(path))).load_state_dict(state)
     path.write_bytes(zipped([(f"{n}.cls", b"%d" % (n + 1)) for n in range(9)]))
     with pytest.raises(ValueError, match="the state is that of other data"):
-        Order(ZipDataset(str(path))).load_state_dict(state)
+        StatefulSampler(ZipDataset(str(path))).load_state_dict(state)
 
 
 def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,9 +186,7 @@ def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     members = [("cats/1.png", 1), ("cats/2.png", 2), ("dogs/1.png", 3), ("dogs/2.png", 4)]
     files: list[tuple[str | zipfile.ZipInfo, bytes]] = []
     for name, value in members:
-        file = io.BytesIO()
-        Image.new("RGB", (5, 4), (value, 0, 0)).save(file, "png")
-        files.append((name, file.getvalue()))
+        files.append((name, encoded(Image.new("RGB", (5, 4), (value, 0, 0)), "png")))
     (tmp_path / "photos.zip").write_bytes(zipped(files))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")

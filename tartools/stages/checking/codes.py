@@ -19,21 +19,21 @@ class Code(NamedTuple):
 AGAIN = "copy or download the shard again; --fix saves the samples that are whole"
 NAMES = "rename the files before the archive is made"
 SORT = "tarsort brings the members of a key together"
-TABLE = "tarindex --update makes the table anew"
+TABLE = "tarindex --update makes the table again"
 MADE = "replace the sample, or leave it out with --fix"
 
 CODES = {
     # archives
     "cut-shard": Code(ERROR, "the archive ends inside a member", AGAIN),
     "no-end": Code(ERROR, "the archive has no end: it was cut, or its writer left the end out", AGAIN),
-    "empty-shard": Code(ERROR, "the file is empty: 0 bytes", "run what should have written it again"),
-    "not-tar": Code(ERROR, "the file is no tar archive", "look at what it is, and name only shards"),
+    "empty-shard": Code(ERROR, "the file is empty: 0 bytes", "run again what should have written it"),
+    "not-tar": Code(ERROR, "the file is not a tar archive", "look at what it is, and name only shards"),
     "bad-header": Code(ERROR, "the checksum of a header does not match", AGAIN),
-    "bad-size": Code(ERROR, "the size in a header is no number", AGAIN),
+    "bad-size": Code(ERROR, "the size in a header is not a number", AGAIN),
     "bad-extended": Code(ERROR, "an extended header (pax, long name) is damaged", AGAIN),
-    "garbage-after-end": Code(ERROR, "bytes behind the end are neither zeros nor an archive", AGAIN),
+    "garbage-after-end": Code(ERROR, "bytes after the end are neither zeros nor an archive", AGAIN),
     "archive-after-end": Code(
-        WARNING, "another archive follows the end of one, and most readers don't read it", "tarcat makes one of both"
+        WARNING, "another archive follows the end, and most readers don't read it", "tarcat makes one of the two"
     ),
     "cut-compressed": Code(ERROR, "the compressed data end too early", AGAIN),
     "bad-compressed": Code(ERROR, "the compressed data are damaged", AGAIN),
@@ -46,25 +46,31 @@ CODES = {
     "sparse": Code(WARNING, "a sparse member is not read by tools for samples", "make the archive without tar -S"),
     "volume": Code(WARNING, "a member goes on in, or comes from, another volume", "make the archive without tar -M"),
     # names
-    "unsafe-path": Code(WARNING, "the name is absolute or has a part '..'", NAMES),
+    "unsafe-path": Code(WARNING, "the name is absolute or contains '..'", NAMES),
     "control-character": Code(WARNING, "the name has control characters", NAMES),
     "not-utf-8": Code(NOTE, "the name is not UTF-8", NAMES),
     "no-field": Code(NOTE, "the name has no field: no usable dot", "leave it out, or give it a suffix"),
-    "hidden-file": Code(NOTE, "the base name begins with a dot, as what systems leave in folders", "leave it out"),
+    "hidden-file": Code(
+        NOTE, "the base name begins with a dot, as files that systems leave in folders do", "leave it out"
+    ),
     "reserved-name": Code(NOTE, "the name or the field begins with underscores, which some readers skip", NAMES),
-    "upper-case": Code(NOTE, "the field has capital letters, which some readers make small", NAMES),
-    "dotted-name": Code(NOTE, "the name has a dot before its suffix, and what follows the first is the field", NAMES),
+    "upper-case": Code(NOTE, "the field has capital letters, which some readers make lower case", NAMES),
+    "dotted-name": Code(NOTE, "the name has several dots, and all that follows the first is the field", NAMES),
     # samples
-    "torn-sample": Code(ERROR, "members of one key are apart in a shard, and read as several samples", SORT),
+    "torn-sample": Code(ERROR, "members of one key are not adjacent, and read as several samples", SORT),
     "split-sample": Code(ERROR, "members of one key are in different shards", SORT),
-    "key-twice": Code(ERROR, "a key comes back in its shard, with the same fields", "--fix --unique keeps the first"),
-    "key-in-two-shards": Code(ERROR, "samples in different shards have one key", "tarcat --rekey, or --fix --unique"),
-    "field-twice": Code(ERROR, "a sample has a field twice", "--fix --unique keeps the first"),
+    "key-twice": Code(
+        ERROR, "a key occurs again in its shard, with the same fields", "--fix --drop-duplicates keeps the first"
+    ),
+    "key-in-two-shards": Code(
+        ERROR, "samples in different shards have the same key", "tarcat --rekey, or --fix --drop-duplicates"
+    ),
+    "field-twice": Code(ERROR, "a sample has a field twice", "--fix --drop-duplicates keeps the first"),
     "case-twice": Code(ERROR, "two fields of a sample differ in case only", NAMES),
     "missing-field": Code(WARNING, "a sample lacks a field that most have", MADE),
     "unexpected-field": Code(NOTE, "a sample has a field that most lack", "look at where it comes from"),
     "many-fields": Code(
-        WARNING, "there are more than 1,000 combinations of fields; perhaps keys have dots", "tarstat lists fields"
+        WARNING, "there are more than 1,000 combinations of fields; perhaps keys contain dots", "tarstat lists fields"
     ),
     # payloads
     "empty-field": Code(WARNING, "the payload has no bytes", MADE),
@@ -75,10 +81,10 @@ CODES = {
     ),
     "not-a-number": Code(
         WARNING,
-        "webdataset and datasets read this field as a number, and it is none",
+        "webdataset and datasets read this field as a number, and it is not one",
         "store the number of the class, or call the field cls.txt; --ignore not-a-number keeps it",
     ),
-    "pickle": Code(NOTE, "the payload is a pickle: to read it runs code", "read it only if you trust its maker"),
+    "pickle": Code(NOTE, "the payload is a pickle: reading it runs code", "read it only if you trust its maker"),
     "size-outlier": Code(NOTE, "the payload is far larger or smaller than most of its field", "look at it: tarshow"),
     "broken-picture": Code(ERROR, "the picture can't be decoded", MADE),
     "broken-json": Code(ERROR, "the JSON can't be decoded", MADE),
@@ -89,7 +95,7 @@ CODES = {
     "table-damaged": Code(ERROR, "the table can't be read", TABLE),
     "table-stale": Code(ERROR, "a shard has changed since the table was made", TABLE),
     "table-row": Code(ERROR, "a row does not match its shard", TABLE),
-    "missing-shard": Code(ERROR, "the shard is not there, or can't be opened", "bring it back, or leave it out"),
+    "missing-shard": Code(ERROR, "the shard does not exist, or can't be opened", "restore it, or leave it out"),
 }
 
 SPECIAL = {  # kinds of members that carry no data -> code

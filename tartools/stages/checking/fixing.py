@@ -136,7 +136,7 @@ class Fixing:
     ) -> Verdict:
         """Return what becomes of *sample* at *place*; *keep* returns a sample that may be held.
 
-        *lost* are members of it that are cut. A *doubtful* one lies beside damage.
+        *lost* are members of it that are cut. A *doubtful* one lies next to damage.
         """
         action = self._pending.at(place)
         if action is not None and action.what == AGAIN:
@@ -152,7 +152,7 @@ class Fixing:
             del self._waiting[action.first]
             sample = sample.with_members([member for part in parts for member in part.members])
         if doubtful and not self._words:
-            return Verdict(None, "it lies beside damage, and no fields are known that it should have (--expect)")
+            return Verdict(None, "it lies next to damage, and no fields are known that it should have (--expect)")
         return self._judged(sample, lost)
 
     def _judged(self, sample: Sample, lost: Sequence[str]) -> Verdict:

@@ -11,7 +11,7 @@ MOST = 1000  # different combinations of fields, and fields; more are not told a
 LISTED = 1000  # places of a finding that are remembered
 USUAL = 50  # combinations of fields of which as many samples are remembered; of more, as many as of extremes
 EXTREMES = 20  # largest and smallest payloads of a field that are remembered
-DOUBTFUL = "\0"  # precedes the fields of a sample beside damage, which may lack some that it had
+DOUBTFUL = "\0"  # precedes the fields of a sample next to damage, which may lack some that it had
 
 
 class Place(NamedTuple):

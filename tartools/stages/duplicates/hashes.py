@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
-from tartools.stages.duplicates.near import COLOURS, Pictures, bits, first_near
+from tartools.stages.duplicates.near import COLOURS, PictureHashes, bits, first_near
 from tartools.stages.duplicates.pairs import AGAINST, INPUT, Pair
 
 CONTENT = Struct(f"<Q{COLOURS}sQ")
@@ -40,7 +40,7 @@ class Hashes:
             mine = mine[np.argsort(-rows["pixels"][mine].astype(np.int64), kind="stable")]
         order = np.concatenate([known[known < begin], mine])
         fixed = len(order) - len(mine)
-        pictures = Pictures(rows["hash"][order], rows["colours"][order])
+        pictures = PictureHashes(rows["hash"][order], rows["colours"][order])
         found = first_near(pictures, fixed, distance)
         out = np.flatnonzero(found >= 0)
         out = out[np.argsort(order[out])]

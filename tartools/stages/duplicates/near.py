@@ -27,7 +27,7 @@ SUMS = 1 << 14  # more than the sum of the colours of a picture
 PAIRS = 1 << 20  # compared at once
 
 
-class Pictures(NamedTuple):
+class PictureHashes(NamedTuple):
     """*hashes* (uint64) and *colours* (rows of 48 uint8) of pictures; without *colours* only hashes count."""
 
     hashes: Any
@@ -83,7 +83,7 @@ def bits(numbers: Any) -> Any:
     return eights[numbers[..., None].view(np.uint8)].sum(axis=-1, dtype=np.uint8)
 
 
-def first_near(pictures: Pictures, fixed: int, distance: int) -> Any:
+def first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
     """Return for each of *pictures*, which are in order of preference, the first kept one that it is near, or -1.
 
     One with -1 is kept itself. The first *fixed* are kept in any case, and not compared with each other.
@@ -109,7 +109,7 @@ def first_near(pictures: Pictures, fixed: int, distance: int) -> Any:
     return found
 
 
-def first_same(pictures: Pictures) -> Any:
+def first_same(pictures: PictureHashes) -> Any:
     """Return for each of *pictures* the first with the same hash and colours: in most cases itself.
 
     A picture whose checksum another one has, too, may count as different from its equals: that costs time only.
@@ -135,7 +135,7 @@ def first_same(pictures: Pictures) -> Any:
     return found
 
 
-def thin(pictures: Pictures, numbers: Any, distance: int, found: Any) -> Any:
+def thin(pictures: PictureHashes, numbers: Any, distance: int, found: Any) -> Any:
     """Return which of *numbers*, in order of preference, are kept; set in *found* what the others are near to."""
     import numpy as np
 
@@ -151,7 +151,7 @@ def thin(pictures: Pictures, numbers: Any, distance: int, found: Any) -> Any:
     return kept
 
 
-def all_pairs(pictures: Pictures, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
+def all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
     """Yield the pairs of *numbers* that are near, in order."""
     import numpy as np
 
@@ -163,7 +163,7 @@ def all_pairs(pictures: Pictures, numbers: Any, distance: int) -> Iterator[tuple
         yield from zip(numbers[left[alike]].tolist(), numbers[right[alike]].tolist(), strict=True)
 
 
-def nearest(pictures: Pictures, numbers: Any, kept: Any, distance: int) -> Any:
+def nearest(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> Any:
     """Return for each picture of *numbers* the first of *kept*, which ascend, that it is near; -1 if there is none."""
     import numpy as np
 
@@ -175,7 +175,7 @@ def nearest(pictures: Pictures, numbers: Any, kept: Any, distance: int) -> Any:
     return np.where(found == len(pictures.hashes), -1, found)
 
 
-def candidate_pairs(pictures: Pictures, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[int, Any, Any]]:
+def candidate_pairs(pictures: PictureHashes, numbers: Any, kept: Any, distance: int) -> Iterator[tuple[int, Any, Any]]:
     """Yield pairs that may be near, up to a million at once: the band, places in *numbers*, and pictures of *kept*."""
     import numpy as np
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from numbers import Number
 from typing import Any
 
-from tartools.errors import several
+from tartools.errors import SampleError, several
 from tartools.stages.filtering.syntax import METHODS
 
 STEPS = 100_000  # of one evaluation
@@ -109,7 +109,12 @@ class Evaluator:
         return self._own[node.id] if node.id in self._own else self._value_of(node.id)
 
     def _item(self, node: ast.Attribute) -> Any:
-        value = self._eval(node.value)
+        try:
+            value = self._eval(node.value)
+        except SampleError as error:
+            if isinstance(node.value, ast.Name):
+                error.message += f" (for a name with a dot write field({ast.unparse(node)!r}))"
+            raise
         if not isinstance(value, dict):
             raise TypeError(f".{node.attr} is for what has names inside, and this is {_kind(value)}")
         return value[node.attr]
@@ -262,7 +267,7 @@ def _check_bits(kind: type, left: int, right: int) -> None:
 
 def _short(value: Any) -> Any:
     if isinstance(value, (str, bytes)) and len(value) > DIGITS:
-        raise ValueError(f"a text of {several(len(value), 'character')} is no number")
+        raise ValueError(f"a text of {several(len(value), 'character')} is not a number")
     return value
 
 

@@ -31,7 +31,7 @@ def parsed(text: str, functions: Iterable[str]) -> ast.expr:
     try:
         body = ast.parse(text.strip(), mode="exec").body
     except (MemoryError, RecursionError):  # the stack of Python's parser is full
-        raise UsageError(f"not an expression: it has over {NESTED} parts inside each other") from None
+        raise UsageError(f"not an expression: it is nested over {NESTED} levels deep") from None
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"not an expression: {text!r}: {_hint(text) or error}") from None
     if len(body) != 1 or not isinstance(body[0], ast.Expr):
@@ -41,7 +41,7 @@ def parsed(text: str, functions: Iterable[str]) -> ast.expr:
     for _ in range(NESTED):
         level = [inner for part in level for inner in ast.iter_child_nodes(part)]
     if level:
-        raise UsageError(f"not an expression: it has over {NESTED} parts inside each other")
+        raise UsageError(f"not an expression: it is nested over {NESTED} levels deep")
     own, known = own_names(node), tuple(functions)
     for part in ast.walk(node):
         if isinstance(part, ast.MatMult) or (isinstance(part, ast.expr) and not isinstance(part, ALLOWED)):

@@ -115,5 +115,5 @@ def twice(key: bytes, first: int, second: int) -> SampleError:
     name = key.decode("utf-8", "surrogateescape")
     return SampleError(
         f"B has the key {name!r} twice, so what to add is not clear: its samples number {first + 1:,} and "
-        f"{second + 1:,} (tarsort -u first keeps one of each key of shards; a table has to be made without them)"
+        f"{second + 1:,} (tarsort -u first keeps one of each key of shards; make a table without them)"
     )

@@ -28,7 +28,7 @@ def reopened(url: str) -> io.FileIO:
     """Return the plain local file *url*, which was read before. Raises: StorageError if it is one no more."""
     file = storage.open_read(url).file
     if file is None:
-        raise StorageError("this is no plain file any more", url=url)
+        raise StorageError("this is no longer a regular file", url=url)
     return file
 
 

@@ -32,7 +32,7 @@ def record(entry: bytes, position: int) -> bytes:
     return entry + position.to_bytes(NUMBER, "big")
 
 
-class Plan:
+class StratifiedPlan:
     """To which of *parts* each sample of a data set goes, given a *record* of each; reads them all.
 
     `counts` has the samples of each part. Holds: 100 MiB; the others are in unnamed files in *tmpdir*.

@@ -12,7 +12,7 @@ from tartools.samples.distribution import DIGITS, Distribution
 from tartools.samples.listed import Listed
 from tartools.samples.sample import Batch
 from tartools.stages.statistics.counting import LONGEST, FieldKinds, count_batch
-from tartools.stages.statistics.totals import Field, Pictures, Statistics, bounded
+from tartools.stages.statistics.totals import Field, PictureCounts, Statistics, bounded
 from tartools.tar import BLOCK
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ FEW = 1000  # keys that are always listed
 NOWHERE = 1 << 62  # offset of a member that a sample lacks
 
 
-class Places(NamedTuple):
+class ListedPlaces(NamedTuple):
     """Samples as rows of arrays: where they *begin*, and which *fields* they have.
 
     *order* has the numbers of the fields of each sample in the order of the archive, then -1; *offsets* and *sizes* of
@@ -37,7 +37,7 @@ class Places(NamedTuple):
     order: Any
     described: Any  # whether these are all members of the sample
 
-    def part(self, low: int, high: int) -> Places:
+    def part(self, low: int, high: int) -> ListedPlaces:
         """Return rows *low* to *high*."""
         return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
 
@@ -68,7 +68,7 @@ def count_listed(batch: Batch, kinds: FieldKinds, listed: int, fields: int) -> S
     return found
 
 
-def places_of(columns: Columns, fields: Sequence[str], offsets: Any, sizes: Any) -> Places:
+def places_of(columns: Columns, fields: Sequence[str], offsets: Any, sizes: Any) -> ListedPlaces:
     """Return the places of samples whose *fields* have *offsets* and *sizes*: see `samples.columns.Columns`."""
     import numpy as np
 
@@ -84,7 +84,7 @@ def places_of(columns: Columns, fields: Sequence[str], offsets: Any, sizes: Any)
     sound = absent | ((headers >= BLOCK) & (headers % BLOCK == 0))
     last = stops[np.arange(len(stops)), np.maximum(count, 1) - 1] if len(fields) else begins
     described = known & sound.all(axis=1) & (count > 0) & (last == ends)
-    return Places(fields, begins, ends, offsets, sizes, np.where(absent, -1, order), described)
+    return ListedPlaces(fields, begins, ends, offsets, sizes, np.where(absent, -1, order), described)
 
 
 def _padded(sizes: Any) -> Any:
@@ -99,7 +99,7 @@ def _runs(flags: Any) -> Iterator[tuple[int, int]]:
     yield from pairwise(cuts)
 
 
-def _count(columns: Columns, places: Places, low: int, kinds: FieldKinds, listed: int, fields: int) -> Statistics:
+def _count(columns: Columns, places: ListedPlaces, low: int, kinds: FieldKinds, listed: int, fields: int) -> Statistics:
     """Return the counts of *places*, which are rows of *columns* from number *low* on."""
     import numpy as np
 
@@ -127,7 +127,7 @@ def _count(columns: Columns, places: Places, low: int, kinds: FieldKinds, listed
     return found
 
 
-def _shards(columns: Columns, places: Places, low: int) -> dict[str, list[int]]:
+def _shards(columns: Columns, places: ListedPlaces, low: int) -> dict[str, list[int]]:
     """Return [samples, bytes] of each shard, in order of appearance."""
     import numpy as np
 
@@ -156,7 +156,7 @@ def _combinations(order: Any) -> list[tuple[list[int], Any]]:
     ]
 
 
-def _field(columns: Columns, places: Places, low: int, number: int, kinds: FieldKinds) -> Field:
+def _field(columns: Columns, places: ListedPlaces, low: int, number: int, kinds: FieldKinds) -> Field:
     """Return the counts of field *number*."""
     import numpy as np
 
@@ -175,7 +175,7 @@ def _field(columns: Columns, places: Places, low: int, number: int, kinds: Field
     return found
 
 
-def _pictures(columns: Columns, name: str, rows: Any) -> Pictures | None:
+def _pictures(columns: Columns, name: str, rows: Any) -> PictureCounts | None:
     """Return the counts of the pictures of field *name* in *rows*; None if there are no columns for them."""
     import numpy as np
 
@@ -190,7 +190,7 @@ def _pictures(columns: Columns, name: str, rows: Any) -> Pictures | None:
         if why is None and isinstance(width, int) and isinstance(height, int)
     ]
     sides = np.array([(width, height) for _, width, height in sound], np.int64).reshape(-1, 2)
-    return Pictures(
+    return PictureCounts(
         dict(Counter(form for form, _, _ in sound)),
         bounded(
             {f"{width}x{height}": count for (width, height), count in Counter(map(itemgetter(1, 2), sound)).items()}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tartools.samples.combinations import Combination, by_combination, text
 from tartools.samples.distribution import Distribution
 from tartools.samples.sample import Batch
-from tartools.stages.statistics.totals import MOST, Field, Pictures, PictureSize, Statistics, bounded
+from tartools.stages.statistics.totals import MOST, Field, PictureCounts, PictureSize, Statistics, bounded
 from tartools.tar import BLOCK, Member, read_range
 
 LONGEST = 256  # bytes of a value that counts as a class
@@ -93,7 +93,7 @@ def count_fields(combinations: Sequence[Combination], kinds: FieldKinds) -> dict
     return fields
 
 
-def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> Pictures:
+def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> PictureCounts:
     """Return the counts of the pictures of the field *name*, which is in all of *combinations*."""
     found = [
         (number, key, member)
@@ -103,7 +103,7 @@ def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldK
         for number, key, member in zip(group.numbers, group.keys, column, strict=True)
     ]
     found.sort(key=itemgetter(0))  # so that the first one does not depend on how the input is cut into batches
-    return Pictures.of([(text(key), kinds.measure(Member._make(member))) for _, key, member in found])
+    return PictureCounts.of([(text(key), kinds.measure(Member._make(member))) for _, key, member in found])
 
 
 def count_field(name: str, column: Sequence[Member], kinds: FieldKinds) -> Field:

@@ -33,7 +33,7 @@ class PictureSize(NamedTuple):
 
 
 @dataclass
-class Pictures:
+class PictureCounts:
     """Formats and sizes of pictures; how many are *broken*, why the first of these is, and the keys of the first."""
 
     formats: Counts = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Pictures:
     broken_keys: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, measured: Sequence[tuple[str, PictureSize]]) -> Pictures:
+    def of(cls, measured: Sequence[tuple[str, PictureSize]]) -> PictureCounts:
         """Count *measured* pictures, given as (key, size) in the order of the input."""
         sound = [found for _, found in measured if not found.broken]
         broken = [(key, found.broken) for key, found in measured if found.broken]
@@ -59,7 +59,7 @@ class Pictures:
             [key for key, _ in broken],
         )
 
-    def add(self, other: Pictures) -> None:
+    def add(self, other: PictureCounts) -> None:
         """Add the counts of *other*, a later part of the input."""
         self.formats, self.sizes = joined(self.formats, other.formats), joined(self.sizes, other.sizes)
         self.widths.add(other.widths)
@@ -79,7 +79,7 @@ class Field:
     sizes: Distribution = field(default_factory=Distribution)
     classes: Counts = field(default_factory=dict)
     long: int = 0  # values that are too long for a class
-    pictures: Pictures | None = None
+    pictures: PictureCounts | None = None
 
     def add(self, other: Field) -> None:
         """Add the counts of *other*, a later part of the input."""
@@ -179,7 +179,7 @@ def field_from_dict(found: dict[str, Any]) -> Field:
     pictures = found["pictures"]
     if pictures:
         widths, heights = Distribution(**pictures["widths"]), Distribution(**pictures["heights"])
-        pictures = Pictures(**pictures | {"widths": widths, "heights": heights})
+        pictures = PictureCounts(**pictures | {"widths": widths, "heights": heights})
     return Field(**found | {"sizes": Distribution(**found["sizes"]), "pictures": pictures})
 
 

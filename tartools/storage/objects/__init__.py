@@ -1,8 +1,9 @@
 """Objects in stores: S3, GCS, AIStore, web servers.
 
-`storage.schemes` says which module is the store of a scheme; `contract` says what such a module gives. `ranges` makes a
-stream of an object, `uploads` an output, `retry` decides which requests are made again. Nothing here knows of tar or
-samples. Begin reading at `contract`.
+`storage.url` says which module is the store of a scheme; `contract` says what such a module gives. `http` is the client
+of those that are not S3. `pinned` receives ranges of one version; `ranges` makes a stream of them, `fetch` gives one.
+`uploads` makes an output, `retry` decides which requests are made again. Nothing here knows of tar or samples. Begin
+reading at `contract`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from tartools.storage.objects.contract import NoPermissionError, Object, Store
 from tartools.storage.objects.retry import with_retries
-from tartools.storage.schemes import loaded
-from tartools.storage.url import Url
+from tartools.storage.url import Url, loaded
 
 if TYPE_CHECKING:
     from tartools.storage.streams import Input, Output

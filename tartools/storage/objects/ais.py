@@ -17,25 +17,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-import requests
-import urllib3
-
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
-from tartools.storage.objects import http, quick
+from tartools.storage.objects import http
+from tartools.storage.objects.connections import Trust
 from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
-from tartools.storage.objects.http import (
-    drain,
-    payload,
-    range_header,
-    read_json,
-    read_short,
-    redirect_target,
-)
+from tartools.storage.objects.http import Client, Response, payload, range_header
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import Url
 
-LISTS_IN_PARALLEL = False
 WORKERS = 4  # parts that are sent at once
 _TRUE = ("1", "t", "true", "y", "yes", "on")
 
@@ -70,71 +60,45 @@ def _parsed(url: str) -> _Location:
     return _Location(scheme, bucket, name, ending, ending.partition("=")[2] or scheme.lower())
 
 
-def _trusted() -> bool | str | None:
-    """Return the trusted certificates, as `requests` takes them: None for the usual ones, False for all."""
+def _trusted() -> Trust:
+    """Return which certificates are trusted."""
     skip = os.environ.get("AIS_SKIP_VERIFY_CRT") or os.environ.get("AIS_SKIP_VERIFY", "")
-    return False if skip.lower() in _TRUE else os.environ.get("AIS_CLIENT_CA") or None
+    return skip.lower() not in _TRUE and (os.environ.get("AIS_CLIENT_CA") or True)
 
 
-def _session() -> requests.Session:
-    if _trusted() is False:
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the user wants that
-    made = requests.Session()
-    made.auth = _authorized
-    return made
-
-
-def _token(url: str) -> dict[str, str]:
-    """Return the header of a request to *url* that has the token. Raises: StorageError if it is none."""
+def _token(address: str, moved: bool) -> dict[str, str]:
+    """Return the header that has the token, for the proxy and for where it sends a body. Raises: StorageError."""
     token = os.environ.get("AIS_AUTHN_TOKEN", "").strip()
     if not token.isprintable():
-        raise StorageError("AIS_AUTHN_TOKEN is not a token: it has unprintable characters", url=url)
-    return {"Authorization": f"Bearer {token}"} if token else {}
+        raise StorageError("AIS_AUTHN_TOKEN is not a token: it has unprintable characters", url=address)
+    return {"Authorization": f"Bearer {token}"} if token and not moved else {}
 
 
-def _authorized(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Add the token to *request*."""
-    request.headers.update(_token(request.url or ""))
-    return request
+CLIENT = Client(_token, _trusted)
 
 
-def _request(method: str, address: str, url: str, **options: Any) -> requests.Response:
-    """Return the response to one request without a body; redirects are followed."""
-    through = http.session("ais", _session)
-    return http.request(through, method, address, url, verify=_trusted(), follow=True, **options)
-
-
-def _send(method: str, address: str, url: str, body: Any, **options: Any) -> requests.Response:
-    """Return the response to one request with *body*, which is sent again to where it is redirected."""
-    through = http.session("ais", _session)
-    return http.send(through, method, address, url, body, verify=_trusted(), **options)
-
-
-def _act(method: str, address: str, url: str, action: str, value: Any = None) -> requests.Response:
+def _act(method: str, address: str, url: str, action: str, value: Any = None) -> Response:
     """Return the response to one action message."""
     body = json.dumps({"action": action, "value": value}).encode()
-    return _send(method, address, url, body, headers={"Content-Type": "application/json", "Accept": "application/json"})
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    return CLIENT.request(method, address, url, headers=headers, body=body)
 
 
-def _status_error(response: requests.Response, url: str, what: str = "read", pinned: bool = False) -> Exception:
+def _status_error(response: Response, what: str = "read", pinned: bool = False) -> Exception:
     """Return the failure that *response* reports (AIStore, cmn/err.go), to a HEAD in a header."""
-    text = response.headers.get("Hdr-Error", "")
-    try:
-        text = text or read_short(response, url).decode("utf-8", "replace")
-    except (TransientError, StorageError):
-        pass
-    drain(response)
-    if response.status_code == 404:
+    text, url = response.headers.get("Hdr-Error", "") or response.text(), response.url
+    response.drain()
+    if response.status == 404:
         named = re.search(r'\w+://[^/"\s]+(/?)', text)  # "PROVIDER://BUCKET" does not exist, or PROVIDER://BUCKET/NAME
         if named and not named[1]:
             return StorageError(f"no such bucket: {_parsed(url).bucket}", url=url)
-    if response.status_code == 401:
+    if response.status == 401:
         return StorageError(
             "the server does not accept the credentials, or requires some: set AIS_AUTHN_TOKEN", url=url
         )
-    if response.status_code in (409, 423) and what == "read":  # it is being fetched or written
-        return TransientError(f"the object is locked ({response.status_code})")
-    return http.status_error(response, url, what, pinned=pinned)
+    if response.status in (409, 423) and what == "read":  # it is being fetched or written
+        return TransientError(f"the object is locked ({response.status})")
+    return http.status_error(response, what, pinned=pinned)
 
 
 def object_at(url: str) -> AisObject:
@@ -158,15 +122,11 @@ class AisObject:
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`. Only `ranges` checks *version*."""
-        address, headers, response = self.address(), range_header(start, end), None
-        if version and end is not None and _trusted() is None:
-            response = quick.answer(address, headers | _token(self.url), follow=True)
-        if response is None:
-            response = _request("GET", address, self.url, headers=headers)
-        if response.status_code not in (200, 206, 416):
-            raise _status_error(response, self.url, pinned=bool(version))
+        response = CLIENT.request("GET", self.address(), self.url, headers=range_header(start, end))
+        if response.status not in (200, 206, 416):
+            raise _status_error(response, pinned=bool(version))
         now = self._version(response.headers)
-        found = http.reply(response, self.url, start, now)
+        found = http.reply(response.status, response.headers, response, self.url, start, now)
         if not version and now and found.length != found.size and self._is_of_range(now):
             return found._replace(version="")
         return found
@@ -185,29 +145,29 @@ class AisObject:
         """Tell whether *version* is the checksum of a range only, as in buckets with `enable_read_range`."""
         if self._place.provider != "ais":
             return False
-        response = _request("HEAD", self.address(), self.url)
-        drain(response)
+        response = CLIENT.request("HEAD", self.address(), self.url)
+        response.drain()
         whole = self._version(response.headers)
-        return response.status_code == 200 and whole not in ("", version)
+        return response.status == 200 and whole not in ("", version)
 
     def head(self) -> Listed | None:
         """Return size and time; None if it does not exist."""
-        response = _request("HEAD", self.address(), self.url)
-        if response.status_code != 200:
-            error = _status_error(response, self.url)
+        response = CLIENT.request("HEAD", self.address(), self.url)
+        if response.status != 200:
+            error = _status_error(response)
             if isinstance(error, NotFoundError):
                 return None
             raise error
-        drain(response)
+        response.drain()
         changed = http.parse_date(response.headers.get("Last-Modified", ""))
-        return Listed(self.url, http.content_length(response), changed)
+        return Listed(self.url, http.content_length(response.headers), changed)
 
     def remove(self) -> None:
         """Remove it; see `contract.Object`."""
-        response = _request("DELETE", self.address(), self.url)
-        if response.status_code not in (200, 204, 404):
-            raise _status_error(response, self.url, "remove")
-        drain(response)
+        response = CLIENT.request("DELETE", self.address(), self.url)
+        if response.status not in (200, 204, 404):
+            raise _status_error(response, "remove")
+        response.drain()
 
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
@@ -235,9 +195,9 @@ class _Multipart:
     def begin(self) -> None:
         """Begin an upload in parts."""
         response = _act("POST", self._made.address(), self.url, "mpt-upload")
-        if response.status_code != 200:
-            raise _status_error(response, self.url, "write")
-        self._upload = read_short(response, self.url).decode("utf-8", "replace").strip().strip('"')
+        if response.status != 200:
+            raise _status_error(response, "write")
+        self._upload = http.read_all(response, self.url).decode("utf-8", "replace").strip().strip('"')
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
         """Send one part."""
@@ -252,19 +212,19 @@ class _Multipart:
         self._check_absent()
         parts = [{"part-number": n, "etag": ""} for n in sorted(self._sent)]
         response = _act("POST", self._made.address(uploadId=self._upload), self.url, "mpt-complete", parts)
-        if response.status_code not in (200, 204):
-            error = _status_error(response, self.url, "write")
-            found = self._made.head() if again and response.status_code == 404 else None
+        if response.status not in (200, 204):
+            error = _status_error(response, "write")
+            found = self._made.head() if again and response.status == 404 else None
             if found is None or found.size != offset + len(data):
                 raise error  # else an earlier attempt, which had no response, has done it
-        drain(response)
+        response.drain()
 
     def abort(self) -> None:
         """Drop the parts."""
         response = _act("DELETE", self._made.address(uploadId=self._upload), self.url, "mpt-abort")
-        if response.status_code not in (200, 204, 404):
-            raise _status_error(response, self.url, "write")
-        drain(response)
+        if response.status not in (200, 204, 404):
+            raise _status_error(response, "write")
+        response.drain()
 
     def _check_absent(self) -> None:
         """Raise StorageError if the object exists and may not be replaced: AIStore has no conditional writes."""
@@ -279,16 +239,16 @@ class _Multipart:
 
     def _put(self, address: str, data: bytearray) -> None:
         """Send *data* to the target that the proxy names."""
-        response = http.request(http.session("ais", _session), "PUT", address, self.url, body=b"", verify=_trusted())
-        target = redirect_target(response, address)
+        response = CLIENT.request("PUT", address, self.url, body=b"", follow=False)
+        target = response.redirect("PUT")
         if target is None:
-            if response.status_code not in (200, 201, 204):
-                raise _status_error(response, self.url, "write")
-            drain(response)
-        response = _send("PUT", target or address, self.url, payload(data))
-        if response.status_code not in (200, 201, 204):
-            raise _status_error(response, self.url, "write")
-        drain(response)
+            if response.status not in (200, 201, 204):
+                raise _status_error(response, "write")
+            response.drain()
+        response = CLIENT.request("PUT", target or address, self.url, body=payload(data))
+        if response.status not in (200, 201, 204):
+            raise _status_error(response, "write")
+        response.drain()
 
 
 def _listed_version(place: _Location, entry: Mapping[str, Any]) -> str:
@@ -296,19 +256,19 @@ def _listed_version(place: _Location, entry: Mapping[str, Any]) -> str:
     return entry.get("checksum", "") if place.provider == "ais" else ""
 
 
-def page(prefix: str, token: str, after: str, flat: bool) -> Page:
+def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*, and have its query; see `contract.Store`."""
     place = _parsed(prefix)
     uuid, more = json.loads(token) if token else ("", "")
     value = {"prefix": place.name, "props": "name,size,checksum", "uuid": uuid, "continuation_token": more}
     response = _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", value)
-    if response.status_code != 200:
-        raise _status_error(response, prefix, "list")
-    found = read_json(response, prefix)
+    if response.status != 200:
+        raise _status_error(response, "list")
+    found = response.json()
     entries = [
         Listed(place.url(entry["name"]), int(entry.get("size") or 0), None, _listed_version(place, entry))
         for entry in found.get("entries") or ()
         if not (flat and "/" in entry["name"][len(place.name) :])
     ]
     more = found.get("continuation_token", "")
-    return Page([entry for entry in entries if entry.url > after], json.dumps([found["uuid"], more]) if more else "")
+    return Page(entries, json.dumps([found["uuid"], more]) if more else "")

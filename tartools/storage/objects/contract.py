@@ -108,21 +108,16 @@ class Object(Protocol):
 
 
 class Store(Protocol):
-    """A module for the URLs of some schemes.
-
-    *LISTS_IN_PARALLEL*: a listing may begin after any name, so several can run side by side.
-    """
-
-    LISTS_IN_PARALLEL: bool
+    """A module for the URLs of some schemes."""
 
     def object_at(self, url: str) -> Object:
         """Return the object *url*. Requests nothing. Raises: UsageError if *url* does not name an object."""
         ...
 
-    def page(self, prefix: str, token: str, after: str, flat: bool) -> Page:
+    def page(self, prefix: str, token: str, flat: bool) -> Page:
         """Return a page of the objects whose URLs begin with *prefix*; *token* is `Page.next` of the page before.
 
-        With *after*, only those whose URLs are greater. With *flat*, only those without a slash behind *prefix*.
+        With *flat*, only those without a slash behind *prefix*.
 
         Raises: TransientError; StorageError, also if the store has no listings.
         """

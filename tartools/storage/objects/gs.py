@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,23 +17,27 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import google.auth
-import requests
-from google.auth import exceptions
+from google.auth import exceptions, transport
 from google.auth.credentials import AnonymousCredentials
-from google.auth.transport.requests import AuthorizedSession, Request
+from urllib3 import Timeout
+from urllib3.exceptions import HTTPError
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
-from tartools.storage.objects import http, quick
+from tartools.storage.objects import http
+from tartools.storage.objects.connections import connections
 from tartools.storage.objects.contract import Listed, Page, Reply
-from tartools.storage.objects.http import drain, payload, range_header, read_all, read_json, read_short
-from tartools.storage.objects.retry import TransientError
+from tartools.storage.objects.http import Client, Response, payload, range_header, read_all
+from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.objects.uploads import Upload
 
-LISTS_IN_PARALLEL = True
 SERVER = "https://storage.googleapis.com"
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 PAGE = 1000  # objects, the largest page
 TYPE = "application/octet-stream"
+RENEWALS = 2  # of credentials that the server does not accept
+CLIENT = Client()
+
+_lock = threading.Lock()
 
 
 def _server() -> str:
@@ -41,26 +46,38 @@ def _server() -> str:
     return SERVER if not host else host if "://" in host else f"http://{host}"
 
 
-def _authorized() -> requests.Session:
-    """Return a session that adds credentials. Without any, google.auth takes up to 12 seconds to find that out."""
-    if _server() == SERVER:
-        credentials, _ = google.auth.default(scopes=[SCOPE])
-    else:
-        credentials = AnonymousCredentials()
-    made = AuthorizedSession(credentials)
-    made.auth = lambda request: request  # else a default entry in .netrc would replace the credentials
-    return made
+class _Renewal(transport.Request):
+    """Makes the requests by which google.auth gets and renews tokens."""
+
+    def __call__(
+        self,
+        url: str,
+        method: str = "GET",
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        timeout: float | None = None,
+        **_: object,
+    ) -> Any:
+        """Return the response, with its body. Raises: TransportError if there is none."""
+        limit = Timeout(timeout) if timeout else Timeout(*timeouts())
+        try:
+            return connections(url).request(method, url, body=body, headers=headers, timeout=limit)
+        except (HTTPError, OSError, StorageError) as error:
+            raise exceptions.TransportError(error) from error
 
 
-def _through() -> Any:
-    """Return the session of this process for the server."""
-    return http.session(f"gs {_server()}", _authorized)
+RENEWAL = _Renewal()
+
+
+def _credentials() -> Any:
+    """Return the credentials of this process. Without any, google.auth takes up to 12 seconds to find that out."""
+    with _lock:
+        return _credentials_for(os.getpid(), _server())
 
 
 @functools.cache
-def _renewal(process: int) -> Request:
-    """Return what renews the credentials of *process*: making one takes as long as a small request."""
-    return Request()
+def _credentials_for(process: int, server: str) -> Any:
+    return google.auth.default(scopes=[SCOPE], request=RENEWAL)[0] if server == SERVER else AnonymousCredentials()
 
 
 @contextmanager
@@ -80,30 +97,28 @@ def _translated(url: str) -> Iterator[None]:
 
 def _request(
     method: str, address: str, url: str, *, headers: dict[str, str] | None = None, body: Any = None
-) -> requests.Response:
-    """Return the response to one request. Raises: as `http.request`; StorageError for credentials."""
+) -> Response:
+    """Return the response to one request. Raises: as `Client.request`; StorageError for credentials."""
     with _translated(url):
-        return http.request(_through(), method, address, url, headers=headers, body=body)
+        held = _credentials()
+        for attempt in range(RENEWALS + 1):
+            sent = dict(headers or {})
+            held.before_request(RENEWAL, method, address, sent)
+            response = CLIENT.request(method, address, url, headers=sent, body=body, follow=False)
+            if response.status != 401 or attempt == RENEWALS:
+                break
+            response.close()
+            held.refresh(RENEWAL)
+    return response
 
 
-def _quickly(address: str, url: str, headers: dict[str, str]) -> Any:
-    """Return the response to a GET as `quick.answer` does. Raises: as `_request`."""
-    with _translated(url):
-        made = dict(headers)
-        _through().credentials.before_request(_renewal(os.getpid()), "GET", address, made)
-        return quick.answer(address, made)
-
-
-def _status_error(response: requests.Response, url: str, what: str = "read", pinned: bool = False) -> Exception:
+def _status_error(response: Response, what: str = "read", pinned: bool = False) -> Exception:
     """Return the failure that *response* reports (Cloud Storage, JSON API, "HTTP status and error codes")."""
-    try:
-        text = read_short(response, url).decode("utf-8", "replace")
-    except (TransientError, StorageError):
-        text = ""
-    if response.status_code == 404 and (what != "read" or "bucket does not exist" in text):
+    text, url = response.text(), response.url
+    if response.status == 404 and (what != "read" or "bucket does not exist" in text):
         return StorageError(f"no such bucket: {_parsed(url)[0]}", url=url)
     reason = re.search(r'"reason": *"(\w+)"', text)
-    return http.status_error(response, url, what, pinned=pinned, code=reason[1] if reason else "")
+    return http.status_error(response, what, pinned=pinned, code=reason[1] if reason else "")
 
 
 def _parsed(url: str) -> tuple[str, str]:
@@ -141,19 +156,18 @@ class GsObject:
         # Without this, objects with a Content-Encoding would be decompressed by the server, and have no ranges.
         headers = range_header(start, end) | {"Accept-Encoding": "gzip"}
         address = f"{_server()}/download{self._path}?alt=media{pinned}"
-        response = _quickly(address, self.url, headers) if pinned and end is not None else None
-        if response is None:
-            response = _request("GET", address, self.url, headers=headers)
-        if response.status_code not in (200, 206, 416):
-            raise _status_error(response, self.url, pinned=bool(version))
-        return http.reply(response, self.url, start, response.headers.get("x-goog-generation", ""))
+        response = _request("GET", address, self.url, headers=headers)
+        if response.status not in (200, 206, 416):
+            raise _status_error(response, pinned=bool(version))
+        version = response.headers.get("x-goog-generation", "")
+        return http.reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> Listed | None:
         """Return size and time; None if it does not exist."""
         response = _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url)
-        if response.status_code == 200:
-            return _listed(self.url, read_json(response, self.url))
-        error = _status_error(response, self.url)
+        if response.status == 200:
+            return _listed(self.url, response.json())
+        error = _status_error(response)
         if isinstance(error, NotFoundError):
             return None
         raise error
@@ -161,9 +175,9 @@ class GsObject:
     def remove(self) -> None:
         """Remove it; see `contract.Object`."""
         response = _request("DELETE", f"{_server()}{self._path}", self.url)
-        if response.status_code not in (200, 204, 404):
-            raise _status_error(response, self.url, "remove")
-        drain(response)
+        if response.status not in (200, 204, 404):
+            raise _status_error(response, "remove")
+        response.drain()
 
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
@@ -176,7 +190,7 @@ def _listed(url: str, about: dict[str, Any]) -> Listed:
     return Listed(url, None if size is None else int(size), changed, about.get("generation", ""))
 
 
-def page(prefix: str, token: str, after: str, flat: bool) -> Page:
+def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*; see `contract.Store`."""
     bucket, start = _parsed(prefix)
     query = {"prefix": start, "maxResults": str(PAGE), "fields": "items(name,size,updated,generation),nextPageToken"}
@@ -184,15 +198,13 @@ def page(prefix: str, token: str, after: str, flat: bool) -> Page:
         query["delimiter"] = "/"
     if token:
         query["pageToken"] = token
-    if after:
-        query["startOffset"] = _parsed(after)[1]
     address = f"{_server()}/storage/v1/b/{_escaped(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
     response = _request("GET", address, prefix)
-    if response.status_code != 200:
-        raise _status_error(response, prefix, "list")
-    found = read_json(response, prefix)
+    if response.status != 200:
+        raise _status_error(response, "list")
+    found = response.json()
     entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in found.get("items", ())]
-    return Page([entry for entry in entries if entry.url > after], found.get("nextPageToken", ""))
+    return Page(entries, found.get("nextPageToken", ""))
 
 
 class _Resumable:
@@ -216,12 +228,12 @@ class _Resumable:
         response = _request(
             "POST", self._address("media"), self.url, body=payload(data), headers={"Content-Type": TYPE}
         )
-        if response.status_code == 412 and again:
-            drain(response)
+        if response.status == 412 and again:
+            response.drain()
             return self._check_written(data)
-        if response.status_code != 200:
-            raise _status_error(response, self.url, "write")
-        return drain(response)
+        if response.status != 200:
+            raise _status_error(response, "write")
+        return response.drain()
 
     def _check_written(self, data: bytearray) -> None:
         """Raise StorageError unless the object is *data*, written by an earlier attempt that had no response."""
@@ -233,9 +245,9 @@ class _Resumable:
         response = _request(
             "POST", self._address("resumable"), self.url, body=b"", headers={"X-Upload-Content-Type": TYPE}
         )
-        if response.status_code != 200:
-            raise _status_error(response, self.url, "write")
-        drain(response)
+        if response.status != 200:
+            raise _status_error(response, "write")
+        response.drain()
         self._session = response.headers["Location"]
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
@@ -249,9 +261,9 @@ class _Resumable:
     def abort(self) -> None:
         """Drop the session."""
         response = _request("DELETE", self._session, self.url, body=b"")
-        if response.status_code not in (200, 204, 404, 410, 499):  # 499: "client closed request", as is documented
-            raise _status_error(response, self.url, "write")
-        drain(response)
+        if response.status not in (200, 204, 404, 410, 499):  # 499: "client closed request", as is documented
+            raise _status_error(response, "write")
+        response.drain()
 
     def _address(self, kind: str) -> str:
         query = {"uploadType": kind} | self._query
@@ -275,16 +287,16 @@ class _Resumable:
         """Send *body* as Content-Range *place*; return how many bytes the server has, None for all."""
         self._doubtful = True
         response = _request("PUT", self._session, self.url, body=body, headers={"Content-Range": place})
-        if response.status_code in (200, 201):
-            drain(response)
+        if response.status in (200, 201):
+            response.drain()
             self._doubtful = False
             return None
-        if response.status_code in (404, 410):
-            drain(response)
+        if response.status in (404, 410):
+            response.drain()
             raise StorageError("the server has dropped the upload", url=self.url)
-        if response.status_code != 308:
-            raise _status_error(response, self.url, "write")
-        drain(response)
+        if response.status != 308:
+            raise _status_error(response, "write")
+        response.drain()
         self._doubtful = False
         found = re.fullmatch(r"bytes=0-([1-9]\d*)", response.headers.get("Range", ""))  # 0-0 of the emulator is nothing
         return int(found[1]) + 1 if found else 0

@@ -1,54 +1,35 @@
-"""HTTP for the stores that use `requests`: one attempt of a request, its response, and what its failure means.
+"""HTTP by urllib3: one attempt of a request, its response, and what its failure means.
 
-No message repeats the text of an exception of `requests` or `urllib3`: they quote URLs, signatures included.
+No message repeats the text of an exception of urllib3: they quote URLs, signatures included.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import ssl
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from http.client import responses
-from typing import Any
+from http import HTTPStatus
+from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-import requests
-from requests.adapters import HTTPAdapter
+import urllib3
 from urllib3 import exceptions
 
 from tartools.errors import ExistsError, NotFoundError, StorageError
 from tartools.storage.objects import contract
+from tartools.storage.objects.connections import Trust, connections
 from tartools.storage.objects.contract import NoPermissionError, Reply
-from tartools.storage.objects.quick import CONNECTIONS, REDIRECTS, Answer
 from tartools.storage.objects.retry import TransientError, timeouts
 
 CHUNK = 256 << 10  # bytes that are sent at once
 MOST = 32 << 20  # bytes of a response that is not an object
-
-_lock = threading.Lock()  # sessions are for all threads; making one is not
-_sessions: dict[tuple[int, str], requests.Session] = {}
-
-
-def session(kind: str, make: Callable[[], requests.Session] = requests.Session) -> requests.Session:
-    """Return the session of this process for servers of *kind*: a fork must not share its connections.
-
-    *make* makes it the first time. Raises: what *make* raises.
-    """
-    with _lock:
-        key = (os.getpid(), kind)
-        if key not in _sessions:
-            made = make()
-            for scheme in ("http://", "https://"):
-                made.mount(scheme, HTTPAdapter(CONNECTIONS, CONNECTIONS, max_retries=0))  # `retry` does that
-            made.headers.update({"User-Agent": "tartools", "Accept-Encoding": "identity"})
-            _sessions[key] = made
-        return _sessions[key]
+REDIRECTS = 10
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+BUNDLES = "REQUESTS_CA_BUNDLE (for ais: AIS_CLIENT_CA)"
 
 
 class Payload:
@@ -75,114 +56,174 @@ def payload(data: bytearray | memoryview) -> Payload:
     return Payload(len(view), lambda start, end: view[start:end])
 
 
-def request(
-    through: requests.Session,
-    method: str,
-    address: str,
-    url: str,
-    *,
-    headers: Mapping[str, str] | None = None,
-    body: Payload | bytes | None = None,
-    follow: bool = False,
-    **options: Any,
-) -> requests.Response:
-    """Return the response to one request to *address*, whatever its status; its body is not read yet.
+class Response:
+    """A response from *address* about the object *url*: its *status* and *headers*, and its body as it was sent.
 
-    Messages name *url*. With *follow*, redirects are followed. *options* are those of `requests`.
-
-    Raises: TransientError if there is no response; StorageError for a certificate that is not trusted, an invalid
-    address, too many redirects.
+    It is a `contract.Body`.
     """
-    times = timeouts()
-    connect = times.idle if body else times.connect  # urllib3 uses the timeout for connecting while it sends
-    data: Any = body or (None if body is None else b"")  # requests would send an empty `Payload` in chunks
-    try:
-        return through.request(
-            method,
-            address,
-            headers=dict(headers or {}),
-            data=data,
-            allow_redirects=follow,
-            stream=True,
-            timeout=(connect, times.idle),
-            **options,
-        )
-    except (requests.RequestException, exceptions.HTTPError, OSError, UnicodeError) as error:
-        raise connection_error(error, url, connect) from None
-    except ValueError:  # of urllib, for a redirect; without *follow* it is one of google.auth
-        if not follow:
-            raise
-        raise StorageError("the server redirects to an invalid URL", url=url) from None
+
+    def __init__(self, answer: urllib3.BaseHTTPResponse, address: str, url: str) -> None:
+        self._answer = answer
+        self.address = address
+        self.url = url
+        self.status = answer.status
+        self.headers = answer.headers
+
+    def read(self, most: int, /) -> bytes:
+        """Return up to *most* bytes, b"" at the end. Raises: TransientError if the body ends before its length."""
+        try:
+            return self._answer.read(most, decode_content=False)
+        except (exceptions.HTTPError, OSError) as error:
+            raise failure(error, self.url) from None
+
+    def readinto(self, room: memoryview, /) -> int:
+        """Fill *room* as far as bytes come, and return how many did, 0 at the end. Raises: as `read`."""
+        data = self.read(len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Release the connection: it is used again if all of the body was read."""
+        self._answer.close()
+
+    def drain(self) -> None:
+        """Read the rest of a short body, so that the connection can be used again."""
+        self._answer.drain_conn()
+        self.close()
+
+    def redirect(self, method: str) -> str | None:
+        """Return where this redirects the same request by *method* to, and drain it; None if it is no such redirect.
+
+        Source: RFC 9110, 15.4: 301 to 303 may turn another method into a GET. Raises: StorageError for an invalid URL.
+        """
+        location = self.headers.get("Location", "")
+        followed = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
+        if not location or self.status not in followed:
+            return None
+        self.drain()
+        try:
+            return urljoin(self.address, location)
+        except ValueError:
+            raise StorageError("the server redirects to an invalid URL", url=self.url) from None
+
+    def text(self) -> str:
+        """Return the body of a failure, "" if it does not come."""
+        try:
+            return read_all(self, self.url).decode("utf-8", "replace")
+        except (TransientError, StorageError):
+            return ""
+
+    def json(self) -> Any:
+        """Return the body, parsed. Raises: TransientError; StorageError if it is not JSON."""
+        try:
+            return json.loads(read_all(self, self.url))
+        except ValueError:
+            raise StorageError("the server's response is not JSON", url=self.url) from None
 
 
-def send(
-    through: requests.Session, method: str, address: str, url: str, body: Payload | bytes, **options: Any
-) -> requests.Response:
-    """Return the response to a request with *body*, which is sent again where the server redirects it to.
+class Client(NamedTuple):
+    """Makes requests. *trust* says which certificates are trusted.
 
-    Raises: as `ask`.
+    *credentials* gives the headers with credentials for an address; its second argument tells whether a request
+    without a body was redirected there by another server.
     """
-    for _ in range(REDIRECTS + 1):
-        response = request(through, method, address, url, body=body, **options)
-        target = redirect_target(response, address)
-        if target is None:
-            return response
-        address = target
-    raise StorageError("too many redirects", url=url)
+
+    credentials: Callable[[str, bool], Mapping[str, str]] = lambda address, moved: {}
+    trust: Callable[[], Trust] = lambda: True
+
+    def request(
+        self,
+        method: str,
+        address: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Payload | bytes | None = None,
+        follow: bool = True,
+    ) -> Response:
+        """Return the response to one request to *address*, whatever its status; its body is not read yet.
+
+        Messages name *url*. Redirects are followed, unless that would change the method, or *follow* is False.
+
+        Raises: TransientError if there is no response; StorageError for a certificate that is not trusted, an invalid
+        address, too many redirects.
+        """
+        before = address
+        for _ in range(REDIRECTS + 1):
+            moved = address is not before and body is None and urlsplit(before)[:2] != urlsplit(address)[:2]
+            response = self._sent(method, address, url, {**(headers or {}), **self.credentials(address, moved)}, body)
+            target = response.redirect(method) if follow else None
+            if target is None:
+                return response
+            address = target
+        raise StorageError("too many redirects", url=url)
+
+    def _sent(
+        self, method: str, address: str, url: str, headers: dict[str, str], body: Payload | bytes | None
+    ) -> Response:
+        times = timeouts()
+        connect = times.idle if body else times.connect  # urllib3 uses the timeout for connecting while it sends
+        sent: Any = body or (None if body is None else b"")
+        if body:
+            headers["Content-Length"] = str(len(body))
+        limits = urllib3.Timeout(connect=connect, read=times.idle)
+        try:
+            held = connections(address, self.trust())
+            answer = held.urlopen(
+                method,
+                address,
+                redirect=False,
+                headers={**held.headers, **headers},
+                body=sent,
+                timeout=limits,
+                preload_content=False,
+                decode_content=False,
+            )
+        except StorageError as error:
+            raise StorageError(error.message, url=url) from None
+        except (exceptions.HTTPError, OSError, ValueError) as error:
+            raise failure(error, url, address, connect) from None
+        return Response(answer, address, url)
 
 
-def redirect_target(response: requests.Response, address: str) -> str | None:
-    """Return where *response* redirects the unchanged request to *address* to; None if it is no such redirect.
+def failure(
+    error: Exception, url: str, address: str = "", connect: float = 0.0, bundles: str = BUNDLES
+) -> TransientError | StorageError:
+    """Return what *error* of urllib3 means, of a request to *address*.
 
-    Source: RFC 9110, 15.4.8 and 15.4.9 (307 and 308; the other redirects may turn it into a GET).
+    *connect* is the timeout for connecting, in seconds; *bundles* the variables that name trusted certificates.
     """
-    location = response.headers.get("Location", "")
-    if response.status_code not in (307, 308) or not location:
-        return None
-    drain(response)
-    return urljoin(address, location)
-
-
-def drain(response: requests.Response) -> None:
-    """Read the rest of a short response, so that its connection can be used again."""
-    response.raw.drain_conn()
-    response.close()
-
-
-def connection_error(error: Exception, url: str, connect: float = 0.0) -> TransientError | StorageError:
-    """Return what *error* of `requests` or `urllib3` means. *connect* is the timeout for connecting, in seconds."""
     causes = list(_causes(error))
 
     def is_any(*kinds: type[BaseException]) -> bool:
         return any(isinstance(cause, kinds) for cause in causes)
 
-    if is_any(requests.TooManyRedirects):
-        return StorageError("too many redirects", url=url)
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            advice = "REQUESTS_CA_BUNDLE (for ais: AIS_CLIENT_CA) names others"
-            return StorageError(f"the server's certificate is not trusted: {cause.verify_message}; {advice}", url=url)
+            what = f"the server's certificate is not trusted: {cause.verify_message}; {bundles} names others"
+            return StorageError(what, url=url)
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return TransientError(f"TLS error ({cause.reason or 'no reason given'})")
-    to = next(
-        (f" to {c.pool.host}:{c.pool.port}" for c in causes if isinstance(c, exceptions.PoolError) and c.pool), ""
-    )
     reason = next((c.strerror for c in causes if isinstance(c, OSError) and c.strerror), "no answer")
-    if is_any(requests.exceptions.ProxyError, exceptions.ProxyError):
+    if is_any(exceptions.ProxyError):
         return TransientError(f"cannot connect through the proxy: {reason}")
     if is_any(exceptions.NewConnectionError):  # before the next: it is one of those
-        return TransientError(f"cannot connect{to}: {reason}")
-    if is_any(requests.ConnectTimeout, exceptions.ConnectTimeoutError):
-        return TransientError(f"cannot connect{to}: no answer for {connect:g} seconds")
-    if is_any(requests.ReadTimeout, exceptions.ReadTimeoutError):
+        return TransientError(f"cannot connect to {_server(address)}: {reason}")
+    if is_any(exceptions.ConnectTimeoutError):
+        return TransientError(f"cannot connect to {_server(address)}: no answer for {connect:g} seconds")
+    if is_any(exceptions.ReadTimeoutError):
         return TransientError(f"no byte came for {timeouts().idle:g} seconds")
     if is_any(TimeoutError):
-        return TransientError(f"no byte was taken for {timeouts().idle:g} seconds")
+        return TransientError(f"no byte was taken for {connect:g} seconds")
     if isinstance(error, ValueError):
         return StorageError("invalid URL", url=url)
-    if not is_any(requests.RequestException, exceptions.HTTPError):  # OSError, before the request
-        return StorageError("cannot read the file of trusted certificates (REQUESTS_CA_BUNDLE, AIS_CLIENT_CA)", url=url)
     return TransientError("the connection was cut")
+
+
+def _server(address: str) -> str:
+    """Return host and port of *address*."""
+    parts = urlsplit(address)
+    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -193,24 +234,35 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if id(cause) not in seen:
             seen.add(id(cause))
             yield cause
-            inner: Iterable[Any] = (*cause.args, getattr(cause, "reason", None), cause.__cause__, cause.__context__)
+            inner = (*cause.args, cause.__cause__, cause.__context__)
             queue += [i for i in inner if isinstance(i, BaseException)]
 
 
+def is_busy(status: int) -> bool:
+    """Tell whether a response of this *status* asks for a retry."""
+    return status in (408, 429) or (status >= 500 and status not in (501, 505))
+
+
+def busy(what: str, after: str) -> TransientError:
+    """Return the failure of a server that asks for a retry; *after* is its Retry-After (RFC 9110, 10.2.3)."""
+    when = None if after.isdecimal() else parse_date(after)
+    seconds = float(after) if after.isdecimal() else None if when is None else max(when - time.time(), 0.0)
+    return TransientError(f"the server is busy ({what.rstrip()})", seconds)
+
+
 def status_error(
-    response: requests.Response, url: str, what: str = "read", *, pinned: bool = False, code: str = ""
+    response: Response, what: str = "read", *, pinned: bool = False, code: str = ""
 ) -> TransientError | StorageError:
     """Return the failure that *response* reports, and close it.
 
     *what* was requested: "read", "write", "list". *pinned*: of one version. *code* is the server's own name for the
     failure. Source: RFC 9110, 15.
     """
-    status = response.status_code
-    after = _retry_after(response.headers.get("Retry-After", ""))
+    status, url = response.status, response.url
     response.close()
-    code = code or responses.get(status, "")
-    if status in (408, 429) or (status >= 500 and status not in (501, 505)):
-        return TransientError(f"the server is busy ({status} {code})", after)
+    code = code or _PHRASES.get(status, "")
+    if is_busy(status):
+        return busy(f"{status} {code}", response.headers.get("Retry-After", ""))
     if status == 401:
         return StorageError(f"the server does not accept the credentials, or requires some ({code})", url=url)
     if status == 403:
@@ -228,23 +280,15 @@ def status_error(
     return StorageError(f"the server refuses: {status} {code}".rstrip(), url=url)
 
 
-def _redirected(response: requests.Response) -> str:
+def _redirected(response: Response) -> str:
     """Return what to say about a redirect that is not followed: where to, without a query, which may be a signature."""
     location = response.headers.get("Location")
     try:
-        target = urlsplit(urljoin(response.url, location)) if location else None
+        target = urlsplit(urljoin(response.address, location)) if location else None
     except ValueError:
         target = None
     where = f"to {target.netloc.rpartition('@')[2]}{target.path}; use that address" if target else "without an address"
-    return f"redirected ({response.status_code}) {where}"
-
-
-def _retry_after(text: str) -> float | None:
-    """Return the seconds that a server asks to wait (Retry-After; RFC 9110, 10.2.3)."""
-    if text.isdecimal():
-        return float(text)
-    when = parse_date(text)
-    return None if when is None else max(when - time.time(), 0.0)
+    return f"redirected ({response.status}) {where}"
 
 
 def parse_date(text: str) -> float | None:
@@ -253,39 +297,6 @@ def parse_date(text: str) -> float | None:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-class Body:
-    """The body of a response, as it was sent: nothing is decoded."""
-
-    def __init__(self, response: requests.Response, url: str) -> None:
-        self._response = response
-        self._url = url
-
-    def read(self, most: int, /) -> bytes:
-        """Return up to *most* bytes. Raises: TransientError if the body ends before its length."""
-        try:
-            data: bytes = self._response.raw.read(most, decode_content=False)
-            return data
-        except (exceptions.HTTPError, OSError) as error:
-            raise connection_error(error, self._url) from None
-
-    def readinto(self, room: memoryview, /) -> int:
-        """Fill *room* as far as bytes come. Raises: as `read`."""
-        try:
-            count: int = self._response.raw.readinto(room)
-            return count
-        except (exceptions.HTTPError, OSError) as error:
-            raise connection_error(error, self._url) from None
-
-    def close(self) -> None:
-        """Release the connection."""
-        self._response.close()
-
-
-def read_short(response: requests.Response, url: str) -> bytes:
-    """Return the body of a short response. Raises: as `read_all`."""
-    return read_all(Body(response, url), url)
 
 
 def read_all(body: contract.Body, url: str) -> bytes:
@@ -302,47 +313,42 @@ def read_all(body: contract.Body, url: str) -> bytes:
     return b"".join(parts)
 
 
-def read_json(response: requests.Response, url: str) -> Any:
-    """Return a response in JSON, parsed. Raises: TransientError; StorageError if it is not JSON."""
-    try:
-        return json.loads(read_short(response, url))
-    except ValueError:
-        raise StorageError("the server's response is not JSON", url=url) from None
+def range_of(start: int, end: int | None) -> str:
+    """Return the value of the header Range for the bytes *start* to *end* (RFC 9110, 14.2), "" for all of them."""
+    return f"bytes={start}-{'' if end is None else end - 1}" if start or end is not None else ""
 
 
 def range_header(start: int, end: int | None) -> dict[str, str]:
-    """Return the header that requests the bytes *start* to *end* (RFC 9110, 14.2), none for all of them."""
-    if not start and end is None:
-        return {}
-    return {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+    """Return the header that requests the bytes *start* to *end*, none for all of them."""
+    return {"Range": wanted} if (wanted := range_of(start, end)) else {}
 
 
-def content_length(response: requests.Response | Answer) -> int | None:
-    """Return the length of the body of *response*, also to a HEAD; None if the server does not say."""
-    text = response.headers.get("Content-Length", "")
-    return int(text) if text.isdecimal() and "Transfer-Encoding" not in response.headers else None
+def content_length(headers: Mapping[str, str]) -> int | None:
+    """Return the length of a body by its *headers*, also of one that a HEAD has not sent; None if they do not say."""
+    text = headers.get("content-length", "")
+    return int(text) if text.isdecimal() and "transfer-encoding" not in headers else None
 
 
-def reply(response: requests.Response | Answer, url: str, start: int, version: str) -> Reply:
-    """Return *response*, with status 200, 206 or 416, to a request for the bytes from *start* on.
+def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str, start: int, version: str) -> Reply:
+    """Return the response of *status* 200, 206 or 416 to a request for the bytes from *start* on.
 
-    A Content-Range counts with status 200 too: AIStore up to 4.4 sends that. Source: RFC 9110, 14.4 and 15.5.17.
+    The names of *headers* are in small letters, or case does not matter. A Content-Range counts with status 200 too:
+    AIStore up to 4.4 sends that. Source: RFC 9110, 14.4 and 15.5.17.
 
     Raises: StorageError for status 206 without Content-Range.
     """
-    length = content_length(response)
-    body: contract.Body = response if isinstance(response, Answer) else Body(response, url)
-    about = response.headers.get("Content-Range", "")
+    length = content_length(headers)
+    about = headers.get("content-range", "")
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", about)
     if found:
         first, last = int(found[1]), int(found[2])
         size = None if found[3] == "*" else int(found[3])
         return Reply(body, first, last - first + 1 if length is None else length, size, version)
-    if response.status_code == 200:
-        framed = length is not None or "Transfer-Encoding" in response.headers  # RFC 9112, 6.3
+    if status == 200:
+        framed = length is not None or "transfer-encoding" in headers  # RFC 9112, 6.3
         return Reply(body, 0, length, length, version, framed)
-    response.close()
-    if response.status_code == 416 or length == 0:
+    body.close()
+    if status == 416 or length == 0:
         found = re.fullmatch(r"bytes \*/(\d+)", about)
         return Reply(io.BytesIO(), start, 0, int(found[1]) if found else None, version)
     raise StorageError("206 response without Content-Range", url=url)

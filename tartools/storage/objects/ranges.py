@@ -17,31 +17,74 @@ from collections import deque
 from collections.abc import Iterator
 
 from tartools.errors import StorageError
-from tartools.storage.objects.budget import budget
-from tartools.storage.objects.contract import Object, Reply
-from tartools.storage.objects.pace import Pace
-from tartools.storage.objects.retry import Attempts, TransientError, setting
+from tartools.storage.objects.contract import Object
+from tartools.storage.objects.pinned import FIRST_READ, Pinned, Range
+from tartools.storage.objects.retry import setting
 
 RANGE = 8 << 20  # bytes
-FIRST_READ, READ = 64 << 10, 1 << 20  # bytes a read, which double: short reads return soon
 AHEAD, MOST_AHEAD = 8, 16  # ranges
-WORTH = 256 << 10  # bytes; after an attempt that brought so many, attempts are counted from 0
+BUSY = 4  # a range that took more than so many times its processor time was waited for
+BUDGET = 256 << 20  # bytes that all open objects of this process share for what they read ahead
 GATHER = 0.05  # seconds to wait for a whole range before its first bytes are read
 
 
-class _Range:
-    """The bytes *start* to *end* (None: up to where the object ends) of an object."""
+class Pace:
+    """The *window*: how many ranges are requested at once, at most *most*. See docs/adr/0008.
 
-    def __init__(self, start: int, end: int | None) -> None:
-        self.start = start
-        self.end = end
-        self.received = 0
-        self.room: memoryview | None = None  # where bytes go that are received without a thread
-        self.store: memoryview | None = None  # and those that are received by one: 8 MiB of the budget
-        self.chunks: deque[memoryview] = deque()  # received, not yet read
-        self.seconds = self.work = 0.0  # that receiving took, and of the processor
-        self.done = False
-        self.error: BaseException | None = None
+    One, until the reader has waited for two in a row; then twice as many after each that it waited for. More do not
+    help a reader that is slower than one connection, and they take from the processor.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.window = 1
+        self.most = most
+        self._slow = 0  # ranges in a row for which the reader waited
+        self._waited, self._since = 0.0, time.monotonic()  # seconds of waiting for the current range, and its begin
+
+    def waited(self, seconds: float) -> None:
+        """Note that the reader has waited for the current range."""
+        self._waited += seconds
+
+    def done(self, seconds: float, work: float) -> None:
+        """Decide after a range that was received in some *seconds*, *work* of the processor."""
+        now = time.monotonic()
+        slow = 2 * self._waited > now - self._since and seconds > BUSY * work
+        self._slow = self._slow + 1 if slow else 0
+        self._waited, self._since = 0.0, now
+        if slow and (self.window > 1 or self._slow > 1):
+            self.window = min(2 * self.window, self.most)
+
+
+class Budget:
+    """A limit of memory, in bytes, that the open objects share."""
+
+    def __init__(self, free: int) -> None:
+        self._lock = threading.Lock()
+        self._free = free
+
+    def take(self, count: int) -> bool:
+        """Take *count* bytes; tell whether so many were free."""
+        with self._lock:
+            enough = self._free >= count
+            self._free -= count * enough
+            return enough
+
+    def give(self, count: int) -> None:
+        """Give *count* bytes back."""
+        with self._lock:
+            self._free += count
+
+
+budget = Budget(BUDGET)
+os.register_at_fork(after_in_child=lambda: budget.__init__(BUDGET))  # type: ignore[misc]  # the parent holds what was taken
+
+
+class _Part(Range):
+    """A range, and what receiving it took: *seconds*, and of them *work* of the processor."""
+
+    seconds = work = 0.0
+    done = False
+    error: BaseException | None = None
 
 
 class RangedInput:
@@ -56,7 +99,6 @@ class RangedInput:
 
     file: io.FileIO | None = None
     start = 0
-    framed = True  # the server states the length
 
     def __init__(
         self,
@@ -66,21 +108,23 @@ class RangedInput:
         size: int | None = None,
         version: str | None = None,
     ) -> None:
-        self._source = source
+        self._source = Pinned(source, size, version)
+        self._url = source.url
         self._next = start  # of the next part
         self._length = first  # of the next part
-        self._size = size
-        self._version = version  # None: no response yet
-        self._ranged = True
-        self._read = FIRST_READ
         self._pace = Pace(setting("TARTOOLS_READAHEAD", AHEAD, MOST_AHEAD))
         self._owner = os.getpid()
-        self._own: tuple[_Range, Iterator[int]] | None = None  # received without a thread
+        self._own: tuple[_Part, Iterator[int]] | None = None  # received without a thread
         self._rest = memoryview(b"")  # of a chunk
         self._changed = threading.Condition()
-        self._parts: deque[_Range] = deque()  # received by threads
+        self._parts: deque[_Part] = deque()  # received by threads
         self._stores: list[memoryview] = []  # one to be used again, since memory that is new takes time
         self._receiving = self._hungry = self._stopped = False
+
+    @property
+    def framed(self) -> bool:
+        """Tell whether the server states the length."""
+        return self._source.framed
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end.
@@ -88,13 +132,13 @@ class RangedInput:
         Raises: StorageError, with the byte where reading failed; also for an object that was replaced.
         """
         if self._owner != os.getpid():
-            raise StorageError("opened before a fork, so this process cannot read it", url=self._source.url)
+            raise StorageError("opened before a fork, so this process cannot read it", url=self._url)
         while not self._rest:
             if self._stopped:
-                raise StorageError("reading was stopped", url=self._source.url)
+                raise self._stop()
             if self._parts:
                 self._rest = self._from_thread()
-            elif self._own is not None or (self._ranged and (self._size is None or self._next < self._size)):
+            elif self._own is not None or self._has_more():
                 if count := self._receive_directly(view):
                     return count
             else:
@@ -136,7 +180,7 @@ class RangedInput:
         """
         if self._own is None:
             part = self._new_part()
-            self._own = part, self._bytes_of(part)
+            self._own = part, self._source.receive(part, self._pause)
         part, flow = self._own
         if part.error is not None:
             raise part.error
@@ -145,7 +189,7 @@ class RangedInput:
         try:
             count = next(flow, 0)
         except BaseException as error:  # a generator that raised would only stop the next time
-            interrupted = StorageError("reading was interrupted", url=self._source.url)
+            interrupted = StorageError("reading was interrupted", url=self._url)
             part.error = error if isinstance(error, Exception) else interrupted
             raise
         finally:
@@ -187,19 +231,19 @@ class RangedInput:
                 self._done_with(part)
         return memoryview(b"")
 
-    def _done_with(self, part: _Range) -> None:
+    def _done_with(self, part: _Part) -> None:
         """Decide how many ranges are requested at once, and request them."""
-        self._pace.done(part.seconds, part.work, alone=part.store is None)
+        self._pace.done(part.seconds, part.work)
         with self._changed:
             self._ask()
-            while len(self._stores) > (self._pace.window > 1 and self._next < (self._size or 0)):
+            while len(self._stores) > (self._pace.window > 1 and self._has_more()):
                 self._stores.pop()
                 budget.give(RANGE)
 
     def _ask(self) -> None:
         """Start threads for as many parts as the window and the budget allow."""
         window = self._pace.window
-        while window > 1 and not self._stopped and self._ranged and self._next < (self._size or 0):
+        while window > 1 and not self._stopped and self._has_more():
             under_way = sum(not part.done for part in self._parts)
             if under_way >= window or len(self._parts) > window:
                 return
@@ -216,11 +260,13 @@ class RangedInput:
                 return
             self._parts.append(part)
 
-    def _run(self, part: _Range) -> None:
+    def _run(self, part: _Part) -> None:
         """Receive *part* in a thread."""
         begin = time.monotonic()
         try:
-            for _ in self._bytes_of(part):
+            for _ in self._source.receive(part, self._pause):
+                if self._stopped:
+                    break
                 if self._hungry:
                     with self._changed:
                         self._changed.notify_all()
@@ -233,107 +279,23 @@ class RangedInput:
                 self._ask()
             self._changed.notify_all()
 
-    # ---- one range ----
-
-    def _new_part(self) -> _Range:
+    def _new_part(self) -> _Part:
         """Return the part that comes next."""
-        end = self._next + min(self._length, RANGE)
-        part = _Range(self._next, end if self._size is None else min(end, self._size))
+        end, size = self._next + min(self._length, RANGE), self._source.size
+        part = _Part(self._next, end if size is None else min(end, size))
         self._next, self._length = end, 2 * self._length
         return part
 
-    def _bytes_of(self, part: _Range) -> Iterator[int]:
-        """Receive the bytes of *part*, up to 1 MiB at a time, and resume where it was cut; yield how many each time.
+    def _has_more(self) -> bool:
+        """Tell whether there is another part to request."""
+        size = self._source.size
+        return self._source.ranged and (size is None or self._next < size)
 
-        They are in the room that the part has, or else in new chunks.
-        """
-        attempts = Attempts(self._source.url)
-        while not self._stopped:
-            before = part.received
-            try:
-                for count in self._one_attempt(part):
-                    part.received += count
-                    yield count
-                return
-            except TransientError as error:
-                if part.received - before >= WORTH:
-                    attempts.restart()
-                self._read = FIRST_READ  # a reset discards what a read has so far
-                pause = attempts.failed(error, part.start + part.received)
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopped, pause)
+    def _stop(self) -> StorageError:
+        return StorageError("reading was stopped", url=self._url)
 
-    def _one_attempt(self, part: _Range) -> Iterator[int]:
-        """Receive the missing bytes of *part* from one response, as `_bytes_of` does.
-
-        Raises: TransientError, StorageError.
-        """
-        position = part.start + part.received
-        reply = self._source.get(position, part.end, self._version or "")
-        try:
-            if self._version is None:
-                reply = self._first(reply, part)
-            else:
-                self._check(reply, part, position)
-            surplus = position - reply.start  # if the server began at 0
-            while not self._stopped:
-                missing = READ if part.end is None else part.end - position
-                most = min(self._read, missing, surplus or READ) or 1
-                room = part.room if part.store is None else part.store[part.received :]
-                data = memoryview(reply.body.read(most) if room is None else b"")
-                count = len(data) if room is None else reply.body.readinto(room[:most])
-                self._read = min(2 * self._read, READ)
-                if not count:
-                    break
-                if not missing:
-                    raise StorageError(
-                        "the server sent more bytes than it stated", url=self._source.url, offset=position
-                    )
-                if surplus:
-                    surplus -= count
-                else:
-                    position += count
-                    if part.room is None:
-                        part.chunks.append(data if room is None else room[:count])
-                    yield count
-            else:
-                return
-        finally:
-            reply.body.close()
-        if position < (part.end if part.end is not None else self._size or 0):
-            raise TransientError("the connection was cut")
-
-    def _first(self, reply: Reply, part: _Range) -> Reply:
-        """Learn from the first response the object's size and version, and whether the server has ranges.
-
-        Return the response to read: one of the whole object if no version pins the parts.
-        """
-        assert part.end is not None
-        if reply.size is not None and reply.start == part.start:
-            rest = max(reply.size - part.start, 0)
-            if reply.length == min(part.end - part.start, rest) and (reply.version or reply.length == rest):
-                part.end = part.start + reply.length
-                self._size, self._version = reply.size, reply.version
-                return reply
-        if reply.start or (reply.length is not None and reply.size != reply.length):
-            reply.body.close()
-            reply = self._source.get(0, None, "")
-        self._ranged, part.end, self.framed = False, None, reply.framed
-        self._size, self._version = reply.size, reply.version
-        return reply
-
-    def _check(self, reply: Reply, part: _Range, position: int) -> None:
-        """Check a later response against the first. Raises: TransientError, StorageError."""
-        other = self._version and reply.version != self._version  # without a version, no byte of this was read yet
-        if other or reply.size not in (None, self._size):
-            raise StorageError("was replaced while it was being read", url=self._source.url, offset=position)
-        if not self._version and position > part.start:
-            raise StorageError(
-                "the connection was cut, and the server gives no version (ETag) to resume",
-                url=self._source.url,
-                offset=position,
-            )
-        if reply.start not in ((position,) if self._ranged else (0, position)):
-            raise TransientError("the server ignored the range of the request")
-        if self._ranged and reply.length not in (None, (part.end or 0) - position):
-            raise TransientError("the server sent another range than the requested one")
+    def _pause(self, seconds: float) -> None:
+        """Wait before the next attempt. Raises: StorageError if reading is stopped."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._stopped, seconds):
+                raise self._stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, TypeVar
 
 from tartools.errors import StorageError, UsageError
 
@@ -17,6 +17,7 @@ IDLE, CONNECT = 60.0, 10.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts; they double
 LONGEST_WAIT = 120.0  # seconds that a server may ask for (Retry-After)
 MOST_ATTEMPTS, MOST_SECONDS = 100, 3600.0
+WORTH = 256 << 10  # bytes; an attempt that brought so many was no failure
 
 Result = TypeVar("Result")
 
@@ -63,25 +64,43 @@ def _number(name: str, default: float, most: float, *, whole: bool = False) -> f
 
 
 class Attempts:
-    """Counts the attempts of one request for *url*."""
+    """The attempts at one piece of work for *url*: each runs in a `with` block of this, in a loop.
 
-    def __init__(self, url: str) -> None:
+    A `TransientError` ends the block, and *wait* is called with the seconds to wait; it may raise, to give up. With
+    *position*, which tells the byte of the object that comes next, attempts are counted from 0 again after 256 KiB.
+
+    Raises: StorageError after the last attempt, or if the server asks for more than two minutes; what *wait* raises.
+    """
+
+    def __init__(
+        self, url: str, wait: Callable[[float], object] = time.sleep, position: Callable[[], int] | None = None
+    ) -> None:
         self._url = url
+        self._wait = wait
+        self._position = position
+        self._begin = position() if position else 0
         self._most = setting("TARTOOLS_TRIES", ATTEMPTS, MOST_ATTEMPTS)
         self._failed = 0
 
-    def restart(self) -> None:
-        """Count from 0 again, after an attempt that brought some of the bytes."""
-        self._failed = 0
+    def __enter__(self) -> None:
+        """Begin an attempt."""
 
-    def failed(self, error: TransientError, offset: int | None = None) -> float:
-        """Return the seconds to wait after an attempt that failed with *error* at byte *offset*.
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Wait after an attempt that failed with a `TransientError`."""
+        if not isinstance(error, TransientError):
+            return False
+        self._wait(self.failed(error))
+        return True
 
-        Raises: StorageError if it was the last attempt, or if the server asks for more than two minutes.
-        """
+    def failed(self, error: TransientError) -> float:
+        """Return the seconds to wait after an attempt that failed with *error*. Raises: StorageError."""
+        offset = self._position() if self._position else None
+        if offset is not None:
+            self._failed, self._begin = 0 if offset - self._begin >= WORTH else self._failed, offset
         self._failed += 1
         if self._failed >= self._most:
-            self._give_up(error, offset)
+            number = "1 try" if self._failed == 1 else f"{self._failed} tries"
+            raise StorageError(f"{error.reason} ({number})", url=self._url, offset=offset) from error
         import random
 
         pause: float = min(FIRST_PAUSE * 2 ** (self._failed - 1), LONGEST_PAUSE)
@@ -90,20 +109,10 @@ class Attempts:
             raise StorageError(f"{error.reason}; it asks for a retry in {error.after:.0f} seconds", url=self._url)
         return max(pause, error.after or 0)
 
-    def _give_up(self, error: TransientError, offset: int | None) -> NoReturn:
-        number = "1 try" if self._failed == 1 else f"{self._failed} tries"
-        raise StorageError(f"{error.reason} ({number})", url=self._url, offset=offset) from error
-
 
 def with_retries(work: Callable[[], Result], url: str, wait: Callable[[float], object] = time.sleep) -> Result:
-    """Return what *work* returns. After a `TransientError`, *wait* for some seconds and call *work* again.
-
-    Raises: StorageError after the last attempt; any other exception of *work*.
-    """
-    attempts = Attempts(url)
+    """Return what *work* returns, after as many attempts as that takes. Raises: as `Attempts`; what *work* raises."""
+    attempts = Attempts(url, wait)
     while True:
-        try:
+        with attempts:
             return work()
-        except TransientError as error:
-            pause = attempts.failed(error)
-        wait(pause)

@@ -1,43 +1,156 @@
-"""Objects in S3 and in servers with its protocol: by botocore, and for all ranges but the first by signed URLs.
-
-Why two clients: a request by botocore takes 0.7 ms more of the processor. Measured against botocore alone, on loopback:
-1,000 reads of 110 kB at random places take 0.92 s of the processor instead of 1.61; shards read in order 4 to 8 % less.
-See docs/adr/0008.
-"""
+"""Objects in S3 and in servers with its protocol, by botocore. See docs/adr/0008."""
 
 from __future__ import annotations
 
+import functools
 import io
-import re
-from typing import TYPE_CHECKING, Any
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
 
+import botocore.session
 from botocore import exceptions
+from botocore.config import Config
+from urllib3.exceptions import HTTPError
 
-from tartools.errors import StorageError, UsageError
-from tartools.storage.objects import quick
-from tartools.storage.objects.contract import Body, Listed, Page, Reply
-from tartools.storage.objects.s3client import (
-    ABSENT,
-    bucket_and_key,
-    busy_error,
-    client,
-    error_code,
-    is_busy,
-    translated_errors,
+from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, concealed
+from tartools.storage.objects import http
+from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
+from tartools.storage.objects.retry import timeouts
+from tartools.storage.objects.uploads import Upload
+
+CONNECTIONS = 64
+_TRANSIENT = (
+    "RequestTimeout",
+    "SlowDown",
+    "Throttling",
+    "InternalError",
+    "OperationAborted",
+    "ConditionalRequestConflict",
 )
+ABSENT = ("NoSuchKey", "NotFound", "404")
+_CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired")
+_CONNECTION = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError)
+_lock = threading.Lock()  # threads share a client, but may not make one at the same time
 
-if TYPE_CHECKING:
-    from tartools.storage.objects.uploads import Upload
 
-LISTS_IN_PARALLEL = True
-LIFE = 3600  # seconds of a signature
+def _parsed(url: str) -> tuple[str, str]:
+    """Return bucket and key of the object of *url*; the key may be empty."""
+    bucket, _, key = url.partition("://")[2].partition("/")
+    return bucket, key
 
 
 def object_at(url: str) -> S3Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
-    if not all(bucket_and_key(url)):
+    if not all(_parsed(url)):
         raise UsageError("write s3://BUCKET/KEY", url=url)
     return S3Object(url)
+
+
+# ---- the client ----
+
+
+class _BadLengthError(exceptions.BotoCoreError):  # type: ignore[misc]  # botocore has no types
+    """An answer that botocore can't read."""
+
+    fmt = "the server sent a Content-Length that is not a number"
+
+
+@functools.cache
+def _client_of(process: int) -> Any:
+    times = timeouts()
+    config = Config(
+        connect_timeout=times.connect,
+        read_timeout=times.idle,
+        retries={"total_max_attempts": 1},  # `retry` counts attempts, and `pinned` resumes
+        max_pool_connections=CONNECTIONS,
+        response_checksum_validation="when_required",  # ranges have no checksum
+    )
+    boto3 = sys.modules.get("boto3")
+    if boto3 is not None and boto3.DEFAULT_SESSION is not None:  # a Python program may have chosen credentials so
+        client = boto3.client("s3", config=config)
+    else:
+        client = botocore.session.get_session().create_client("s3", config=config)
+    client.meta.events.register_first("before-parse.s3.GetObject", _check_length)
+    return client
+
+
+def _check_length(response_dict: dict[str, Any], **_: object) -> None:
+    """Raise _BadLengthError for an object whose length is not a number, and close its connection.
+
+    botocore would raise ValueError, and leave the connection open until the garbage collector comes.
+    """
+    if response_dict["status_code"] < 300 and not response_dict["headers"].get("Content-Length", "0").isdecimal():
+        response_dict["body"].close()
+        raise _BadLengthError
+
+
+def _client() -> Any:
+    """Return the client of this process: a fork must not share its connections."""
+    with _lock:
+        return _client_of(os.getpid())
+
+
+@contextmanager
+def _translated(url: str, what: str = "read", pinned: bool = False) -> Iterator[None]:
+    """Turn what botocore and urllib3 raise about *url* into TransientError or StorageError; *what* was requested."""
+    try:
+        yield
+    except exceptions.ClientError as error:
+        raise _status_error(error, url, what, pinned) from None
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
+        advice = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run aws configure"
+        raise StorageError(f"no AWS credentials: {type(error).fmt.format(**error.kwargs)}; {advice}", url=url) from None
+    except exceptions.ParamValidationError:
+        raise StorageError("not a valid name of a bucket or an object in S3", url=url) from None
+    except (*_CONNECTION, HTTPError, OSError) as error:
+        about = getattr(error, "kwargs", {})  # botocore has an error of urllib3 within its own
+        cause, address = about.get("error") or error, about.get("endpoint_url") or ""
+        raise http.failure(cause, url, address, timeouts().connect, "AWS_CA_BUNDLE") from None
+    except ValueError:
+        raise StorageError("the endpoint (AWS_ENDPOINT_URL) is not a URL", url=url) from None
+    except exceptions.BotoCoreError as error:
+        raise StorageError(f"botocore: {concealed(str(error))}", url=url) from None
+
+
+def _code(error: exceptions.ClientError) -> str:
+    """Return the name of an error in S3."""
+    return error.response.get("Error", {}).get("Code") or ""
+
+
+def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bool) -> Exception:
+    """Return the failure that *error* reports (S3 API reference, Error responses)."""
+    name = _code(error)
+    answer = error.response.get("ResponseMetadata", {})
+    status = answer.get("HTTPStatusCode", 0)
+    if http.is_busy(status) or name.startswith(_TRANSIENT):
+        return http.busy(f"{status} {name}", answer.get("HTTPHeaders", {}).get("retry-after", ""))
+    if name in _CREDENTIALS:
+        return StorageError(f"the server does not accept the credentials ({name})", url=url)
+    if name == "NoSuchBucket":
+        return StorageError(f"no such bucket: {_parsed(url)[0]}", url=url)
+    if name in ABSENT:
+        if pinned:
+            return StorageError("was deleted while it was being read", url=url)
+        return NotFoundError("no such object", url=url)
+    if name == "NoSuchUpload":
+        return StorageError("the server has dropped the upload", url=url)
+    if name == "RequestTimeTooSkewed":
+        return StorageError("the clock of this machine is wrong, so the server refuses its signatures", url=url)
+    if name in ("PreconditionFailed", "412"):
+        if what == "write":
+            return ExistsError(url)
+        return StorageError("was replaced while it was being read", url=url)
+    if status in (401, 403):
+        return NoPermissionError(f"no permission to {what} ({name or status})", url=url)
+    message = error.response.get("Error", {}).get("Message", "")
+    return StorageError(f"the server refuses: {status} {name} {message}".rstrip(), url=url)
+
+
+# ---- reading ----
 
 
 class _Body:
@@ -48,7 +161,7 @@ class _Body:
         self._url = url
 
     def read(self, most: int, /) -> bytes:
-        with translated_errors(self._url):
+        with _translated(self._url):
             data: bytes = self._body.read(most)
             return data
 
@@ -58,25 +171,7 @@ class _Body:
         return len(data)
 
     def close(self) -> None:
-        if self._body is not None:
-            self._body.close()
-
-
-def _reply(status: int, body: Body, url: str, place: str | None, length: int | None, etag: str | None) -> Reply:
-    """Return the response with *body*; *place* is its Content-Range (RFC 9110, 14.4), if it has one.
-
-    Raises: StorageError for status 206 without Content-Range.
-    """
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", place or "")
-    if status == 206 and not found:
-        body.close()
-        raise StorageError("206 response without Content-Range", url=url)
-    if not found:
-        return Reply(body, 0, length, length, etag or "")
-    start, end = int(found[1]), int(found[2]) + 1
-    size = None if found[3] == "*" else int(found[3])
-    length = end - start if length is None else length
-    return Reply(body, start, length, size, etag or "")
+        self._body.close()
 
 
 class S3Object:
@@ -84,110 +179,149 @@ class S3Object:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        bucket, key = bucket_and_key(url)
+        bucket, key = _parsed(url)
         self.place = {"Bucket": bucket, "Key": key}
-        self._signed: str | None = ""  # its URL with a signature; None if only botocore can get it
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`."""
-        conditions = {"Range": f"bytes={start}-{'' if end is None else end - 1}"} if start or end is not None else {}
-        if version and end is not None and (reply := self._get_signed(conditions | {"If-Match": version})):
-            return reply
-        if version:
-            conditions["IfMatch"] = version
-        with translated_errors(self.url, pinned=bool(version)):
+        return self._get(start, end, version)[0]
+
+    def _get(self, start: int, end: int | None, version: str) -> tuple[Reply, dict[str, str]]:
+        """Return what `get` does, and the headers of the response."""
+        wanted = {"Range": http.range_of(start, end), "IfMatch": version}
+        with _translated(self.url, pinned=bool(version)):
             try:
-                answer = client().get_object(**self.place, **conditions)
+                answer = _client().get_object(**self.place, **{name: text for name, text in wanted.items() if text})
             except exceptions.ClientError as error:
-                if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != 416:
+                answer = error.response
+                if answer.get("ResponseMetadata", {}).get("HTTPStatusCode") != 416:
                     raise
-                return self._behind_the_end(error, start)
-        status, known = answer["ResponseMetadata"]["HTTPStatusCode"], ("ContentRange", "ContentLength", "ETag")
-        return _reply(status, _Body(answer["Body"], self.url), self.url, *map(answer.get, known))
-
-    def _get_signed(self, headers: dict[str, str]) -> Reply | None:
-        """Request a range by the signed URL. Return None if botocore has to make the request.
-
-        That is for proxies, for certificates that only botocore trusts, and for failures, which it explains.
-        """
-        if self._signed is None:
-            return None
-        with translated_errors(self.url):
-            if not self._signed:
-                self._signed = client().generate_presigned_url("get_object", Params=self.place, ExpiresIn=LIFE)
-        answer = quick.answer(self._signed, headers)
-        if answer is None:
-            self._signed = None
-            return None
-        if answer.status_code != 206:
-            answer.close()
-            if is_busy(answer.status_code):
-                raise busy_error(str(answer.status_code), answer.headers.get("Retry-After", ""))
-            self._signed = "" if answer.status_code == 403 else None  # it may have expired
-            return None
-        length = answer.headers.get("Content-Length", "")
-        return _reply(
-            answer.status_code,
-            answer,
-            self.url,
-            answer.headers.get("Content-Range"),
-            int(length) if length.isdigit() else None,
-            answer.headers.get("ETag"),
-        )
-
-    def _behind_the_end(self, error: exceptions.ClientError, start: int) -> Reply:
-        """Return the response to a range behind the last byte; every range of an empty object is one."""
-        headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
-        size = headers.get("content-range", "").rpartition("/")[2]
-        if not size.isdigit():
-            size = error.response.get("Error", {}).get("ActualObjectSize", "0")
-        return Reply(io.BytesIO(), start, 0, int(size), headers.get("etag", ""))
+        status, headers = (answer["ResponseMetadata"][name] for name in ("HTTPStatusCode", "HTTPHeaders"))
+        behind = "Error" in answer  # the end; every range of an empty object is
+        body: Any = io.BytesIO() if behind else _Body(answer["Body"], self.url)
+        found = http.reply(status, headers, body, self.url, start, headers.get("etag", ""))
+        if found.size is None and behind:
+            found = found._replace(size=int(answer["Error"].get("ActualObjectSize", "0")))
+        return found, headers
 
     def head(self) -> Listed | None:
         """Return size and time; None if it does not exist. A GET, because errors of a HEAD do not say what is wrong."""
-        with translated_errors(self.url):
-            try:
-                answer = client().get_object(**self.place, Range="bytes=0-0")
-            except exceptions.ClientError as error:
-                answer = error.response.get("ResponseMetadata", {})
-                if error_code(error) in ABSENT:
-                    return None
-                if answer.get("HTTPStatusCode") != 416:
-                    raise
-                return Listed(self.url, 0, None)
-            answer["Body"].close()
-        size = answer.get("ContentRange", "").rpartition("/")[2]
-        return Listed(
-            self.url, int(size) if size.isdigit() else answer["ContentLength"], answer["LastModified"].timestamp()
-        )
+        try:
+            found, headers = self._get(0, 1, "")
+        except NotFoundError:
+            return None
+        found.body.close()
+        return Listed(self.url, found.size, http.parse_date(headers.get("last-modified", "")))
 
     def remove(self) -> None:
         """Remove it; see `contract.Object`."""
-        with translated_errors(self.url, "remove"):
-            client().delete_object(**self.place)
+        with _translated(self.url, "remove"):
+            _client().delete_object(**self.place)
 
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
-        from tartools.storage.objects.s3upload import Multipart  # who only reads does not wait for these
-        from tartools.storage.objects.uploads import Upload
-
-        return Upload(Multipart(self, self.place, force))
+        return Upload(_Multipart(self, force))
 
 
-def page(prefix: str, token: str, after: str, flat: bool) -> Page:
+def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*; see `contract.Store`."""
-    bucket, start = bucket_and_key(prefix)
+    bucket, start = _parsed(prefix)
     options: dict[str, Any] = {"Bucket": bucket, "Prefix": start}
     if flat:
         options["Delimiter"] = "/"
     if token:
         options["ContinuationToken"] = token
-    elif after:
-        options["StartAfter"] = bucket_and_key(after)[1]
-    with translated_errors(prefix, "list"):
-        answer = client().list_objects_v2(**options)
+    with _translated(prefix, "list"):
+        answer = _client().list_objects_v2(**options)
     entries = [
         Listed(f"s3://{bucket}/{found['Key']}", found["Size"], found["LastModified"].timestamp(), found.get("ETag", ""))
         for found in answer.get("Contents", ())
     ]
     return Page(entries, answer.get("NextContinuationToken", ""))
+
+
+# ---- writing ----
+
+
+class _Payload(io.RawIOBase):
+    """The bytes of a part as a file: urllib3 sends anything else at once, within the timeout for connecting."""
+
+    def __init__(self, data: bytearray) -> None:
+        self._view = memoryview(data)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, len(self._view))[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        found = self._view[self._position : self._position + len(buffer)]
+        buffer[: len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+
+class _Multipart:
+    """An upload in parts: S3 API reference, CreateMultipartUpload and those that follow it."""
+
+    workers = 4  # parts that are sent at once
+
+    def __init__(self, made: S3Object, force: bool) -> None:
+        self.url = made.url
+        self._made = made
+        self._place = made.place
+        self._unless: dict[str, str] = {} if force else {"IfNoneMatch": "*"}
+        self._upload: dict[str, str] = {}
+        self._tags: dict[int, str] = {}
+        self._doubtful = False  # the request that makes the object appear was sent, perhaps without a response
+
+    def put(self, data: bytearray) -> None:
+        """Make the object of *data*."""
+        self._finish(0, data, lambda: _client().put_object(**self._place, **self._unless, Body=_Payload(data)))
+
+    def begin(self) -> None:
+        """Begin an upload in parts."""
+        with _translated(self.url, "write"):
+            self._upload = {"UploadId": _client().create_multipart_upload(**self._place)["UploadId"]}
+
+    def part(self, number: int, offset: int, data: bytearray) -> None:
+        """Send one part."""
+        with _translated(self.url, "write"):
+            sent = _client().upload_part(**self._place, **self._upload, PartNumber=number, Body=_Payload(data))
+        self._tags[number] = sent["ETag"]
+
+    def complete(self, number: int, offset: int, data: bytearray) -> None:
+        """Send the last part, and let the object appear."""
+        if number not in self._tags:
+            self.part(number, offset, data)
+        parts = [{"PartNumber": n, "ETag": tag} for n, tag in sorted(self._tags.items())]
+        make = functools.partial(_client().complete_multipart_upload, **self._place, **self._upload, **self._unless)
+        self._finish(offset, data, lambda: make(MultipartUpload={"Parts": parts}))
+
+    def _finish(self, offset: int, data: bytearray, make: Callable[[], object]) -> None:
+        """Make the object, which ends with *data*, unless an earlier attempt without a response has done it."""
+        again, self._doubtful = self._doubtful, True
+        with _translated(self.url, "write"):
+            try:
+                make()
+            except exceptions.ClientError as error:
+                if not again or _code(error) not in ("NoSuchUpload", "PreconditionFailed") or not self._made.head():
+                    raise
+                found = self._made.get(offset, offset + len(data) + 1, "")
+                with closing(found.body) as body:
+                    if found.size != offset + len(data) or body.read(len(data)) != data:
+                        raise
+
+    def abort(self) -> None:
+        """Drop the parts."""
+        with _translated(self.url, "write"):
+            _client().abort_multipart_upload(**self._place, **self._upload)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tartools.errors import StorageError
-from tartools.storage.objects.retry import Attempts, TransientError
+from tartools.storage.objects.retry import TransientError, with_retries
 
 PART = 16 << 20  # bytes
 GROWTH = 5000  # parts, after which they are twice as large: 250 GB in the 10,000 parts that stores allow
@@ -180,19 +180,17 @@ class Upload:
 
     def _try(self, work: Callable[[], None]) -> None:
         try:
-            attempts = Attempts(self._target.url)
-            while not self._over:
-                try:
-                    work()
-                    break
-                except TransientError as error:
-                    pause = attempts.failed(error)
-                with self._changed:
-                    if self._changed.wait_for(lambda: self._over or self._error is not None, pause):
-                        break
+            if not self._over:
+                with_retries(work, self._target.url, self._pause)
         except BaseException as error:  # raised where the output is written
             with self._changed:
                 self._error = self._error or error
         with self._changed:
             self._running.discard(threading.current_thread())
             self._changed.notify_all()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before the next attempt. Raises: StorageError if it is not wanted any more."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._over or self._error is not None, seconds):
+                raise self._error or StorageError("the upload was dropped", url=self._target.url)

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-import requests
-from requests.structures import CaseInsensitiveDict
-
 from tartools.errors import ExistsError, StorageError, UsageError, option
-from tartools.storage.objects import quick
+from tartools.storage.objects.connections import netrc_header
 from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import (
+    Client,
     Payload,
     content_length,
-    drain,
     parse_date,
     range_header,
     reply,
-    request,
-    send,
-    session,
     status_error,
 )
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.scratch import scratch_file
 
-LISTS_IN_PARALLEL = False
 STRONG = 60  # seconds since the last change, after which its date identifies a version
+CLIENT = Client(lambda address, moved: netrc_header(address))
 
 
 def object_at(url: str) -> WebObject:
@@ -42,12 +36,12 @@ def object_at(url: str) -> WebObject:
     return WebObject(url)
 
 
-def page(prefix: str, token: str, after: str, flat: bool) -> Page:
+def page(prefix: str, token: str, flat: bool) -> Page:
     """Raise StorageError: web servers have no listings that programs can rely on."""
     raise StorageError("web servers cannot be listed; give the URLs with braces, or in a file (-T)", url=prefix)
 
 
-def _version(headers: CaseInsensitiveDict[str]) -> str:
+def _version(headers: Mapping[str, str]) -> str:
     """Return the condition, a header line, that holds as long as the object has not changed; "" if there is none.
 
     Source: RFC 9110, 8.8.1 (strong and weak), 8.8.2.2 (dates), 13.1.1 and 13.1.4 (conditions).
@@ -67,7 +61,6 @@ class WebObject:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._quick = True  # until it is redirected, or needs what only `requests` has
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end*; see `contract.Object`."""
@@ -75,38 +68,26 @@ class WebObject:
         if version:
             name, _, value = version.partition(": ")
             headers[name] = value
-        response: Any = None
-        if self._quick and version and end is not None:
-            response = quick.answer(self.url, headers)
-        if response is None:
-            response = self.request("GET", headers)
-            self._quick = not version and not response.history
-        if response.status_code not in (200, 206, 416):
-            raise status_error(response, self.url, pinned=bool(version))
-        return reply(response, self.url, start, _version(response.headers))
+        response = CLIENT.request("GET", self.url, self.url, headers=headers)
+        if response.status not in (200, 206, 416):
+            raise status_error(response, pinned=bool(version))
+        return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
     def head(self) -> Listed | None:
         """Return size and time; None if it does not exist."""
-        response = self.request("HEAD")
-        status = response.status_code
+        response = CLIENT.request("HEAD", self.url, self.url)
+        about, status = response.headers, response.status
+        response.drain()
         if status in (404, 410):
-            drain(response)
             return None
         if status in (405, 501):
-            drain(response)
             raise StorageError(
                 f"the server does not tell whether this exists ({status} to HEAD); {option('force')} writes it",
                 url=self.url,
             )
         if status not in (200, 204):
-            raise status_error(response, self.url)
-        drain(response)
-        about = response.headers
-        return Listed(self.url, content_length(response), parse_date(about.get("Last-Modified", "")), _version(about))
-
-    def request(self, method: str, headers: dict[str, str] | None = None) -> requests.Response:
-        """Return the response to one request without a body."""
-        return request(session("web"), method, self.url, self.url, headers=headers, follow=True)
+            raise status_error(response)
+        return Listed(self.url, content_length(about), parse_date(about.get("Last-Modified", "")), _version(about))
 
     def remove(self) -> None:
         """Raise StorageError: few web servers let their files be removed."""
@@ -154,16 +135,14 @@ class WebOutput:
         body = Payload(os.fstat(file).st_size, lambda start, end: os.pread(file, end - start, start))
         unless = {} if self._force else {"If-None-Match": "*"}
         again, self._doubtful = self._doubtful, True
-        response = send(session("web"), "PUT", url, url, body, headers=unless)
-        if response.status_code in (200, 201, 204):
-            drain(response)
-            return
-        if response.status_code in (405, 501):
-            drain(response)
+        response = CLIENT.request("PUT", url, url, headers=unless, body=body)
+        if response.status in (200, 201, 204):
+            return response.drain()
+        response.close()
+        if response.status in (405, 501):
             raise StorageError(
                 "the server does not accept uploads (PUT): write to a file, or to s3:, gs: or ais:", url=url
             )
-        if response.status_code == 412 and again:
-            drain(response)
-            raise StorageError("exists by now; an earlier try, which had no response, may have written it", url=url)
-        raise status_error(response, url, "write")
+        if response.status == 412 and again:
+            raise StorageError("exists now; an earlier try, which had no response, may have written it", url=url)
+        raise status_error(response, "write")

@@ -12,27 +12,27 @@ from contextlib import closing
 from tartools import storage
 from tartools.errors import SampleError
 from tartools.storage.scratch import reread, scratch_file
-from tartools.tables.foreign.listing import Row, Shard, refused
-from tartools.tables.foreign.places import Places
+from tartools.tables.foreign.listing import IndexedSample, Shard, refused
+from tartools.tables.foreign.places import IndexPlaces
 
 SUFFIX = ".idx"
 VERSION = b"v1.2"
 PIECE = 1 << 20  # bytes that are copied at a time
 
 
-def outputs(places: Places) -> list[str]:
+def outputs(places: IndexPlaces) -> list[str]:
     """Return the URLs of all files of the index. Raises: UsageError."""
     return places.all_beside(SUFFIX)
 
 
-def check(url: str, row: Row) -> None:
+def check(url: str, row: IndexedSample) -> None:
     """Raise SampleError if the index can't hold *row* of the shard *url*: its words may hold no blanks."""
     for part in row.parts:
         if len(row.path(part).split()) != 1:
             raise refused(url, row.key, part.field, "has a blank in its name, which DALI's index can't hold")
 
 
-def write(shards: Iterable[Shard], places: Places) -> None:
+def write(shards: Iterable[Shard], places: IndexPlaces) -> None:
     """Write the index of each of *shards*. Disk: its size. Raises: SampleError for an empty one, StorageError."""
     for shard in shards:
         with closing(scratch_file(places.tmpdir)) as lines:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from tartools import storage
 from tartools.errors import SampleError, UsageError, shown
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.storage.scratch import private_directory, remove
 from tartools.storage.url import Url
 from tartools.tables import schema
-from tartools.tables.foreign.listing import Row, Shard, refused, text
-from tartools.tables.foreign.places import TAR, Places
+from tartools.tables.foreign.listing import IndexedSample, Shard, refused, text
+from tartools.tables.foreign.places import TAR, IndexPlaces
 
 if TYPE_CHECKING:
     import sqlite3
@@ -52,7 +52,7 @@ CREATE INDEX idx_sample_parts_full ON sample_parts (tar_file_id, sample_index, p
 """
 
 
-def outputs(places: Places) -> list[str]:
+def outputs(places: IndexPlaces) -> list[str]:
     """Return the URLs of all files of the index. Raises: UsageError."""
     together = places.together()
     for url in places.urls:
@@ -60,7 +60,7 @@ def outputs(places: Places) -> list[str]:
     return [*places._replace(folder="").all_beside(SUFFIX), *map(together.below, (SQLITE, UUID, INFO, SPLIT))]
 
 
-def check(url: str, row: Row) -> None:
+def check(url: str, row: IndexedSample) -> None:
     """Raise SampleError if the index can't hold *row* of the shard *url*, or Energon would pass over it."""
     text(url, row.key)
     first, slash, _ = row.key.partition(b"/")
@@ -72,7 +72,7 @@ def check(url: str, row: Row) -> None:
         raise refused(url, row.key, b"", "has no field, but Energon takes it for a sample; leave it out of the shard")
 
 
-def write(shards: Iterable[Shard], places: Places) -> None:
+def write(shards: Iterable[Shard], places: IndexPlaces) -> None:
     """Write the index of *shards*. Disk: its size. Raises: SampleError for a key that comes twice, StorageError."""
     import sqlite3
 
@@ -89,7 +89,7 @@ def write(shards: Iterable[Shard], places: Places) -> None:
             base.executescript(INDEXES)
             base.commit()
         with (
-            files.reading(kept) as file,
+            seekable.reading(kept) as file,
             storage.writing(together.below(SQLITE), places.force) as sink,
         ):
             while piece := file.read(PIECE):
@@ -105,7 +105,7 @@ def write(shards: Iterable[Shard], places: Places) -> None:
         sink.write(json.dumps({"split_parts": parts, "exclude": []}, indent=2).encode() + b"\n")
 
 
-def _write_shard(number: int, shard: Shard, places: Places, base: sqlite3.Connection, digest: blake2b) -> int:
+def _write_shard(number: int, shard: Shard, places: IndexPlaces, base: sqlite3.Connection, digest: blake2b) -> int:
     """Write the index of *shard*, which has this *number* in the data set, and add it to *base* and *digest*.
 
     Return the number of its samples.
@@ -126,7 +126,7 @@ def _write_shard(number: int, shard: Shard, places: Places, base: sqlite3.Connec
     return count
 
 
-def _store(number: int, count: int, url: str, rows: list[Row], base: sqlite3.Connection) -> None:
+def _store(number: int, count: int, url: str, rows: list[IndexedSample], base: sqlite3.Connection) -> None:
     """Add *rows*, number *count* and on of the shard *url*, to *base*."""
     import sqlite3
 
@@ -149,7 +149,7 @@ def _store(number: int, count: int, url: str, rows: list[Row], base: sqlite3.Con
     )
 
 
-def _is_known(row: Row, rows: list[Row], number: int, base: sqlite3.Connection) -> bool:
+def _is_known(row: IndexedSample, rows: list[IndexedSample], number: int, base: sqlite3.Connection) -> bool:
     """Tell whether *base* has the key of *row*, other than by *rows* of shard *number*, or *rows* have it twice."""
     if sum(other.key == row.key for other in rows) > 1:
         return True
@@ -158,12 +158,12 @@ def _is_known(row: Row, rows: list[Row], number: int, base: sqlite3.Connection) 
     return found not in (None, (number, row.begin))
 
 
-def _groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
+def _groups(rows: Iterator[IndexedSample]) -> Iterator[list[IndexedSample]]:
     while group := [*islice(rows, GROUP)]:
         yield group
 
 
-def _name(url: str, together: Places) -> str:
+def _name(url: str, together: IndexPlaces) -> str:
     """Return the name of the shard *url* in the data set. Raises: UsageError for one that Energon would not find."""
     name = schema.relative(Url(url).name, schema.folder_of(together.below(FOLDER)))
     if name.startswith(("../", "/")) or "://" in name:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from tartools.errors import SampleError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import join_path
-from tartools.storage.versions import check_unchanged
+from tartools.storage.version import check_unchanged
 from tartools.tables.rows import TWICE
 from tartools.tar.header import padded
 
 
-class Part(NamedTuple):
+class IndexedMember(NamedTuple):
     """A member of a sample: its *field*, and the *size* bytes of its payload at *offset* of the shard."""
 
     field: bytes
@@ -23,7 +23,7 @@ class Part(NamedTuple):
     size: int
 
 
-class Row(NamedTuple):
+class IndexedSample(NamedTuple):
     """A sample: its *key*, bytes *begin* to *end* of the shard, and its *parts* in the order of the archive.
 
     A member without a field has no part.
@@ -32,9 +32,9 @@ class Row(NamedTuple):
     key: bytes
     begin: int
     end: int
-    parts: list[Part]
+    parts: list[IndexedMember]
 
-    def path(self, part: Part) -> bytes:
+    def path(self, part: IndexedMember) -> bytes:
         """Return the name of the member *part*."""
         return join_path(self.key, part.field)
 
@@ -51,11 +51,11 @@ class Shard(NamedTuple):
 
     url: str
     size: int
-    rows: Iterator[Row]
+    rows: Iterator[IndexedSample]
 
 
 def shards(
-    blocks: Iterable[bytes], versions: Mapping[str, str], account: Account, check: Callable[[str, Row], None]
+    blocks: Iterable[bytes], versions: Mapping[str, str], account: Account, check: Callable[[str, IndexedSample], None]
 ) -> Iterator[Shard]:
     """Yield the shards that have these *versions*, in order, with the samples that *blocks* (of rows) have of them.
 
@@ -76,7 +76,7 @@ class _Blocks:
         self._blocks = map(marshal.loads, blocks)
         self._next = next(self._blocks, None)
 
-    def of(self, url: str) -> Iterator[Row]:
+    def of(self, url: str) -> Iterator[IndexedSample]:
         """Yield the rows of the shard *url*, which is the next one."""
         while self._next is not None and self._next[0] == url:
             yield from _rows(self._next)
@@ -84,8 +84,8 @@ class _Blocks:
 
 
 def _listed(
-    blocks: _Blocks, url: str, version: str, account: Account, check: Callable[[str, Row], None]
-) -> Iterator[Row]:
+    blocks: _Blocks, url: str, version: str, account: Account, check: Callable[[str, IndexedSample], None]
+) -> Iterator[IndexedSample]:
     lost, first = 0, b""
     for row in blocks.of(url):
         check(url, row)
@@ -103,19 +103,21 @@ def _listed(
     check_unchanged({url: version})
 
 
-def _rows(block: tuple[str, list[bytes], bytes, bytes, dict[bytes, tuple[bytes, bytes]], object]) -> Iterator[Row]:
+def _rows(
+    block: tuple[str, list[bytes], bytes, bytes, dict[bytes, tuple[bytes, bytes]], object],
+) -> Iterator[IndexedSample]:
     """Yield the rows of an unpacked *block*. Raises: SampleError for a sample that has a field twice."""
     url, keys, begins, ends, found, _ = block
     columns = [(field, array("q", offsets), array("q", sizes)) for field, (offsets, sizes) in found.items()]
     for number, (key, begin, end) in enumerate(zip(keys, array("q", begins), array("q", ends), strict=True)):
-        parts = [Part(field, offsets[number], sizes[number]) for field, offsets, sizes in columns]
+        parts = [IndexedMember(field, offsets[number], sizes[number]) for field, offsets, sizes in columns]
         for part in parts:
             if part.offset == TWICE:
                 raise refused(url, key, part.field, "is there twice in one sample, which an index can't say")
         parts = [part for part in parts if part.offset >= 0]
         if len(parts) > 1:
             parts.sort(key=lambda part: part.offset)
-        yield Row(key, begin, end, parts)
+        yield IndexedSample(key, begin, end, parts)
 
 
 def refused(url: str, key: bytes, field: bytes, why: str) -> SampleError:

@@ -13,7 +13,7 @@ from tartools.storage.url import Url
 TAR = ".tar"
 
 
-class Places(NamedTuple):
+class IndexPlaces(NamedTuple):
     """The shards *urls*, the directory or prefix *folder* of the index ("" for beside the shards), and temporary files.
 
     With *force*, files that exist are replaced.
@@ -27,7 +27,7 @@ class Places(NamedTuple):
     def beside(self, url: str, suffix: str) -> str:
         """Return the name of the file with *suffix* for the shard *url*.
 
-        >>> Places((), "").beside("s3://b/a.tar", ".idx"), Places((), "index").beside("d/a.tar", ".idx")
+        >>> IndexPlaces((), "").beside("s3://b/a.tar", ".idx"), IndexPlaces((), "index").beside("d/a.tar", ".idx")
         ('s3://b/a.idx', 'index/a.idx')
         """
         name = Url(url).name.removesuffix(TAR) + suffix
@@ -47,7 +47,7 @@ class Places(NamedTuple):
                 raise UsageError(f"{shown(other)} and {shown(url)} would have the same index {shown(name)}")
         return names
 
-    def together(self) -> Places:
+    def together(self) -> IndexPlaces:
         """Return these places with the deepest directory that has all shards, if no other was named.
 
         Raises: UsageError if there is none.

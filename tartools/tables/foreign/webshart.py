@@ -7,25 +7,25 @@ from collections.abc import Iterable
 
 from tartools import storage
 from tartools.storage.url import Url
-from tartools.tables.foreign.listing import Row, Shard, text
-from tartools.tables.foreign.places import Places
+from tartools.tables.foreign.listing import IndexedSample, Shard, text
+from tartools.tables.foreign.places import IndexPlaces
 
 SUFFIX = ".json"
 PIECE = 1 << 20  # bytes that are written at a time
 
 
-def outputs(places: Places) -> list[str]:
+def outputs(places: IndexPlaces) -> list[str]:
     """Return the URLs of all files of the index. Raises: UsageError."""
     return places.all_beside(SUFFIX)
 
 
-def check(url: str, row: Row) -> None:
+def check(url: str, row: IndexedSample) -> None:
     """Raise SampleError if the index can't hold *row* of the shard *url*: names are UTF-8."""
     for part in row.parts:
         text(url, row.path(part))
 
 
-def write(shards: Iterable[Shard], places: Places) -> None:
+def write(shards: Iterable[Shard], places: IndexPlaces) -> None:
     """Write the index of each of *shards*. Raises: SampleError, StorageError."""
     for shard in shards:
         with storage.writing(places.beside(shard.url, SUFFIX), places.force) as sink:

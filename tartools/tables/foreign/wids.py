@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from tartools import storage
 from tartools.tables import schema
-from tartools.tables.foreign.listing import Row, Shard, refused
-from tartools.tables.foreign.places import Places
+from tartools.tables.foreign.listing import IndexedSample, Shard, refused
+from tartools.tables.foreign.places import IndexPlaces
 from tartools.tar.header import BLOCK
 
 NAME = "shardindex.json"
@@ -20,12 +20,12 @@ LONGEST = 100  # bytes of a name that wids reads: those in the last header block
 GREATEST = 8 << 30  # bytes of a payload whose size wids can't read: such sizes are not octal
 
 
-def outputs(places: Places) -> list[str]:
+def outputs(places: IndexPlaces) -> list[str]:
     """Return the URLs of all files of the index. Raises: UsageError."""
     return [places.together().below(NAME)]
 
 
-def check(url: str, row: Row) -> None:
+def check(url: str, row: IndexedSample) -> None:
     """Raise SampleError if wids would not see the members of *row*, of the shard *url*, as what they are."""
     for part, header in zip(row.parts, row.headers(), strict=True):
         path = row.path(part)
@@ -39,7 +39,7 @@ def check(url: str, row: Row) -> None:
         raise refused(url, row.key, b"", "has no field, but wids takes it for a sample; leave it out of the shard")
 
 
-def write(shards: Iterable[Shard], places: Places) -> None:
+def write(shards: Iterable[Shard], places: IndexPlaces) -> None:
     """Write the index of *shards*. Raises: SampleError, StorageError."""
     url = places.together().below(NAME)
     folder = schema.folder_of(url)

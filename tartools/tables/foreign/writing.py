@@ -11,16 +11,16 @@ from tartools.samples.account import Account
 from tartools.storage.url import Url
 from tartools.tables import schema
 from tartools.tables.foreign import dali, energon, webshart, wids
-from tartools.tables.foreign.listing import Row, Shard, shards
-from tartools.tables.foreign.places import Places
+from tartools.tables.foreign.listing import IndexedSample, Shard, shards
+from tartools.tables.foreign.places import IndexPlaces
 
 
 class Format(NamedTuple):
     """How the index for one tool is written: all its files, what it can hold, and how."""
 
-    outputs: Callable[[Places], list[str]]
-    check: Callable[[str, Row], None]
-    write: Callable[[Iterable[Shard], Places], None]
+    outputs: Callable[[IndexPlaces], list[str]]
+    check: Callable[[str, IndexedSample], None]
+    write: Callable[[Iterable[Shard], IndexPlaces], None]
 
 
 FORMATS = {
@@ -31,18 +31,20 @@ FORMATS = {
 }
 
 
-def check_outputs(name: str, places: Places) -> None:
+def check_outputs(name: str, places: IndexPlaces) -> None:
     """Check the files of the index *name* before anything is read.
 
     Raises: UsageError, StorageError.
     """
     if Url(places.folder).scheme in ("-", "pipe") or places.folder.endswith(schema.SUFFIX):
-        raise UsageError("has to be a directory or a prefix, for the files of an index", url=places.folder)
+        raise UsageError("must be a directory or a prefix, for the files of an index", url=places.folder)
     for url in FORMATS[name].outputs(places):
         storage.check_output(url, places.force, places.urls, single=False)
 
 
-def write(name: str, blocks: Iterable[bytes], versions: Mapping[str, str], places: Places, account: Account) -> None:
+def write(
+    name: str, blocks: Iterable[bytes], versions: Mapping[str, str], places: IndexPlaces, account: Account
+) -> None:
     """Write the index *name* of the shards that *blocks* of rows are of; each file appears when it is complete.
 
     *versions* are those that the shards had before they were read. All samples are counted in *account*.

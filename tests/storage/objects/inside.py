@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tartools.storage.objects import ranges, retry, s3, s3client
+from tartools.storage.objects import connections, ranges, retry, s3
 from tests.commands.test_every_command import command
 from tests.conftest import Result
 from tests.storage.objects.faults import FaultServer
@@ -56,9 +56,16 @@ class Inside:
         """Set variables of the environment."""
         for name, value in settings.items():
             self._patch.setenv(name, value)
-        for cached in (*vars(s3).values(), *vars(s3client).values()):  # its clients know the environment of before
-            if hasattr(cached, "cache_clear"):
-                cached.cache_clear()
+        self._forget()
+
+    def drop(self, name: str) -> None:
+        """Take a variable from the environment."""
+        self._patch.delenv(name)
+        self._forget()
+
+    def _forget(self) -> None:
+        for cached in (s3._client_of, connections._connections):  # they know the environment of before
+            cached.cache_clear()
 
     def ahead(self) -> None:
         """Let threads receive ranges ahead from the second range on."""

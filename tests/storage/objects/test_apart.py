@@ -1,4 +1,4 @@
-"""tarstat, whose workers ask servers for several shards at once: what it says is what one worker says."""
+"""tarstat and tarcheck, whose workers ask servers for several shards at once, and say what one worker says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tartools import storage
-from tartools.storage.objects import budget
+from tartools.storage.objects import ranges
 from tests.conftest import BIN, Result, Run, make_samples, make_tar, running
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.test_killed import Recorded, wait_until
@@ -50,11 +50,12 @@ def test_all_workers_find_what_one_does(scheme: str, workers: int, server: Fault
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_they_ask_at_once(scheme: str, server: FaultServer) -> None:
+@pytest.mark.parametrize("name", ["tarstat", "tarcheck"])
+def test_they_ask_at_once(name: str, scheme: str, server: FaultServer) -> None:
     """The first shard is not answered before the last is asked for."""
     server.faults = [Fault("00.tar", silent=True)]
     urls = [server.url(scheme, name) for name in SHARDS]
-    with running([BIN / "tarstat", "-p", "3", *urls], stdout=subprocess.PIPE, env=server.env) as process:
+    with running([BIN / name, "-p", "3", *urls], stdout=subprocess.PIPE, env=server.env) as process:
         wait_until(server, partial(server.asked, name="12.tar"))
         server.release()
         assert process.communicate(timeout=60)[0].startswith(b"shards: 14\nsamples: 147\n")
@@ -88,6 +89,6 @@ def test_failures_are_told_as_by_one(scheme: str, name: str, server: FaultServer
 
 
 def test_workers_share_what_may_be_held_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "budget", budget.Budget(budget.BUDGET))
+    monkeypatch.setattr(ranges, "budget", ranges.Budget(ranges.BUDGET))
     storage.share_memory(4)
-    assert budget.budget.take(budget.BUDGET // 4) and not budget.budget.take(1)
+    assert ranges.budget.take(ranges.BUDGET // 4) and not ranges.budget.take(1)

@@ -15,8 +15,8 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError
-from tartools.storage import files
-from tartools.storage.objects import ranges
+from tartools.storage import seekable
+from tartools.storage.objects import retry
 from tests.commands.test_damage import NEEDED, WHOLE, regions
 from tests.commands.test_every_command import COMMANDS, READERS
 from tests.conftest import Run, has_end, make_samples, make_tar, members_of
@@ -93,7 +93,7 @@ def test_a_connection_that_is_cut_all_the_time(scheme: str, inside: Inside, monk
     inside.server.faults = [Fault(OBJECT, method="GET", cut=97, times=None)]
     url = inside.server.url(scheme, OBJECT)
     assert failed_at(inside.copy(scheme).stderr, url) == 3 * 97
-    monkeypatch.setattr(ranges, "WORTH", 97)  # bytes that count as progress, of which there are 256 KiB otherwise
+    monkeypatch.setattr(retry, "WORTH", 97)  # bytes that count as progress, of which there are 256 KiB otherwise
     inside.starts()
     assert inside.copy(scheme) == (0, WHOLE, "")
     assert inside.starts() == sorted(at for start in STARTS for at in range(start, min(start + RANGE, 10240), 97))
@@ -176,8 +176,8 @@ def test_a_value_of_a_new_sample_is_cut(scheme: str, inside: Inside, tmp_path: P
 
 @each
 def test_a_file_that_is_cut(scheme: str, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "TAIL", 100)
-    monkeypatch.setattr(files, "NEAR", 100)
+    monkeypatch.setattr(seekable, "TAIL", 100)
+    monkeypatch.setattr(seekable, "NEAR", 100)
     url = inside.server.url(scheme, OBJECT)
     inside.server.faults = [Fault(OBJECT, start=0, cut=0, skip=1), Fault(OBJECT, start=3500, cut=700)]
     with tartools.open(url) as file:

@@ -73,7 +73,7 @@ def into_shard(url: str) -> tartools.TarWriter:
     return writer
 
 
-def into_file(url: str) -> tartools.storage.files.WritableFile:
+def into_file(url: str) -> tartools.storage.seekable.WritableFile:
     """Return a file that has begun to be written."""
     file = tartools.open(url, "wb")
     file.write(BULK)

@@ -9,7 +9,7 @@ from tests.storage.objects.faults import FaultServer
 from tests.tiers import by_turns
 
 LIBRARIES = ("boto3", "botocore", "requests", "google.auth", "google.cloud.storage", "smart_open", "aistore")
-NEEDED = {"s3": {"botocore"}, "gs": {"requests", "google.auth"}, "ais": {"requests"}, "http": {"requests"}}
+NEEDED = {"s3": {"botocore"}, "gs": {"google.auth"}, "ais": set(), "http": set()}
 PROGRAM = f"""
 import sys
 from tartools.commands.tarcat import tarcat

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import Run, make_samples, make_tar
+from tests.payloads import encoded
 from tests.storage.objects.faults import SCHEMES, Fault
 from tests.storage.objects.inside import OBJECT, Inside
 from tests.storage.objects.sites import Site
@@ -77,9 +77,8 @@ def test_a_shard_that_is_replaced(
 
 
 def test_pictures_of_remote_shards(site: Site, run: Run, tmp_path: Path) -> None:
-    file = io.BytesIO()
-    Image.linear_gradient("L").resize((90, 60)).save(file, "PNG")
-    members = [(f"{n}.png", file.getvalue()[: None if n else -30]) for n in range(3)]
+    picture = encoded(Image.linear_gradient("L").resize((90, 60)))
+    members = [(f"{n}.png", picture[: None if n else -30]) for n in range(3)]
     site.put("a.tar", make_tar(members))
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     found = []

@@ -24,7 +24,7 @@ from PIL import Image
 
 import tartools
 from tartools.errors import StorageError
-from tartools.storage import files
+from tartools.storage import seekable
 from tartools.storage.objects import ranges
 from tests.storage.objects import servers
 from tests.storage.objects.conftest import WRITTEN
@@ -41,9 +41,9 @@ each = pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.fixture
 def here(empty: Inside, monkeypatch: pytest.MonkeyPatch) -> FaultServer:
     """Return a server that this process finds, which asks it for small ranges."""
-    monkeypatch.setattr(files, "FIRST", FIRST)
-    monkeypatch.setattr(files, "TAIL", 2000)
-    monkeypatch.setattr(files, "NEAR", 2000)
+    monkeypatch.setattr(seekable, "FIRST", FIRST)
+    monkeypatch.setattr(seekable, "TAIL", 2000)
+    monkeypatch.setattr(seekable, "NEAR", 2000)
     monkeypatch.setattr(ranges, "RANGE", RANGE)
     return empty.server
 
@@ -371,8 +371,8 @@ def test_the_end_of_a_huge_object_costs_one_range(scheme: str, here: FaultServer
         assert file.read() == bytes(24) + DATA[:1000]
         asked = [request.headers["range"] for request in here.asked("GET")]
         assert asked[:1] == ["bytes=0-0"]
-        assert asked[1:] == [f"bytes={size - files.TAIL}-{size - 1}"]
-        file.seek(-files.TAIL, os.SEEK_END)
+        assert asked[1:] == [f"bytes={size - seekable.TAIL}-{size - 1}"]
+        file.seek(-seekable.TAIL, os.SEEK_END)
         assert file.read(10) == bytes(10)  # kept
         assert len(here.asked("GET")) == 1 + 1
         file.seek(size // 2)

@@ -13,9 +13,8 @@ import pytest
 
 from tartools.errors import StorageError
 from tartools.storage.objects import ranges, retry
-from tartools.storage.objects.budget import BUDGET, Budget
 from tartools.storage.objects.contract import Listed, Reply
-from tartools.storage.objects.ranges import RangedInput
+from tartools.storage.objects.ranges import BUDGET, Budget, RangedInput
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.streams import Output
 from tests.commands.test_damage import WHOLE

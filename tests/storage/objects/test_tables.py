@@ -108,7 +108,7 @@ def test_another_object_under_the_name(scheme: str, inside: Inside) -> None:
         done = inside.run("tarcat", "t.parquet")
         assert (done.status, done.stdout) == (1, b"")
         assert done.stderr.startswith(f"tarcat: {url}: ") and done.stderr.count("\n") == 1
-        assert "(row 0 of t.parquet; tarindex --update makes the table anew)" in done.stderr
+        assert "(row 0 of t.parquet; tarindex --update makes the table again)" in done.stderr
 
 
 @each

@@ -186,7 +186,7 @@ def test_a_reply_that_is_lost(step: Step, inside: Inside) -> None:
     assert inside.server.objects == {"out": step.data}
     assert inside.server.pending == (step.name == "begin")  # of which we never learned the name
     if step.scheme == "http":
-        message = "exists by now; an earlier try, which had no response, may have written it"
+        message = "exists now; an earlier try, which had no response, may have written it"
         assert done == (1, b"", f"tarcat: {inside.server.url('http', 'out')}: {message}\n")
     else:
         assert done == (0, b"", "")
@@ -209,7 +209,7 @@ def test_somebody_is_faster_while_a_server_is_busy(step: Step, size: int, inside
     inside.server.faults = [step.fails(status=503, replace=other)]
     done = write(inside, step.scheme, step.data)
     if step.scheme == "http":
-        message = "exists by now; an earlier try, which had no response, may have written it"
+        message = "exists now; an earlier try, which had no response, may have written it"
         refused(done, inside.server, "http", message, other)
     else:
         refused(done, inside.server, step.scheme, "already exists; --force replaces it", other)

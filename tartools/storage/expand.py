@@ -1,0 +1,73 @@
+"""What users write, arguments and lists of files, made into URLs: braces and wildcards are expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tartools import storage
+from tartools.errors import StorageError, UsageError
+from tartools.storage.names import has_wildcards, is_literal, matches, unfolded
+from tartools.storage.streams import stream_file
+from tartools.storage.url import Url
+
+
+def expand(patterns: Sequence[str], lists: Sequence[str] = (), separator: str = "\n") -> list[Url]:
+    """Return the URLs that *patterns*, and then the lines of the files *lists*, stand for.
+
+    Without patterns and lists: stdin. Braces expand everywhere; wildcards expand in local names and in stores that have
+    listings, unless a file or an object has literally this name. Order: as given; the matches of one wildcard pattern
+    are sorted by bytes.
+
+    Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read; UsageError if
+    stdin is named twice, or a URL holds a password.
+    """
+    if not patterns and not lists:
+        return [Url("-")]
+    urls = list(expand_each(named(patterns, lists, separator)))
+    if (*urls, *lists).count("-") > 1:  # a list on stdin that names stdin
+        raise UsageError("stdin can be read only once")
+    return urls
+
+
+def named(patterns: Sequence[str], lists: Sequence[str], separator: str = "\n") -> list[str]:
+    """Return *patterns*, and then the lines of the files *lists*.
+
+    Raises: StorageError for a list without a line, or one that can't be read; UsageError if stdin is named twice.
+    """
+    if (*patterns, *lists).count("-") > 1:
+        raise UsageError("stdin can be read only once")
+    names = list(patterns)
+    for name in lists:
+        found = [line for line in read_list(name).split(separator) if line]
+        if not found:
+            raise StorageError("the list of files is empty", url=name)
+        names += found
+    return names
+
+
+def read_list(name: str) -> str:
+    """Return the text of *name*, or of stdin for -."""
+    with stream_file(storage.open_read(name), name) as file:
+        return file.read().decode("utf-8", "surrogateescape")
+
+
+def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
+    """Yield the URLs that each of *patterns* stands for."""
+    for pattern in map(Url, patterns):
+        if is_literal(pattern) or not any(character in pattern for character in "{*?["):
+            yield pattern
+        else:
+            yield from expand_pattern(pattern)
+
+
+def expand_pattern(pattern: str) -> Iterator[Url]:
+    """Yield the URLs that the braces and wildcards of *pattern* stand for."""
+    for url in map(Url, unfolded(pattern)):
+        if not (url.is_local or url.is_listed) or not has_wildcards(url) or is_literal(url):
+            yield url
+        elif url.is_local:
+            yield from map(Url, matches(url))
+        else:
+            from tartools.storage import listing
+
+            yield from (Url(found.url) for found in listing.matching(url))

@@ -1,0 +1,198 @@
+"""Listings: objects behind a prefix or a pattern, files below a directory, sorted by bytes; and which names exist."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from operator import ge
+
+from tartools.errors import StorageError, UsageError
+from tartools.storage import local
+from tartools.storage.checks import exists
+from tartools.storage.local import path_of
+from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
+from tartools.storage.objects import object_at, store_of
+from tartools.storage.objects.contract import Listed, Store
+from tartools.storage.objects.retry import with_retries
+from tartools.storage.url import Url
+
+FEW = 10  # objects that are looked up one by one
+
+
+def ls(name: str) -> Iterator[Listed]:
+    """Yield what *name* stands for, sorted by the bytes of the names.
+
+    In a store: the objects whose names begin with *name*, or match it if it has wildcards. Local: the files in a
+    directory and below it, a file, or what a prefix or wildcards match. On a web server: the object *name*. Braces
+    stand for several names, which come one after the other.
+
+    Raises: StorageError for a local prefix or wildcards that match nothing, and for schemes that have no listings.
+    """
+    for url in map(Url, [name] if is_literal(name) else unfolded(name)):
+        if url.is_local:
+            yield from _files(url)
+        elif url.is_listed:
+            yield from matching(url) if has_wildcards(url) else listed(url)
+        elif url.is_stored:
+            yield from _one_object(url)
+        else:
+            raise StorageError("cannot be listed; possible are local names, s3:, gs:, ais: and http(s):", url=url)
+
+
+def listed(prefix: str, flat: bool = False) -> Iterator[Listed]:
+    """Yield the objects whose URLs begin with *prefix*; with *flat*, only those without a slash behind it.
+
+    Holds: a page; all of them if the store does not sort. Raises: StorageError.
+    """
+    store = store_of(prefix)
+    name, query = Url(prefix).name, Url(prefix).query
+    if name.count("/") == 2:
+        name += "/"
+    if name.endswith(":///"):
+        raise UsageError(f"write {name[:-1]}BUCKET/PREFIX", url=prefix)
+    prefix = name + query
+
+    def name_of(entry: Listed) -> str:
+        return entry.url[len(name) : len(entry.url) - len(query)]
+
+    pages = _pages(store, prefix, flat)
+    first = next(pages)
+    if not _in_order([*map(name_of, first)]):
+        found = {name_of(entry): entry for page in (first, *pages) for entry in page}
+        yield from (found[name] for name in sorted(found))
+        return
+    last: list[str] = []
+    for page in chain([first], pages):
+        names = [*last, *map(name_of, page)]
+        if not _in_order(names):
+            raise StorageError("the store lists its objects out of order", url=prefix)
+        last = names[-1:]
+        yield from page
+
+
+def _pages(store: Store, prefix: str, flat: bool) -> Iterator[list[Listed]]:
+    """Yield the pages of a listing, at least one."""
+    page = with_retries(lambda: store.page(prefix, "", flat), prefix)
+    yield page.entries
+    while token := page.next:
+        page = with_retries(partial(store.page, prefix, token, flat), prefix)
+        yield page.entries
+
+
+def _in_order(names: Sequence[str]) -> bool:
+    """Tell whether each of *names* is greater than the one before."""
+    return not any(map(ge, names, names[1:]))
+
+
+def matching(url: str) -> Iterator[Listed]:
+    """Yield the objects that match the wildcards of *url*; only the object *url*, if there is one.
+
+    Raises: StorageError if none matches.
+    """
+    pattern = Pattern(url)
+    first = next(listed(url, flat=True), None)
+    if first is not None and first.url == url:
+        yield first
+        return
+    count = 0
+    for entry in listed(pattern.prefix, pattern.flat):
+        if pattern.matches(entry.url):
+            count += 1
+            yield entry
+    if not count:
+        raise StorageError("no object matches", url=url)
+
+
+def _one_object(url: str) -> Iterator[Listed]:
+    if Url(url).name.endswith("/"):
+        yield from listed(url)  # raises the reason
+        return
+    found = with_retries(object_at(url).head, url)
+    if found is None:
+        raise StorageError("no such object", url=url)
+    yield found
+
+
+def _files(url: str) -> Iterator[Listed]:
+    """Yield the files that the local *url* stands for."""
+    path = path_of(url)
+    if not path or os.path.isdir(path):
+        yield from _below(os.path.join(path, ""))
+    elif os.path.lexists(path):
+        yield _file(path)
+    elif has_wildcards(url):
+        yield from (_file(path_of(found)) for found in matches(url) if not os.path.isdir(path_of(found)))
+    else:
+        folder, start = os.path.split(path)
+        count = 0
+        for entry in _below(os.path.join(folder, ""), start):
+            count += 1
+            yield entry
+        if not count:
+            raise StorageError(os.strerror(errno.ENOENT), url=url)
+
+
+def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ()) -> Iterator[Listed]:
+    """Yield the files in *folder* (which ends in a slash) whose names begin with *start*, and all files below those.
+
+    Links are followed, except to a directory that contains them.
+    """
+    try:
+        this = os.stat(folder or ".")
+        with os.scandir(folder or ".") as found:
+            names = [entry.name + "/" * entry.is_dir() for entry in found if entry.name.startswith(start)]
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=local_url(folder)) from error
+    if any(os.path.samestat(this, other) for other in above):
+        return
+    for name in sorted(names, key=os.fsencode):
+        if name.endswith("/"):
+            yield from _below(folder + name, above=(*above, this))
+        else:
+            yield _file(folder + name)
+
+
+def _file(path: str) -> Listed:
+    """Return what is known of a file; only its name, if it is a link to nothing."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return Listed(local_url(path), None, None)
+    size = about.st_size if stat.S_ISREG(about.st_mode) else None
+    return Listed(local_url(path), size, about.st_mtime, str(about.st_mtime_ns))
+
+
+def between(prefix: str, suffix: str) -> list[str]:
+    """Return the existing URLs that begin with *prefix*, go on without a slash, and end in *suffix*.
+
+    Empty for commands, and for stores that have no listings.
+    """
+    start = Url(prefix)
+    if start.is_local:
+        return local.between(prefix, suffix)
+    if not start.is_listed:
+        return []
+    found = listed(prefix + Url(prefix + suffix).query, flat="/" not in suffix)
+    shortest = len(prefix) + len(suffix)
+    return [
+        entry.url
+        for entry in found
+        if entry.url.endswith(suffix)
+        and len(entry.url) > shortest
+        and "/" not in entry.url[len(prefix) : len(entry.url) - len(suffix)]
+    ]
+
+
+def existing(urls: Sequence[str]) -> set[str]:
+    """Return those of *urls* that exist. Many in one store are found by a listing of their common prefix.
+
+    Raises: StorageError if that can't be found out.
+    """
+    prefix = os.path.commonprefix(urls)  # noqa: RUF071  # by letters
+    if len(urls) <= FEW or not Url(urls[0]).is_listed or prefix.count("/") < 3:
+        return {url for url in urls if exists(url)}
+    return set(urls) & {found.url for found in listed(prefix)}

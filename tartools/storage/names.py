@@ -1,0 +1,217 @@
+"""Patterns and names: braces (`{000..147}`), wildcards, numbers (`%06d`), local paths. Nothing here asks a server."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tartools.errors import StorageError
+from tartools.storage.local import path_of
+from tartools.storage.url import Url
+
+_NUMBER = r"([0-9]{1,99})"
+_WILDCARDS = "*?["
+Part = Callable[[str], object] | None  # whether a name between two slashes matches; None is `**`
+PERCENT = r"(?<!%)%(0?)(\d*)d"
+_ZEROS = r"%(0)([1-9])d"
+_BRACES = r"\{shard(?::(0?)(\d*)d?)?\}"
+
+
+# ---- braces ----
+
+
+def unfolded(pattern: str) -> list[str]:
+    """Return *pattern* with its braces expanded; unbalanced braces are taken literally."""
+    if "{" not in pattern:
+        return [pattern]
+    from braceexpand import braceexpand
+
+    try:
+        return list(braceexpand(pattern, escape=False))
+    except ValueError:
+        return [pattern]
+
+
+def quoted(url: str) -> str:
+    """Return *url*, the name of one object, such that `expand` returns it alone.
+
+    Braces in remote names would expand, and there is no escape. So a set `[{{]` makes them unbalanced, and wildcards
+    become sets of one character.
+
+    >>> quoted("s3://b/{0..9}-*.tar"), quoted("s3://b/a*.tar"), quoted("{0..9}.tar")
+    ('s3://b/[{{]0..9}-[*].tar', 's3://b/a*.tar', '{0..9}.tar')
+    """
+    if not Url(url).is_listed or "{" not in url or url.count("{") != url.count("}"):
+        return url
+    return re.sub(r"[*?[]", r"[\g<0>]", Url(url).name).replace("{", "[{{]", 1) + Url(url).query
+
+
+def folded(urls: Iterable[str], taken: Callable[[str], bool] = lambda text: False) -> Iterator[str]:
+    """Yield *urls*; adjacent ones that count up in one number become one pattern with braces.
+
+    `unfolded` gives *urls* back, in their order, if they have no braces. A pattern that is *taken*, because it is the
+    name of something, is not used.
+
+    >>> list(folded(["a-08", "a-09", "a-10", "a-12", "b9", "b10"]))
+    ['a-{08..10}', 'a-12', 'b{9..10}']
+    """
+    sequence: _Sequence | None = None
+    for url in urls:
+        if sequence is not None:
+            if sequence.takes(url):
+                continue
+            yield from sequence.texts(taken)
+        sequence = _Sequence(url)
+    if sequence is not None:
+        yield from sequence.texts(taken)
+
+
+class _Sequence:
+    """URLs that are *head*, a number that counts up from *first*, and *tail*."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._head = self._tail = self._first = self._last = ""
+
+    def takes(self, url: str) -> bool:
+        """Add *url* if it is the next one; tell whether it is."""
+        if not self._last and not self._begins(url):
+            return False
+        following = _following(self._last)
+        padded = self._first.startswith("0") and self._first != "0"  # then all have as many digits
+        if url != self._head + following + self._tail or (padded and len(following) > len(self._first)):
+            return False
+        self._last = following
+        return True
+
+    def _begins(self, url: str) -> bool:
+        """Find the one number in which *url* differs from the first; tell whether there is one."""
+        if "{" in url + self._url or "}" in url + self._url:
+            return False
+        first, second = re.split(_NUMBER, self._url), re.split(_NUMBER, url)
+        places = [place for place, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]]
+        if len(first) != len(second) or len(places) != 1 or places[0] % 2 == 0:
+            return False
+        (place,) = places
+        if second[place] != _following(first[place]):
+            return False
+        self._head, self._tail = "".join(first[:place]), "".join(first[place + 1 :])
+        self._first = self._last = first[place]
+        return True
+
+    def texts(self, taken: Callable[[str], bool]) -> Iterator[str]:
+        """Yield the pattern for all of them, or the only one."""
+        if self._first == self._last:
+            yield self._url
+            return
+        text = f"{self._head}{{{self._first}..{self._last}}}{self._tail}"
+        yield from unfolded(text) if taken(text) else [text]
+
+
+def _following(digits: str) -> str:
+    return str(int(digits) + 1).zfill(len(digits))
+
+
+# ---- wildcards ----
+
+
+def has_wildcards(url: str) -> bool:
+    """Tell whether *url*, whose scheme has wildcards, contains one."""
+    name = Url(url).name
+    return any(character in name for character in _WILDCARDS)
+
+
+class Pattern:
+    """A URL with wildcards: `*`, `?` and `[...]`, which match no slash, and `**`, which matches any directories.
+
+    Names that begin with a dot are only matched by patterns that do. *prefix* is how all matches begin (followed by the
+    provider, if there is one); if *flat*, none has a slash behind that.
+
+    Raises: StorageError for wildcards in the name of the bucket.
+    """
+
+    def __init__(self, url: str) -> None:
+        name, self._query = Url(url).name, Url(url).query
+        at = min((name.index(character) for character in _WILDCARDS if character in name), default=len(name))
+        self._begin = name.rfind("/", 0, at) + 1
+        if name.count("/", 0, at) < 3:
+            raise StorageError("wildcards in the name of a bucket do not expand", url=url)
+        parts = name[self._begin :].split("/")
+        self.prefix = name[:at] + self._query
+        self.flat = len(parts) == 1 and parts != ["**"]
+        self._parts = [_part(text) for text in parts]
+
+    def matches(self, url: str) -> bool:
+        """Tell whether *url*, which begins with *prefix*, matches; no name that ends in a slash does."""
+        names = url[self._begin : len(url) - len(self._query)].split("/")
+        return bool(names[-1]) and _fits(self._parts, names)
+
+
+def _part(text: str) -> Part:
+    if text == "**":
+        return None
+    if not any(character in text for character in _WILDCARDS):
+        return text.__eq__
+    from fnmatch import translate
+
+    fits = re.compile(translate(text)).match
+    return fits if text.startswith(".") else lambda name: not name.startswith(".") and fits(name)
+
+
+def _fits(parts: Sequence[Part], names: Sequence[str]) -> bool:
+    for place, part in enumerate(parts):
+        if part is None:
+            rest = parts[place + 1 :]
+            for passed in range(place, len(names)):
+                if rest and _fits(rest, names[passed:]):
+                    return True
+                if names[passed].startswith("."):
+                    return False
+            return not rest and place < len(names)
+        if place >= len(names) or not part(names[place]):
+            return False
+    return len(parts) == len(names)
+
+
+# ---- numbers ----
+
+
+def numbers_in(text: str) -> list[re.Match[str]]:
+    """Return where numbers stand in the pattern *text*, which has no query."""
+    encoded = text.startswith(("http://", "https://", "file://"))  # there %20 is a blank
+    if "%" in text or "{" in text:
+        return [*re.finditer(_ZEROS if encoded else PERCENT, text), *re.finditer(_BRACES, text)]
+    return []
+
+
+def has_number(url: str) -> bool:
+    """Tell whether *url* is a pattern with a number.
+
+    >>> has_number("a-%06d.tar"), has_number("a.tar")
+    (True, False)
+    """
+    return bool(numbers_in(Url(url).name))
+
+
+# ---- local names ----
+
+
+def is_literal(url: str) -> bool:
+    """Tell whether *url*, taken literally, names an existing local file or directory."""
+    return Url(url).is_local and "\0" not in url and os.path.lexists(path_of(url))
+
+
+def matches(url: str) -> list[str]:
+    """Return the URLs that the local pattern *url* matches, sorted by bytes. Raises: StorageError if there are none."""
+    from glob import glob
+
+    found = sorted(glob(path_of(url), recursive=True), key=os.fsencode)
+    if not found:
+        raise StorageError("no file matches", url=url)
+    return [local_url(name) for name in found]
+
+
+def local_url(path: str) -> str:
+    """Return *path* as a URL: with ./ before the name of a file that is called - or pipe:x."""
+    return path if Url(path).scheme == "" else f"./{path}"

@@ -1,0 +1,171 @@
+"""Ranges of objects: all of one version, each resumed where it was cut. Whatever reads an object reads it here."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from tartools.errors import StorageError
+from tartools.storage.objects.contract import Object, Reply
+from tartools.storage.objects.retry import Attempts, TransientError
+
+FIRST_READ, READ = 64 << 10, 1 << 20  # bytes a read, which double: short reads return soon
+REPLACED = "was replaced while it was being read"
+
+
+class Range:
+    """The bytes *start* to *end* (None: up to where the object ends) of an object, and where they are received.
+
+    That is *room*, if it is not None, which then holds the next bytes; else the next place in *store*, which has room
+    for all of them; else memory of their own. Of both `chunks` has views. *again*: nobody has seen the bytes yet, so
+    they may be received anew.
+    """
+
+    def __init__(self, start: int, end: int | None, store: memoryview | None = None, again: bool = False) -> None:
+        self.start = start
+        self.end = end
+        self.store = store
+        self.again = again
+        self.room: memoryview | None = None
+        self.received = 0
+        self.chunks: deque[memoryview] = deque()
+        self.sure = False  # what was received is of the version that is wanted
+
+    @property
+    def position(self) -> int:
+        """The byte that comes next."""
+        return self.start + self.received
+
+    def take(self, reply: Reply, most: int) -> int:
+        """Receive up to *most* bytes; return how many came, 0 at the end."""
+        room = self.room if self.store is None else self.store[self.received :]
+        data = memoryview(reply.body.read(most)) if room is None else room[: reply.body.readinto(room[:most])]
+        if self.room is None and data:
+            self.chunks.append(data)
+        return len(data)
+
+
+class Pinned:
+    """The object *source*, of which one version is read: that of the first response, or else *size* and *version*.
+
+    If it is not *ranged*, the server may send all of it where a range was requested. *listed*: the version comes from
+    a listing, and the server may not send it with the data, as emulators of GCS do. *replaced* tells of another one.
+    """
+
+    framed = True  # the server states the length
+
+    def __init__(
+        self,
+        source: Object,
+        size: int | None = None,
+        version: str | None = None,
+        *,
+        ranged: bool = True,
+        listed: bool = False,
+        replaced: str = REPLACED,
+    ) -> None:
+        self.source = source
+        self.size = size
+        self.version = version  # None: no response yet
+        self.ranged = ranged
+        self._listed = listed
+        self._replaced = replaced
+        self._read = FIRST_READ
+
+    def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Iterator[int]:
+        """Receive the bytes of *part*, up to 1 MiB at a time, and resume where it was cut; yield how many each time.
+
+        *wait* is called with the seconds until the next attempt. Raises: StorageError after the last attempt, for
+        another version, for a cut of which the version is not known; what *wait* raises.
+        """
+        attempts = Attempts(self.source.url, wait, lambda: part.position)
+        while True:
+            with attempts:
+                try:
+                    yield from self._attempt(part)
+                    return
+                except TransientError:
+                    self._read = FIRST_READ  # a reset discards what a read has so far
+                    self._forget_unsure(part)
+                    raise
+
+    def _forget_unsure(self, part: Range) -> None:
+        """Have *part* begin anew if what comes next may be of another version."""
+        if part.sure or not part.received:
+            return
+        if not part.again:
+            what = "the connection was cut, and the server gives no version (ETag) to resume"
+            raise self._failure(what, part)
+        part.received = 0
+        part.chunks.clear()
+
+    def _attempt(self, part: Range) -> Iterator[int]:
+        """Receive the missing bytes of *part* from one response. Raises: TransientError, StorageError."""
+        begin = part.position
+        end = None if part.end is None else max(part.end, begin + 1)  # of nothing a byte: is the object there?
+        reply = self.source.get(begin, end, self.version or "")
+        try:
+            if self.version is None:
+                reply = self._first(reply, part)
+            else:
+                self._check(reply, part)
+            part.sure = bool(self.version and reply.version)
+            if part.end != part.start:
+                yield from self._body(reply, part)
+        finally:
+            reply.body.close()
+        if part.position < (part.end if part.end is not None else self.size or 0):
+            raise TransientError("the connection was cut")
+
+    def _body(self, reply: Reply, part: Range) -> Iterator[int]:
+        """Receive the body of *reply*, and look whether it has more bytes than it should."""
+        surplus = part.position - reply.start  # if the server began at 0
+        while surplus and (count := len(reply.body.read(min(surplus, READ)))):
+            surplus -= count
+        exact = self.ranged or part.end is None or reply.length == part.end - part.position
+        while not surplus:
+            missing = READ if part.end is None else part.end - part.position
+            if not missing and not exact:
+                return
+            count = part.take(reply, (missing if part.again else min(self._read, missing)) or 1)
+            self._read = min(2 * self._read, READ)
+            if not count:
+                return
+            if not missing:
+                raise self._failure("the server sent more bytes than it stated", part)
+            part.received += count
+            yield count
+
+    def _first(self, reply: Reply, part: Range) -> Reply:
+        """Learn from the first response the object's size and version, and whether the server has ranges.
+
+        Return the response to read: one of the whole object if no version pins the parts.
+        """
+        assert part.end is not None
+        if reply.size is not None and reply.start == part.start:
+            rest = max(reply.size - part.start, 0)
+            if reply.length == min(part.end - part.start, rest) and (reply.version or reply.length == rest):
+                part.end = part.start + reply.length
+                self.size, self.version = reply.size, reply.version
+                return reply
+        if reply.start or (reply.length is not None and reply.size != reply.length):
+            reply.body.close()
+            reply = self.source.get(0, None, "")
+        self.ranged, part.end, self.framed = False, None, reply.framed
+        self.size, self.version = reply.size, reply.version
+        return reply
+
+    def _check(self, reply: Reply, part: Range) -> None:
+        """Check a response against what is known. Raises: TransientError, StorageError."""
+        nothing = part.end == part.start
+        silent = not reply.version and (self._listed or nothing)
+        if (self.version and reply.version != self.version and not silent) or reply.size not in (None, self.size):
+            raise self._failure(self._replaced, part)
+        if reply.start != part.position and (self.ranged or reply.start):
+            raise TransientError("the server ignored the range of the request")
+        if self.ranged and not nothing and reply.length not in (None, (part.end or 0) - part.position):
+            raise TransientError("the server sent another range than the requested one")
+
+    def _failure(self, what: str, part: Range) -> StorageError:
+        return StorageError(what, url=self.source.url, offset=part.position)

@@ -1,0 +1,289 @@
+"""URLs as Python files, for programs that want one: `torch.load`, `zipfile.ZipFile`, `PIL.Image.open`.
+
+Reading seeks by ranges if the store has them. What is written appears at `close`, and never by garbage collection.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+
+from tartools import storage
+from tartools.errors import StorageError
+from tartools.storage.local import path_of
+from tartools.storage.objects import object_at
+from tartools.storage.objects.contract import Object
+from tartools.storage.objects.fetch import fetched
+from tartools.storage.objects.ranges import RangedInput
+from tartools.storage.objects.retry import with_retries
+from tartools.storage.outputs import ClosedByBlock, Pending
+from tartools.storage.scratch import reread, scratch_file
+from tartools.storage.streams import BUFFER, FileVersion, Input, Stream, check_whole, chunks, stream_file
+from tartools.storage.url import Url
+
+FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
+TAIL = 64 << 10  # bytes at the end that are kept once read: directories of zip files, Parquet's footer
+NEAR = 1 << 20  # bytes that a seek forward reads and drops: a new request takes longer
+
+
+def reading(url: str) -> io.BufferedReader:
+    """Return the bytes of *url* as a file, which can seek if *url* is a local file or an object.
+
+    If a server has no ranges, the whole object is copied to a temporary file first.
+
+    Raises: StorageError, when the file is opened or read.
+    """
+    url = Url(url)
+    if url.is_local:
+        try:
+            return open(path_of(url), "rb")
+        except OSError as error:
+            raise StorageError(error.strerror or str(error), url=url) from error
+    if not url.is_stored or url.read_command:
+        return stream_file(storage.open_read(url), url)
+    source = object_at(url)
+    known = with_retries(lambda: source.get(0, 1, ""), url)
+    known.body.close()
+    if known.size == 0 or (known.length == 1 and known.size is not None and known.version):
+        return io.BufferedReader(_RangedFile(source, known.size or 0, known.version), BUFFER)
+    return _copy(RangedInput(source), url)
+
+
+def seekable(url: str) -> io.BufferedReader:
+    """Return the bytes of *url* as `reading` does; of stdin, commands and fifos a temporary copy, which can seek."""
+    return reading(url) if storage.is_repeatable(url) else _copy(storage.open_read(url), url)
+
+
+def version(file: io.BufferedReader) -> str:
+    """Return what *file*, of `reading`, is now, as `versions.version_of` does; of a copy only the size."""
+    raw: object = file.raw
+    if isinstance(raw, _RangedFile):
+        return raw.version
+    found = FileVersion.of(file)
+    return str(found) if isinstance(getattr(raw, "name", None), str) else str(found.size)
+
+
+def _copy(stream: Input, url: str) -> io.BufferedReader:
+    """Return a temporary file without a name that holds all of *stream*."""
+    try:
+        file = copied(stream)
+    finally:
+        stream.close()
+    try:
+        check_whole(stream, url)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def copied(stream: Stream) -> io.BufferedReader:
+    """Return a temporary file without a name that holds what is left of *stream*."""
+    scratch = scratch_file()
+    for chunk in chunks(stream):
+        scratch.write(chunk)
+    return reread(scratch)
+
+
+class _RangedFile(io.RawIOBase):
+    """An object of *size* bytes as a raw file that can seek; all its ranges are of one *version*."""
+
+    def __init__(self, source: Object, size: int, version: str) -> None:
+        self._source = source
+        self._size = size
+        self._version = version
+        self._position = 0
+        self._input: RangedInput | None = None
+        self._at = 0  # of _input
+        self._tail = b""
+        self.failure: Exception | None = None  # the last one, which a library may have replaced by its own
+        self._owner = os.getpid()
+
+    @property
+    def version(self) -> str:
+        """The version of the object, as `versions.version_of` gives it."""
+        return f"{self._size} {self._version}"
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.seek(0, os.SEEK_CUR)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if self.closed:
+            raise ValueError("this file is closed")
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise OSError(22, "seek to before the beginning of the object")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        try:
+            return self._readinto(buffer)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _readinto(self, buffer: memoryview) -> int:
+        if self._position >= self._size:
+            return 0
+        if self._position >= self._size - TAIL and (self._tail or self._at != self._position):
+            return self._from_tail(buffer)
+        if self._owner != os.getpid():  # the connection belongs to the parent process
+            self._input, self._owner = None, os.getpid()
+        if self._input is None or not 0 <= self._position - self._at <= NEAR:
+            self._stop()
+            self._input = RangedInput(self._source, self._position, FIRST, self._size, self._version)
+            self._at = self._position
+        try:
+            self._pass()
+            count = self._input.readinto(memoryview(buffer).cast("B"))
+        except BaseException:
+            self._stop()  # a later read begins with a new request
+            raise
+        self._position += count
+        self._at = self._position
+        return count
+
+    def _from_tail(self, buffer: memoryview) -> int:
+        """Read from the last bytes of the object, which are requested once."""
+        begin = max(self._size - TAIL, 0)
+        self._tail = self._tail or fetched(
+            self._source.url, begin, self._size, self.version, "was replaced while it was being read"
+        )
+        data = self._tail[self._position - begin :][: len(buffer)]
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def _pass(self) -> None:
+        """Drop the bytes up to the position."""
+        assert self._input is not None
+        while self._at < self._position:
+            dropped = self._input.readinto(memoryview(bytearray(min(self._position - self._at, BUFFER))))
+            if not dropped:
+                raise StorageError("ended before its size", url=self._source.url, offset=self._at)
+            self._at += dropped
+
+    def close(self) -> None:
+        self._stop()
+        super().close()
+
+    def _stop(self) -> None:
+        if self._input is not None:
+            self._input.close()
+        self._input = None
+
+
+class _Buffered:
+    """An output that collects short writes.
+
+    Holds: 128 KiB, and what the output below holds. Raises: StorageError.
+    """
+
+    def __init__(self, url: str, force: bool) -> None:
+        self._url = url
+        self._output = storage.open_write(url, force)
+        self._buffer = bytearray()
+        self._failed = False
+
+    def write(self, view: memoryview) -> None:
+        """Add the bytes of *view*."""
+        try:
+            if len(self._buffer) + view.nbytes > BUFFER:
+                self._flush()
+            if view.nbytes > BUFFER:
+                self._output.sink.write(view)
+            else:
+                self._buffer += view
+        except BaseException:
+            self._failed = True  # some of it may have been written: what follows would not belong behind it
+            raise
+
+    def commit(self) -> None:
+        """Write the rest, and let the object appear. Raises: StorageError, also if a write failed before."""
+        if self._failed:
+            raise StorageError("an earlier write failed, so this is not complete", url=self._url)
+        self._flush()
+        self._output.commit()
+
+    def abort(self) -> None:
+        """Drop everything."""
+        self._buffer = bytearray()
+        self._output.abort()
+
+    def _flush(self) -> None:
+        if self._buffer:
+            self._output.sink.write(self._buffer)
+            self._buffer = bytearray()
+
+
+class WritableFile(ClosedByBlock, io.BufferedIOBase):
+    """A file that is written to *url*, which appears whole at `close`, or when a `with` block ends normally.
+
+    Anything else (an exception, `abort`, garbage collection, the end of the program) leaves nothing behind.
+    It belongs to the process that opened it: in a fork, `write` and `close` raise RuntimeError.
+
+    Holds: 128 KiB, and what the store's upload holds. Raises: StorageError.
+    """
+
+    def __init__(self, url: str, *, force: bool = False) -> None:
+        storage.check_output(url, force, ())
+        self._url = url
+        self._pending = Pending(self, lambda: _Buffered(url, force))
+        self._position = 0
+        self._forgotten = False
+        self.failure: Exception | None = None  # the last one, which a library may have replaced by its own
+
+    def writable(self) -> bool:
+        """Tell that it can be written."""
+        return True
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self._position
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
+        """Add *data*; return its bytes. Raises: ValueError after `close`."""
+        view = memoryview(data).cast("B")
+        try:
+            self._pending.writer.write(view)
+        except Exception as error:
+            self.failure = error
+            raise
+        self._position += view.nbytes
+        return view.nbytes
+
+    def close(self) -> None:
+        """Write the rest, and let the object appear. Does nothing the second time, or after `abort`.
+
+        Raises: StorageError, also after a wrapper of this file was garbage-collected without being closed.
+        """
+        if self._forgotten:
+            raise StorageError("not written: a wrapper of this file was dropped before it was closed", url=self._url)
+        try:
+            self._pending.commit()
+        finally:
+            super().close()
+
+    def abort(self) -> None:
+        """Drop everything: nothing appears. Does nothing after `close`."""
+        try:
+            self._pending.abort()
+        finally:
+            super().close()
+
+    def _dealloc_warn(self, wrapper: object) -> None:
+        """Abort: a TextIOWrapper that is garbage-collected closes what it wraps, and calls this name before."""
+        self._forgotten = True
+        self.abort()
+
+    def __del__(self) -> None:
+        """Abort: a file that was not closed is not complete."""
+        if hasattr(self, "_position"):
+            self.abort()
