@@ -209,7 +209,7 @@ def objects(
 
     Only those of lines that are *wanted*, if it is given. If *exact*, numbers are `Number`. Messages call it *what*.
 
-    Raises: SampleError, naming *name* and line, for what is no JSON object, for a name twice in one, and for a file
+    Raises: SampleError, naming *name* and line, for what is not a JSON object, for a name twice in one, and for a file
     without any line.
     """
     line = 0
