@@ -108,7 +108,7 @@ def main():
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     data = packed(given.place, "train", given.pictures, 1)
-    order = tartools.train.Order(data, seed=7, batch_size=BATCH)
+    order = tartools.train.StatefulSampler(data, seed=7, batch_size=BATCH)
     if (state := loaded(given.place)) is not None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])

@@ -28,6 +28,7 @@ BROWSER = ("tests/show/test_page.py",)  # modules of what needs Chromium
 
 HAS_TORCH = find_spec("torch") is not None
 WITHOUT = "needs torch"
+MISSING = f"No module named 'torch|import of torch halted|{WITHOUT}"
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason=WITHOUT)
 
 
@@ -37,7 +38,7 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Skip the modules that can't be imported for want of torch, where it is not installed."""
     report = yield
-    if report.failed and not HAS_TORCH and re.search(f"No module named 'torch|{WITHOUT}", str(report.longrepr)):
+    if report.failed and not HAS_TORCH and re.search(MISSING, str(report.longrepr)):
         report.outcome, report.longrepr = "skipped", (str(collector.path), 0, WITHOUT)
     return report
 

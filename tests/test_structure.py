@@ -36,7 +36,6 @@ MAY_OPEN = {  # besides storage: module or room, and what it may call
     "run": r"subprocess\.Popen",
     "run.sessions": "open",  # os.devnull
     "shards.forks": r".*",  # the pipes of forks
-    "train.epochs": r"open|os\.(fd)?open",  # its temporary file and its folder
     "commands._manual": r".*",  # the project's own files
     "commands._demo": r".*",  # the pictures it makes
 }
@@ -588,6 +587,15 @@ def test_the_paths_that_the_documents_name_exist() -> None:
         if not any((folder / path).exists() for folder in (ROOT, PACKAGE, PACKAGE / "storage"))
     ]
     assert missing == []
+
+
+def test_decisions_are_few_and_name_the_modules_that_they_govern() -> None:
+    pages = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert len(pages) <= 30
+    governed = {page.name: re.findall(r"\*\*Governs\*\* (.+?)\n\n", page.read_text(), re.DOTALL) for page in pages}
+    paths = [(name, path) for name, lines in governed.items() for path in re.findall(r"`([^`]+)`", *lines)]
+    assert {name for name, _ in paths} == governed.keys()
+    assert [(name, path) for name, path in paths if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("room", sorted({*arrows()} - {"__init__", "__main__"}))

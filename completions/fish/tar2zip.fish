@@ -1,11 +1,11 @@
 # Made by python -m tartools.commands._manual.
-complete -c tar2zip -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
-complete -c tar2zip -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tar2zip -l deflate -d 'Compress each member.'
 complete -c tar2zip -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tar2zip -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
 complete -c tar2zip -l lax -d 'Accept shards without an end-of-archive block.'
 complete -c tar2zip -l skip-special -d 'Skip links, devices and sparse members silently (exit status 0).'
+complete -c tar2zip -s o -l output -r -F -d 'File or URL to write; it appears once it is complete. Default: stdout.'
+complete -c tar2zip -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tar2zip -l progress -d 'Show progress even if stderr is not a terminal.'
 complete -c tar2zip -s q -l quiet -d 'Show neither progress nor warnings.'
 complete -c tar2zip -s v -l verbose -d 'Print one line of totals on stderr at the end.'

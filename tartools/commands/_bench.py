@@ -172,10 +172,10 @@ def copies(
 def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Reading) -> Iterator[Sample]:
     """Return the samples of *urls*, which are of this *kind*; of files, those of one key are a sample."""
     if kind == ZIP:
-        from tartools.formats import zipped
+        from tartools.formats import zipread
 
         storage.check_inputs(urls)
-        return zipped.samples(urls, account, None, reading.skip_special)
+        return zipread.samples(urls, account, None, reading.skip_special)
     if kind != LOOSE:
         return read_samples(urls, account, reading)
     from tartools.formats.folder import Folder, from_folder
@@ -268,14 +268,14 @@ def object_samples(prefix: str) -> int:
 
 
 def zip_samples(urls: Sequence[str]) -> int:
-    """Return how many samples the zip files *urls* have. Raises: what `Zipped` raises."""
-    from tartools.formats.zipped import Zipped
+    """Return how many samples the zip files *urls* have. Raises: what `ZipSamples` raises."""
+    from tartools.formats.zipread import ZipSamples
     from tartools.storage import seekable
 
     count = 0
     for url in urls:
         with seekable.seekable(url) as file:
-            count += len(Zipped(file, url))
+            count += len(ZipSamples(file, url))
     return count
 
 

@@ -128,7 +128,7 @@ def read_ahead(data: DataSet, ahead: Ahead) -> Iterator[Iterator[Batch]]:
     check_shards(data.urls, data.account)
     workers = cli.workers(ahead.workers or 0)
     if ahead.unordered:
-        return iter([prefetch.as_they_come(data.urls, data.account, data.reading, workers)])
+        return prefetch.as_they_come(data.urls, data.account, data.reading, workers)
     return prefetch.read_ahead(data.urls, data.account, data.reading, workers, ahead.memory)
 
 

@@ -12,7 +12,7 @@ from tartools.errors import StorageError, TarFormatError, TruncatedError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import gather
-from tartools.shards.reading import Reading, shard_batches
+from tartools.shards.reading import OddShards, Reading, shard_batches
 from tartools.shards.stream import ShardStream
 from tartools.stages.checking.found import Place, Summary
 from tartools.stages.checking.keys import combination_number
@@ -134,17 +134,14 @@ class Checking:
             self._odd.add(numbers[url])
             return True
 
-        def absent(url: str, why: str) -> bool:
+        def absent(url: str, why: str) -> None:
             self.shards.missing[numbers[url]] = why
-            return True
 
-        self.account.strict = True
-        self.account.odd, self.account.absent = odd, absent  # type: ignore[method-assign,assignment]
+        reading = self.shards.reading._replace(odd=OddShards(odd, absent))
         if many:
-            yield from records_of(self._gathered(many, numbers))
+            yield from records_of(self._gathered(many, numbers, reading))
         for number in once:
-            yield from records_of(self._alone(number))
-        self.account.strict = False
+            yield from records_of(self._alone(number, reading))
         self._fold(len(urls))
         for number in sorted(self._odd):
             part = Summary()
@@ -177,7 +174,7 @@ class Checking:
             self._sizes[number] = part.bytes
         self.summary.add(part)
 
-    def _gathered(self, urls: Sequence[str], numbers: dict[str, int]) -> Generator[bytes, None, None]:
+    def _gathered(self, urls: Sequence[str], numbers: dict[str, int], reading: Reading) -> Generator[bytes, None, None]:
         def collect(result: tuple[dict[str, Any], list[int], dict[str, str]]) -> None:
             parts, odd, missing = result
             self._odd.update(odd)
@@ -195,13 +192,13 @@ class Checking:
             parts = {str(number): part.as_dict() for number, part in found.items()} if forked else {}
             return parts, sorted(self._odd), {str(number): why for number, why in self.shards.missing.items()}
 
-        yield from gather(urls, self.account, self.shards.reading, work, collect, most=self.most, remote=True)
+        yield from gather(urls, self.account, reading, work, collect, most=self.most, remote=True)
 
-    def _alone(self, number: int) -> Generator[bytes, None, None]:
+    def _alone(self, number: int, reading: Reading) -> Generator[bytes, None, None]:
         """Yield the records of a shard that can be read only once."""
         url = self.shards.urls[number]
         stream = self.shards.stream(number, self.account)
-        batches = shard_batches(url, self.account, self.shards.reading, stream)
+        batches = shard_batches(url, self.account, reading, stream)
         yield from self._blocks(batches, {url: number}, self._parts)
 
     def _blocks(

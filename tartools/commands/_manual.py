@@ -5,7 +5,8 @@
 writes `man/man1/NAME.1`, `completions/bash/NAME`, `completions/zsh/_NAME` and `completions/fish/NAME.fish` for every
 command; with `--check` it writes nothing, names what is stale, and ends with status 1 if anything is. The text of a
 page is the command's docstring. Completions are static: pressing Tab starts no Python, but for the columns of a table.
-Names of fields are those of the first members of the first archive on the command line, by tar(1).
+Names of fields are those of the first members of the first archive on the command line, by tar(1). In
+`man/man7/tartools.7` only the list of suffixes is written.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from typing import NamedTuple
 from tartools.cli import Command
 from tartools.commands import OWN, load, names
 from tartools.commands._completions import BASH, COLUMNS, FISH_FIELDS, IS_TABLE, LISTING, ZSH_FIELDS, of_tartools
+from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
 
+PROJECT, PAGE = Path(__file__).parents[2], "man/man7/tartools.7"  # of which one part is generated
 EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
 FILES, DIRECTORIES, FIELDS, NOTHING = "files", "directories", "fields", "nothing"
 COMPLETED = {
@@ -178,6 +181,15 @@ def _roff(text: str) -> str:
     return rf"\&{text}" if text.startswith(".") else text
 
 
+def with_types(page: str) -> str:
+    """Return *page* with the suffixes of the fields of each kind between its marks."""
+    head, begin, rest = page.partition('.\\" types of files\n')
+    end = '.\\" end of types of files\n'
+    kinds = ("Pictures", PICTURES), ("Sounds", SOUNDS), ("Videos", VIDEOS), ("Arrays", ARRAYS), ("Text", TEXTS)
+    lines = [*_explained((kind, " ".join(sorted(suffixes))) for kind, suffixes in kinds), ".PP"]
+    return head + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
+
+
 BASH_ACTIONS = {
     FILES: "return 0",
     FIELDS: "words=$(_tartools_fields)",
@@ -243,7 +255,7 @@ def fish(command: Command) -> str:
 
 def generated() -> dict[str, str]:
     """Return every generated file: its path in the project, and its text."""
-    files = {}
+    files = {PAGE: with_types((PROJECT / PAGE).read_text())}
     for command in map(load, names()):
         files[f"man/man1/{command.name}.1"] = man_page(command)
         files[f"completions/bash/{command.name}"] = bash(command)
@@ -256,7 +268,9 @@ def generated() -> dict[str, str]:
 def stale(root: Path) -> list[str]:
     """Return the generated files below *root* that are missing, differ, or belong to no command."""
     files = generated()
-    there = [str(path.relative_to(root)) for place in ("man/man1/*.1", "completions/*/*") for path in root.glob(place)]
+    there = [
+        str(path.relative_to(root)) for place in (PAGE, "man/man1/*.1", "completions/*/*") for path in root.glob(place)
+    ]
     differing = [
         name for name, text in files.items() if not (root / name).exists() or (root / name).read_text() != text
     ]
@@ -265,7 +279,7 @@ def stale(root: Path) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the files, or check them; return the exit status."""
-    root = next((Path(a) for a in arguments if a != "--check"), Path(__file__).parents[2])
+    root = next((Path(a) for a in arguments if a != "--check"), PROJECT)
     wrong = stale(root)
     if "--check" in arguments:
         for name in wrong:

@@ -9,7 +9,7 @@ from heapq import nlargest
 from tartools import cli, storage
 from tartools.commands._dedup import Comparison, DedupSide
 from tartools.errors import several, shown
-from tartools.formats.tsv import escape
+from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample, raw_bytes
 from tartools.shards.delivery import Picked, deliver_flags

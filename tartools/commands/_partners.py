@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tartools import storage, tar
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account, Phase
-from tartools.samples.payloads import ChosenColumns, PackedFields, RowFormat
+from tartools.samples.columnfields import ChosenColumns, PackedFields, RowFormat
 from tartools.samples.sample import Batch, join_path
 from tartools.shards.reading import Reading, closing_upstream
 from tartools.shards.stream import ShardStream
@@ -186,10 +186,10 @@ class SecondRows:
                 with parquet(url) as table:
                     yield from columns.batches(table, self._format)
             else:
-                from tartools.formats import fieldrows
+                from tartools.formats import textfields
 
                 with stream_file(ShardStream(url, account, forks=True), url) as file:
-                    yield from fieldrows.batches(file, form, url, self._format)
+                    yield from textfields.batches(file, form, url, self._format)
                 account.check()
             account.shards_done += 1
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from tartools import tar
 from tartools.errors import SampleError, TarFormatError
 from tartools.samples.account import Account
-from tartools.samples.payloads import ChosenColumns
+from tartools.samples.columnfields import ChosenColumns
 from tartools.samples.sample import Batch, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, closing_upstream, read_batches

@@ -20,33 +20,25 @@ Examples:
     tar2jsonl a.tar | jq -c '.cls = "5"' | tarcreate --format jsonl -o b.tar
 """
 
-import os
+from collections.abc import Iterator
 
-from tartools import cli, storage
-from tartools.cli import process
+from tartools import cli
+from tartools.commands._export import TEXT, FileOutput, export, write_readable
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.samples.sample import Sample
 from tartools.stages import select
-from tartools.storage.expand import expand
-from tartools.tar import compression
+from tartools.storage.streams import Sink
 
 
 @cli.command(__doc__)
-def tar2jsonl(
-    account: Account,
-    source: cli.Inputs,
-    wanted: cli.Fields,
-    url: cli.Url = "-",
-    force: cli.Force = False,
-) -> None:
+def tar2jsonl(account: Account, source: cli.Inputs, wanted: cli.Fields, output: FileOutput) -> None:
     """Run the command."""
-    from tartools.formats import jsonlwrite, tsv
+    from tartools.formats import jsonl
 
-    urls = expand(*source.named)
-    storage.check_output(url, force, urls)
-    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
-    samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
-    lines = jsonlwrite.lines(samples, account)
-    with closing_upstream(samples), compression.writing(url, force) as sink:
-        tsv.write_lines(map(process.printable, lines) if url == "-" and os.isatty(1) else lines, sink)
-        account.check()
+    def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
+        return select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
+
+    def write(samples: Iterator[Sample], sink: Sink) -> None:
+        write_readable(jsonl.lines(samples, account), sink, output)
+
+    export(account, source, output, TEXT, write, choose)

@@ -5,11 +5,11 @@ column for each field. pandas, Polars, DuckDB and Hugging Face's `datasets` read
 data_files="train.parquet") gives pictures as pictures. tarcreate --parquet makes samples of it again. (A table, which
 tarindex makes, is a Parquet file too, but only says where samples are.)
 
-The last part of a field's name says what its column is. Pictures (bmp gif jpeg jpg png ppm tif tiff webp) and sounds
-(flac mp3 ogg wav) are structs of `bytes` and `path`, which `datasets` calls Image and Audio; the path is the name of
-the member. Text (caption cls csv html id index json label md text tsv txt xml yaml) is a string, and has to
-be UTF-8. Everything else is bytes. --binary makes columns of plain bytes, also of pictures and text. A payload is
-stored as it is, with its final newline. A sample that lacks a field has null.
+The last part of a field's name says what its column is; tartools(7) lists these suffixes. Pictures (jpg, png ...) and
+sounds (flac, wav ...) are structs of `bytes` and `path`, which `datasets` calls Image and Audio; the path is the name
+of the member. Text (cls, json, txt ...) is a string, and has to be UTF-8. Everything else is bytes. --binary makes
+columns of plain bytes, also of pictures and text. A payload is stored as it is, with its final newline. A sample that
+lacks a field has null.
 
 -f names the columns: FIELD, 'a;b' (the first of these that the sample has), NEW=FIELD. A column with a new name is
 called and read as that name says, if that says what it is; else as the field says, so 'image=jpg;png' has pictures.
@@ -28,24 +28,22 @@ Examples:
     tarjob -p 4 -s '{000..147}' -- tar2parquet train-{}.tar -o train-{}.parquet
 """
 
-import os
+from collections.abc import Iterator
 from typing import Annotated
 
-from tartools import cli, storage
+from tartools import cli
 from tartools.cli import Option
+from tartools.commands._export import FileOutput, export
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.samples.sample import Sample
 from tartools.stages import select
-from tartools.storage.expand import expand
-from tartools.tar import compression
+from tartools.storage.streams import Sink
 
 
-class ParquetOutput(cli.Group):
-    """The Parquet file to write."""
+class ParquetTypes(cli.Group):
+    """The types of columns."""
 
-    url: cli.Url = "-"
-    force: cli.Force = False
     binary: Annotated[
         list[str] | None,
         Option("--binary", metavar="NAMES", help="Columns to store as plain bytes, in quotes: 'jpg txt'."),
@@ -53,27 +51,24 @@ class ParquetOutput(cli.Group):
 
 
 @cli.command(__doc__)
-def tar2parquet(account: Account, source: cli.Inputs, chosen: cli.Fields, output: ParquetOutput) -> None:
+def tar2parquet(
+    account: Account, source: cli.Inputs, chosen: cli.Fields, output: FileOutput, types: ParquetTypes
+) -> None:
     """Run the command."""
-    from tartools.formats.parquetwrite import Layout, write_parquet
+    from tartools.formats.parquetwrite import ParquetLayout, write_parquet
     from tartools.tables import schema
 
     words = select.pairs(chosen.fields)
     if chosen.fields is not None and not words:
         raise UsageError("-f names no field")
-    layout = Layout(
-        words or None,
-        " ".join(chosen.exclude or ()).split(),
-        " ".join(output.binary or ()).split(),
-        chosen.verbatim,
-    )
-    compression.check_bare(output.url, "Parquet")
-    urls = expand(*source.named)
-    storage.check_output(output.url, output.force, urls)
-    if output.url == "-" and os.isatty(1):
-        raise UsageError("stdout is a terminal, which cannot show a Parquet file: use -o FILE, > FILE or a pipe")
-    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
-    schema.check_installed()
-    with closing_upstream(samples), storage.writing(output.url, output.force) as sink:
+    dropped, binary = (" ".join(names or ()).split() for names in (chosen.exclude, types.binary))
+    layout = ParquetLayout(words or None, dropped, binary, chosen.verbatim)
+
+    def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
+        schema.check_installed()
+        return samples
+
+    def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_parquet(samples, sink, account, layout)
-        account.check()
+
+    export(account, source, output, "Parquet", write, choose)

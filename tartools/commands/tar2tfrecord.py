@@ -20,35 +20,30 @@ Examples:
     tarjob -p 4 -s '{0..9}' -- tar2tfrecord train-{}.tar -o train-{}.tfrecord
 """
 
-import os
+from collections.abc import Iterator
 
-from tartools import cli, storage
-from tartools.errors import UsageError
+from tartools import cli
+from tartools.commands._export import TFRECORD, FileOutput, export
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, closing_upstream, read_samples
-from tartools.storage.expand import expand
-from tartools.tar import compression
+from tartools.samples.sample import Sample
+from tartools.stages import select
+from tartools.storage.streams import Sink
 
 
 @cli.command(__doc__)
-def tar2tfrecord(
-    account: Account, source: cli.Inputs, wanted: cli.Fields, url: cli.Url = "-", force: cli.Force = False
-) -> None:
+def tar2tfrecord(account: Account, source: cli.Inputs, wanted: cli.Fields, output: FileOutput) -> None:
     """Run the command."""
-    from tartools.formats import tfrecordmessage, tfrecordwrite, tsv
-    from tartools.samples.payloads import ChosenColumns
-    from tartools.stages import select
+    from tartools.formats import textwrite, tfrecord
+    from tartools.samples.columnfields import ChosenColumns
 
-    urls = expand(*source.named)
-    storage.check_output(url, force, urls)
-    if url == "-" and os.isatty(1):
-        raise UsageError("stdout is a terminal, which cannot show a TFRecord file: use -o FILE, > FILE or a pipe")
     words = select.pairs(wanted.fields) or None
     chosen = ChosenColumns(words, (), str if wanted.verbatim or words is None else str.lower, hidden=False)
-    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
-    tfrecordmessage.check_installed()
-    if wanted.exclude:
-        samples = select.fields(samples, (), " ".join(wanted.exclude).split(), account, verbatim=wanted.verbatim)
-    with closing_upstream(samples), compression.writing(url, force) as sink:
-        tsv.write_lines(tfrecordwrite.records(samples, account, chosen), sink)
-        account.check()
+
+    def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
+        tfrecord.check_installed()
+        return select.by_specs(samples, None, wanted.exclude, account, verbatim=wanted.verbatim)
+
+    def write(samples: Iterator[Sample], sink: Sink) -> None:
+        textwrite.write_lines(tfrecord.frames(samples, account, chosen), sink)
+
+    export(account, source, output, TFRECORD, write, choose)

@@ -32,14 +32,14 @@ Examples:
     tar2tsv --verbatim -f 'txt cls' a.tar | tarcreate > b.tar
 """
 
-import os
 from collections.abc import Iterator
 from typing import Annotated
 
 from tartools import cli, storage
-from tartools.cli import Option, process
+from tartools.cli import Option
+from tartools.commands._export import FileOutput, write_readable
 from tartools.errors import UsageError
-from tartools.formats import tsv
+from tartools.formats import textwrite
 from tartools.samples.account import Account, Phase
 from tartools.samples.answers import column_names
 from tartools.samples.sample import Batch
@@ -79,27 +79,20 @@ class TableOptions(cli.Group):
     verbatim: cli.Verbatim = False
 
 
-class TextOutput(cli.Group, shared=True):
-    """Where the table goes."""
-
-    url: cli.Url = "-"
-    force: cli.Force = False
-
-
 @cli.command(__doc__)
 def tar2tsv(
     account: Account,
     source: cli.Inputs,
     table: TableOptions,
-    output: TextOutput,
+    output: FileOutput,
     first: cli.Count = None,
 ) -> None:
     """Run the command."""
     if table.csv and table.jsonl:
         raise UsageError("--csv and --jsonl exclude each other")
-    columns = tsv.parse_columns(table.fields or (), key=not table.nokey)
+    columns = textwrite.parse_columns(table.fields or (), key=not table.nokey)
     form = "csv" if table.csv else "jsonl" if table.jsonl else "tsv"
-    shape = tsv.TableFormat(columns, form, not table.noheader, table.missing, table.verbatim)
+    shape = textwrite.TableFormat(columns, form, not table.noheader, table.missing, table.verbatim)
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     listed = () if table.verbatim else column_names(columns)
@@ -107,16 +100,15 @@ def tar2tsv(
     reading = Reading(source.lax, source.skip_special, alike=not one_by_one, forks=True, columns=listed)
     most = 1 if one_by_one else min(cli.workers(0), WORKERS)
 
-    def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> tsv.Rows:
+    def rows(batches: Iterator[Batch], _number: int, _forked: bool) -> textwrite.TableLines:
         with closing_upstream(batches):
-            return (yield from tsv.rows(batches, shape, account, first))
+            return (yield from textwrite.rows(batches, shape, account, first))
 
     if first is not None:
         account.phase = Phase("", first, lambda: account.samples_out)
-    unseen = tsv.EmptyColumnCheck(shape)
+    unseen = textwrite.EmptyColumnCheck(shape)
     parts = gather(urls, account, reading, rows, unseen.add, most=most)
     with closing_upstream(parts), compression.writing(output.url, output.force) as sink:
-        lines = tsv.lines(parts, shape)
-        tsv.write_lines(map(process.printable, lines) if output.url == "-" and os.isatty(1) else lines, sink)
+        write_readable(textwrite.lines(parts, shape), sink, output)
         unseen.check()
         account.check()

@@ -20,37 +20,29 @@ Examples:
     tarcat --shuffle 10000 -c 1000 train.parquet | tar2zip -o s3://bucket/some.zip
 """
 
-import os
+from collections.abc import Iterator
 from typing import Annotated
 
-from tartools import cli, storage
+from tartools import cli
 from tartools.cli import Option
-from tartools.errors import UsageError
+from tartools.commands._export import FileOutput, export
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, closing_upstream, read_samples
-from tartools.storage.expand import expand
-from tartools.tar import compression
+from tartools.samples.sample import Sample
+from tartools.storage.streams import Sink
 
 
-class ZipOutput(cli.Group):
-    """The zip file to write."""
+class ZipCompression(cli.Group):
+    """How members are compressed."""
 
-    url: cli.Url = "-"
-    force: cli.Force = False
     deflate: Annotated[bool, Option("--deflate", help="Compress each member.")] = False
 
 
 @cli.command(__doc__)
-def tar2zip(account: Account, source: cli.Inputs, output: ZipOutput) -> None:
+def tar2zip(account: Account, source: cli.Inputs, output: FileOutput, members: ZipCompression) -> None:
     """Run the command."""
     from tartools.formats.zipwrite import write_zip
 
-    compression.check_bare(output.url, "zip")
-    urls = expand(*source.named)
-    storage.check_output(output.url, output.force, urls)
-    if output.url == "-" and os.isatty(1):
-        raise UsageError("stdout is a terminal, which cannot show a zip file: use -o FILE, > FILE or a pipe")
-    samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
-    with closing_upstream(samples), storage.writing(output.url, output.force) as sink:
-        write_zip(samples, sink, account, output.deflate)
-        account.check()
+    def write(samples: Iterator[Sample], sink: Sink) -> None:
+        write_zip(samples, sink, account, members.deflate)
+
+    export(account, source, output, "zip", write)

@@ -139,6 +139,7 @@ from tartools.commands import _check, _fix
 from tartools.commands._report import print_facts
 from tartools.errors import StorageError, UsageError, without_query
 from tartools.samples.account import Account
+from tartools.samples.filetypes import suffix_of
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
 from tartools.stages import select
@@ -146,7 +147,6 @@ from tartools.stages.checking import fields, keys, outliers
 from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fixing, Pending, actions_of
 from tartools.stages.checking.found import Summary
-from tartools.stages.checking.payloads import suffix_of
 from tartools.stages.checking.readers import READERS
 from tartools.stages.checking.samples import Decode
 from tartools.stages.sorting.externalsort import external_sort

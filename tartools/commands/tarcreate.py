@@ -80,17 +80,17 @@ Examples:
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Literal, NamedTuple
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats import build, plan
 from tartools.formats.build import PlannedMember, PlannedSample
-from tartools.formats.plan import Plan
+from tartools.formats.plan import PlanOrigin
 from tartools.samples.account import Account
-from tartools.samples.sample import Sample, checked_path
+from tartools.samples.sample import checked_path
 from tartools.shards.writing import write_samples
 from tartools.storage.expand import expand
 from tartools.storage.local import path_of
@@ -188,24 +188,16 @@ class PlanOptions(cli.Group):
 @cli.command(__doc__)
 def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None:
     """Run the command."""
-    source, files = checked_source(wanted)
-    if source in FILES:
-        urls = expand(files)
-        storage.check_inputs(urls)
-        storage.check_output(output.url, output.force, urls)
-        write_samples(FILES[source](wanted, urls, account), output.destination, account)
-        return
-    if source == "--folder":
-        from tartools.formats.folder import Folder, from_folder
+    source = checked_source(wanted)
+    source.write(wanted, account, output)
 
-        path = os.path.join(wanted.base, wanted.folder or "")
-        folder = Folder(path, wanted.class_field, wanted.exclude or (), wanted.dots)
-        write(from_folder(folder, account, wanted.skip_special), account, output, Plan(path))
-        return
+
+def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
+    """Write the samples of a table, of JSON lines, or of a recipe."""
     name = found_plan(wanted)
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
-    origin = Plan(name, wanted.base, wanted.allow_pipe)
+    origin = PlanOrigin(name, wanted.base, wanted.allow_pipe)
     form = wanted.form or plan.format_of(name)
     if form == "jsonl":
         write_objects(wanted, account, output, origin)
@@ -221,25 +213,48 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
         write(plan.samples(file, form, origin, wanted.template or KEYS), account, output, origin)
 
 
-def zip_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
-    """Yield the samples of zip files."""
-    from tartools.formats import zipped
+def write_folder(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
+    """Write the samples of the files in a folder."""
+    from tartools.formats.folder import Folder, from_folder
 
-    return zipped.samples(urls, account, wanted.class_field, wanted.skip_special)
+    path = os.path.join(wanted.base, wanted.folder or "")
+    folder = Folder(path, wanted.class_field, wanted.exclude or (), wanted.dots)
+    write(from_folder(folder, account, wanted.skip_special), account, output, PlanOrigin(path))
 
 
-def parquet_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
-    """Yield the samples of Parquet files."""
+def write_zips(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
+    """Write the samples of zip files."""
+    from tartools.formats import zipread
+
+    urls = checked_files(wanted.zips, output)
+    samples = zipread.samples(urls, account, wanted.class_field, wanted.skip_special)
+    write_samples(samples, output.destination, account)
+
+
+def write_parquets(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
+    """Write the samples of Parquet files."""
     from tartools.formats import parquetread
 
-    return parquetread.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+    urls = checked_files(wanted.parquets, output)
+    samples = parquetread.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+    write_samples(samples, output.destination, account)
 
 
-def tfrecord_samples(wanted: PlanOptions, urls: Sequence[str], account: Account) -> Iterator[Sample]:
-    """Yield the samples of TFRecord files."""
+def write_tfrecords(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
+    """Write the samples of TFRecord files."""
     from tartools.formats import tfrecord
 
-    return tfrecord.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+    urls = checked_files(wanted.tfrecords, output)
+    samples = tfrecord.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+    write_samples(samples, output.destination, account)
+
+
+def checked_files(names: list[str] | None, output: cli.Output) -> list[str]:
+    """Return the URLs of the files *names*, which are there, and of which *output* is none."""
+    urls: list[str] = [*expand(names or [])]
+    storage.check_inputs(urls)
+    storage.check_output(output.url, output.force, urls)
+    return urls
 
 
 def chosen(wanted: PlanOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
@@ -249,44 +264,49 @@ def chosen(wanted: PlanOptions) -> list[tuple[tuple[str, ...], str | None]] | No
     return None if wanted.fields is None else select.pairs(wanted.fields)
 
 
-# The options that name files which hold samples, and what yields these samples, counted in the account.
-FILES: dict[str, Callable[[PlanOptions, Sequence[str], Account], Iterator[Sample]]] = {
-    "--zip": zip_samples,
-    "--parquet": parquet_samples,
-    "--tfrecord": tfrecord_samples,
-}
-PLAN = "a PLAN"
+class PlanSource(NamedTuple):
+    """What samples are made from: the argument or option that *name*s it, the options that it *takes*, and its work."""
+
+    name: str
+    takes: tuple[str, ...]
+    write: Callable[[PlanOptions, Account, cli.Output], None]
+
+
+SOURCES = (
+    PlanSource("a PLAN", ("--format", "--key-template", "--allow-pipe", "-C"), write_plan),
+    PlanSource("--folder", ("-C", "--class", "--exclude-files", "--dots", "--skip-special"), write_folder),
+    PlanSource("--zip", ("--class", "--skip-special"), write_zips),
+    PlanSource("--parquet", ("--key-template", "-f"), write_parquets),
+    PlanSource("--tfrecord", ("--key-template", "-f"), write_tfrecords),
+)
 TAR_MAGIC = slice(257, 262)
 MAGIC = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them
 
 
-def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
-    """Return the option that names what samples are made from, or PLAN; and the files, if it is one of FILES.
+def checked_source(wanted: PlanOptions) -> PlanSource:
+    """Return what samples are made from: a plan, if nothing else is named.
 
     Raises: UsageError for two of them, for options that do not go with it, for a template of keys or a field that can
     be none.
     """
-    named = {
-        **{PLAN: wanted.plan, "--folder": wanted.folder},
-        **{"--zip": wanted.zips, "--parquet": wanted.parquets, "--tfrecord": wanted.tfrecords},
-    }
-    given = [name for name, value in named.items() if value is not None]
+    named = wanted.plan, wanted.folder, wanted.zips, wanted.parquets, wanted.tfrecords
+    given = [source for source, value in zip(SOURCES, named, strict=True) if value is not None]
     if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} exclude each other")
-    source = given[0] if given else PLAN
-    for name, value, fitting in (
-        ("--format", wanted.form, (PLAN,)),
-        ("--key-template", wanted.template, (PLAN, "--parquet", "--tfrecord")),
-        ("-f", wanted.fields, ("--parquet", "--tfrecord")),
-        ("--allow-pipe", wanted.allow_pipe or None, (PLAN,)),
-        ("-C", wanted.base or None, (PLAN, "--folder")),
-        ("--class", wanted.class_field, ("--folder", "--zip")),
-        ("--exclude-files", wanted.exclude, ("--folder",)),
-        ("--dots", wanted.dots, ("--folder",)),
-        ("--skip-special", wanted.skip_special or None, ("--folder", "--zip")),
-    ):
-        if value is not None and source not in fitting:
-            raise UsageError(f"{name} needs {' or '.join(fitting)}")
+        raise UsageError(f"{given[0].name} and {given[1].name} exclude each other")
+    source = given[0] if given else SOURCES[0]
+    for name, value in {
+        "--format": wanted.form,
+        "--key-template": wanted.template,
+        "-f": wanted.fields,
+        "--allow-pipe": wanted.allow_pipe or None,
+        "-C": wanted.base or None,
+        "--class": wanted.class_field,
+        "--exclude-files": wanted.exclude,
+        "--dots": wanted.dots,
+        "--skip-special": wanted.skip_special or None,
+    }.items():
+        if value is not None and name not in source.takes:
+            raise UsageError(f"{name} needs {' or '.join(one.name for one in SOURCES if name in one.takes)}")
     template = wanted.template or KEYS
     try:
         template.format(0, index=0)
@@ -295,11 +315,10 @@ def checked_source(wanted: PlanOptions) -> tuple[str, list[str]]:
         raise UsageError(f"not a template for keys: {template!r}; write '{{:09d}}' or 'name-{{index}}'") from None
     except SampleError:
         raise UsageError(f"not a name for a field: {wanted.class_field!r}") from None
-    files = named[source]
-    return source, files if isinstance(files, list) else []
+    return source
 
 
-def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, origin: Plan) -> None:
+def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that the JSON lines *origin* plan, which are read twice: first for their sources."""
     from tartools.formats import jsonl
 
@@ -310,14 +329,14 @@ def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, ori
         write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
 
 
-def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: Plan) -> None:
+def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)
     write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
 
 
-def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Plan) -> None:
+def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:
     """Check what the *parts* that *origin* plans are read from, and that *output* is none of it."""
     sources = build.sources_of(parts)
     try:
@@ -330,7 +349,7 @@ def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Pl
     storage.check_output(output.url, output.force, list(sources))
 
 
-def advice(url: str, origin: Plan) -> str:
+def advice(url: str, origin: PlanOrigin) -> str:
     """Return what to say of -C if the file *url*, which *origin* names by a relative path, does not exist."""
     if not Url(url).is_local or storage.exists(url):
         return ""

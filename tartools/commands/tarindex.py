@@ -93,6 +93,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, shown
 from tartools.samples.account import Account
+from tartools.samples.filetypes import is_picture_field
 from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import write_batches
 from tartools.storage.expand import expand
@@ -146,9 +147,9 @@ class ColumnOptions(cli.Group):
         found = facts.wanted(self.fields or (), self.hashed or (), self.likened or ())
         if not (self.pictures or self.decode or self.likened):
             return found
-        from tartools.show import decoding, text
+        from tartools.show import decoding
 
-        pictures = facts.PictureFacts(text.is_picture_field, partial(decoding.facts, decode=self.decode))
+        pictures = facts.PictureFacts(is_picture_field, partial(decoding.facts, decode=self.decode))
         return found._replace(
             pictures=pictures if self.pictures or self.decode else None, likeness=decoding.hash_and_colours
         )

@@ -73,7 +73,7 @@ from tartools.storage.url import Url
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
 
 
-class Engine(StrEnum):
+class EngineName(StrEnum):
     """Who runs the commands."""
 
     local = "local"
@@ -133,7 +133,7 @@ class Resources(cli.Group):
         ),
     ] = None
     engine: Annotated[
-        Engine | None,
+        EngineName | None,
         Option(
             "--engine", default="ray with --address, --cpus or RAY_ADDRESS; else local", help="This machine, or Ray."
         ),
@@ -204,12 +204,10 @@ def tarjob(
 
 def print_report(name: str, account: Account) -> None:
     """Print the report of the log *name*. Raises: StorageError."""
-    from tartools.run.report import report_lines, report_of
-
-    report = report_of(logs.last_records(storage.content(name), name).values())
+    records = logs.last_records(storage.content(name), name).values()
     with storage.writing("-") as sink:
-        sink.write("".join(f"{printable(line)}\n" for line in report_lines(report)).encode())
-    account.omissions += len(report.failed) + len(report.waiting)
+        sink.write("".join(f"{printable(line)}\n" for line in logs.report(records)).encode())
+    account.omissions += sum(each["status"] != logs.DONE for each in records)
 
 
 def checked_command(words: Sequence[str], items: Items, policy: Policy, resources: Resources) -> list[str]:
@@ -222,7 +220,7 @@ def checked_command(words: Sequence[str], items: Items, policy: Policy, resource
         raise UsageError(f"--timeout {policy.timeout:g} is not a number of seconds up to {LONGEST:,}")
     if resources.address == "":
         raise UsageError("--address is empty (a variable of the shell may not be set)")
-    if resources.engine is Engine.local and (resources.address or resources.cpus):
+    if resources.engine is EngineName.local and (resources.address or resources.cpus):
         raise UsageError("--address and --cpus are for --engine ray")
     return list(words)
 
@@ -256,7 +254,7 @@ def run_tasks(
     commands = os.listdir(os.path.dirname(__file__))
     cores = workers_in(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
     on_ray = resources.address or resources.cpus or os.environ.get("RAY_ADDRESS")
-    if resources.engine is Engine.ray or (resources.engine is None and on_ray):
+    if resources.engine is EngineName.ray or (resources.engine is None and on_ray):
         from tartools.run import ray
 
         return ray.run_tasks(
@@ -301,8 +299,6 @@ def print_results(results: local.Results, account: Account, policy: Policy, reco
     """Print what the commands printed, and record, count and report each of *results*."""
     with closing(results), storage.writing("-") as sink:
         for task, result in results:
-            if result is None:
-                continue
             if result.stdout:
                 sink.write(result.stdout)
             record(task, result)

@@ -34,7 +34,7 @@ from typing import Annotated
 from tartools import cli, storage
 from tartools.cli import Option, process
 from tartools.errors import StorageError, UsageError
-from tartools.formats import tsv
+from tartools.formats import textwrite
 from tartools.samples.account import Account
 from tartools.storage.expand import named
 from tartools.storage.listing import ls
@@ -83,7 +83,7 @@ def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
     with storage.writing("-") as sink:
         lines = written(entries, form, prefixes.end, account)
         encoded = (line.encode("utf-8", "surrogateescape") for line in lines)
-        tsv.write_lines(map(process.printable, encoded) if os.isatty(1) else encoded, sink)
+        textwrite.write_lines(map(process.printable, encoded) if os.isatty(1) else encoded, sink)
 
 
 def shards_at(url: str, every: bool, account: Account) -> Iterator[Listed]:

@@ -46,11 +46,13 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, read_samples
 from tartools.shards.writing import write_samples
-from tartools.stages import ordered, select
+from tartools.stages import select
 from tartools.storage.expand import expand
+from tartools.storage.pool import Threads, windowed
 
 SHELL = "bash"
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
+WINDOW = 1000  # samples whose command runs, or has ended and waits for one before
 
 
 class Work(cli.Group):
@@ -132,9 +134,10 @@ def processed(
         logged=logged,
         keyed=workers > 1,
     ) as shells:
-        tasks, run = folders.write(samples), runner(shells, work)
-        with closing(ordered.mapped(tasks, run, workers, shells.stop, unordered=work.unordered)) as finished:
-            yield from collect_samples(finished, folders, account)
+        tasks, threads = folders.write(samples), Threads(workers, runner(shells, work), shells.stop)
+        window = max(WINDOW, workers)
+        with closing(windowed(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:
+            yield from collect_samples(((task, outcome()) for task, outcome in run), folders, account)
     if 0 < account.samples_in == account.left_out:
         place = "a subdirectory with " if folders.options.subdirs else ""
         name = os.fsdecode(folders.options.base)

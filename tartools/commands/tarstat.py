@@ -64,14 +64,15 @@ from typing import Annotated, Any
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.commands._report import print_facts
-from tartools.errors import SampleError, printable, shown
+from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.distribution import DIGITS, Distribution
+from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch
-from tartools.samples.values import blanks, field_list
+from tartools.samples.values import no_sample_has
 from tartools.shards.gathering import WORKERS, gather_results
 from tartools.shards.reading import Reading
-from tartools.show import decoding, statreport, text
+from tartools.show import decoding, statreport
 from tartools.stages.statistics.counting import FieldKinds, count_batch
 from tartools.stages.statistics.together import Together
 from tartools.stages.statistics.totals import LISTED, Field, PictureSize, Statistics
@@ -99,7 +100,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     """Run the command."""
     urls = expand(*source.named)
     named = (looks.classes or "").split()
-    wanted = FieldKinds(classes_in(named), text.is_picture_field, partial(measured, decode=looks.decode))
+    wanted = FieldKinds(classes_in(named), is_picture_field, partial(measured, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, wanted, account)
     reading = Reading(source.lax, source.skip_special, ranges=True, alike=True, forks=True, columns=columns)
     listed = LISTED if looks.json else statreport.LISTED
@@ -129,9 +130,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
         unseen = [name for name in named if name.lower() not in known]
         if unseen:
             lost = " ".join(unseen)
-            raise SampleError(
-                f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(found.fields)}"
-            )
+            raise no_sample_has(lost, found.fields)
     if columns:
         account.unpacked = found.headers + found.payloads + found.padding
     facts = facts_of(found, urls, account)

@@ -1,65 +1,43 @@
-"""JSON lines as plans of samples: an object for each sample, with its fields as values or as places to read.
+"""JSON lines: an object for each sample, with its fields as values or as places to read.
 
-`jsonlwrite.lines` writes what `samples` reads back.
+`lines` writes what `samples` reads back as a plan: text as strings, other payloads in base64.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import re
+from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from tartools.errors import SampleError
 from tartools.formats.build import PlannedMember, PlannedSample
-from tartools.formats.plan import Plan
-from tartools.samples.encoding import text_payload
-from tartools.samples.sample import checked_path
+from tartools.formats.neighbours import distinct
+from tartools.formats.plan import PlanOrigin
+from tartools.formats.textrows import Number, objects, title, titled
+from tartools.samples.account import Account
+from tartools.samples.encoding import text_payload, unpacked
+from tartools.samples.sample import Sample, checked_path, field_name
 from tartools.samples.values import PSEUDO, checked_key
+from tartools.tar import Member
 
 BASE64 = "@base64"  # the name in an object that stands for a payload
 URL = "@url"  # that of a range of a file, which is no longer read
-BOM = b"\xef\xbb\xbf"
 
 # Lines that may name something to read: a name that begins with @, as it is or escaped, and is not @base64.
 may_read = re.compile(rb'"(?:@|\\u0040)(?!base64")').search
 
 
-class Number(str):
-    """A number as it is written."""
-
-    __slots__ = ()
-
-
-def title(field: str) -> str:
-    r"""Return the name of *field* in an object. @NAME would be a place to read, and __key__ is the key.
-
-    >>> title("@txt"), title("__key__"), title("\\__key__"), title("jpg")
-    ('\\@txt', '\\__key__', '\\\\__key__', 'jpg')
-    """
-    return "\\" + field if re.match(r"\\*(@|__)", field) else field
-
-
-def titled(name: str) -> tuple[str, bool]:
-    r"""Return the field that *name* is for, and whether its value is a place to read; inverse of `title`.
-
-    >>> titled("@jpg"), titled("\\@txt"), titled("jpg")
-    (('jpg', True), ('@txt', False), ('jpg', False))
-    """
-    if name.startswith("@"):
-        return name[1:], True
-    return name[1:] if re.match(r"\\+(@|__)", name) else name, False
-
-
-def samples(file: Iterable[bytes], plan: Plan, template: str) -> Iterator[PlannedSample]:
+def samples(file: Iterable[bytes], plan: PlanOrigin, template: str) -> Iterator[PlannedSample]:
     """Yield the samples of the JSON lines in *file*; the *template* makes the keys that are missing, of the number.
 
     Holds: one sample. Raises: SampleError, naming line and name, for what is no sample; UsageError for a bad URL.
     """
     last: tuple[str, bool] | None = None
     last_line = 0
-    for index, (line, found) in enumerate(objects(file, plan)):
+    for index, (line, found) in enumerate(objects(file, plan.name, "plan", exact=True)):
         try:
             key = checked_key(_key(found, template, index))
         except SampleError as error:
@@ -78,61 +56,12 @@ def samples(file: Iterable[bytes], plan: Plan, template: str) -> Iterator[Planne
         yield PlannedSample(raw, parts)
 
 
-def sources(file: Iterable[bytes], plan: Plan) -> Iterator[PlannedMember]:
+def sources(file: Iterable[bytes], plan: PlanOrigin) -> Iterator[PlannedMember]:
     """Yield what the JSON lines in *file* name to be read. Raises: as `samples`, but only for lines that name some."""
-    for line, found in objects(file, plan, may_read):
+    for line, found in objects(file, plan.name, "plan", exact=True, wanted=may_read):
         for part in _parts("key", found, plan, line):
             if part.url is not None:
                 yield part
-
-
-def objects(file: Iterable[bytes], plan: Plan, wanted: Any = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects in *file*, each with the number of its line; only of lines that are *wanted*, if it is given.
-
-    Raises: SampleError for what is not a JSON object, and for a file without any line.
-    """
-    line = 0
-    for line, text in enumerate(file, 1):
-        if line == 1:
-            text = text.removeprefix(BOM)
-        if text.isspace() or not text or (wanted is not None and not wanted(text)):
-            continue
-        try:
-            found = parsed(text)
-        except SampleError as error:
-            raise plan.failure(line, error.message) from None
-        yield line, found
-    if not line:
-        raise SampleError("the plan is empty: it has no line", url=plan.name)
-
-
-def parsed(text: bytes) -> dict[str, Any]:
-    """Return the JSON object *text*, its numbers as `Number`. Raises: SampleError for anything else."""
-    try:
-        found = _decoder().decode(text.decode())
-    except UnicodeDecodeError as error:
-        raise SampleError(f"not UTF-8 text (byte {error.start} of the line)") from None
-    except json.JSONDecodeError as error:
-        raise SampleError(f"not JSON: {error.msg} (character {error.pos + 1})") from None
-    except RecursionError:
-        raise SampleError("not JSON that can be read: brackets are nested too deeply") from None
-    if not isinstance(found, dict):
-        raise SampleError("not a JSON object, with a name for each value")
-    return found
-
-
-@functools.cache
-def _decoder() -> json.JSONDecoder:
-    return json.JSONDecoder(object_pairs_hook=_object, parse_float=Number, parse_int=Number, parse_constant=Number)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SampleError(f"the name {twice!r} occurs twice in one object")
-    return found
 
 
 def _key(found: dict[str, Any], template: str, index: int) -> str:
@@ -145,13 +74,13 @@ def _key(found: dict[str, Any], template: str, index: int) -> str:
     return key
 
 
-def _parts(key: str, found: dict[str, Any], plan: Plan, line: int) -> Iterator[PlannedMember]:
+def _parts(key: str, found: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
     """Yield the members of the sample *key*."""
     fields: set[str] = set()
     for name, value in found.items():
         if value is None or name in PSEUDO:
             continue
-        field, reads = titled(name)
+        field, reads = titled(name, "jsonl")
         try:
             if field in fields:
                 raise SampleError(f"two values are for the field {field!r}")
@@ -165,7 +94,7 @@ def _parts(key: str, found: dict[str, Any], plan: Plan, line: int) -> Iterator[P
             raise error if error.url else plan.failure(line, error.message, name) from None
 
 
-def _part(path: bytes, name: str, value: Any, reads: bool, plan: Plan, line: int) -> PlannedMember:
+def _part(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, line: int) -> PlannedMember:
     if isinstance(value, dict) and URL in value:
         raise SampleError('a range of a file, {"@url": ...}, is not read: a table that tarindex makes lists samples so')
     if not reads:
@@ -203,7 +132,8 @@ def payload(value: Any) -> bytes:
 def compact(value: Any, ascii: bool = False) -> str:
     """Return *value* as JSON without blanks, its numbers as they were written; if *ascii*, with escapes.
 
-    >>> compact(parsed(b'{"a": [1.50, null]}'))
+    >>> from tartools.formats.textrows import parsed
+    >>> compact(parsed(b'{"a": [1.50, null]}', exact=True))
     '{"a":[1.50,null]}'
     """
     if isinstance(value, Number):
@@ -221,3 +151,51 @@ def _encoded(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise SampleError(f"the lone surrogate {text[error.start]!a} can't be written as UTF-8") from None
+
+
+# ---- samples to JSON lines ----
+
+
+def lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
+    """Yield a line for each of *samples*, in order, counted in *account*: an object of its key, then its fields.
+
+    Holds: one sample. Raises: SampleError for a name that is not UTF-8, two members of one name, and two samples side
+    by side with one key.
+    """
+    for sample in distinct(samples):
+        yield line_of(sample)
+        account.samples_out += 1
+
+
+def line_of(sample: Sample) -> bytes:
+    """Return *sample* as a JSON object on a line. Raises: SampleError; see `lines`."""
+    parts = [b'{"__key__": ', _quoted(sample, sample.key)]
+    seen: set[str] = set()
+    for member in sample.members:
+        field = field_name(member)
+        if field in seen:
+            raise SampleError(f"the sample {sample.key!r} has the field {field!r} twice", url=sample.shard)
+        seen.add(field)
+        parts += b", ", _quoted(sample, title(field, "jsonl")), b": ", *_value(member)
+    parts.append(b"}\n")
+    return b"".join(parts)
+
+
+def _quoted(sample: Sample, name: str) -> bytes:
+    try:
+        return json.dumps(name, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise SampleError(
+            f"sample {sample.key!r}: {name!r} is not UTF-8, so JSON cannot hold it (--rekey of tarcat gives new keys, "
+            "-f 'new=old' new names)",
+            url=sample.shard,
+        ) from None
+
+
+def _value(member: Member) -> tuple[bytes, ...]:
+    """Return the pieces of the JSON of the payload of *member*."""
+    payload = member.read()
+    if unpacked(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
+        with suppress(UnicodeDecodeError):
+            return (json.dumps(payload.decode(), ensure_ascii=False).encode(),)
+    return b'{"%s": "' % BASE64.encode(), b2a_base64(payload, newline=False), b'"}'

@@ -9,8 +9,8 @@ from typing import Any
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError
 from tartools.samples.account import Account, FirstKeys
+from tartools.samples.columnfields import ChosenColumns, Words, with_key
 from tartools.samples.encoding import text_payload, unpacked
-from tartools.samples.payloads import ChosenColumns
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import as_text, blanks, checked_key, field_list
 from tartools.storage import seekable
@@ -18,8 +18,6 @@ from tartools.tables import schema
 from tartools.tables.columns import plain
 from tartools.tables.source import NEEDED, Source, opened_any
 from tartools.tar import split_path
-
-Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
 
 KEY = schema.KEY
 WHAT = "Parquet file"
@@ -42,7 +40,7 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
     for url in urls:
         piece = FAR if storage.is_far(url) else BUFFER
         with opened_any(url, seekable.seekable(url), WHAT, piece) as table:
-            rows = _Rows(table, words)
+            rows = PayloadRows(table, words)
             keys = FirstKeys(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
             for sample in rows.samples(template, index):
                 account.bytes_in += sum(member.size for member in sample.members)
@@ -57,7 +55,7 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
         account.shards_done += 1
 
 
-class _Rows:
+class PayloadRows:
     """The rows of the Parquet file *table*. Raises: SampleError if its columns are not those that are wanted."""
 
     def __init__(self, table: Source, words: Words | None) -> None:
@@ -68,10 +66,8 @@ class _Rows:
         self._check(set(NEEDED) <= set(names), "is a table that lists samples of shards: tarcat reads it")
         twice = next((name for name in names if names.count(name) > 1), None)
         self._check(twice is not None, f"has two columns {twice!r}")
-        places = {name: place for place, name in enumerate(names)}
         try:
-            self._key = self._key_column(places, words)
-            self._fields = self._field_columns(places, words)
+            self._key, self._fields = _columns(names, words)
         except SampleError as error:
             raise SampleError(error.message, url=table.url) from None
         self._check(not self._fields, f"has no column for a field; its columns are: {field_list(names)}")
@@ -79,36 +75,6 @@ class _Rows:
     def _check(self, wrong: bool, what: str) -> None:
         if wrong:
             raise SampleError(f"this {WHAT} {what}", url=self._table.url)
-
-    @staticmethod
-    def _key_column(places: dict[str, int], words: Words | None) -> str | None:
-        """Return the column that has the keys, if there is one."""
-        named = [(choices, new) for choices, new in words or () if (new or choices[0]) == KEY]
-        if not named:
-            return KEY if KEY in places else None
-        chosen = ChosenColumns(named, (), str.lower)
-        _check_words(chosen, places)
-        return list(places)[chosen.of(places)[0][0]]
-
-    @staticmethod
-    def _field_columns(places: dict[str, int], words: Words | None) -> list[tuple[str, bytes]]:
-        """Return the columns that are fields, with what stands behind the key in the path of a member."""
-        names = list(places)
-        if words is None:
-            hidden = [name for name in names if name.startswith("__") and name.endswith("__")]
-            chosen = ChosenColumns(None, hidden, str, hidden=False)
-        else:
-            chosen = ChosenColumns([word for word in words if (word[1] or word[0][0]) != KEY], (), str.lower)
-            _check_words(chosen, places)
-        found = []
-        for place, field in chosen.of(places):
-            try:
-                found.append((names[place], checked_path("k", field or "/")[1:]))
-            except SampleError:
-                raise SampleError(
-                    f"the column {field!r} can't be a field: -f names the columns to take, 'new=old' renames one"
-                ) from None
-        return found
 
     def samples(self, template: str, index: int) -> Iterator[Sample]:
         """Yield the samples; the first is number *index* of all. Raises: SampleError; TarFormatError."""
@@ -169,10 +135,28 @@ class _Rows:
         return [None if value is None else text_payload(field, value) for value in found]
 
 
-def _check_words(chosen: ChosenColumns, places: dict[str, int]) -> None:
-    """Raise SampleError if there is no column for one of the words."""
-    if lost := " ".join(chosen.lost(places)):
-        raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(places)}")
+def _columns(names: Sequence[str], words: Words | None) -> tuple[str | None, list[tuple[str, bytes]]]:
+    """Return the column that has the keys, if there is one, and those that are fields, as *words* choose.
+
+    With each field comes what stands behind the key in the path of a member. Raises: SampleError.
+    """
+    fold = str if words is None else str.lower
+    hidden = [name for name in names if words is None and name.startswith("__") and name.endswith("__") and name != KEY]
+    if lost := " ".join(ChosenColumns(words, (), fold).lost(names)):
+        raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(names)}")
+    chosen = ChosenColumns(with_key(words, names), hidden, fold, hidden=False)
+    key, found = None, []
+    for place, field in chosen.of({name: place for place, name in enumerate(names)}):
+        try:
+            if field == KEY:
+                key = names[place]
+            else:
+                found.append((names[place], checked_path("k", field or "/")[1:]))
+        except SampleError:
+            raise SampleError(
+                f"the column {field!r} can't be a field: -f names the columns to take, 'new=old' renames one"
+            ) from None
+    return key, found
 
 
 def _key(key: bytes | None) -> bytes:

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 from tartools.errors import SampleError, in_units
 from tartools.formats.neighbours import distinct
 from tartools.samples.account import Account
+from tartools.samples.columnfields import Words
+from tartools.samples.filetypes import PICTURES, SOUNDS, TEXTS, suffix_of
 from tartools.samples.sample import Sample, field_name
-from tartools.samples.values import blanks, field_list
+from tartools.samples.values import blanks, field_list, no_sample_has
 from tartools.storage.streams import Sink
 from tartools.tables import schema
 from tartools.tables.writing import SinkFile
@@ -19,22 +21,17 @@ from tartools.tar import Member
 GROUP_BYTES, GROUP_ROWS = 32 << 20, 1 << 16  # of a row group, which ends with the sample that reaches one of them
 PAGE_ROWS = 16  # after which pyarrow looks whether a page is full
 LARGEST = (1 << 31) - (64 << 20)  # bytes of a payload; in a row group and a page, places are numbers of 31 bits
-PICTURES = frozenset(("bmp", "gif", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp"))
-SOUNDS = frozenset(("flac", "mp3", "ogg", "wav"))
-TEXTS = frozenset(
-    ("caption", "cls", "csv", "html", "id", "index", "json", "label", "md", "text", "tsv", "txt", "xml", "yaml")
-)
 KEY = schema.KEY
 
 
-class Layout(NamedTuple):
+class ParquetLayout(NamedTuple):
     """Which fields become columns, and of which type.
 
     *words* are (choices, new name or None), as a field specification has them; None for all fields. *dropped* are left
     out; *binary* are columns of bytes, whatever they are called. Names compare without case unless *verbatim*.
     """
 
-    words: Sequence[tuple[tuple[str, ...], str | None]] | None = None
+    words: Words | None = None
     dropped: Sequence[str] = ()
     binary: Sequence[str] = ()
     verbatim: bool = False
@@ -46,14 +43,14 @@ def kind_of(names: Iterable[str]) -> str:
     >>> kind_of(["seg.PNG"]), kind_of(["jpg", "png"]), kind_of(["cls"]), kind_of(["jpg", "txt"])
     ('Image', 'Image', 'string', 'binary')
     """
-    suffixes = {name.rpartition(".")[2].lower() for name in names}
+    suffixes = set(map(suffix_of, names))
     for kind, known in (("Image", PICTURES), ("Audio", SOUNDS), ("string", TEXTS)):
         if suffixes <= known:
             return kind
     return "binary"
 
 
-def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layout: Layout) -> None:
+def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layout: ParquetLayout) -> None:
     """Write *samples* to *sink* as a Parquet file: a row each, in order, with `__key__` and a column for each field.
 
     Pictures and sounds are structs of bytes and path. Columns are those of *layout*; without words, those of the
@@ -65,7 +62,7 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
     """
     pa = schema.arrow()
     file = SinkFile(sink)
-    columns = _Columns(layout)
+    columns = PayloadColumns(layout)
     writer: Any = None
     try:
         for sample in distinct(samples):
@@ -87,7 +84,7 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
     account.bytes_out += file.written
 
 
-class _Column:
+class PayloadColumn:
     """One column: its *name*, what it is, and its values in the rows that are held.
 
     Payloads are in one buffer, as Arrow has them: lists of bytes would be copied to it, and take twice the memory.
@@ -153,15 +150,15 @@ class _Column:
         return payloads
 
 
-class _Columns:
+class PayloadColumns:
     """The columns, and the rows that are held for the next row group: *size* bytes of payloads, with *keys*."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ParquetLayout) -> None:
         self._fold = str if layout.verbatim else str.lower
         self._layout = layout
         self._binary = dict.fromkeys(map(self._fold, layout.binary))
         self._dropped = {self._fold(name) for name in layout.dropped}
-        self._columns: dict[str, _Column] = {}
+        self._columns: dict[str, PayloadColumn] = {}
         self._settled = layout.words is not None  # no more columns
         self._unseen = dict.fromkeys(range(len(layout.words or ())))  # numbers of words that no sample had a field for
         self._seen: dict[str, None] = {}  # fields
@@ -173,11 +170,11 @@ class _Columns:
                 if name not in self._columns:
                     self._columns[name] = self._column(name, choices if new and kind_of([new]) == "binary" else [name])
 
-    def _column(self, name: str, sources: Iterable[str]) -> _Column:
+    def _column(self, name: str, sources: Iterable[str]) -> PayloadColumn:
         """Return the new column *name*, for fields called *sources*. Raises: SampleError if it can be none."""
         if name.startswith("__") and name.endswith("__"):
             raise SampleError(f"no column of a field may be called {name!r}: -f 'new={name}' gives it another name")
-        return _Column(name, "binary" if self._fold(name) in self._binary else kind_of(sources))
+        return PayloadColumn(name, "binary" if self._fold(name) in self._binary else kind_of(sources))
 
     def add(self, sample: Sample) -> bool:
         """Add a row for *sample*; tell whether it has a field for a column. Raises: SampleError."""
@@ -199,9 +196,9 @@ class _Columns:
             self.keys.append(key)
         return bool(found)
 
-    def _all_of(self, sample: Sample) -> list[tuple[_Column, Member]]:
+    def _all_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
         """Return the members of *sample* with their columns. A new column comes behind that of the member before."""
-        found: list[tuple[_Column, Member]] = []
+        found: list[tuple[PayloadColumn, Member]] = []
         for member in sample.members:
             name = _text(sample, member.path[len(sample.raw_key) + 1 :])
             if self._fold(name) in self._dropped:
@@ -226,7 +223,7 @@ class _Columns:
             what = f"the field {name!r}, which none of the {self._rows:,} samples of the first row groups has"
             raise _failure(sample, f"it has {what}, and no column can be added now: name all of them, as -f '{every}'")
 
-    def _chosen_of(self, sample: Sample) -> list[tuple[_Column, Member]]:
+    def _chosen_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
         """Return the members that the words choose, with their columns, in the order of the words."""
         found = []
         if self._unseen:
@@ -242,7 +239,7 @@ class _Columns:
                     break
         return found
 
-    def _payload(self, sample: Sample, column: _Column, member: Member) -> bytes:
+    def _payload(self, sample: Sample, column: PayloadColumn, member: Member) -> bytes:
         """Return the payload of *member* for *column*. Raises: SampleError."""
         if member.size > LARGEST:
             what = f"{member.name!r} has {in_units(member.size)}"
@@ -302,9 +299,7 @@ class _Columns:
         """Raise SampleError if there were samples, and none of them had a field for one of the words."""
         if self._unseen and account.samples_in:
             lost = " ".join(";".join((self._layout.words or ())[number][0]) for number in self._unseen)
-            raise SampleError(
-                f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(self._seen)}"
-            )
+            raise no_sample_has(lost, self._seen)
 
 
 def _text(sample: Sample, name: bytes) -> str:

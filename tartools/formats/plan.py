@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
-from tartools.formats import tsv
+from tartools.formats import textrows
 from tartools.formats.build import PlannedMember, PlannedSample, local_url, place
-from tartools.formats.tsv import titled
+from tartools.formats.textrows import titled
 from tartools.samples.encoding import text_payload
 from tartools.samples.sample import checked_path
 from tartools.samples.values import PSEUDO, checked_key
@@ -29,7 +29,7 @@ from tartools.tar.compression import split_packed
 TEXT = "text:"
 
 
-class Plan(NamedTuple):
+class PlanOrigin(NamedTuple):
     """The origin of a plan, and how to read it.
 
     *name* is its URL, for messages. Relative paths are relative to *base*. Commands in tables are refused unless
@@ -97,22 +97,20 @@ def format_of(name: str) -> str:
     return SUFFIXES.get(split_packed(name.partition("?")[0])[0].rpartition(".")[2].lower(), "recipe")
 
 
-def samples(file: io.BufferedReader, form: str, plan: Plan, template: str) -> Iterable[PlannedSample]:
+def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str) -> Iterable[PlannedSample]:
     """Return the samples that *file* plans, as *form* (tsv, csv or recipe): a list, if they have sources to look at.
 
     *template* makes keys where a table has none. Raises: SampleError, naming the line.
     """
     if form == "recipe":
-        found = list(from_recipe(tsv.text_lines(file, "\n"), plan))
+        found = list(from_recipe(textrows.text_lines(file, "\n"), plan))
         if not found:
             raise SampleError("the plan is empty: it names no member", url=plan.name)
         return found
-    rows: Iterator[tsv.Row] = tsv.read_rows(file, form, plan.name)
-    header = next(rows, None)
-    if header is None:
-        raise SampleError("the plan is empty: a table has a header", url=plan.name)
-    columns = read_header(header.cells, plan, header.line)
-    key_at = header.cells.index("__key__") if "__key__" in header.cells else None
+    line, header, below = textrows.read_table(file, form, plan.name, "plan")
+    columns = read_header(header, plan, line)
+    key_at = header.index("__key__") if "__key__" in header else None
+    rows = (row for found in below for row in zip(found.lines, found.cells, strict=True))
     planned = from_table(columns, rows, plan, template, key_at)
     return list(planned) if any(column.reads for column in columns) else planned
 
@@ -132,7 +130,7 @@ class PlanColumn(NamedTuple):
     title: str
 
 
-def read_header(cells: Sequence[str], plan: Plan, line: int) -> list[PlanColumn]:
+def read_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list[PlanColumn]:
     """Return the columns that the header *cells* name.
 
     Raises: SampleError for an invalid field name, two columns for one field, or a header without a field.
@@ -158,7 +156,11 @@ def read_header(cells: Sequence[str], plan: Plan, line: int) -> list[PlanColumn]
 
 
 def from_table(
-    columns: Sequence[PlanColumn], rows: Iterable[tuple[int, list[str]]], plan: Plan, template: str, key_at: int | None
+    columns: Sequence[PlanColumn],
+    rows: Iterable[tuple[int, list[bytes]]],
+    plan: PlanOrigin,
+    template: str,
+    key_at: int | None,
 ) -> Iterator[PlannedSample]:
     """Yield the samples that *rows*, (line, cells), describe. Cell *key_at* is the key; if None, *template* makes it.
 
@@ -170,7 +172,7 @@ def from_table(
     last_key, last_line = "", 0
     for index, (line, cells) in enumerate(rows):
         try:
-            key = checked_key(template.format(index, index=index) if key_at is None else cells[key_at])
+            key = checked_key(template.format(index, index=index) if key_at is None else _text(cells[key_at]))
             parts = [
                 _cell(checked_path(key, column.field), cell, column, plan, line)
                 for column, cell in zip(columns, cells, strict=True)
@@ -187,16 +189,16 @@ def from_table(
         yield PlannedSample(_bytes(key), tuple(parts))
 
 
-def _cell(path: bytes, cell: str, column: PlanColumn, plan: Plan, line: int) -> PlannedMember:
+def _cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, line: int) -> PlannedMember:
     if not column.reads:
-        return PlannedMember(path, text_payload(path, _bytes(cell)))
-    return PlannedMember(path, url=plan.cell_source(cell, line, column.title), line=line, column=column.title)
+        return PlannedMember(path, text_payload(path, cell))
+    return PlannedMember(path, url=plan.cell_source(_text(cell), line, column.title), line=line, column=column.title)
 
 
 # ---- recipes ----
 
 
-def from_recipe(lines: Iterable[str], plan: Plan) -> Iterator[PlannedSample]:
+def from_recipe(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedSample]:
     """Yield the samples of a recipe: lines `NAME SOURCE`, where adjacent NAMEs of one key are one sample.
 
     SOURCE is `text:` and the payload itself, or a path or URL. Empty lines are skipped.
@@ -206,7 +208,7 @@ def from_recipe(lines: Iterable[str], plan: Plan) -> Iterator[PlannedSample]:
     return grouped(_recipe_parts(lines, plan), plan.name)
 
 
-def _recipe_parts(lines: Iterable[str], plan: Plan) -> Iterator[PlannedMember]:
+def _recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMember]:
     for number, line in enumerate(lines, 1):
         line = line.removesuffix("\n").removesuffix("\r").lstrip(" \t")
         if not line:
@@ -255,3 +257,7 @@ def grouped(parts: Iterable[PlannedMember], name: str) -> Iterator[PlannedSample
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

@@ -1,38 +1,38 @@
-"""TFRecord files to samples: each record is a `tf.train.Example`, and each of its features a field."""
+"""TFRecord files to samples and back: each record is a `tf.train.Example`, and each of its features a field.
+
+A record stands in a file as its length (64 bits, little-endian), the CRC-32C of these 8 bytes, the record, and its
+CRC-32C. Both sums are rotated and shifted ("masked"), as TensorFlow does.
+"""
 
 from __future__ import annotations
 
+import functools
 import io
 import json
+import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from math import isfinite
 from typing import Any
 
 from tartools import storage, tar
-from tartools.errors import SampleError, TarFormatError, TruncatedError, several, shown
-from tartools.formats.tfrecordmessage import (
-    BYTES,
-    CRC,
-    FLOATS,
-    HEAD,
-    KEY,
-    LENGTH,
-    MOST,
-    check_installed,
-    example_class,
-    masked_crc,
-)
+from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, how_to_install, several, shown
+from tartools.formats.neighbours import distinct
 from tartools.samples.account import Account
-from tartools.samples.payloads import ChosenColumns
+from tartools.samples.columnfields import ChosenColumns, Words, with_key
 from tartools.samples.sample import Sample, checked_path
-from tartools.samples.values import blanks, checked_key, field_list
+from tartools.samples.values import blanks, checked_key, field_list, no_sample_has
 from tartools.storage.streams import BUFFER, Stream, check_whole
 from tartools.tar.codecs import Codec, Decompressor, codec_of
 from tartools.tar.compression import Decompressed, Pushed, first_bytes
 
-Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
+LENGTH, CRC = struct.Struct("<Q"), struct.Struct("<I")
+HEAD = LENGTH.size + CRC.size  # bytes before a record
+MOST = (1 << 31) - 1  # bytes of a message of protobuf
+BYTES, FLOATS, INTEGERS = "bytes_list", "float_list", "int64_list"  # the kinds of a feature
+KEY = "__key__"  # the feature that has the key
+LONGEST, FRAME = 4, 64  # bytes at most: of a character in UTF-8, and around a name and a payload
 
 
 def _zlib_reader() -> Decompressor:
@@ -149,6 +149,7 @@ class Examples:
         self._message, self._bad, self._unknown = example_class(), DecodeError, UnknownFieldSet
         self._template = template
         self._words = None if words is None else [(choices, new or choices[0]) for choices, new in words]
+        self._fold: Callable[[str], str] = str if words is None else str.lower
         self._chosen: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # of records with these fields
         self._seen: dict[str, None] = {}
         self._index = -1
@@ -211,11 +212,8 @@ class Examples:
     def _choose(self, names: tuple[str, ...]) -> list[tuple[int, str]]:
         """Return which of the fields *names* are taken, and what they are called."""
         self._seen.update(dict.fromkeys(names))
-        words = self._words
-        if words is not None and KEY in names and not any(new == KEY for _, new in words):
-            words = [*words, ((KEY,), KEY)]
-        fold = str if words is None else str.lower
-        return ChosenColumns(words, (), fold, hidden=False).of({name: n for n, name in enumerate(names)})
+        chosen = ChosenColumns(with_key(self._words, names), (), self._fold, hidden=False)
+        return chosen.of({name: n for n, name in enumerate(names)})
 
     def check_words(self) -> None:
         """Raise SampleError if no record had a feature for a word."""
@@ -248,3 +246,144 @@ def _float_text(value: float) -> str:
     import numpy as np
 
     return str(np.float32(value))
+
+
+# ---- samples to records ----
+
+
+def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -> Iterator[bytes]:
+    """Yield the bytes of a TFRecord file: a `tf.train.Example` for each of *samples*, in order, counted in *account*.
+
+    It has a feature for each field that is *chosen*, and `__key__`; each is one value of bytes. They are sorted by
+    name. A sample without such a field is left out.
+
+    Holds: one sample, three times. Raises: SampleError for names that an Example can't have, for samples above 2 GiB,
+    for two side by side with one key, and at the end, if no sample had a field that was asked for.
+    """
+    message = example_class()
+    names: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # of samples with these fields
+    seen: dict[str, None] = {}
+    for sample in distinct(samples):
+        fields = sample.fields
+        try:
+            if fields not in names:
+                names[fields] = features_of(fields, chosen)
+                seen.update(dict.fromkeys(fields))
+            found = names[fields]
+            if not found:
+                account.left_out += 1
+                continue
+            record = example(sample, found, message())
+        except SampleError as error:
+            raise SampleError(f"sample {sample.key!r}: {error.message}", url=sample.shard) from None
+        account.samples_out += 1
+        account.bytes_out += len(record)
+        yield head_of(len(record))
+        yield record
+        yield masked_crc(record)
+    if seen and (lost := " ".join(chosen.lost(seen))):
+        raise no_sample_has(lost, seen)
+
+
+def features_of(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int, str]]:
+    """Return which of the *fields* of a sample are features, and their names. Raises: SampleError for a bad name."""
+    places = {field: number for number, field in enumerate(fields)}
+    if len(places) < len(fields):
+        twice = next(field for field in fields if fields.count(field) > 1)
+        raise SampleError(f"it has the field {twice!r} twice")
+    found = chosen.of(places)
+    for _, name in found:
+        if name == KEY:
+            raise SampleError(f"a feature can't be called {KEY!r}, which is that of the key: -f 'new=old' renames")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise SampleError(f"the name of a feature is UTF-8, and {name!r} is not: -f 'new=old' renames") from None
+    return found
+
+
+def example(sample: Sample, features: Iterable[tuple[int, str]], message: Any) -> bytes:
+    """Return *sample* as the bytes of a `tf.train.Example`, whose empty *message* is given. Raises: SampleError."""
+    members = [(sample.members[place], name) for place, name in features]
+    feature = message.features.feature
+    feature[KEY].bytes_list.value.append(sample.raw_key)
+    if sum(member.size + len(name) * LONGEST + FRAME for member, name in members) > MOST:
+        raise SampleError("it has more than 2 GiB, and a tf.train.Example can't")
+    for member, name in members:
+        feature[name].bytes_list.value.append(member.read())
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+# ---- records and messages ----
+
+
+def check_installed() -> None:
+    """Raise StorageError if the libraries are missing, without importing them."""
+    from importlib.util import find_spec
+
+    try:
+        found = find_spec("google.protobuf") and find_spec("google_crc32c")
+    except ModuleNotFoundError:  # there is no google at all
+        found = None
+    if found is None:
+        advice = how_to_install("protobuf", "google-crc32c")
+        raise StorageError(f"TFRecord files need protobuf and google-crc32c: {advice}")
+
+
+def masked_crc(data: bytes) -> bytes:
+    """Return the masked CRC-32C of *data*, as it stands in a file.
+
+    >>> masked_crc(LENGTH.pack(24)).hex()  # the first bytes of every file of TensorBoard
+    'a37f4b22'
+    """
+    import google_crc32c
+
+    crc = google_crc32c.value(data)
+    return CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def head_of(length: int) -> bytes:
+    """Return what stands before a record of *length* bytes."""
+    packed = LENGTH.pack(length)
+    return packed + masked_crc(packed)
+
+
+@functools.cache
+def example_class() -> Any:
+    """Return the class of `tf.train.Example`, the message that TensorFlow's example.proto and feature.proto describe.
+
+    Its pool is its own: TensorFlow, in the same program, has these names in the default one.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="tartools/example.proto", package="tensorflow", syntax="proto3")
+
+    def message(name: str, *fields: tuple[str, Any, Any, str | None]) -> Any:
+        found = file.message_type.add(name=name)
+        for number, (field, label, type_, type_name) in enumerate(fields, 1):
+            found.field.add(name=field, number=number, label=label, type=type_, type_name=type_name)
+        return found
+
+    one, many, whole = kind.LABEL_OPTIONAL, kind.LABEL_REPEATED, kind.TYPE_MESSAGE
+    message("BytesList", ("value", many, kind.TYPE_BYTES, None))
+    message("FloatList", ("value", many, kind.TYPE_FLOAT, None))
+    message("Int64List", ("value", many, kind.TYPE_INT64, None))
+    feature = message(
+        "Feature",
+        (BYTES, one, whole, ".tensorflow.BytesList"),
+        (FLOATS, one, whole, ".tensorflow.FloatList"),
+        (INTEGERS, one, whole, ".tensorflow.Int64List"),
+    )
+    feature.oneof_decl.add(name="kind")
+    for field in feature.field:
+        field.oneof_index = 0
+    features = message("Features", ("feature", many, whole, ".tensorflow.Features.FeatureEntry"))
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, label=one, type=kind.TYPE_STRING)
+    entry.field.add(name="value", number=2, label=one, type=whole, type_name=".tensorflow.Feature")
+    message("Example", ("features", one, whole, ".tensorflow.Features"))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from types import TracebackType
 from typing import NamedTuple
@@ -24,7 +24,6 @@ from tartools.tar import Member, Writer, copy_range, split_path
 KEY = b"__key__"
 LOG = ".log"  # behind the name of a directory: the file with what the command printed
 RAW = b".tar"  # likewise: the sample as it was read
-HERE = b"."  # the directory itself, among names of files
 MOST_USED = 16  # directories that wait for other samples
 BAD_NAME = (errno.EEXIST, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)  # of files; other errors end the run
 
@@ -56,7 +55,7 @@ class SampleTask(NamedTuple):
 
     *number* is its position in the input, from 0. *failure* tells why it could not be written. If they are wanted,
     what the command prints goes to the file *log*, and the file *raw* holds the sample as it was read. *made* is what
-    its directory (under ".") and files are, by name.
+    its directory is.
     """
 
     folder: bytes
@@ -67,7 +66,7 @@ class SampleTask(NamedTuple):
     failure: str
     log: bytes | None
     raw: bytes | None
-    made: dict[bytes, scratch.Identity]
+    made: scratch.Identity
 
     @property
     def environment(self) -> dict[bytes, bytes]:
@@ -99,7 +98,7 @@ class SampleDirectories:
     def __init__(self, options: DirectoryOptions, tmpdir: str | None = None) -> None:
         self.options = options
         self._emptied: list[bytes] = []  # directories to be removed
-        self._used: list[tuple[bytes, dict[bytes, scratch.Identity]]] = []  # directories for other samples, with files
+        self._used: list[bytes] = []  # empty directories for other samples
         with deferred_signals():  # until the guard runs
             self.folder = os.path.realpath(os.fsencode(scratch.private_directory(tmpdir)))
             try:
@@ -127,12 +126,12 @@ class SampleDirectories:
             folder = b"%b/%06d" % (self.folder, number)
             raw = folder + RAW if self.options.errors is Errors.ignore else None
             log = folder + LOG.encode() if self.options.log else None
-            failure, made = "", {}
+            failure, made = "", scratch.Identity()
             try:
                 made = self._directory(folder)
                 if raw:
                     _write_raw(sample, raw)
-                _write_files(sample, folder, self.options.base, made)
+                _write_files(sample, folder, self.options.base)
             except SampleFailedError as error:
                 failure = str(error)
             except OSError as error:
@@ -143,21 +142,19 @@ class SampleDirectories:
             bare = tuple(Member(m.path, b"", 0, 0, m.size, m.header) for m in sample.members)
             yield SampleTask(folder, number, sample.raw_key, sample.shard, bare, failure, log, raw, made)
 
-    def _directory(self, folder: bytes) -> dict[bytes, scratch.Identity]:
-        """Make the directory *folder*, or rename a used one; return what it and the files in it are, by name."""
+    def _directory(self, folder: bytes) -> scratch.Identity:
+        """Make the directory *folder*, or rename a used one; return what it is."""
         if self._used:
-            used, made = self._used.pop()
-            os.rename(used, folder)
-            return made
-        os.mkdir(folder, 0o700)
-        return {HERE: scratch.identity(folder) or ()}
+            os.rename(self._used.pop(), folder)
+        else:
+            os.mkdir(folder, 0o700)
+        return scratch.identity(folder)
 
-    def remove(self, task: SampleTask, files: Sequence[bytes], again: Container[bytes] = ()) -> None:
+    def remove(self, task: SampleTask, files: Iterable[bytes], *, again: bool = False) -> None:
         """Remove what *task* has on disk; of kept directories only the copy of the sample. *files* are in it.
 
-        The directory itself is removed by the next call of `sweep`. But if *again* names some of the files, and they
-        and the directory are those that were made for the task, they may become another sample's. Nobody else may
-        have them open then.
+        The directory itself is removed by the next call of `sweep`. But with *again* it becomes another sample's, if it
+        is the one that was made for the task. It has nothing but *files* then, and nobody works in it.
         """
         if task.raw:
             scratch.remove(task.raw)
@@ -165,14 +162,11 @@ class SampleDirectories:
             return
         if task.log:
             scratch.remove(task.log)
-        kept = {path: old for path in files if path in again and (old := task.made.get(os.path.basename(path)))}
-        done = scratch.remove_files(path for path in files if path not in kept)
-        if kept and done and len(self._used) < MOST_USED and scratch.identity(task.folder) == task.made[HERE]:
-            names = {os.path.basename(path): old for path, old in kept.items()}
-            self._used.append((task.folder, {HERE: task.made[HERE], **names}))
-            return
-        scratch.remove_files(kept)
-        self._emptied.append(task.folder)
+        emptied = scratch.remove_files(files)
+        if again and emptied and len(self._used) < MOST_USED and scratch.identity(task.folder) == task.made:
+            self._used.append(task.folder)
+        else:
+            self._emptied.append(task.folder)
 
     def sweep(self) -> None:
         """Remove the directories of tasks that were given to `remove`. This may wait for the disk."""
@@ -195,36 +189,25 @@ def _write_raw(sample: Sample, path: bytes) -> None:
         writer.flush()
 
 
-def _write_files(sample: Sample, folder: bytes, base: bytes, made: dict[bytes, scratch.Identity]) -> None:
-    """Write the files of *sample* into the directory *folder*. *made* lists its files by name, and is updated."""
+def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
+    """Write the files of *sample* into the directory *folder*."""
     if b"\0" in sample.raw_key:
         raise SampleFailedError("its key contains a NUL, which no file and no environment can")
-    files = [(base + b"." + KEY, Member(b"", sample.raw_key, 0, 0, len(sample.raw_key)))]
-    files += ((join_path(base, split_path(member.path)[1]), member) for member in sample.members)
-    there = {name: made.pop(name) for name in list(made) if name != HERE}
-    for name in there.keys() - {name for name, _ in files}:
-        os.unlink(folder + b"/" + name)
-    for name, member in files:
-        made[name] = _write_file(folder, name, member, there.pop(name, None))
+    _write_file(folder, base + b"." + KEY, Member(b"", sample.raw_key, 0, 0, len(sample.raw_key)))
+    for member in sample.members:
+        _write_file(folder, join_path(base, split_path(member.path)[1]), member)
 
 
-def _write_file(folder: bytes, name: bytes, member: Member, old: scratch.Identity | None) -> scratch.Identity:
-    """Write the payload of *member* to the file *name* in *folder*; return what it is. If it is *old*, it is there."""
+def _write_file(folder: bytes, name: bytes, member: Member) -> None:
+    """Write the payload of *member* to the new file *name* in *folder*."""
     _, source, _, data, size, _ = member
     path = folder + b"/" + name
     try:
         if isinstance(source, io.FileIO):
-            if old:
-                os.unlink(path)
             with scratch.create_file(path) as sink:
                 copy_range(source, data, data + size, sink)
-            return ()
-        payload = memoryview(source)[data : data + size]
-        if old:
-            if scratch.overwrite_file(path, payload, old):
-                return old
-            os.unlink(path)
-        return scratch.write_file(path, payload)
+        else:
+            scratch.write_file(path, memoryview(source)[data : data + size])
     except ValueError:
         raise SampleFailedError(f"a field with a NUL can't be the name of a file: {text(name)!r}") from None
     except OSError as error:

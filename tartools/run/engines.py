@@ -1,126 +1,288 @@
-"""Calls of a function on many items, in threads, in processes or on a Ray cluster, for who takes the results.
+"""Who calls a Python function for many items: the caller's thread, its executor, or processes of ours.
 
-There is a thread for each worker. It calls the function itself, or waits for the process or Ray task that does.
+They are engines for `storage.pool.windowed`; `ray` has another. Processes are spawned: nothing of a program is forked.
+What a call in another process returns is one message: its results, and the error that ended it. Messages are made by
+our own workers, of what the caller's function returned, so unpickling them is safe.
 """
 
 from __future__ import annotations
 
+import io
+import multiprocessing
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Protocol
+from multiprocessing.connection import Connection
+from typing import Any, Generic, TypeVar
 
-from tartools.run.answers import Answer, Item, Work, held
-from tartools.samples.account import Account
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Threads
 
-ENGINES = ("threads", "processes", "ray")
-EACH = 2  # items for each worker that are under way, unless the caller says how many
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Work = Callable[[Item], Generator[Any, None, None]]  # called for an item, it yields the results
+Answer = list[Any] | bytes  # results as they are, or a message
 
-
-class Caller(Protocol):
-    """Calls the function; several threads may call it at a time."""
-
-    def __call__(self, item: Any, /) -> Answer:
-        """Return what the function yields for *item*."""
-        ...
-
-    def stop(self) -> None:
-        """End what is under way."""
-        ...
-
-    def close(self) -> None:
-        """Release all, when no thread calls any more."""
-        ...
+PATIENCE = 5.0  # seconds in which a process ends that was told to
+STARTED = b""  # what a process says when it is ready
 
 
-class _Here:
-    """Calls *work* in the thread that asks."""
+class InPlace(Generic[Item, Result]):
+    """Calls *work* in the caller's thread, where a signal can end it, when the result is asked for."""
 
-    def __init__(self, work: Work[Any]) -> None:
+    def __init__(self, work: Callable[[Item], Result]) -> None:
         self._work = work
-        self._stopped = False
 
-    def __call__(self, item: Any) -> list[Any]:
-        return held(self._work, item, lambda: self._stopped)
+    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
+        """Return what calls *work* for *item*."""
+        ended()
+        return partial(self._work, item)
 
     def stop(self) -> None:
-        """Have no more results made."""
-        self._stopped = True
-
-    def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: nothing is under way."""
 
 
-@contextmanager
-def calling(
-    engine: str, work: Work[Any], workers: int | None, retries: int, address: str | None, cpus: float
-) -> Iterator[tuple[Caller, int]]:
-    """Give what calls *work*, and how many threads should call it: *workers*, or as many as there are cores."""
-    if engine == "ray":
-        from tartools.run import ray as cluster
+class Executed(Generic[Item, Result]):
+    """Has *work* called by the caller's *executor*, which stays open."""
 
-        with cluster.connected(address) as ray:
-            cpus = cluster.cores_for(ray, cpus, Account())
-            yield cluster.Tasks(ray, work, cpus, retries), workers or cluster.room_for(ray, cpus)
-        return
-    if engine == "processes":
-        from tartools.run.spawned import Spawned
+    def __init__(self, executor: Executor, work: Callable[[Item], Result]) -> None:
+        self._executor = executor
+        self._work = work
+        self._waiting: set[Future[Result]] = set()
 
-        yield Spawned(work, retries), workers or _cores()
-    else:
-        yield _Here(work), workers or _cores()
+    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
+        """Have *work* called for *item*; what the executor raises is raised in place of the result."""
 
+        def done(future: Future[Result]) -> None:
+            self._waiting.discard(future)
+            ended()
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def answers(
-    caller: Caller, workers: int, items: Iterable[Item], ordered: bool, ahead: int | None
-) -> Generator[Answer, None, None]:
-    """Yield the answers of *caller* for *items*, which *workers* threads call: in order, or as they come.
-
-    Up to *ahead* items are under way at a time (default: 2 for each worker): sent, waiting for those before them, or
-    handed out last. Raises: what *items* and *caller* raise, after the answers for the items before. Closing this ends
-    the workers, and waits for them.
-    """
-    most = ahead or EACH * workers
-    requests = Requests(workers)
-    ended: SimpleQueue[int] = SimpleQueue()
-    waiting: dict[int, Callable[[], Answer]] = {}
-    source = enumerate(items)
-    failure: Exception | None = None
-
-    def call(number: int, item: Item) -> Answer:
         try:
-            return caller(item)
-        finally:
-            if not ordered:
-                ended.put(number)
+            future = self._executor.submit(self._work, item)
+        except Exception as error:  # the pool broke
+            future = Future()
+            future.set_exception(error)
+        self._waiting.add(future)
+        future.add_done_callback(done)
+        return future.result
 
-    try:
+    def stop(self) -> None:
+        """Drop the calls that have not begun; the others are the executor's."""
+        for future in list(self._waiting):
+            future.cancel()
+
+
+class Processes(Generic[Item]):
+    """Calls *work* in *workers* processes; an item whose process is lost is tried *retries* times more.
+
+    A thread waits for each process, starts it when it is needed first, and again if it is lost.
+    Raises: TypeError if *work* can't be pickled.
+    """
+
+    def __init__(self, work: Work[Item], workers: int, retries: int) -> None:
+        self._retries = retries
+        self._lock = threading.Lock()  # multiprocessing starts one process at a time
+        self._mine = threading.local()
+        self._all: set[_Process] = set()
+        self._stopped = False
+        try:
+            self._work = pickle.dumps((os.getcwd(), work))
+        except Exception as error:
+            raise TypeError(
+                "engine='processes' pickles the function and what it refers to: define it at the top of a module, "
+                f"not as a lambda or inside another function ({error})"
+            ) from error
+        self._threads = Threads(workers, self._ask, self._terminate)
+
+    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], bytes]:
+        """Have a process make the message of `packed` for *item*. Raises: RuntimeError if it was lost each time."""
+        return self._threads.submit(item, ended)
+
+    def stop(self) -> None:
+        """End all processes, whatever they are at, and the threads."""
+        self._threads.stop()
+        for process in list(self._all):
+            self._end(process)
+
+    def _ask(self, item: Item) -> bytes:
+        status = None
+        for _ in range(self._retries + 1):
+            process = getattr(self._mine, "process", None) or self._started()
+            answer = process.exchange(pickle.dumps(item))
+            if answer is not None:
+                return answer
+            status = self._end(process)
+            self._mine.process = None
+            if self._stopped:
+                break
+        raise RuntimeError(f"{item}: {_ending(status)} while a worker was at it, {self._retries + 1} times")
+
+    def _terminate(self) -> None:
+        """Have all processes end, so that those who wait for them go on."""
+        with self._lock:
+            self._stopped = True
+            for process in self._all:
+                process.terminate()
+
+    def _started(self) -> _Process:
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("the workers were stopped")
+            process = _Process()
+            self._all.add(process)
+        first = process.exchange(self._work)
+        if first is None:
+            raise RuntimeError(
+                f"a worker process could not start: {_ending(self._end(process))}. It imports the main program: what "
+                "iterates must be below `if __name__ == '__main__':` there"
+            )
+        list(results(first))  # raises, if the function can't be unpickled
+        self._mine.process = process
+        return process
+
+    def _end(self, process: _Process) -> int | None:
+        """Wait for the end of *process*; return its exit status."""
+        with self._lock:
+            self._all.discard(process)
+            return process.end()
+
+
+class _Process:
+    """A process, and the pipe to it."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        with theirs:
+            self._process = context.Process(target=_live, args=(theirs,), name="tartools", daemon=True)
+            self._process.start()
+
+    def exchange(self, message: bytes) -> bytes | None:
+        """Send *message*: first the folder and the function, then items; return the answer, None if it was lost."""
+        try:
+            self._pipe.send_bytes(message)
+            return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            return None
+
+    def terminate(self) -> None:
+        """Tell it to end; whoever waits for its answer sees that it has ended."""
+        self._process.terminate()
+
+    def end(self) -> int | None:
+        """Have it end; return its exit status."""
+        self._process.join(PATIENCE)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._pipe.close()
+        return self._process.exitcode
+
+
+def _live(pipe: Connection) -> None:
+    """Answer what comes by *pipe*, until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the program ends its workers
+    with suppress(EOFError, OSError):
+        begin = pipe.recv_bytes()
+        try:
+            folder, work = pickle.loads(begin)  # noqa: S301  # of the program that started this
+            os.chdir(folder)
+        except Exception as error:
+            pipe.send_bytes(packed(_raising, error, pickle.Pickler))
+            return
+        pipe.send_bytes(STARTED)
         while True:
-            while len(waiting) < most and failure is None:
-                try:
-                    number, item = next(source)
-                except StopIteration:
-                    break
-                except Exception as error:
-                    failure = error
-                    break
-                waiting[number] = requests.ask(partial(call, number, item))
-            if not waiting:
-                if failure is not None:
-                    raise failure
-                return
-            number = next(iter(waiting)) if ordered else ended.get()
-            yield waiting[number]()
-            del waiting[number]
-    finally:
-        caller.stop()
-        requests.close()
-        requests.join()
-        caller.close()
+            item = pickle.loads(pipe.recv_bytes())  # noqa: S301  # of the program that started this
+            pipe.send_bytes(packed(work, item, pickle.Pickler))
+
+
+def _raising(error: Exception) -> Any:
+    raise error
+    yield
+
+
+def _ending(status: int | None) -> str:
+    """Return how a process ended."""
+    if status is not None and status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+# ---- what a call returns ----
+
+
+class Failure:
+    """The last of the results of a call: the *error* that ended it."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def held(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[Any]:
+    """Return what *work* yields for *item*; no more once it is *stopped*."""
+    found: list[Any] = []
+    if stopped():
+        return found
+    try:
+        for one in work(item):
+            found.append(one)
+            if stopped():
+                break
+    except (Exception, SystemExit) as error:
+        found.append(Failure(error))
+    return found
+
+
+def packed(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.Pickler]) -> bytes:
+    """Return what *work* yields for *item* as a message: pickles by *pickler*, one behind the other.
+
+    What can't be pickled is raised in *work*, which may say what it was made of.
+    """
+    message, end = io.BytesIO(), 0
+    found = work(item)
+    try:
+        for one in found:
+            try:
+                pickler(message).dump(one)
+            except Exception as error:
+                error.add_note(f"a result of type {type(one).__name__} can't be sent from a worker")
+                found.throw(error)
+            end = message.tell()
+    except (Exception, SystemExit) as error:
+        message.truncate(end)
+        message.seek(end)
+        pickle.dump(Failure(portable(error)), message)
+    return message.getvalue()
+
+
+def results(answer: Answer) -> Iterator[Any]:
+    """Yield the results in *answer*, of `held` or `packed`. Raises: the error that ended the call, after them."""
+    for one in answer if isinstance(answer, list) else _unpacked(answer):
+        if isinstance(one, Failure):
+            raise one.error
+        yield one
+
+
+def _unpacked(message: bytes) -> Iterator[Any]:
+    file = io.BytesIO(message)
+    while file.tell() < len(message):
+        yield pickle.load(file)  # noqa: S301  # our own message
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return *error*, or an error that says the same if it can't be pickled, with its traceback as a note."""
+    text = "".join(traceback.format_exception(error)).rstrip()
+    found = error
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+    except Exception:
+        found = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            found.add_note(note)
+    found.add_note(f"in a worker:\n{text}")
+    return found

@@ -7,30 +7,33 @@ that the caller passes, or on a Ray cluster.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import islice
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError, shown
+from tartools.run.engines import Executed, InPlace
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, Value, build
 from tartools.shards.reading import Reading, closing_upstream, one_by_one, read_samples
 from tartools.shards.writing import Destination, write_samples
 from tartools.storage.expand import expand
+from tartools.storage.pool import Engine, Threads, windowed
 from tartools.storage.url import Name, name_of, names_of
 
 Source = TypeVar("Source")
-Arguments = ParamSpec("Arguments")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Made = Sample | Mapping[str, Value]
 OfSample = Callable[[Sample], Made | Iterable[Made] | None]
 OfShard = Callable[[Source, str], object]
 
 WINDOW = 4  # samples for each worker that are under way, or done and waiting for those before them
+MOST, MORE = 32, 4  # threads; more threads than cores: what a ThreadPoolExecutor has
 UNKNOWN = 16  # assumed workers of an executor that does not say how many it has
 NAMED = 3  # outputs named in a message
 
@@ -67,6 +70,8 @@ def map_samples(
     Raises: what *function* raises, with a note that names the sample, when the calls under way in threads have ended;
     TypeError if it returns something else; what `read` and `TarWriter` raise. Nothing is written then.
     """
+    if isinstance(workers, int) and workers < 1:
+        raise ValueError(f"workers must be 1 or more, not {workers}")
     patterns, output = names_of(inputs), name_of(output)
     urls = expand(patterns) if patterns else []
     storage.check_output(output, force, urls)
@@ -118,12 +123,12 @@ def map_shards(
     if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be 1 or more, not {workers}")
     todo = _missing([(source, os.fspath(output)) for source, output in pairs], redo)
-    if engine == "local":
-        failed = _on_threads(function, todo, redo, workers)
-    elif isinstance(workers, Executor):
+    if engine == "ray" and isinstance(workers, Executor):
         raise ValueError("an executor requires engine='local'")
-    else:
-        failed = _on_ray(function, todo, redo, workers, address, cpus)
+    failed = {}
+    if todo:
+        with _calling(function, redo, len(todo), engine, workers, address, cpus) as (calls, window):
+            failed = _failures(windowed(todo, calls, window, ordered=False))
     if failed:
         _raise_group([(output, failed[output]) for _, output in todo if output in failed], len(todo))
     return [output for _, output in todo]
@@ -138,20 +143,12 @@ def _mapped(function: OfSample, samples: Iterator[Sample], workers: int | Execut
         if workers == 1:
             yield from one_by_one(_made(function, sample) for sample in samples)
             return
-        with _executor(workers) as executor:
-            # No copies (`own`): the samples under way are adjacent, so they keep few read buffers alive.
-            window = WINDOW * getattr(executor, "_max_workers", UNKNOWN)
-            waiting: deque[Future[list[Sample]]] = deque()
-            try:
-                for sample in samples:
-                    waiting.append(executor.submit(_all_made, function, sample))
-                    if len(waiting) == window:
-                        yield from waiting.popleft().result()
-                while waiting:
-                    yield from waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+        # No copies (`own`): the samples under way are adjacent, so they keep few read buffers alive.
+        threads = getattr(workers, "_max_workers", UNKNOWN) if isinstance(workers, Executor) else workers
+        engine = _engine(partial(_all_made, function), workers)
+        with closing(windowed(samples, engine, WINDOW * threads)) as made:
+            for _, answer in made:
+                yield from answer()
 
 
 def _made(function: OfSample, sample: Sample) -> Iterator[Sample]:
@@ -195,11 +192,12 @@ def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, 
     return [pair for pair in pairs if pair[1] not in there or storage.is_directory(pair[1])]
 
 
-def _make(function: OfShard[Source], source: Source, output: str, redo: bool) -> None:
-    """Have *function* make *output* of *source*, unless it exists: Ray retries a call whose worker was lost at its end.
+def _make(function: OfShard[Source], redo: bool, pair: tuple[Source, str]) -> None:
+    """Have *function* make the output of *pair*, unless it exists: Ray retries a call whose worker was lost at its end.
 
     Raises: what it raises; StorageError if the output is missing afterwards.
     """
+    source, output = pair
     if not redo and storage.exists(output) and not storage.is_directory(output):  # which does not appear whole
         return
     function(source, output)
@@ -207,55 +205,45 @@ def _make(function: OfShard[Source], source: Source, output: str, redo: bool) ->
         raise StorageError("the function returned without writing this output", url=output)
 
 
-def _on_threads(
-    function: OfShard[Source], todo: list[tuple[Source, str]], redo: bool, workers: int | Executor | None
-) -> dict[str, Exception]:
-    """Call *function* for all of *todo* on this machine; return the errors by output."""
-    failed: dict[str, Exception] = {}
-    futures: dict[str, Future[None]] = {}
-    with _executor(workers) as executor:
-        try:
-            for source, output in todo:
-                try:
-                    futures[output] = executor.submit(_make, function, source, output, redo)
-                except Exception as error:  # the pool broke
-                    failed[output] = error
-            for output, future in futures.items():
-                try:
-                    future.result()
-                except Exception as error:
-                    failed[output] = error
-        finally:
-            for future in futures.values():
-                future.cancel()
-    return failed
-
-
-def _on_ray(
+@contextmanager
+def _calling(
     function: OfShard[Source],
-    todo: list[tuple[Source, str]],
     redo: bool,
-    workers: int | None,
+    count: int,
+    engine: str,
+    workers: int | Executor | None,
     address: str | None,
     cpus: float,
-) -> dict[str, Exception]:
-    """Call *function* for all of *todo* on the cluster at *address*; return the errors by output."""
-    if not todo:
-        return {}
-    from tartools.run import ray as engine
+) -> Iterator[tuple[Engine[tuple[Source, str], None], int]]:
+    """Give what calls *function* for *count* pairs, and how many it gets at a time."""
+    make = partial(_make, function, redo)
+    if engine == "local":
+        yield _engine(make, workers), count
+        return
+    from tartools.run import ray as cluster
 
     folder = os.getcwd()
 
-    def work(source: Source, output: str) -> None:  # Ray sends it, with *function*, to each worker once
-        engine.accept_interrupts()
-        engine.enter_folder(folder, output)
-        _make(function, source, output, redo)
+    def work_on_node(pair: tuple[Source, str]) -> None:  # Ray sends it, with *function*, to each worker once
+        cluster.begin_on_node(folder, pair[1])
+        make(pair)
 
-    pairs = ((output, (source, output)) for source, output in todo)
-    with engine.connected(address) as ray:
-        cpus = engine.cores_for(ray, cpus, Account())
-        with closing(engine.call_on_cluster(ray, work, pairs, cpus, workers)) as done:
-            return {output: result for output, result, _ in done if isinstance(result, Exception)}
+    with cluster.connected(address) as ray:
+        assert not isinstance(workers, Executor)
+        cpus = cluster.cores_for(ray, cpus, Account())
+        yield cluster.Tasks(ray, work_on_node, cpus), min(workers or cluster.IN_FLIGHT, cluster.IN_FLIGHT)
+
+
+def _failures(calls: Generator[tuple[tuple[Source, str], Callable[[], None]], None, None]) -> dict[str, Exception]:
+    """Take the results of all *calls*; return the errors by output."""
+    failed: dict[str, Exception] = {}
+    with closing(calls):
+        for (_, output), result in calls:
+            try:
+                result()
+            except Exception as error:
+                failed[output] = error
+    return failed
 
 
 def _raise_group(failed: list[tuple[str, Exception]], total: int) -> None:
@@ -267,33 +255,13 @@ def _raise_group(failed: list[tuple[str, Exception]], total: int) -> None:
     raise ExceptionGroup(f"{len(failed)} of {total} shards failed: {names}", list(errors.values()))
 
 
-# ---- executors ----
+# ---- engines ----
 
 
-class _Caller(Executor):
-    """Calls what is submitted at once, in the caller's thread, where a signal can end it."""
-
-    def submit(
-        self, fn: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Future[Result]:
-        """Return a future that is done."""
-        future: Future[Result] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-@contextmanager
-def _executor(workers: int | Executor | None) -> Iterator[Executor]:
-    """Give an executor: the caller's own, or one of *workers* threads, which end with the block."""
+def _engine(work: Callable[[Item], Result], workers: int | Executor | None) -> Engine[Item, Result]:
+    """Return what calls *work*: the caller's executor, its thread, or *workers* threads."""
     if isinstance(workers, Executor):
-        yield workers
-    elif workers == 1:
-        yield _Caller()
-    else:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(workers, "tartools") as pool:
-            yield pool
+        return Executed(workers, work)
+    if workers == 1:
+        return InPlace(work)
+    return Threads(workers or min(MOST, (os.cpu_count() or 1) + MORE), work)

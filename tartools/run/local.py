@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from queue import SimpleQueue
+from contextlib import closing
 from time import monotonic
 from typing import Any
 
@@ -17,12 +16,12 @@ from tartools.run.log import FAILED, Key, key_of
 from tartools.run.sessions import STDERR, Sessions
 from tartools.run.tasks import Task, TaskResult, without_signatures
 from tartools.samples.account import Jobs
+from tartools.storage.pool import Threads, windowed
 
-Results = Generator[tuple[Task, TaskResult | None], None, None]
+Results = Generator[tuple[Task, TaskResult], None, None]
 OnRetry = Callable[[Task, TaskResult], object]
 HOST = os.uname().nodename
-PAUSE, SOON, MANY = 0.01, 0.05, 20  # seconds; seconds after the result before; results
-WINDOW = 1000  # results that wait to be taken
+WINDOW = 1000  # tasks that wait, run, or have ended and wait to be taken
 
 
 def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
@@ -92,67 +91,28 @@ def run_tasks(
     `jobs.running` current. Calls *on_retry* as `run_with_retries` does, in the thread of the task. Closing this ends
     what runs.
     """
-    ended: SimpleQueue[tuple[Task, TaskResult] | BaseException | None] = SimpleQueue()
-    todo, lock, over = iter(tasks), threading.Lock(), False
-    room = threading.Semaphore(WINDOW)  # for results that wait to be taken
+    over = False
+    lock = threading.Lock()
 
-    def work() -> None:
-        """Do tasks until there are none, or none are to begin."""
+    def run(task: Task) -> TaskResult | None:
+        """Return how *task* ended; None if it was not begun."""
         nonlocal over
+        if over:
+            return None
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # commands inherit it
+        with lock:
+            jobs.running += 1
         try:
-            while room.acquire() and not over:
-                with lock:
-                    task = next(todo, None)
-                    if task is None:
-                        break
-                    jobs.running += 1
-                try:
-                    result = run_with_retries(task, sessions, retries, on_retry)
-                finally:
-                    with lock:
-                        jobs.running -= 1
-                over = over or (fail_fast and bool(result.failure))
-                ended.put((task, result))
-        except BaseException as error:
-            ended.put(error)
-        ended.put(None)
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(workers, len(tasks)))]
-    begun = 0
-    with Sessions(timeout=timeout, spawning=True) as sessions:
-        try:
-            for thread in threads:
-                thread.start()
-                begun += 1
-            for result in _results(ended, begun, len(tasks)):
-                yield result
-                room.release()
+            result = run_with_retries(task, sessions, retries, on_retry)
         finally:
-            over = True
-            room.release(len(threads))
-            sessions.stop()
-            for thread in threads[:begun]:
-                thread.join()
+            with lock:
+                jobs.running -= 1
+        over = over or (fail_fast and bool(result.failure))
+        return result
 
-
-def _results(ended: SimpleQueue[tuple[Task, TaskResult] | BaseException | None], workers: int, tasks: int) -> Results:
-    """Yield what comes by *ended*, up to *tasks* results, until each of *workers* has put None. Raises: what comes.
-
-    When many have come, each soon after the one before, this waits a moment after each: to be woken for each takes as
-    long as half of starting a command.
-    """
-    last, quick = monotonic(), 0
-    while workers:
-        one = ended.get()
-        if isinstance(one, BaseException):
-            raise one
-        if one is None:
-            workers -= 1
-            continue
-        tasks -= 1
-        yield one
-        now = monotonic()
-        last, quick = now, quick + 1 if now - last < SOON else 0
-        if quick > MANY and tasks and ended.empty():
-            time.sleep(PAUSE)
+    with Sessions(timeout=timeout) as sessions:
+        threads = Threads(workers, run, sessions.stop)
+        with closing(windowed(tasks, threads, WINDOW, ordered=False)) as ended:
+            for task, result in ((task, answer()) for task, answer in ended):
+                if result is not None:
+                    yield task, result

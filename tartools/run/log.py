@@ -1,19 +1,21 @@
-"""The log of jobs: a line of JSON for each task when a run begins, and when it has ended. `report` sums it up.
+"""The log of jobs: a line of JSON for each task when a run begins, and when it has ended; and a report of it.
 
 Queries of URLs, which may be signatures, do not get into a log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from tartools.errors import StorageError, without_query
+from tartools.errors import StorageError, several, shown, without_query
 from tartools.run.tasks import Task, TaskResult, without_signatures
 
 DONE, FAILED, WAITING = "done", "failed", "waiting"
 BEGIN = b'{"item": "'  # of a record
 LONGEST = 1e12  # seconds
+SLOWEST = 3  # items that a report names
 DIGITS = 16  # of a digest
 
 Key = tuple[str, str, str]
@@ -110,3 +112,26 @@ def _is_record(entry: object) -> bool:
         and abs(seconds) < LONGEST  # false for NaN
         and isinstance(tries, int)
     )
+
+
+def report(records: Collection[dict[str, Any]]) -> list[str]:
+    """Return what *records* say as lines: numbers, times, hosts, the slowest items, those that failed or wait."""
+    waiting = [each for each in records if each["status"] == WAITING]
+    failed = [each for each in records if each["status"] not in (DONE, WAITING)]
+    seen = [each for each in records if each["status"] != WAITING and each["tries"]]  # how they ended
+    items, tries = several(len(records), "item"), several(sum(each["tries"] for each in seen), "try", "tries")
+    done = len(records) - len(failed) - len(waiting)
+    left = f", {len(waiting)} not done" if waiting else ""
+    lines = [f"{items}: {done} done, {len(failed)} failed{left}, {tries}"]
+    if seen:
+        seconds = sorted(each["seconds"] for each in seen)
+        middle, last = seconds[len(seconds) // 2], seconds[-1]
+        hosts = Counter(each["host"] for each in seen).most_common()
+        lines.append(f"{sum(seconds):.1f} s in all; an item {middle:.1f} s (median), {last:.1f} s at most")
+        lines.append("hosts: " + ", ".join(f"{host} {count}" for host, count in hosts))
+        slowest = sorted(seen, key=lambda each: -each["seconds"])[:SLOWEST]
+        lines += [f"slowest: {shown(each['item'])}: {each['seconds']:.1f} s" for each in slowest]
+    for each in failed:
+        last_line = TaskResult(None, stderr=each["stderr"]).last_line
+        lines.append(f"failed: {shown(each['item'])}: {each['failure']}{': ' if last_line else ''}{last_line}")
+    return [*lines, *(f"not done: {shown(each['item'])}" for each in waiting)]

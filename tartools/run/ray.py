@@ -9,21 +9,20 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, redirect_stdout, suppress
-from queue import Empty, SimpleQueue
-from threading import Lock
-from time import monotonic
+from contextlib import closing, contextmanager, redirect_stdout
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError, how_to_install
-from tartools.run.answers import Item, Work, packed
+from tartools.run.engines import Item, Work, packed
 from tartools.run.local import Results, run_with_retries
 from tartools.run.sessions import Sessions
 from tartools.run.tasks import Task, TaskResult
 from tartools.storage.interrupts import deferred_signals
+from tartools.storage.pool import Engine, Threads, windowed
 from tartools.storage.streams import silent
 from tartools.storage.url import Url
 
@@ -73,11 +72,14 @@ def run_tasks(
                 yield task
 
         folder = os.getcwd()
-        results = call_on_cluster(ray, _on_a_node, ((t, (t, folder, retries, timeout)) for t in wanted()), cpus, most)
-        with closing(results):  # before Ray is shut down
-            for task, found, running in results:
-                account.jobs.running = min(running, room)
-                result = TaskResult(None, _reason(found)) if isinstance(found, Exception) else found
+        nodes: Tasks[Task, TaskResult] = Tasks(ray, lambda task: _on_a_node(task, folder, retries, timeout), cpus)
+        with closing(windowed(wanted(), nodes, min(most or IN_FLIGHT, IN_FLIGHT), ordered=False)) as ended:
+            for task, answer in ended:
+                account.jobs.running = min(nodes.running, room)
+                try:
+                    result = answer()
+                except Exception as error:
+                    result = TaskResult(None, _reason(error))
                 failed = failed or bool(result.failure)
                 yield task, result
 
@@ -138,105 +140,84 @@ def room_for(ray: ModuleType, cpus: float) -> int:
     return max(1, sum(int(cores // cpus) for cores in _cores(ray)))
 
 
-def call_on_cluster(
-    ray: ModuleType,
-    work: Callable[..., Result],
-    items: Iterable[tuple[Item, tuple[Any, ...]]],
-    cpus: float,
-    most: int | None = None,
-) -> Generator[tuple[Item, Result | Exception, int], None, None]:
-    """Call *work* with the arguments of each of *items*; yield (item, its result or how it failed, number under way).
+class Tasks(Generic[Item, Result]):
+    """Calls *work* in Ray tasks, which request *cpus* cores each: an engine for `windowed`.
 
-    Order: as they end. Holds: up to *most* items, and never more than 1,000. Closing this cancels those under way, and
-    waits for them.
-    """
-    run = ray.remote(work).options(num_cpus=cpus)
-    source = iter(items)
-    flying: dict[Future[Result], tuple[Any, Item]] = {}
-    ended: SimpleQueue[Future[Result]] = SimpleQueue()  # its get() is open to signals; Ray's calls swallow them
-    try:
-        while True:
-            while len(flying) < min(most or IN_FLIGHT, IN_FLIGHT):
-                found = next(source, None)
-                if found is None:
-                    break
-                ref = run.remote(*found[1])
-                future = ref.future()
-                flying[future] = ref, found[0]
-                future.add_done_callback(ended.put)
-            if not flying:
-                return
-            future = ended.get()
-            _, item = flying.pop(future)
-            error = future.exception()
-            assert error is None or isinstance(error, Exception)
-            yield item, future.result() if error is None else error, len(flying)
-    finally:
-        until = monotonic() + PATIENCE
-        for ref, _ in flying.values():
-            ray.cancel(ref)
-        with suppress(Empty):
-            while flying:
-                del flying[ended.get(timeout=max(0.0, until - monotonic()))]
-
-
-class Tasks(Generic[Item]):
-    """Calls *work* in a Ray task, which requests *cpus* cores, for each thread that calls; see `answers.packed`.
-
-    Ray pickles *work* and sends it to each worker once. It tries an item *retries* times more if it loses the worker.
+    Ray pickles *work* and sends it to each worker once. It tries an item *retries* times more if it loses the worker;
+    by default as often as Ray's settings say.
     """
 
-    def __init__(self, ray: ModuleType, work: Work[Item], cpus: float, retries: int) -> None:
-        folder = os.getcwd()
-
-        def answer(item: Item) -> bytes:
-            from ray.cloudpickle import CloudPickler  # for classes of the main program
-
-            accept_interrupts()
-            enter_folder(folder, "")
-            return packed(work, item, CloudPickler)
-
+    def __init__(
+        self, ray: ModuleType, work: Callable[[Item], Result], cpus: float, retries: int | None = None
+    ) -> None:
         self._ray = ray
-        self._run = ray.remote(answer).options(num_cpus=cpus, max_retries=retries)
-        self._lock = Lock()
-        self._flying: set[Any] = set()
+        options = {"num_cpus": cpus} | ({} if retries is None else {"max_retries": retries})
+        self._run = ray.remote(work).options(**options)
+        self._lock = RLock()
+        self._flying: dict[Future[Result], Any] = {}
         self._stopped = False
 
-    def __call__(self, item: Item) -> bytes:
-        """Return the message of `packed` for *item*. Raises: RuntimeError if its worker was lost each time."""
+    @property
+    def running(self) -> int:
+        """The number of tasks that have not ended."""
+        return len(self._flying)
+
+    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
+        """Have *work* called for *item*; how Ray lost a task is raised as its RayError."""
+
+        def landed(future: Future[Result]) -> None:
+            with self._lock:
+                self._flying.pop(future, None)
+            ended()
+
         with self._lock:  # nothing may be begun once all was cancelled
             if self._stopped:
                 raise RuntimeError("the workers were stopped")
             ref = self._run.remote(item)
-            self._flying.add(ref)
-        try:
-            found: bytes = ref.future().result()
-        except self._ray.exceptions.RayError as error:
-            raise RuntimeError(f"{item}: {_reason(error)}") from error
-        finally:
-            with self._lock:
-                self._flying.discard(ref)
-        return found
+            future: Future[Result] = ref.future()  # to wait for it is open to signals; Ray's calls swallow them
+            self._flying[future] = ref
+        future.add_done_callback(landed)
+        return future.result
 
     def stop(self) -> None:
-        """Cancel all tasks. What does not end soon is killed with its worker. Those who wait for tasks go on."""
+        """Cancel all tasks. What does not end soon is killed with its worker."""
         with self._lock:
             self._stopped = True
-            refs = list(self._flying)
-        for ref in refs:
+            flying = dict(self._flying)
+        for ref in flying.values():
             self._ray.cancel(ref)
-        _, left = self._ray.wait(refs, num_returns=len(refs), timeout=PATIENCE) if refs else ((), ())
-        for ref in left:
-            self._ray.cancel(ref, force=True)
+        for future in wait(flying, PATIENCE).not_done:
+            self._ray.cancel(flying[future], force=True)
 
-    def close(self) -> None:
-        """Do nothing: tasks end by themselves."""
+
+def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, retries: int) -> Engine[Item, bytes]:
+    """Return an engine of *workers* threads, each of which waits for a Ray task: the message of `packed` for an item.
+
+    Raises in place of a message: RuntimeError with the item, if its worker was lost each time.
+    """
+    folder = os.getcwd()
+
+    def answer(item: Item) -> bytes:
+        from ray.cloudpickle import CloudPickler  # for classes of the main program
+
+        begin_on_node(folder, "")
+        return packed(work, item, CloudPickler)
+
+    tasks = Tasks(ray, answer, cpus, retries)
+
+    def call(item: Item) -> bytes:
+        try:
+            return tasks.submit(item, lambda: None)()
+        except ray.exceptions.RayError as error:
+            raise RuntimeError(f"{item}: {_reason(error)}") from error
+
+    return Threads(workers, call, tasks.stop)
 
 
 def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:
     """Run *task* on a node of the cluster, in *folder* if the node has it."""
     try:
-        enter_folder(folder, task.output)
+        begin_on_node(folder, task.output)
         if task.output and storage.exists(task.output):  # written by a try whose worker was lost
             task = task._replace(force=True)
     except StorageError as error:
@@ -250,7 +231,6 @@ def _cancellable(task: Task, retries: int, timeout: float | None) -> TaskResult:
     The interrupt does not end a system call, so this thread must return from each soon.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, and commands would inherit that
-    accept_interrupts()
     with ThreadPoolExecutor(1) as thread, Sessions(timeout=timeout) as sessions:
         result = thread.submit(run_with_retries, task, sessions, retries)
         while not result.done():
@@ -258,16 +238,13 @@ def _cancellable(task: Task, retries: int, timeout: float | None) -> TaskResult:
         return result.result()
 
 
-def accept_interrupts() -> None:
-    """Let Ray cancel what this process does, even if Ray was started where SIGINT is ignored.
+def begin_on_node(folder: str, output: str) -> None:
+    """Let Ray cancel what this process does, and change to *folder* if this node has it.
 
-    Commands would inherit the ignored signal; one that is handled here is the default one in them.
+    Ray may have been started where SIGINT is ignored. Commands would inherit that; a signal that is handled here is the
+    default one in them. Raises: StorageError if the node has no *folder*, and *output* is relative to it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def enter_folder(folder: str, output: str) -> None:
-    """Change to *folder* if this node has it. Raises: StorageError if not, and *output* is relative to it."""
     if os.path.isdir(folder):
         os.chdir(folder)
     elif output and Url(output).is_local and not output.startswith(("/", "file:/")):

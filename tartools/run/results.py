@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from tartools import tar
 from tartools.errors import CommandError
@@ -35,21 +35,20 @@ def collect_samples(
     options = directories.options
     for task, done in finished:
         reader = _Reader(task, options.base, account)
-        again: Container[bytes] = ()
+        again = False
         try:
             try:
                 if done.failure:
                     raise SampleFailedError(done.failure)
                 results = _results(reader, task, options.subdirs, options.log)
-                if done.alone and reader.plain and not options.subdirs:
-                    again = reader.read
+                again = done.alone and reader.plain and not options.subdirs
                 account.left_out += not results
             except SampleFailedError as error:
                 results = _after_failure(task, str(error), options.errors, account)
             account.samples_out += bool(results) and options.subdirs
             yield from results
         finally:
-            directories.remove(task, reader.files, again)
+            directories.remove(task, reader.files, again=again)
 
 
 def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
@@ -98,7 +97,6 @@ class _Reader:
         self._end = 0  # of it
         self.files: list[bytes] = []  # in the directory of the sample that was read last
         self.plain = False  # there is nothing but files in it
-        self.read: set[bytes] = set()  # files that nobody needs any more
 
     def sample(self, folder: bytes, default: bytes) -> Sample | None:
         """Return the sample in *folder*, whose key is *default* unless a file there gives another; None if empty."""
@@ -170,7 +168,6 @@ class _Reader:
             raise SampleFailedError(f"{text(os.path.basename(path))!r} is not a file")
         if isinstance(file, io.FileIO):
             raise SampleFailedError(f"its new key has more than {LONGEST_KEY} bytes")
-        self.read.add(path)
         for key in (file, file.removesuffix(b"\n")):
             if key in (default, self._task.key):  # unchanged, whatever it is
                 return key
@@ -202,7 +199,6 @@ class _Reader:
             raise SampleFailedError(f"{text(os.path.basename(path))!r} is not a file any more")
         if isinstance(file, bytes):
             self._held += len(file)
-            self.read.add(path)
             return file, 0, len(file)
         size = os.fstat(file.fileno()).st_size
         if size > SMALL and self._opened < OPENED:

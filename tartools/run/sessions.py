@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -15,10 +17,9 @@ from typing import NamedTuple
 
 from tartools.errors import StorageError, UsageError
 from tartools.run.guard import Guard
-from tartools.run.outputs import Outputs
-from tartools.run.starting import starter
 from tartools.storage.children import Child, describe, end_all
 from tartools.storage.interrupts import deferred_signals
+from tartools.storage.scratch import scratch_file
 
 STDERR = 2048  # bytes of stderr that are kept, the last ones
 STDOUT = 16 << 20  # bytes of stdout that are passed on
@@ -43,21 +44,18 @@ class Sessions:
     """Runs commands, in as many threads as call `run`. Use it in a `with` block: at its end nothing runs any more.
 
     A command that takes longer than *timeout* seconds is ended. What commands print is kept in files without names
-    in *tmpdir* until they end. *spawning* is for a process in which nothing but Python opens files (see `starting`).
+    in *tmpdir* until they end.
     """
 
-    def __init__(self, *, timeout: float | None = None, tmpdir: str | None = None, spawning: bool = False) -> None:
+    def __init__(self, *, timeout: float | None = None, tmpdir: str | None = None) -> None:
         self._timeout = timeout
-        self._outputs = Outputs(tmpdir)
-        self._paths: dict[str, str | None] = {}  # of programs: finding one takes longer than starting it
+        self._tmpdir = tmpdir
         self._lock = threading.Lock()
         self._live: dict[Child, int] = {}  # with its slot in the list of the guard
         self._over = threading.Event()  # what ran when we were stopped has ended
         self.stopped = False
         self._guard = Guard(tmpdir=tmpdir)
         self._environment = dict(os.environb)
-        self._starter = starter() if spawning else None
-        self._empty = open(os.devnull, "rb", buffering=0)  # noqa: SIM115  # closed in __exit__
 
     def __enter__(self) -> Sessions:
         return self
@@ -67,34 +65,30 @@ class Sessions:
     ) -> None:
         self.stop()
         self._guard.close()
-        self._empty.close()
-        self._outputs.close()
 
     def run(self, words: Sequence[str], environment: Mapping[bytes, bytes]) -> CommandResult:
         """Run *words* with *environment* added to ours; its stdin is empty.
 
         What it leaves running in its process group when it ends is killed.
         """
-        files: list[int] = []  # for its stdout and stderr
         child: Child | None = None
         try:
-            with deferred_signals():
-                files += (self._outputs.take(),)
-                files += (self._outputs.take(),)
-                child = self._start(words, environment, *files)
-            if child is None:
-                return CommandResult(None, "was not begun", "", b"")
-            status, failure, printed = self._wait(child, files[0])
-            return CommandResult(status, failure, _end_of(files[1], STDERR).decode("utf-8", "replace"), printed)
+            with scratch_file(self._tmpdir) as stdout, scratch_file(self._tmpdir) as stderr:
+                try:
+                    with deferred_signals():
+                        child = self._start(words, environment, stdout, stderr)
+                    if child is None:
+                        return CommandResult(None, "was not begun", "", b"")
+                    status, failure, printed = self._wait(child, stdout)
+                    end = _end_of(stderr, STDERR).decode("utf-8", "replace")
+                    return CommandResult(status, failure, end, printed)
+                finally:
+                    if child is not None:
+                        self._release(child)
         except (OSError, ValueError, StorageError) as error:
             if child is not None:
                 raise
             return CommandResult(None, f"can't be run: {_why(words, error)}", "", b"")
-        finally:
-            if child is not None:
-                self._release(child)
-            for file in files:
-                self._outputs.give_back(file)
 
     def stop(self) -> None:
         """End what runs, by SIGTERM, after three seconds by SIGKILL; nothing is started any more.
@@ -111,7 +105,7 @@ class Sessions:
             self._over.set()
 
     def _start(
-        self, words: Sequence[str], environment: Mapping[bytes, bytes], stdout: int, stderr: int
+        self, words: Sequence[str], environment: Mapping[bytes, bytes], stdout: io.FileIO, stderr: io.FileIO
     ) -> Child | None:
         """Start *words*, known to `stop` and to the guard; None if we were stopped.
 
@@ -119,28 +113,18 @@ class Sessions:
         """
         if self.stopped:
             return None
-        if words[0] not in self._paths:
-            self._paths[words[0]] = shutil.which(words[0])
         slot = self._guard.reserve()
-        theirs: list[int] = []
         try:
-            theirs += (self._outputs.lent(stdout),)
-            theirs += (self._outputs.lent(stderr),)
             child = Child(
                 words,
-                self._starter,
-                executable=self._paths[words[0]],
-                stdin=self._empty.fileno(),
-                stdout=theirs[0],
-                stderr=theirs[1],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
                 env={**self._environment, **environment},
             )
         except BaseException:
             self._guard.release(slot)
             raise
-        finally:
-            for file in theirs:
-                os.close(file)
         with self._lock:
             self._live[child] = slot
             stopped = self.stopped  # by now, and `stop` does not know of it
@@ -149,13 +133,13 @@ class Sessions:
             end_all([child], patience=PATIENCE, others=self._guard.marked)
         return child
 
-    def _wait(self, child: Child, stdout: int) -> tuple[int | None, str, bytes]:
+    def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
         """Wait for *child*, which writes to *stdout*; return its status, how it failed, and what it wrote if not."""
         until = math.inf if self._timeout is None else time.monotonic() + self._timeout
         ended = too_much = False
         while not ended and not too_much and (left := until - time.monotonic()) > 0:
             ended = child.has_ended(min(left, LOOK))
-            too_much = not ended and os.fstat(stdout).st_size > STDOUT
+            too_much = not ended and os.fstat(stdout.fileno()).st_size > STDOUT
         if not ended:
             end_all([child], patience=PATIENCE)
         elif self.stopped:
@@ -203,7 +187,7 @@ def _why(words: Sequence[str], error: OSError | ValueError | StorageError) -> st
     return str(error)  # a NUL
 
 
-def _end_of(file: int, most: int) -> bytes:
+def _end_of(file: io.FileIO, most: int) -> bytes:
     """Return the last bytes of the open *file*, up to *most*."""
-    size = os.fstat(file).st_size
-    return os.pread(file, most, max(0, size - most)) if size else b""
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), most, max(0, size - most)) if size else b""

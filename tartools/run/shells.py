@@ -1,6 +1,6 @@
 """Runs one command in many directories, each time as if in a new shell, of which nothing is left running.
 
-Where possible, a run is a fork of a long-lived shell (`coshell`). `Shells` starts and ends shells; the `guard` ends
+Where possible, a run is a fork of a long-lived shell (`warmshell`). `Shells` starts and ends shells; the `guard` ends
 them should this process be killed.
 """
 
@@ -17,11 +17,11 @@ from types import TracebackType
 
 from tartools import storage
 from tartools.errors import CommandError, StorageError
-from tartools.run import coshell
-from tartools.run.coshell import Coshell
+from tartools.run import warmshell
 from tartools.run.directories import Outcome, SampleTask
 from tartools.run.guard import Guard
 from tartools.run.printed import Lines, Printed
+from tartools.run.warmshell import WarmShell
 from tartools.storage.children import Child, describe, end_all
 from tartools.storage.scratch import create_file, open_file
 
@@ -81,9 +81,9 @@ class Shells:
         self._lock = threading.Lock()
         self._live: dict[int, Child] = {}  # by slot in the list of the guard
         self._ended: set[int] = set()  # sessions of shells that were started for one task each
-        self._idle: list[tuple[int, Coshell]] = []  # of these, those that wait for a task
+        self._idle: list[tuple[int, WarmShell]] = []  # of these, those that wait for a task
         self._stopped = False
-        self._check = coshell.check(arguments, self._environment)
+        self._check = warmshell.check(arguments, self._environment)
 
     def __enter__(self) -> Shells:
         return self
@@ -92,7 +92,7 @@ class Shells:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        end_all([shell.child for _, shell in self._idle if not shell.alone], signal.SIGKILL)
+        end_all([shell.child for _, shell in self._idle], signal.SIGKILL)
         for _, shell in self._idle:
             shell.end()
         self._kill_left()
@@ -106,8 +106,9 @@ class Shells:
         """
         if self._stopped:
             return Outcome("was not run")
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the command inherits it
         try:
-            done = self._run_in_coshell(task) if self._coshells_can_run_it() else Outcome(self._run_in_new_shell(task))
+            done = self._run_in_warm_shell(task) if self._warm_shells_can_run_it() else self._run_in_new_shell(task)
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
         if done.failure and task.log:
@@ -129,15 +130,15 @@ class Shells:
         if ended:
             end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
 
-    def _coshells_can_run_it(self) -> bool:
+    def _warm_shells_can_run_it(self) -> bool:
         return self._check is not None and not self._check.wait()
 
-    def _run_in_coshell(self, task: SampleTask) -> Outcome:
+    def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
         """Run in a long-lived shell."""
         try:
-            slot, shell = self._start_in_coshell(task)
+            slot, shell = self._start_in_warm_shell(task)
         except BrokenPipeError:  # it was killed while it was idle, so the command has not begun
-            slot, shell = self._start_in_coshell(task)
+            slot, shell = self._start_in_warm_shell(task)
         try:
             self._meanwhile()
             failure = shell.wait(self._timeout)
@@ -148,12 +149,12 @@ class Shells:
             else:
                 self._end(slot, shell)
 
-    def _start_in_coshell(self, task: SampleTask) -> tuple[int, Coshell]:
+    def _start_in_warm_shell(self, task: SampleTask) -> tuple[int, WarmShell]:
         """Start *task* in an idle long-lived shell, or a new one; return its slot and it. Raises: BrokenPipeError."""
         try:
             slot, shell = self._idle.pop()
         except IndexError:
-            slot, shell = self._new_coshell()
+            slot, shell = self._new_warm_shell()
         try:
             shell.start(os.path.basename(task.folder), task.environment)
         except BaseException:
@@ -161,24 +162,24 @@ class Shells:
             raise
         return slot, shell
 
-    def _new_coshell(self) -> tuple[int, Coshell]:
+    def _new_warm_shell(self) -> tuple[int, WarmShell]:
         """Start a long-lived shell; return its slot and it."""
         program, _, command = self._arguments
         slot = self._guard.reserve()
         try:
-            shell = Coshell(self._name, program, command, self._folder, self._environment, self._logged, self._keyed)
+            shell = WarmShell(self._name, program, command, self._folder, self._environment, self._logged, self._keyed)
         except BaseException:
             self._guard.release(slot)
             raise
         self._register(slot, shell.child)
         return slot, shell
 
-    def _end(self, slot: int, shell: Coshell) -> None:
+    def _end(self, slot: int, shell: WarmShell) -> None:
         """End a long-lived shell."""
         shell.end()
         self._forget(slot)
 
-    def _run_in_new_shell(self, task: SampleTask) -> str:
+    def _run_in_new_shell(self, task: SampleTask) -> Outcome:
         """Run in a shell that is started for *task* alone."""
         slot = self._guard.reserve()
         printed = None
@@ -198,8 +199,9 @@ class Shells:
             status = child.wait(self._timeout) if printed is None else _relayed(child, printed, self._timeout)
             if status is None:
                 child.end(signal.SIGKILL)
-                return f"took longer than {self._timeout:g} seconds and was killed"
-            return describe(128 - status if status < 0 else status) if status else ""  # as a long-lived shell tells it
+                return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
+            told = 128 - status if status < 0 else status  # as a long-lived shell tells it
+            return Outcome(describe(told) if told else "")
         finally:
             self._forget(slot)
             if printed:

@@ -99,7 +99,6 @@ class Account:
         self.failure: TarToolsError | None = None  # of an input that was not read to its end
         self.phase = Phase()
         self.listed: int | None = None  # files and objects that a listing had; bytes_in is their size
-        self.strict = False  # whatever is not samples and an end is damage
         self.told_empty = False  # that no sample is in an output
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
 
@@ -145,14 +144,6 @@ class Account:
             )
         if len(self.torn) < FIRST:
             self.torn.setdefault(key, shard)
-
-    def odd(self, _shard: str, _whole: bool) -> bool:
-        """Take note of damage in a shard, which may be only a part of it; tell whether the others are read on."""
-        return False
-
-    def absent(self, _shard: str, _why: str) -> bool:
-        """Take note of a shard that its server has not; tell whether the others are read on."""
-        return False
 
     def omit(self, what: str) -> None:
         """Report that *what* was not written, or was written unprocessed."""

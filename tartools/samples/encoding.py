@@ -7,11 +7,10 @@ import os
 from functools import lru_cache
 from typing import Any
 
+from tartools.samples.filetypes import suffix_of
 from tartools.tar import split_path
 from tartools.tar.codecs import Codec
 from tartools.tar.compression import split_packed
-
-NUMBERS = frozenset(("cls", "cls2", "id", "index", "inx"))  # as webdataset and Hugging Face's datasets decode them
 
 
 def encode(field: str, value: object) -> bytes:
@@ -29,7 +28,7 @@ def encode(field: str, value: object) -> bytes:
     inner, codec = unpacked(field)
     if codec is not None:
         return _compressed(codec, encode(inner, value))
-    kind = inner.rpartition(".")[2].lower()
+    kind = suffix_of(inner)
     if kind == "json":
         import json
 

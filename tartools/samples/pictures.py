@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
 MOST = 89_478_485  # pixels of a picture that is decoded, as Pillow advises: 256 MiB of RGB
 BAND = 1 << 20  # pixels that are converted at once
-SUFFIXES = ("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "gif", "bmp", "tif", "tiff")  # for tarbench
 
 
 class TooLargeError(Exception):

@@ -146,6 +146,11 @@ def blanks(words: str) -> str:
     return f" (blanks separate fields: '{' '.join(words.replace(',', ' ').split())}')" if "," in words else ""
 
 
+def no_sample_has(lost: str, seen: Iterable[str]) -> SampleError:
+    """Return the failure that no sample had the fields *lost*, with blanks between them, but had those *seen*."""
+    return SampleError(f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(seen)}")
+
+
 def pseudo(sample: Sample, name: str, index: int) -> str:
     """Return the pseudo-field *name* of *sample*. `__size__` is in bytes of an archive."""
     if name == "__key__":

@@ -21,7 +21,7 @@ from typing import NoReturn, Protocol
 
 from tartools import errors
 from tartools.errors import StorageError, TarToolsError
-from tartools.shards.forks import Child, can_fork, write_all
+from tartools.shards.forks import Fork, can_fork, write_all
 from tartools.shards.spill import SpillBuffer
 from tartools.storage.streams import Stream, wait_until_ready
 from tartools.tar.compression import is_compressed
@@ -61,7 +61,7 @@ class ForkedStream:
         self._fd = fd
         self._url = url
         self._until = ENOUGH  # bytes to read before a process is forked
-        self._child: Child | None = None
+        self._child: Fork | None = None
         self._left = 0  # bytes of the record that is being read
         self._ended = False
 
@@ -117,12 +117,12 @@ class ForkedStream:
         buffer = SpillBuffer(memory or 0, folder)
         buffer.awaited = memory is None
         try:
-            self._child = Child(lambda pipe: self._read_on(pipe, buffer, memory is not None), (self._fd,))
+            self._child = Fork(lambda pipe: self._read_on(pipe, buffer, memory is not None), (self._fd,))
         except OSError:  # too little memory, too many open files, or too many processes
             return False
         return True
 
-    def _begin_record(self, child: Child) -> None:
+    def _begin_record(self, child: Fork) -> None:
         """Read the header of the next record, and if it is the last, the record. Raises what the process reports."""
         size, self._source.count = RECORD.unpack(self._read_whole(child, RECORD.size))
         if not size & LAST:
@@ -136,13 +136,13 @@ class ForkedStream:
         if failure:
             raise _load_error(failure)
 
-    def _read_whole(self, child: Child, size: int) -> bytes:
+    def _read_whole(self, child: Fork, size: int) -> bytes:
         data = b""
         while len(data) < size:
             data += child.pipe.read(size - len(data)) or self._killed(child)
         return data
 
-    def _killed(self, child: Child) -> NoReturn:
+    def _killed(self, child: Fork) -> NoReturn:
         """Raise the failure of a process that has ended before its last record."""
         child.end()
         from tartools.storage.children import describe  # only now: importing subprocess costs 5 ms

@@ -25,10 +25,10 @@ def can_fork() -> bool:
     """Return whether another fork is allowed: not beside threads, which may hold locks, and not too many."""
     threading = sys.modules.get("threading")  # not imported: there is only one
     alone = threading is None or threading.active_count() == 1
-    return hasattr(os, "fork") and alone and Child.count < MOST
+    return hasattr(os, "fork") and alone and Fork.count < MOST
 
 
-class Child:
+class Fork:
     """A fork that calls *work* with the descriptor of its *pipe*, and keeps the descriptors *fds* open.
 
     Its exit *status* is 0 unless *work* raised an exception, which is not reported.
@@ -52,7 +52,7 @@ class Child:
                 self._pid = os.fork()
                 if not self._pid:
                     _live(work, theirs, fds)
-                Child.count += 1
+                Fork.count += 1
         except OSError:
             self.pipe.close()
             raise
@@ -74,7 +74,7 @@ class Child:
                     os.kill(self._pid, signal.SIGKILL)
                 self.status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
             self._pid = 0
-            Child.count -= 1
+            Fork.count -= 1
             return True
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Protocol, TypeVar
 
 from tartools import storage
@@ -111,23 +112,27 @@ def _next_parts(shard: AheadShard, account: Account) -> list[Found] | None:
         raise
 
 
-def as_they_come(urls: Sequence[str], account: Account, reading: Reading, most: int) -> Generator[Batch, None, None]:
-    """Return the samples of *urls* as they come from *most* shards that are being read, in no certain order.
+def as_they_come(
+    urls: Sequence[str], account: Account, reading: Reading, most: int
+) -> Generator[Iterator[Batch], None, None]:
+    """Yield, in one iterator, the samples of *urls* as they come from *most* shards that are read at once.
 
     The samples of one shard keep their order. Whoever takes them counts them.
     Holds 4 MiB of each of these shards. Raises what reading a shard raises, after its samples before that point.
     """
-    if _are_files(urls):
-        return _merged(urls, lambda url: ForkedShard(url, account, reading), _wait_for_data, most, account, reading)
     changed = threading.Condition()
-    return _merged(
-        urls,
-        lambda url: ThreadedParts(url, account, reading, changed),
-        lambda shards: wait_for_parts(shards, changed),
-        most,
-        account,
-        reading,
-    )
+    if _are_files(urls):
+        merged = _merged(urls, lambda url: ForkedShard(url, account, reading), _wait_for_data, most, account)
+    else:
+        wait = partial(wait_for_parts, changed)
+        merged = _merged(urls, lambda url: ThreadedParts(url, account, reading, changed), wait, most, account)
+
+    def batches() -> Iterator[Batch]:
+        for shard, parts in merged:
+            yield from batches_of(parts, shard.url, account, reading, shard.first)
+
+    with closing(merged):
+        yield batches()
 
 
 def _merged(
@@ -136,9 +141,8 @@ def _merged(
     wait: Callable[[list[Shard]], list[Shard]],
     most: int,
     account: Account,
-    reading: Reading,
-) -> Generator[Batch, None, None]:
-    """Yield the samples of *urls* as `as_they_come`.
+) -> Generator[tuple[AheadShard, list[Found]], None, None]:
+    """Yield the parts of *urls* as they come, each list with its shard.
 
     *start* starts to read a shard, *wait* waits until some of those that are being read have parts, or have ended.
     """
@@ -153,7 +157,7 @@ def _merged(
             for shard in wait(list(open)):
                 parts = _next_parts(shard, account)
                 if parts is not None:
-                    yield from batches_of(parts, shard.url, account, reading, shard.first)
+                    yield shard, parts
                 else:
                     open.remove(shard)
                     shard.close()

@@ -5,7 +5,7 @@
 """
 
 import io
-from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -24,6 +24,17 @@ Item = TypeVar("Item")
 Counted = TypeVar("Counted", bound=Sized)
 
 
+class OddShards(NamedTuple):
+    """Who takes note of shards that are not just samples and one end, so that the others are read on.
+
+    `damaged` gets the URL of a shard, and whether all of it was to be read; it tells whether the others are read on.
+    `absent` gets that of a shard that its server has not, and why.
+    """
+
+    damaged: Callable[[str, bool], bool]
+    absent: Callable[[str, str], None]
+
+
 class Reading(NamedTuple):
     """How shards are read.
 
@@ -36,6 +47,7 @@ class Reading(NamedTuple):
     its samples. With *plain*, a compressed shard is a failure. With *columns*, samples that a table lists are in
     batches `samples.listed.Listed`, with those of these columns that it has, and are read when they are asked for. One
     of *sources* that are read at once keeps so many times fewer files open, and reads so many times less ahead.
+    *odd* gets the shards that are damaged or missing.
     """
 
     lax: bool = False
@@ -49,6 +61,7 @@ class Reading(NamedTuple):
     plain: bool = False
     columns: Sequence[str] = ()
     sources: int = 1
+    odd: OddShards | None = None
 
 
 class TableFound(NamedTuple):
@@ -157,19 +170,20 @@ def shard_batches(
                     raise StorageError(COMPRESSED, url=url)
                 yield batch
         except NotFoundError as error:
-            if not account.absent(url, error.message):
+            if reading.odd is None:
                 raise
+            reading.odd.absent(url, error.message)
         except TarFormatError:
             account.check()  # what looks like damage may be two versions of a file
-            if not account.odd(url, not begin and until is None):
+            if reading.odd is None or not reading.odd.damaged(url, not begin and until is None):
                 raise
     if until is None:
         account.shards_done += 1
 
 
-def raise_odd(url: str, account: Account) -> None:
-    """Raise TarFormatError if *account* wants to know that the shard *url* is not just samples and one end."""
-    if account.strict:
+def _raise_odd(url: str, reading: Reading) -> None:
+    """Raise TarFormatError if somebody wants to know that the shard *url* is not just samples and one end."""
+    if reading.odd is not None:
         raise TarFormatError("not only samples and an end", url=url)
 
 
@@ -230,7 +244,7 @@ def batches_of(
     for part in parts:
         if isinstance(part, (ContiguousGroups, ScatteredGroup)):
             if after_end:
-                raise_odd(url, account)
+                _raise_odd(url, reading)
             batch = Batch(part, url)
             if first.left:
                 first.add(batch.keys)
@@ -246,7 +260,7 @@ def batches_of(
 
 def _report(found: Special, url: str, account: Account, reading: Reading) -> None:
     if not found.silent and not reading.skip_special:
-        raise_odd(url, account)
+        _raise_odd(url, reading)
     if found.kind == "missing end":
         account.warn(f"{shown(url)}: ends without an end-of-archive block, accepted because of {option('lax')}")
     elif found.silent:

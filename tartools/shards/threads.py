@@ -190,7 +190,7 @@ class _AnnouncedStream(ShardStream):
         return super().readinto(view)
 
 
-def wait_for_parts(shards: list[ThreadedParts], changed: threading.Condition) -> list[ThreadedParts]:
+def wait_for_parts(changed: threading.Condition, shards: list[ThreadedParts]) -> list[ThreadedParts]:
     """Wait until parts of some of *shards* can be taken, or they have ended; return those."""
     with changed:
         changed.wait_for(lambda: any(shard.ready for shard in shards))

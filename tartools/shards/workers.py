@@ -17,7 +17,7 @@ from tartools import storage
 from tartools.errors import StorageError
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Batch
-from tartools.shards.forks import MOST, Child, can_fork, write_all
+from tartools.shards.forks import MOST, Fork, can_fork, write_all
 from tartools.shards.reading import Reading, first_keys, shard_batches
 from tartools.shards.stream import ShardStream
 from tartools.storage.streams import FileVersion, changed
@@ -94,7 +94,7 @@ class _Gathering(Generic[Result]):
         self._reading = reading
         self._work = work
         self._sharing = sharing
-        self._started: deque[tuple[int, Task, Child | None]] = deque()
+        self._started: deque[tuple[int, Task, Fork | None]] = deque()
         self._first: FirstKeys | None = None  # of the shard whose part was gathered last
 
     def run(
@@ -134,12 +134,12 @@ class _Gathering(Generic[Result]):
             if worker is not None:
                 worker.close()
 
-    def _start(self, number: int, task: Task) -> Child | None:
+    def _start(self, number: int, task: Task) -> Fork | None:
         """Return the worker that does *task*; None if this process has to."""
         if not task.forkable or not can_fork():
             return None
         try:
-            return Child(lambda pipe: self._run_worker(number, task, pipe))
+            return Fork(lambda pipe: self._run_worker(number, task, pipe))
         except OSError:  # too many processes or open files
             return None
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 from tartools.errors import TarToolsError, printable
-from tartools.samples.encoding import NUMBERS
+from tartools.samples.filetypes import NUMBERS, PICTURES, TEXTS
 from tartools.show import decoding, sound
-from tartools.show.text import PICTURES
-from tartools.stages.checking.payloads import no_number
+from tartools.stages.checking.suffixes import no_number
 from tartools.tar import Member
 
-TEXTS = ("caption", "csv", "label", "md", "text", "tsv", "txt")
+ENCODED = {"html", "xml"}  # which may say in what they are encoded
 BLOCK = 1 << 16  # frames of a sound that are decoded at a time
 
 
@@ -102,11 +101,11 @@ def _sound(member: Member) -> None:
 
 
 LOOKS = {
+    **dict.fromkeys(TEXTS - ENCODED, ("broken-text", _text)),
     "json": ("broken-json", _json),
     "jsonl": ("broken-json", _lines),
     "npy": ("broken-array", _array),
     "npz": ("broken-array", _arrays),
     **dict.fromkeys(sound.KINDS, ("broken-sound", _sound)),
-    **dict.fromkeys(TEXTS, ("broken-text", _text)),
     **dict.fromkeys(NUMBERS, ("not-a-number", _number)),
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tartools.samples.filetypes import FIRST, SOUNDS, type_of
 from tartools.tar import Member
 
 if TYPE_CHECKING:
     import soundfile
 
-KINDS = frozenset(("flac", "oga", "ogg", "opus", "wav"))  # not mp3, whose decoder writes to stderr itself
+KINDS = SOUNDS - {"m4a", "mp3"}  # libsndfile does not know the one, and its decoder of the other writes to stderr
 COLUMNS = 48  # of a waveform in a terminal
 HEARD = 8192  # frames of a column that are read, so that an hour takes no longer than a minute
 BARS = "▁▂▃▄▅▆▇█"
@@ -26,14 +27,8 @@ STORED = {
     "DOUBLE": "64 bit float",
 }
 
-# first bytes of a file -> media type
-MEDIA = (
-    (b"RIFF", "audio/wav"),
-    (b"fLaC", "audio/flac"),
-    (b"OggS", "audio/ogg"),
-    (b"ID3", "audio/mpeg"),
-    (b"\xff", "audio/mpeg"),
-)
+# suffix of a type of files -> media type (RFC 6838)
+MEDIA = {"wav": "audio/wav", "flac": "audio/flac", "oga": "audio/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
 
 
 class Sound(NamedTuple):
@@ -49,7 +44,8 @@ def is_sound(kind: str, head: bytes) -> bool:
 
 
 def _begins(head: bytes) -> bool:
-    return head.startswith((b"fLaC", b"OggS")) or (head[:4] == b"RIFF" and head[8:12] == b"WAVE")
+    found = type_of(head)
+    return found is not None and not KINDS.isdisjoint(found.suffixes)
 
 
 def read(member: Member, columns: int = COLUMNS) -> Sound:
@@ -61,7 +57,7 @@ def read(member: Member, columns: int = COLUMNS) -> Sound:
     import soundfile
 
     with member.open() as file:
-        head = file.read(12)
+        head = file.read(FIRST)
         if not _begins(head):
             raise ValueError("it does not begin as one")
         file.seek(0)
@@ -99,6 +95,5 @@ def line(peaks: Sequence[float]) -> str:
 
 def media_type(payload: bytes) -> str:
     """Return the media type (RFC 6838) of the sound *payload*; empty if its format is unknown."""
-    if payload[4:8] == b"ftyp":
-        return "audio/mp4"
-    return next((kind for magic, kind in MEDIA if payload.startswith(magic)), "")
+    found = type_of(payload[:FIRST])
+    return MEDIA.get(found.suffixes[0], "") if found and found.suffixes else ""

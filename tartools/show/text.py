@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
+from tartools.samples.filetypes import FIRST, PICTURES, SOUND, is_picture, suffix_of, type_of
 from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, sound
 from tartools.tar import Member
 
 HEAD = 1 << 16  # bytes of a member that are read
-FIRST = 16  # bytes that identify a picture or a sound
 JSON_LIMIT = 1 << 20  # bytes; longer JSON is shown as plain text
 ARRAY_LIMIT = 16 << 20  # bytes; longer arrays are shown without their range of values
 ARRAY_HEADER = 10_000  # bytes; numpy's own limit
@@ -25,37 +25,9 @@ DIMENSIONS = 64  # numpy's own limit
 COUNTED = 10_000  # lines of JSON that are counted
 LINES, WIDTH = 12, 100  # of a text; longer ones are cut
 
-PICTURES = frozenset(
-    ("avif", "bmp", "gif", "jpe", "jpeg", "jpg", "jp2", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
-)
 ARRAY = b"\x93NUMPY"  # numpy.lib.format, "Format Version 1.0"
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
-
-# first bytes of a file -> what it is
-PICTURE_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
-MAGIC = (
-    (b"\x1f\x8b", "gzip data"),
-    (b"PK\x03\x04", "zip archive"),
-    (b"\x28\xb5\x2f\xfd", "zstd data"),
-    (b"BZh", "bzip2 data"),
-    (b"\xfd7zXZ", "xz data"),
-    (b"%PDF-", "PDF"),
-    (b"ID3", "sound, MP3"),
-    *((b"\xff" + bytes([second]), "sound, MP3") for second in (0xF2, 0xF3, 0xFA, 0xFB)),  # ISO/IEC 11172-3, 2.4.1.3
-    (b"\x1aE\xdf\xa3", "video, Matroska or WebM"),
-    (b"FLV\x01", "video, Flash"),
-    (b"\0\0\1\xba", "video, MPEG"),
-    (b"\x89HDF\r\n\x1a\n", "HDF5"),
-    (b"~TenBin~", "tensors"),
-    (b"PAR1", "Parquet"),
-    (b"SQLite format 3\0", "SQLite database"),
-    *((b"\x80" + bytes([version]), "pickle, not opened") for version in range(2, 6)),
-)
-
-
-# brand in the ftyp box (ISO/IEC 14496-12, 4.3) -> what it is
-BRANDS = {b"M4A ": "sound, MPEG-4", b"qt  ": "video, QuickTime", b"heic": "HEIC picture", b"avif": "AVIF picture"}
 
 
 class Description(NamedTuple):
@@ -101,7 +73,7 @@ def describe(member: Member, *, decode: bool = False) -> Description:
     """
     with member.open() as file:
         head = file.read(HEAD)
-    kind = field_name(member).rpartition(".")[2].lower()
+    kind = suffix_of(field_name(member))
     if not head:
         return Description("empty", kind="broken" if kind in PICTURES or kind in sound.KINDS else "")
     if head.startswith(ARRAY):
@@ -129,17 +101,7 @@ def may_be_picture(member: Member) -> bool:
 def first_look(member: Member) -> tuple[str, bytes]:
     """Return the last part of the field of *member* in lower case, and its first bytes."""
     with member.open() as file:
-        return field_name(member).rpartition(".")[2].lower(), file.read(FIRST)
-
-
-def is_picture_field(name: str) -> bool:
-    """Tell whether the field *name* is one of pictures, by its last part."""
-    return name.rpartition(".")[2].lower() in PICTURES
-
-
-def is_picture(kind: str, head: bytes) -> bool:
-    """Return whether what begins with *head*, in a field that ends in *kind*, is or should be a picture."""
-    return kind in PICTURES or head.startswith(PICTURE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
+        return suffix_of(field_name(member)), file.read(FIRST)
 
 
 def picture(member: Member, *, decode: bool) -> Description:
@@ -304,10 +266,5 @@ def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
 
 def guess(head: bytes) -> Description:
     """Return what a file that begins with *head* probably is."""
-    if head[4:8] == b"ftyp":
-        what = BRANDS.get(head[8:12], "video, MP4")
-    elif head[:4] == b"RIFF" and head[8:12] == b"AVI ":
-        what = "video, AVI"
-    else:
-        what = next((what for magic, what in MAGIC if head.startswith(magic)), "binary")
-    return Description(what, kind="sound" if what.startswith("sound") else "")
+    found = type_of(head)
+    return Description(found.brief if found else "binary", kind="sound" if found and found.kind == SOUND else "")

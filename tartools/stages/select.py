@@ -7,7 +7,7 @@ from tartools import tar
 from tartools.errors import SampleError, UsageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, checked_path, field_name, join_path
-from tartools.samples.values import blanks, checked_key, field_list, text_of
+from tartools.samples.values import checked_key, field_list, no_sample_has, text_of
 from tartools.tar import Member, split_path
 from tartools.tar.compression import split_suffix
 
@@ -97,7 +97,7 @@ def fields(
             account.left_out += 1
     if unseen and any_sample:
         missing = " ".join(word.text for word in unseen)
-        raise SampleError(f"no sample had the field {missing}{blanks(missing)}; the fields were: {field_list(seen)}")
+        raise no_sample_has(missing, seen)
 
 
 def pairs(specs: Sequence[str] | None) -> list[tuple[tuple[str, ...], str | None]]:

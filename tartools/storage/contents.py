@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
@@ -15,7 +16,7 @@ from tartools.storage.objects import fetch
 from tartools.storage.objects.contract import Listed
 from tartools.storage.objects.fetch import fetched
 from tartools.storage.objects.retry import setting
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Threads
 from tartools.storage.streams import FileVersion
 from tartools.storage.url import Url
 from tartools.storage.version import look
@@ -25,6 +26,8 @@ HELD = 256 << 20  # bytes that are requested and not yet taken; a larger object 
 LARGE = 16 << 20  # bytes; larger objects are read in ranges side by side
 RANGE = 8 << 20  # bytes
 REPLACED = "was replaced since it was listed"
+
+Readers = Threads[Callable[[], Any], Any]
 
 
 def contents(entries: Iterable[Listed]) -> Iterator[bytes]:
@@ -45,7 +48,7 @@ def contents(entries: Iterable[Listed]) -> Iterator[bytes]:
             held -= taken
             yield answer()
         task = partial(content_of, entry)
-        waiting.append((size, task if Url(entry.url).is_local else requests().ask(task)))
+        waiting.append((size, task if Url(entry.url).is_local else requests().submit(task)))
         held += size
     while waiting:
         yield waiting.popleft()[1]()
@@ -78,7 +81,7 @@ def _in_ranges(url: str, size: int, version: str) -> bytes:
         if len(waiting) >= fetch.requests_at_once():
             data.write(waiting.popleft()())
         task = partial(fetched, url, begin, min(begin + RANGE, size), version, REPLACED)
-        waiting.append(_ranges_of(os.getpid()).ask(task))
+        waiting.append(_ranges_of(os.getpid()).submit(task))
     while waiting:
         data.write(waiting.popleft()())
     return data.getvalue()
@@ -89,17 +92,17 @@ def requests_at_once() -> int:
     return setting("TARTOOLS_READAHEAD", AT_ONCE, AT_ONCE)
 
 
-def requests() -> Requests:
+def requests() -> Readers:
     """Return the threads of this process that make requests for whole objects. A fork has its own."""
     return _requests_of(os.getpid())
 
 
 @functools.cache
-def _requests_of(process: int) -> Requests:
-    return Requests(requests_at_once())
+def _requests_of(process: int) -> Readers:
+    return Threads(requests_at_once())
 
 
 @functools.cache
-def _ranges_of(process: int) -> Requests:
+def _ranges_of(process: int) -> Readers:
     """Return other threads, for ranges: those for whole objects wait for them."""
-    return Requests(fetch.requests_at_once())
+    return Threads(fetch.requests_at_once())

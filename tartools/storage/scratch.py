@@ -12,7 +12,7 @@ from tartools.errors import StorageError
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.streams import FileSink, SharedFile
 
-Identity = tuple[int, ...]  # type and permissions, inode, device, links, owner, group
+Identity = tuple[int | str, ...]
 
 
 def scratch_file(folder: str | None = None) -> io.FileIO:
@@ -20,14 +20,14 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
 
     Its `write` writes everything. Raises: StorageError.
     """
-    return FileSink(scratch_descriptor(folder), f"temporary file in {_place(folder)}")
+    where = _place(folder)
+    return FileSink(_nameless(where), f"temporary file in {where}")
 
 
-def scratch_descriptor(folder: str | None = None) -> int:
-    """Return the descriptor of such a file, which the caller closes. Raises: StorageError."""
+def _nameless(where: str) -> int:
+    """Return the descriptor of a new file without a name in the folder *where*. Raises: StorageError."""
     import tempfile
 
-    where = _place(folder)
     if hasattr(os, "O_TMPFILE"):
         with contextlib.suppress(OSError):  # for one, a file system that does not support it
             return os.open(where, os.O_RDWR | os.O_TMPFILE, 0o600)
@@ -38,11 +38,6 @@ def scratch_descriptor(folder: str | None = None) -> int:
     except OSError as error:
         raise StorageError(f"cannot make a temporary file: {error.strerror}", url=where) from error
     return fd
-
-
-def reopened(file: int) -> int:
-    """Return a descriptor of the open *file* with a position of its own. Raises: OSError where there is no /proc."""
-    return os.open(f"/proc/self/fd/{file}", os.O_RDWR)
 
 
 def _place(folder: str | None) -> str:
@@ -83,62 +78,26 @@ def create_file(path: bytes) -> FileSink:
     return FileSink(fd, f"temporary file in {os.fsdecode(os.path.dirname(path))}")
 
 
-def write_file(path: bytes, data: bytes | memoryview) -> Identity:
-    """Write *data* to the new file *path*, and return what it is.
-
-    Raises: FileExistsError if the name exists, also as a link; OSError.
-    """
+def write_file(path: bytes, data: bytes | memoryview) -> None:
+    """Write *data* to the new file *path*. Raises: FileExistsError if the name exists, also as a link; OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        _write_all(fd, data)
-        return os.fstat(fd)[:6]
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
     finally:
         os.close(fd)
 
 
-def overwrite_file(path: bytes, data: bytes | memoryview, old: Identity) -> bool:
-    """Write *data* in place of what is in the file *path*, if that is *old* still; tell whether it is.
+def identity(path: bytes) -> Identity:
+    """Return what *path* is: permissions, inode, links, owner, and the names of its extended attributes.
 
     Raises: OSError.
     """
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        about = os.fstat(fd)
-        if about[:6] != old or _attributes(fd):
-            return False
-        _write_all(fd, data)
-        if about.st_size > len(data):
-            os.ftruncate(fd, len(data))
-        return True
-    finally:
-        os.close(fd)
-
-
-def identity(path: bytes) -> Identity | None:
-    """Return what the file or directory *path* is; None if it has attributes beyond permissions, or none is there."""
-    try:
-        return None if _attributes(path) else os.lstat(path)[:6]
-    except OSError:
-        return None
-
-
-def _write_all(fd: int, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _attributes(file: int | bytes) -> set[str]:
-    """Return the extended attributes of a *file*, as of access control lists, but those that each file has."""
-    if not hasattr(os, "listxattr"):  # not Linux
-        return set()
-    try:
-        return set(os.listxattr(file)) - {"security.selinux"}
-    except OSError:  # a file system without them
-        return set()
+    attributes: list[str] = []
+    with contextlib.suppress(OSError, AttributeError):  # a file system without them; not Linux
+        attributes = os.listxattr(path, follow_symlinks=False)
+    return *os.lstat(path)[:6], *attributes
 
 
 def read_file(path: bytes, most: int) -> bytes | io.FileIO | None:

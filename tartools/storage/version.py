@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import NamedTuple
 
 from tartools.errors import StorageError
@@ -76,10 +75,10 @@ def looks(urls: Sequence[str]) -> dict[str, Look]:
     if all(Url(url).is_local for url in urls):
         return {url: look(url) for url in urls}
     from tartools.storage.objects.fetch import requests_at_once
-    from tartools.storage.requests import Requests
+    from tartools.storage.pool import Threads
 
-    with closing(Requests(requests_at_once())) as requests:
-        answers = {url: requests.ask(partial(look, url)) for url in urls}
+    with closing(Threads(requests_at_once(), look)) as requests:
+        answers = {url: requests.submit(url) for url in urls}
         return {url: answer() for url, answer in answers.items()}
 
 

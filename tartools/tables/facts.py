@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tartools.errors import SampleError, UsageError
+from tartools.errors import UsageError
 from tartools.samples.digests import payload_digests
 from tartools.samples.sample import Batch, Sample, field_name
-from tartools.samples.values import Column, blanks, field_list, lookup, parse_column
+from tartools.samples.values import Column, lookup, no_sample_has, parse_column
 from tartools.tables import schema
 from tartools.tables.rows import Fact
 from tartools.tar import ContiguousGroups, Member, read_range
@@ -101,7 +101,7 @@ class WantedFacts(NamedTuple):
         for choices in (*(column.choices for column in self.columns), *named):
             if not any(name.lower() in known or name.startswith("__") for name in choices):
                 lost = ";".join(choices)
-                raise SampleError(f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(have)}")
+                raise no_sample_has(lost, have)
 
 
 def wanted(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> WantedFacts:

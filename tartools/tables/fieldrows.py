@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tartools.errors import SampleError
-from tartools.samples.payloads import RowFormat, check_words, key_column, packed_row
+from tartools.samples.columnfields import RowFormat, check_words, key_column, packed_row
 from tartools.tables import schema
 from tartools.tables.columns import plain
 from tartools.tables.source import Source

@@ -16,7 +16,7 @@ from tartools.samples.sample import Batch
 from tartools.storage.objects import object_at
 from tartools.storage.objects.fetch import fetch_into, fetched, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Threads
 from tartools.storage.version import version_of
 from tartools.tables.checking import Checker
 from tartools.tables.fetching import Span, spans
@@ -41,7 +41,7 @@ class RemoteShards:
         self._listing = listing
         self._checker = checker
         self._at_once = max(requests_at_once() // sources, 1)
-        self._requests = Requests(self._at_once)
+        self._requests: Threads[Callable[[], Any], Any] = Threads(self._at_once)
         self._locks: dict[int, threading.Lock] = {}  # of shards whose versions are being asked for
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class RemoteShards:
                 self._fill(span, rows, bounds, view)
 
         try:
-            answers.extend(self._requests.ask(partial(fill, span)) for span in wanted)
+            answers.extend(self._requests.submit(partial(fill, span)) for span in wanted)
             for span, answer in zip(wanted, answers, strict=True):
                 self._answered(rows, span, answer)
         except BaseException:
@@ -154,7 +154,7 @@ class RemoteShards:
     def _ask(self, rows: Piece) -> Asked:
         """Request the bytes of *rows*."""
         wanted = spans(rows, max(self._at_once // WINDOWS, 1))
-        return rows, wanted, [self._requests.ask(partial(self._fetch, span)) for span in wanted]
+        return rows, wanted, [self._requests.submit(partial(self._fetch, span)) for span in wanted]
 
     def _received(self, rows: Piece, wanted: list[Span], answers: list[Callable[[], bytes]]) -> Iterator[Batch]:
         """Yield the samples of *rows*, whose bytes were requested."""

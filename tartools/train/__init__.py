@@ -2,8 +2,8 @@
 
     loader = tartools.train.loader("train.parquet", batch_size=64, fields=("jpg;png", "cls"), decode="pil")
 
-`fields` has what a sample is for a person who trains: chosen fields, decoded, transformed. Begin reading at
-`table.TableDataset`. The names below are loaded when they are first used: torch takes 1.5 s to import.
+`fieldchooser` has what a sample is for a person who trains: chosen fields, decoded, transformed. Begin reading at
+`tabledataset.TableDataset`. The names below are loaded when they are first used: torch takes 1.5 s to import.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from importlib import import_module
 from tartools.errors import how_to_install
 
 _MODULES = {
+    "ObjectDataset": "objects",
     "ObjectStream": "objects",
-    "Objects": "objects",
-    "Order": "order",
+    "StatefulSampler": "sampler",
     "StorageReader": "distributed",
     "StorageWriter": "distributed",
-    "TableDataset": "table",
+    "TableDataset": "tabledataset",
     "WebDataset": "webdataset",
     "ZipDataset": "zips",
     "checkpoint": "",
-    "chosen": "fields",
     "list_urls": "objects",
     "loader": "loading",
     "open_urls": "objects",
     "pack": "packing",
-    "samples": "stream",
+    "samples": "samplestream",
     "stream_map": "mapping",
 }
 

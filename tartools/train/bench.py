@@ -1,7 +1,8 @@
 """What tarbench measures, in a process of its own: `python -m tartools.train.bench`.
 
-A line of JSON on stdin is a `Row`; a line on stdout says what came of it, or which error ended it. What is measured are
-passes over the samples as training makes them, through torch's DataLoader and the datasets that users have.
+A line of JSON on stdin is a `BenchRow`; a line on stdout says what came of it, or which error ended it. What is
+measured are passes over the samples as training makes them, through torch's DataLoader and the datasets that users
+have.
 """
 
 from __future__ import annotations
@@ -22,18 +23,17 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, several
-from tartools.samples.pictures import SUFFIXES
+from tartools.samples.filetypes import PICTURES, suffix_of
 from tartools.shards.forks import write_all
 from tartools.storage import pagecache
 from tartools.storage.streams import stream_file
 from tartools.tables.table import Table
 from tartools.tar import split_path
-from tartools.train.fields import KEY, URL, Chooser
-from tartools.train.objects import Objects
-from tartools.train.order import Order
-from tartools.train.pictures import PictureDecoder
-from tartools.train.stream import samples
-from tartools.train.table import TableDataset
+from tartools.train.fieldchooser import KEY, URL, FieldChooser, PictureDecoder
+from tartools.train.objects import ObjectDataset
+from tartools.train.sampler import StatefulSampler
+from tartools.train.samplestream import samples
+from tartools.train.tabledataset import TableDataset
 from tartools.train.zips import ZipDataset
 
 CROP = 224  # pixels
@@ -44,7 +44,7 @@ DECODED = ("npy", "json", "jsn")  # besides pictures
 clock = time.perf_counter
 
 
-class Row(NamedTuple):
+class BenchRow(NamedTuple):
     """What is measured: *samples* in a *form* at *urls*, in an *order*, in batches of *batch*.
 
     *files* are the local files, which are dropped from the page cache if the row is *cold*. It takes about *seconds*,
@@ -63,7 +63,7 @@ class Row(NamedTuple):
     files: list[str]
 
 
-class Note(NamedTuple):
+class BatchNote(NamedTuple):
     """What a batch was: its *keys*, the *size* of its payloads; seconds *read*, *decoded*, *collated*."""
 
     keys: list[str]
@@ -77,7 +77,7 @@ class LooseFiles(Dataset[Any]):
     """Files or objects below a prefix, by number; those of one key, side by side, are a sample."""
 
     def __init__(self, prefix: str) -> None:
-        self._objects = Objects(prefix)
+        self._objects = ObjectDataset(prefix)
         self._samples: list[tuple[str, str, dict[str, int]]] = []  # key, URL of the first, number of each field
         for number, (url, _) in enumerate(self._objects.objects):
             path = url.removeprefix(prefix).encode("utf-8", "surrogateescape")
@@ -111,10 +111,10 @@ class ByNumber(Dataset[Any]):
         return batch_of(found, clock() - begun, self._chooser)
 
 
-class InOrder(IterableDataset[Any]):
+class ByShard(IterableDataset[Any]):
     """The batches of the samples of shards as they come, as `ByNumber` has them."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: BenchRow) -> None:
         self._source, self._size, self._chooser = samples(row.urls), row.batch, chooser()
 
     def __iter__(self) -> Iterator[Any]:
@@ -133,17 +133,17 @@ class InOrder(IterableDataset[Any]):
             yield batch_of(found, clock() - begun, self._chooser)
 
 
-def chooser() -> Chooser:
+def chooser() -> FieldChooser:
     """Return what decodes samples as training wants them: pictures to RGB, arrays, JSON."""
-    return Chooser(decode=[PictureDecoder("rgb8", SUFFIXES), _kept])
+    return FieldChooser(decode=[PictureDecoder("rgb8", PICTURES), _kept])
 
 
 def _kept(field: str, data: bytes) -> bytes | None:
     """Leave what is neither picture nor array nor JSON as it is: a class may be a number or a word."""
-    return None if field.rpartition(".")[2].lower() in DECODED else data
+    return None if suffix_of(field) in DECODED else data
 
 
-def batch_of(found: list[dict[str, Any]], read: float, decode: Chooser) -> Any:
+def batch_of(found: list[dict[str, Any]], read: float, decode: FieldChooser) -> Any:
     """Return a batch of the samples *found*, which took *read* seconds, and its note; or the error of a broken one."""
     begun, decoded = clock(), []
     for sample in found:
@@ -154,7 +154,7 @@ def batch_of(found: list[dict[str, Any]], read: float, decode: Chooser) -> Any:
     ended = clock()
     made = collated(decoded)
     size = sum(len(value) for sample in found for name, value in sample.items() if name[:2] != "__")
-    return made, Note([sample[KEY] for sample in found], size, read, ended - begun, clock() - ended)
+    return made, BatchNote([sample[KEY] for sample in found], size, read, ended - begun, clock() - ended)
 
 
 def collated(decoded: list[dict[str, Any]]) -> dict[str, Any]:
@@ -173,10 +173,10 @@ def collated(decoded: list[dict[str, Any]]) -> dict[str, Any]:
     return made
 
 
-class Passes:
+class MeasuredPasses:
     """Passes over the samples of a *row*, and what they add up to."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: BenchRow) -> None:
         self._row = row
         self.given = self.passes = 0
         self.samples = self.size = 0  # of these, what was timed
@@ -186,12 +186,13 @@ class Passes:
         begun = clock()
         if row.form == "tar":
             self.count, self._order = row.samples, None
-            self._dataset: Any = InOrder(row)
+            self._dataset: Any = ByShard(row)
         else:
             dataset = _dataset(row)
             self.count = min(row.samples, len(dataset))
             ordered = dataset if row.form == "table" else range(self.count)
-            self._order = Order(ordered, 1, row.order, batch_size=row.batch, rank=0, world=1)
+            shuffle = row.order or False
+            self._order = StatefulSampler(ordered, 1, shuffle, batch_size=row.batch, rank=0, world_size=1)
             self._dataset = ByNumber(dataset)
         self.listed = clock() - begun
 
@@ -247,7 +248,7 @@ class Passes:
             raise SampleError(f"only {several(given, 'sample')} of {self.count:,} came")
         return given
 
-    def _notes(self) -> Iterator[Note]:
+    def _notes(self) -> Iterator[BatchNote]:
         """Yield the note of each batch of a pass; the workers of DataLoader end with it. Raises: the error of one."""
         options: dict[str, Any] = {"num_workers": self._row.workers}
         if self._row.workers:
@@ -266,7 +267,7 @@ class Passes:
             if self._row.workers:
                 found._shutdown_workers()  # type: ignore[attr-defined]
 
-    def _add(self, note: Note) -> None:
+    def _add(self, note: BatchNote) -> None:
         self.samples += len(note.keys)
         self.size += note.size
         self.read += note.read
@@ -294,7 +295,7 @@ class Passes:
         }
 
 
-def _dataset(row: Row) -> Any:
+def _dataset(row: BenchRow) -> Any:
     """Return the dataset of what is read by number."""
     if row.form == "loose":
         return LooseFiles(*row.urls)
@@ -311,10 +312,10 @@ def _as_it_is(item: Any) -> Any:
     return item
 
 
-def measured(row: Row) -> dict[str, Any]:
-    """Return what *row* takes, see `Passes.facts`; or the error that ended it."""
+def measured(row: BenchRow) -> dict[str, Any]:
+    """Return what *row* takes, see `MeasuredPasses.facts`; or the error that ended it."""
     try:
-        passes = Passes(row)
+        passes = MeasuredPasses(row)
         passes.run()
         return passes.facts()
     except TarToolsError as error:
@@ -328,7 +329,7 @@ def answers(lines: Iterable[str | bytes]) -> None:
     """Write to stdout what came of the row of each of *lines*."""
     for line in lines:
         try:
-            write_all(1, memoryview(json.dumps(measured(Row(**json.loads(line)))).encode() + b"\n"))
+            write_all(1, memoryview(json.dumps(measured(BenchRow(**json.loads(line)))).encode() + b"\n"))
         except BrokenPipeError:  # tarbench was killed
             return
 

@@ -42,7 +42,7 @@ DATA = ".distcp"
 _log = logging.getLogger("tartools.train")
 
 
-class _Files:
+class _CheckpointFiles:
     """What torch's reader and writer ask of a file system."""
 
     def create_stream(self, path: str, mode: str) -> AbstractContextManager[Any]:
@@ -86,7 +86,7 @@ class StorageWriter(FileSystemWriter):
 
     def __init__(self, url: str | os.PathLike[str], *, thread_count: int = 1, overwrite: bool = True) -> None:
         super().__init__("", thread_count=thread_count, overwrite=overwrite, sync_files=False)
-        self.fs: Any = _Files()
+        self.fs: Any = _CheckpointFiles()
         self.path: Any = self.fs.init_path(url)
 
     @classmethod
@@ -154,7 +154,7 @@ class StorageReader(FileSystemReader):
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         super().__init__("")
-        self.fs: Any = _Files()
+        self.fs: Any = _CheckpointFiles()
         self.path: Any = self.fs.init_path(url)
 
     @classmethod

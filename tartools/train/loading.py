@@ -10,33 +10,32 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tartools.errors import TarToolsError, several, shown
 from tartools.storage.url import Name
-from tartools.train.batches import Samples
-from tartools.train.fields import Decode, Fields
-from tartools.train.order import Order
-from tartools.train.rooms import Lease, Rooms, Sent, keep_freed_memory
+from tartools.train.fieldchooser import Decode, Fields
+from tartools.train.sampler import StatefulSampler
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
-from tartools.train.table import TableDataset
-from tartools.train.tables import Source
+from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
+from tartools.train.tablebatch import TableBatch
+from tartools.train.tabledataset import TableDataset, TableSource
 
 ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
 NAMED = 8  # rows and shards in a message
 
 
 def loader(
-    source: Source | TableDataset,
+    source: TableSource | TableDataset,
     batch_size: int,
     *,
     table: Name | None = None,
     fields: Fields = None,
     decode: Decode = None,
     transform: Any = None,
-    shuffle: str | None = "global",
+    shuffle: bool | str = True,
     seed: int = 0,
     block: int | str = "4MB",
     weights: Any = None,
     drop_last: bool = False,
     rank: int | None = None,
-    world: int | None = None,
+    world_size: int | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     **options: Any,
 ) -> Loader:
@@ -50,34 +49,38 @@ def loader(
     script in each worker; define functions that workers call (*transform*, *collate_fn*) by `def`, not by `lambda`.
 
     *table*, *fields*, *decode* and *transform* are those of TableDataset, *shuffle*, *seed*, *block*, *weights*,
-    *drop_last*, *rank* and *world* those of `Order`, and *options* those of DataLoader (`num_workers`, `pin_memory`,
-    ...).
+    *drop_last*, *rank* and *world_size* those of `StatefulSampler`, and *options* those of DataLoader (`num_workers`,
+    `pin_memory`, ...).
 
     With *decode* or *transform*, batches are collated as DataLoader does; with *collate_fn*, by this function of a list
-    of samples, in the worker. Else payloads are bytes, and a batch is `Samples`, which are iterated over, or taken by
-    number: from workers they come in one buffer of shared memory, and are sliced when they are used.
+    of samples, in the worker. Else payloads are bytes, and a batch is `TableBatch`, which are iterated over, or taken
+    by number: from workers they come in one buffer of shared memory, and are sliced when they are used.
     """
     given = (fields, decode, transform, table)
     if isinstance(source, TableDataset) and given != (None,) * 4:
         raise ValueError("this is a TableDataset: give fields, decode, transform and table to it")
     data = source if isinstance(source, TableDataset) else TableDataset(source, fields, decode, transform, table=table)
-    order = Order(data, seed, shuffle, block, batch_size, rank, world, weights, drop_last)
-    return Loader(data, order, collate_fn, **options)
+    sampler = StatefulSampler(data, seed, shuffle, block, batch_size, rank, world_size, weights, drop_last)
+    return Loader(data, sampler, collate_fn, **options)
 
 
 class Loader(DataLoader[Any]):
-    """A DataLoader over a TableDataset in an `Order`. Its state is by batches that were handed out, not prefetched."""
+    """A DataLoader over a TableDataset by a `StatefulSampler`. Its state is by batches that were handed out."""
 
     def __init__(
-        self, data: TableDataset, order: Order, collate_fn: Callable[[list[Any]], Any] | None = None, **options: Any
+        self,
+        data: TableDataset,
+        sampler: StatefulSampler,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        **options: Any,
     ) -> None:
-        self.order = order
+        self._sampler = sampler
         self._data = data
         self._handed: int | None = None  # batches of the iteration that is under way
         if collate_fn is None and data.chooser.raw:
-            super().__init__(_Together(data), batch_sampler=order, collate_fn=_as_it_is, **options)
+            super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=_as_it_is, **options)
         else:
-            super().__init__(data, batch_sampler=order, collate_fn=collate_fn, **options)
+            super().__init__(data, batch_sampler=sampler, collate_fn=collate_fn, **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yield the batches of this epoch, from where a state was made if one was loaded.
@@ -90,7 +93,7 @@ class Loader(DataLoader[Any]):
             check_sendable("collate_fn", [self.collate_fn])
             check_sendable("worker_init_fn", [self.worker_init_fn])
         self._handed = 0
-        rooms: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
+        buffers: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
         keep_freed_memory()
         batches: Any = None
         try:
@@ -98,11 +101,11 @@ class Loader(DataLoader[Any]):
             for batch in batches:
                 if isinstance(batch, TarToolsError):
                     raise batch
-                if isinstance(batch, Samples) and isinstance(batch.bulk.data, Lease):
-                    rooms.setdefault(batch.bulk.data.room.data_ptr(), batch.bulk.data.room)
+                if isinstance(batch, TableBatch) and isinstance(batch.bulk.data, ReceivedBuffer):
+                    buffers.setdefault(batch.bulk.data.buffer.data_ptr(), batch.bulk.data.buffer)
                 self._handed += 1
                 yield batch
-                del batch  # its room is free, unless the caller has kept it
+                del batch  # its buffer is free, unless the caller has kept it
         except (ConnectionError, EOFError, RuntimeError) as error:
             torchs = isinstance(error, RuntimeError)
             if not self.num_workers or (torchs and not str(error).startswith(ENDED)):
@@ -118,7 +121,7 @@ class Loader(DataLoader[Any]):
 
     def _under_way(self, handed: int) -> str:
         """Say of which rows and shards batches were asked for, but not handed out yet."""
-        batches = self.order.under_way(handed)
+        batches = self._sampler.under_way(handed)
         if not batches:
             return ""
         table, rows = self._data.table, [row for batch in batches for row in batch]
@@ -131,33 +134,33 @@ class Loader(DataLoader[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration is of."""
-        return self.order.epoch
+        return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration be of *epoch*."""
-        self.order.set_epoch(epoch)
+        self._sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the whole world is: after the batches that this loader has handed out, on each rank."""
-        return self.order.state_dict(self._handed)
+        return self._sampler.state_dict(self._handed)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made. Raises: ValueError if it is that of another order."""
-        self.order.load_state_dict(state)
+        self._sampler.load_state_dict(state)
         self._handed = None
 
 
-class _Together(Dataset[Any]):
-    """Batches of *data* as `Samples`; in a worker, in shared memory, and with errors as values."""
+class _TableBatches(Dataset[Any]):
+    """Batches of *data* as `TableBatch`; in a worker, in shared memory, and with errors as values."""
 
     def __init__(self, data: TableDataset) -> None:
         self.data = data
-        self._rooms = Rooms()
+        self._buffers = SharedBuffers()
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitems__(self, rows: list[int]) -> Samples | list[Any] | TarToolsError:
+    def __getitems__(self, rows: list[int]) -> TableBatch | list[Any] | TarToolsError:
         if get_worker_info() is None:
             return self.data.batch(rows)
         try:
@@ -165,21 +168,21 @@ class _Together(Dataset[Any]):
         except TarToolsError as error:
             return error
 
-    def _shared(self, rows: list[int]) -> Samples | list[Any]:
+    def _shared(self, rows: list[int]) -> TableBatch | list[Any]:
         taken: list[torch.Tensor] = []
 
-        def room_of(size: int) -> memoryview:
-            taken.append(self._rooms.take(size))
-            room: Any = taken[-1].numpy()
-            return memoryview(room)[:size]
+        def buffer_of(size: int) -> memoryview:
+            taken.append(self._buffers.take(size))
+            buffer: Any = taken[-1].numpy()
+            return memoryview(buffer)[:size]
 
         try:
-            found = self.data.batch(rows, room_of)
+            found = self.data.batch(rows, buffer_of)
         except BaseException:
             _free(taken)
             raise
-        if isinstance(found, Samples):
-            found.bulk.data = Sent(taken.pop())
+        if isinstance(found, TableBatch):
+            found.bulk.data = SentBuffer(taken.pop())
             used, places = torch.unique(torch.from_numpy(found.bulk.shards), return_inverse=True)
             found.bulk.urls = [found.bulk.urls[number] for number in used.tolist()]
             found.bulk.shards = places.numpy()
@@ -193,10 +196,10 @@ def _some(values: list[Any]) -> str:
     return ", ".join(map(str, values[:NAMED])) + more
 
 
-def _free(rooms: list[torch.Tensor]) -> None:
-    """Give back *rooms* in which no batch is."""
-    for room in rooms:
-        room[-1] = 0
+def _free(buffers: list[torch.Tensor]) -> None:
+    """Give back *buffers* in which no batch is."""
+    for buffer in buffers:
+        buffer[-1] = 0
 
 
 def _as_it_is(batch: Any) -> Any:

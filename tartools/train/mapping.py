@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import threading
 import weakref
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -13,15 +15,19 @@ from typing import Any, Literal
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tartools.errors import byte_size, shown
-from tartools.run.answers import results
-from tartools.run.engines import ENGINES, answers, calling
+from tartools.run.engines import Answer, Processes, held, results
+from tartools.samples.account import Account
 from tartools.storage.expand import expand
+from tartools.storage.pool import Engine, Threads, windowed
 from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
-from tartools.train.fields import Chooser, Decode, Fields
-from tartools.train.pieces import Source, Work, pieces_of, sources_of
+from tartools.train.fieldchooser import Decode, FieldChooser, Fields
+from tartools.train.mapwork import MapSource, MapWork, chunks_of, sources_of
 from tartools.train.ranks import this_rank
-from tartools.train.same import known
+from tartools.train.slices import shard_identity
+
+ENGINES = ("threads", "processes", "ray")
+EACH = 2  # chunks for each worker that are under way, unless the caller says how many
 
 
 def stream_map(
@@ -33,8 +39,8 @@ def stream_map(
     ordered: bool = True,
     fields: Fields = None,
     decode: Decode = None,
-    part: int | str | None = None,
-    ahead: int | None = None,
+    chunk_size: int | str | None = None,
+    prefetch: int | None = None,
     retries: int = 3,
     address: str | None = None,
     cpus: float = 1,
@@ -52,38 +58,63 @@ def stream_map(
     order. *function* gets a sample as *fields* and *decode* say (see `TableDataset`), by default a dict. It returns one
     result, which may be a list or a tuple; None, for nothing; or an iterator, such as a generator, of results.
 
-    Work goes out in parts of about *part* bytes: runs of samples of a shard, or rows of a table (default: 8 MB, and of
-    shards in stores 32 MB, because a store is asked for up to 8 MB more to find where a part begins). A shard that is
-    compressed, or comes from a command or a server without ranges, is one part. The results of a part are handed out
-    when all of them are there. So no result comes twice and none is missing if a worker is lost: its part is done
-    again, up to *retries* times. *ordered* keeps the order of the samples; else parts come as they are ready.
+    Work goes out in chunks of about *chunk_size* bytes: runs of samples of a shard, or rows of a table (default: 8 MB,
+    and of shards in stores 32 MB, because a store is asked for up to 8 MB more to find where a chunk begins). A shard
+    that is compressed, or comes from a command or a server without ranges, is one chunk. The results of a chunk are
+    handed out when all of them are there. So no result comes twice and none is missing if a worker is lost: its chunk
+    is done again, up to *retries* times. *ordered* keeps the order of the samples; else chunks come as they are ready.
 
     The engine "threads" calls *function* in this process; "processes" in processes that are spawned, which need a
     function that can be pickled, and import the main program; "ray" in tasks that request *cpus* cores each, on the
     cluster at *address* (default: `RAY_ADDRESS`, else one on this machine), whose nodes need tartools. *workers* is how
-    many parts are worked on at a time (default: the cores of this machine, or of the cluster).
+    many chunks are worked on at a time (default: the cores of this machine, or of the cluster).
 
     Each iteration is an epoch; it starts the workers and ends them. Ranks (of torch.distributed, or RANK and
-    WORLD_SIZE) share the parts. It has workers of its own, so it raises RuntimeError in those of a DataLoader.
+    WORLD_SIZE) share the chunks. It has workers of its own, so it raises RuntimeError in those of a DataLoader.
     `state_dict` says which result is next, if *ordered*.
 
-    Holds: the results of *ahead* parts (default: 2 for each worker), pickled unless they come from threads.
+    Holds: the results of *prefetch* chunks (default: 2 for each worker), pickled unless they come from threads.
     Raises: what *function* raises, with a note that names sample and shard, and what reading raises, after the results
-    before it; RuntimeError with the part if its workers were lost each time; TypeError if the function can't be
+    before it; RuntimeError with the chunk if its workers were lost each time; TypeError if the function can't be
     pickled; StorageError and UsageError as `map_shards`.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine is one of {', '.join(map(repr, ENGINES))}, not {engine!r}")
     if address is not None and engine != "ray":
         raise ValueError("address requires engine='ray'")
-    for name, number, least in (("workers", workers, 1), ("ahead", ahead, 1), ("retries", retries, 0)):
+    for name, number, least in (("workers", workers, 1), ("prefetch", prefetch, 1), ("retries", retries, 0)):
         if number is not None and number < least:
             raise ValueError(f"{name} is {least} or more, not {number}")
-    size = byte_size(part) if isinstance(part, str) else part
+    size = byte_size(chunk_size) if isinstance(chunk_size, str) else chunk_size
     if size is not None and size < 1:
-        raise ValueError(f"part is 1 byte or more, not {part}")
+        raise ValueError(f"chunk_size is 1 byte or more, not {chunk_size}")
     options = {"engine": engine, "workers": workers, "retries": retries, "address": address, "cpus": cpus}
-    return StreamMap(function, source, Chooser(fields, decode), options, ordered, ahead, size)
+    return StreamMap(function, source, FieldChooser(fields, decode), options, ordered, prefetch, size)
+
+
+@contextmanager
+def _calling(
+    engine: str, work: MapWork, workers: int | None, retries: int, address: str | None, cpus: float
+) -> Iterator[tuple[Engine[Any, Answer], int]]:
+    """Give what calls *work*, and how many calls it makes at a time: *workers*, or as many as there are cores."""
+    if engine == "ray":
+        from tartools.run import ray as cluster
+
+        with cluster.connected(address) as ray:
+            cpus = cluster.cores_for(ray, cpus, Account())
+            workers = workers or cluster.room_for(ray, cpus)
+            yield cluster.packing_tasks(ray, work, workers, cpus, retries), workers
+        return
+    workers = workers or _cores()
+    if engine == "processes":
+        yield Processes(work, workers, retries), workers
+    else:
+        stopped = threading.Event()
+        yield Threads(workers, lambda item: held(work, item, stopped.is_set), stopped.set), workers
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -110,13 +141,13 @@ class StreamMap(IterableDataset[Any]):
         self,
         function: Callable[[Any], Any],
         source: Name | Iterable[Name] | Table,
-        chooser: Chooser,
+        chooser: FieldChooser,
         options: dict[str, Any],
         ordered: bool,
-        ahead: int | None,
+        prefetch: int | None,
         size: int | None,
     ) -> None:
-        self._sources: list[Source]
+        self._sources: list[MapSource]
         if isinstance(source, Table):
             self._names, self._sources = ["the table"], [source]
         else:
@@ -125,8 +156,8 @@ class StreamMap(IterableDataset[Any]):
         if not self._sources:
             raise ValueError("there are no shards to read")
         self._function, self._chooser, self._options = function, chooser, options
-        self._ordered, self._ahead, self._size = ordered, ahead, size
-        self._next = self._start = (0, 0)  # part, and result in it
+        self._ordered, self._prefetch, self._size = ordered, prefetch, size
+        self._next = self._start = (0, 0)  # chunk, and result in it
 
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:
@@ -138,45 +169,46 @@ class StreamMap(IterableDataset[Any]):
         return found
 
     def _handed_out(self, first: int, had: int, mine: list[Any]) -> Generator[Any, None, None]:
-        """Yield the results of this rank from part *first* on, but for the first *had* of this part.
+        """Yield the results of this rank from chunk *first* on, but for the first *had* of this chunk.
 
         *mine* has a reference to this generator.
         """
         rank, world = this_rank()
-        pieces = islice(pieces_of(self._names, self._sources, self._size), rank + first * world, None, world)
-        work = Work(self._function, self._sources, self._chooser)
+        pieces = islice(chunks_of(self._names, self._sources, self._size), rank + first * world, None, world)
+        work = MapWork(self._function, self._sources, self._chooser)
         with (
-            calling(work=work, **self._options) as (caller, workers),
+            _calling(work=work, **self._options) as (engine, workers),
             _closed_at_exit(mine),
-            closing(answers(caller, workers, pieces, self._ordered, self._ahead)) as found,
+            closing(windowed(pieces, engine, self._prefetch or EACH * workers, ordered=self._ordered)) as found,
         ):
-            for part, answer in enumerate(found, first):
-                for number, one in enumerate(results(answer)):
+            for chunk, (_, answer) in enumerate(found, first):
+                for number, one in enumerate(results(answer())):
                     if number >= had:
-                        self._next = part, number + 1
+                        self._next = chunk, number + 1
                         yield one
-                self._next, had = (part + 1, 0), 0
+                self._next, had = (chunk + 1, 0), 0
         self._next = 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return which result is next: of this rank, with as many ranks. Raises: ValueError unless *ordered*."""
         if not self._ordered:
             raise ValueError("results that come as they are ready have no place to go on from: use ordered=True")
-        return {"of": self._about(), "next": list(self._next)}
+        return {"data": self._about(), "next": list(self._next)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration begin where *state* was made; the function is called again for one part at most.
+        """Have the next iteration begin where *state* was made; the function is called again for one chunk at most.
 
         It must return as many results as before. Raises: ValueError if the state is that of other samples or ranks.
         """
-        if state["of"] != self._about():
-            raise ValueError("this is the state of other shards, another size of parts, or other ranks")
+        if state["data"] != self._about():
+            raise ValueError("this is the state of other shards, another size of chunks, or other ranks")
         first, had = state["next"]
         self._start = self._next = first, had
 
     def _about(self) -> int:
-        """Return a number that stands for what the parts of this rank are, and for what is in them."""
+        """Return a number that stands for what the chunks of this rank are, and for what is in them."""
         sources = [
-            source.digest() if isinstance(source, Table) else (str(source), known(source)) for source in self._sources
+            source.digest() if isinstance(source, Table) else (str(source), shard_identity(source))
+            for source in self._sources
         ]
         return zlib.crc32(repr((sources, self._size, *this_rank(), self._ordered)).encode())

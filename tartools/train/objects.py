@@ -1,4 +1,4 @@
-"""Loose objects under prefixes: `Objects` by number, `ObjectStream` as they come, `list_urls` and `open_urls`."""
+"""Loose objects under prefixes: `ObjectDataset` by number, `ObjectStream` as they come, `list_urls` and `open_urls`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any, overload
 
-import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from tartools.errors import StorageError
@@ -24,7 +23,8 @@ from tartools.storage.objects.contract import Listed
 from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.url import Name, Url, name_of, names_of
-from tartools.train.ranks import this_rank, this_worker
+from tartools.train.ranks import ReaderId, SharedEpoch, this_rank, this_worker
+from tartools.train.sampler import StatefulSampler
 from tartools.train.sending import check_sent
 
 BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
@@ -32,7 +32,7 @@ BEGINNING = 4 << 20  # bytes of each object that `open_urls` holds
 Transform = Callable[[bytes, str], Any]
 
 
-class Listing(Sequence[tuple[str, int]]):
+class ObjectList(Sequence[tuple[str, int]]):
     """Objects as (URL, bytes), sorted by the bytes of their URLs; of each also the version.
 
     Empty objects whose names end in a slash, which stand for folders, are left out. Pickles to some 30 bytes an
@@ -76,8 +76,9 @@ class Listing(Sequence[tuple[str, int]]):
         name, _, version = self._text[begin : self._ends[number]].partition(b"\0")
         return Listed(name.decode("utf-8", "surrogateescape"), self._sizes[number], None, version.decode())
 
+    @cached_property
     def digest(self) -> str:
-        """Return what other URLs or versions would change."""
+        """What other URLs or versions would change."""
         return blake2b(self._text, digest_size=16).hexdigest()
 
     def __getstate__(self) -> bytes:
@@ -91,10 +92,10 @@ class Listing(Sequence[tuple[str, int]]):
         self._text = bytearray(data[8 + 16 * count :])
 
 
-class Objects(Dataset[Any]):
+class ObjectDataset(Dataset[Any]):
     """The loose objects below *prefixes*, each by its number: a dataset for `torch.utils.data.DataLoader`.
 
-        data = tartools.train.Objects("gs://bucket/train/", lambda data, name: (decode(data), label(name)))
+        data = tartools.train.ObjectDataset("gs://bucket/train/", lambda data, name: (decode(data), label(name)))
         data.objects[0]   # ("gs://bucket/train/0001.jpg", 110372)
         data[0]
 
@@ -109,12 +110,12 @@ class Objects(Dataset[Any]):
     Raises: StorageError with the URL, if an object is gone, can't be read, or was replaced since it was listed: of
     another version or time, or at least, where a server has no versions, of another size.
 
-    With `Order` as the sampler each object comes once an epoch, over all ranks, and a run that was stopped goes on
-    exactly, also with other numbers of ranks and workers.
+    With `StatefulSampler` each object comes once an epoch, over all ranks, and a run that was stopped goes on exactly,
+    also with other numbers of ranks and workers.
     """
 
     def __init__(self, prefixes: Name | Iterable[Name], transform: Transform | None = None) -> None:
-        self.objects = Listing(prefixes)
+        self.objects = ObjectList(prefixes)
         self.transform = transform
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +135,7 @@ class Objects(Dataset[Any]):
 
     def digest(self) -> str:
         """Return what tells these objects from others, or other versions of them."""
-        return self.objects.digest()
+        return self.objects.digest
 
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
         """Yield the items of the numbers *indices*, in this order, requested ahead."""
@@ -160,18 +161,18 @@ class Objects(Dataset[Any]):
 
 
 class ObjectStream(IterableDataset[Any]):
-    """The items of `Objects(prefixes, transform)`, each exactly once an epoch over all ranks and workers.
+    """The items of `ObjectDataset(prefixes, transform)`, each exactly once an epoch over all ranks and workers.
 
-    In order, or with *shuffle* in one that follows from *seed* and epoch; `set_epoch` before each epoch but the first.
-    With *drop_last* all workers of all ranks get equally many, and up to ranks times workers, minus 1, are left out.
+    In order, or with *shuffle* in one that follows from *seed* and epoch; call `set_epoch` before each, as for torch's
+    DistributedSampler. With *drop_last* all workers of all ranks get equally many, and up to ranks times workers, minus
+    1, are left out.
 
     An epoch ends when the iteration ends. Ranks are those of torch.distributed if it was initialised, or else RANK and
     WORLD_SIZE of the environment, also in workers of any start method. Holds: up to 256 MiB in each worker.
 
     A run that was stopped goes on at the next item, with torchdata's StatefulDataLoader and as many ranks and workers,
-    or by `state_dict` and `load_state_dict` with a loader without workers. `Objects` with `Order` knows no such limits.
-    If a plain DataLoader with workers goes on from a state, call `set_epoch` before each later epoch: its workers begin
-    again, and can't tell that an epoch has ended.
+    or by `state_dict` and `load_state_dict` with a loader without workers. `ObjectDataset` with `StatefulSampler` knows
+    no such limits.
     """
 
     def __init__(
@@ -183,31 +184,31 @@ class ObjectStream(IterableDataset[Any]):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        self._source = Objects(prefixes, transform)
+        self._source = ObjectDataset(prefixes, transform)
         self.objects = self._source.objects
         self._shuffle, self._seed, self._drop_last = shuffle, seed, drop_last
-        known = {"objects": len(self.objects), "data": self.objects.digest()}
-        self._kind = known | {"shuffle": shuffle, "drop_last": drop_last}  # what a state has in common with this
+        self._epoch = SharedEpoch()
         self._rank: tuple[int, int] | None = None  # that of the process that pickled this
-        self._state: dict[str, int] | None = None  # of the iteration that was begun last
+        self._positions: Any = None  # of the iteration that was begun last
+        self._taken = 0  # items of it
         self._loaded: dict[str, Any] | None = None  # where the next iteration begins
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]  # workers see it
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the next iteration the order of *epoch*, also in workers that are there already.
+        """Let the next iterations be of *epoch*, also in workers that are there already.
 
-        It begins at the place of a state that was loaded, if that is of the same epoch.
+        The next one begins at the place of a state that was loaded, if that is of the same epoch.
         """
-        if self.state_dict()["epoch"] != epoch:
-            self._loaded = self._state = None
-        self._epoch[0] = epoch
+        if epoch != self._epoch.number:
+            self._loaded = self._positions = None
+        self._epoch.number = epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iteration is that was begun last, in this process."""
         if self._loaded is not None:
             return self._loaded
-        place = self._state or {"epoch": int(self._epoch[0]), "begin": 0, "taken": 0, **self._place()}
-        return {"seed": self._seed, **self._kind, **place}
+        if self._positions is None:
+            return self._state(self._sampler().state_dict())
+        return self._state(self._positions.state_dict(self._taken))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration go on where *state* was made.
@@ -215,61 +216,51 @@ class ObjectStream(IterableDataset[Any]):
         That of a loader without workers may go on with other numbers of ranks and workers: all ranks are taken to have
         had equally many items. Raises: ValueError if it is the state of other objects, or of another kind of order.
         """
-        if not isinstance(state, dict) or not {"seed", "epoch", "begin", "taken", *self._kind} <= {*state}:
+        if not isinstance(state, dict) or not {*self._state({})} <= {*state}:
             raise ValueError("this is not a state of an ObjectStream")
-        if state["data"] != self._kind["data"]:
-            raise ValueError("the state is that of other objects, or of other versions of them")
-        for name, value in self._kind.items():
-            if state[name] != value:
-                raise ValueError(f"the state is of a stream with {name} {state[name]!r}, and here it is {value!r}")
-        self._loaded, self._seed, self._epoch[0] = dict(state), state["seed"], state["epoch"]
+        self._sampler().load_state_dict(state)
+        if state["drop_last"] != self._drop_last:
+            raise ValueError(f"the state is of a stream with drop_last {state['drop_last']!r}, unlike this one")
+        self._loaded, self._seed = dict(state), state["seed"]
+        self._epoch.load(state["epoch"])
 
-    def _place(self) -> dict[str, int]:
-        """Return which rank and worker this process is."""
-        (rank, world), (worker, workers) = self._rank or this_rank(), this_worker()
-        return {"rank": rank, "world": world, "worker": worker, "workers": workers}
+    def _sampler(self) -> StatefulSampler:
+        """Return what says which objects this process has, from the begin of the epoch on."""
+        number, readers = ReaderId.of_this(self._rank)
+        options: dict[str, Any] = {"rank": number, "world_size": readers, "drop_last": self._drop_last}
+        sampler = StatefulSampler(self._source, self._seed, self._shuffle, **options)
+        sampler.set_epoch(self._epoch.number)
+        return sampler
 
-    def _begun(self) -> dict[str, int]:
-        """Return where the next iteration begins. Raises: ValueError if the state that was loaded is another worker's.
-
-        All share what lies behind *begin*, and this process has had the first *taken* items of its part.
-        """
-        epoch, place, (state, self._loaded) = int(self._epoch[0]), self._place(), (self._loaded, None)
-        if state is None or state["epoch"] != epoch:  # a worker that persists is not told of another epoch
-            return {"epoch": epoch, "begin": 0, "taken": 0, **place}
-        begin, taken = state["begin"], state["taken"]
-        if any(state[name] != value for name, value in place.items()):
-            if state["workers"] > 1:
-                made = f"worker {state['worker']} of {state['workers']}, rank {state['rank']} of {state['world']}"
-                raise ValueError(f"the state is that of {made}: go on with as many workers and ranks, or use Order")
-            begin, taken = begin + taken * state["world"], 0
-        return {"epoch": epoch, "begin": begin, "taken": taken, **place}
+    def _state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return *state* of a sampler with which reader this process is."""
+        reader, workers = ReaderId.of_this(self._rank), this_worker()[1]
+        return state | {"drop_last": self._drop_last, "reader": [*reader], "workers": workers}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_rank": self._rank or this_rank()}
+        return self.__dict__ | {"_rank": self._rank or this_rank(), "_positions": None}
 
     def __iter__(self) -> Iterator[Any]:
-        self._state = state = self._begun()
-        begin, count, shares = state["begin"], len(self.objects), state["world"] * state["workers"]
-        if self._drop_last:
-            count -= max(count - begin, 0) % shares
-        first = begin + state["rank"] * state["workers"] + state["worker"]
-        mine: Sequence[int] = range(first, count, shares)[state["taken"] :]
-        if self._shuffle:
-            made = torch.Generator().manual_seed((self._seed << 20) + state["epoch"])
-            order = torch.randperm(len(self.objects), generator=made)
-            mine = order[torch.tensor(mine, dtype=torch.int64)].tolist()
-        return self._counted(mine, state)
+        state, sampler = self._loaded, self._sampler()
+        if self._epoch.begin() and state is not None and state["epoch"] == self._epoch.number:
+            number, readers = state["reader"]
+            if state["workers"] > 1 and (number, readers) != ReaderId.of_this(self._rank):
+                raise ValueError(
+                    f"the state is that of reader {number} of {readers} (ranks times workers): go on with as many, or "
+                    "use an ObjectDataset with a StatefulSampler"
+                )
+            sampler.load_state_dict(state)
+        self._loaded, self._taken, self._positions = None, 0, iter(sampler)
+        return self._counted(self._positions)
 
-    def _counted(self, numbers: Sequence[int], state: dict[str, int]) -> Iterator[Any]:
-        """Yield the items of *numbers*, and count them in *state*."""
-        for item in self._source.items(numbers):
-            state["taken"] += 1
+    def _counted(self, positions: Iterator[int]) -> Iterator[Any]:
+        for item in self._source.items(positions):
+            self._taken += 1
             yield item
 
 
 def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
-    """Yield the URLs of all objects below each of *prefixes*, one after the other; see `Objects`.
+    """Yield the URLs of all objects below each of *prefixes*, one after the other; see `ObjectDataset`.
 
     Raises: StorageError.
     """
@@ -287,7 +278,7 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     for url in map(name_of, urls):
         remote = Url(url).is_stored and not Url(url).read_command
         task = partial(_beginning, url) if remote else None
-        waiting.append((url, contents.requests().ask(task) if task else lambda: None))
+        waiting.append((url, contents.requests().submit(task) if task else lambda: None))
         if len(waiting) >= contents.requests_at_once():
             yield _opened(*waiting.popleft())
     while waiting:
@@ -331,7 +322,7 @@ def _listed(names: Iterable[str]) -> Iterator[Listed]:
     for url in (url for name in names for url in ([name] if is_literal(name) else unfolded(name))):
         one = Url(url).is_stored and not Url(url).is_listed
         if one:
-            waiting.append(contents.requests().ask(partial(_all, url)))
+            waiting.append(contents.requests().submit(partial(_all, url)))
         while waiting and (not one or len(waiting) >= contents.requests_at_once()):
             yield from waiting.popleft()()
         if not one:

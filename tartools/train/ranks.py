@@ -1,8 +1,69 @@
-"""Which part of a training run this process is: rank and worker."""
+"""Which part of a training run this process is, rank and worker; and the epoch, which its workers have in common."""
 
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
+
+
+class ReaderId(NamedTuple):
+    """One of so many *readers*: a worker of a rank, or a rank without workers."""
+
+    number: int
+    readers: int
+
+    @classmethod
+    def of_this(cls, rank: tuple[int, int] | None = None) -> ReaderId:
+        """Return which reader this process is, on *rank*, by default `this_rank`. Neighbours are on other ranks."""
+        (number, world_size), (worker, workers) = rank or this_rank(), this_worker()
+        return cls(worker * world_size + number, workers * world_size)
+
+
+class SharedEpoch:
+    """The *number* of the epoch, in shared memory: workers that were started before see what `set_epoch` says.
+
+    torch starts workers as copies of a dataset, in each epoch anew unless they persist. So that they go on from a state
+    that was loaded before in one epoch only, their first iteration leaves its seed beside the number.
+    """
+
+    def __init__(self, number: int = 0) -> None:
+        import torch
+
+        self._shared = torch.tensor([number, 0])
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._loaded_by = 0  # a process
+
+    @property
+    def number(self) -> int:
+        """The number of the next epoch."""
+        return int(self._shared[0])
+
+    @number.setter
+    def number(self, number: int) -> None:
+        self._shared[0] = number
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether workers have begun to read since a state was loaded, if one was."""
+        return bool(self._shared[1])
+
+    def load(self, number: int) -> None:
+        """Let the next iteration be of epoch *number*, and go on from a state."""
+        self._shared[0], self._loaded_by = number, os.getpid()
+        if this_worker() == (0, 1):
+            self._shared[1] = 0
+
+    def begin(self) -> bool:
+        """Begin an iteration. Tell whether it may go on from a state: no other copy of the dataset has done so."""
+        from torch.utils.data import get_worker_info
+
+        worker = get_worker_info()
+        if worker is None:
+            return True
+        seed = worker.seed - worker.id  # the same in all workers of an iteration
+        if not self._shared[1]:
+            self._shared[1] = seed
+        return self._loaded_by == os.getpid() or bool(self._shared[1] == seed)
 
 
 def this_rank() -> tuple[int, int]:

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
+from itertools import chain, islice
 from typing import Any
 
+from torch.utils.data import get_worker_info
 from webdataset import autodecode, filters
 from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
-from tartools.errors import UsageError
+from tartools.errors import UsageError, several
 from tartools.storage.url import Name
-from tartools.train import left
-from tartools.train.fields import UNPICKLED, Chooser, Decode, Fields, plain
-from tartools.train.left import Loaded
-from tartools.train.pictures import decoders
-from tartools.train.runs import Run
+from tartools.train import streamstate
+from tartools.train.fieldchooser import UNPICKLED, Decode, FieldChooser, Fields, decoders, plain
+from tartools.train.ranks import SharedEpoch
+from tartools.train.samplestream import SampleStream
 from tartools.train.sending import check_sent
-from tartools.train.steps import FIRST, Batch, Choose, DecodeFields, Shuffle, refused
-from tartools.train.stream import Samples
+from tartools.train.sharedmemory import with_sent_lists
+from tartools.train.slicereader import Position, SliceReader, numbered
+from tartools.train.streamstages import (
+    FIRST,
+    BatchStage,
+    BlockShuffle,
+    ChooseStage,
+    DecodeStage,
+    ShuffleStage,
+    holds_nothing,
+    refused,
+    shuffled,
+)
+from tartools.train.streamstate import LoadedStates, Remainder
+
+BLOCK = 1000  # samples that shuffle=True shuffles together
 
 
 class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
@@ -32,10 +47,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     Every sample comes once an epoch, whatever the number of workers and ranks: see `stream.samples`. Ranks may get
     different numbers of samples; `with_epoch(n)` gives each worker of each rank n, and repeats data for that.
 
-    *shuffle*: shards come in another order in each epoch, and samples in blocks of so many are shuffled. *resampled*:
-    shards are drawn at random, without end. Both follow from *seed* and the epoch, which is counted or set by
-    `set_epoch`. *fields* (or *extensions*), *decode* (or *decoder*) and *transforms* are those of `fields.Chooser`.
-    No decoder unpickles, unless it is a function of your own.
+    *shuffle*: True, or a number: shards are shuffled, and samples in blocks of 1,000, or of so many. *resampled*:
+    shards are drawn at random, without end. Both follow from *seed* and the epoch: call `set_epoch` before each epoch,
+    as for torch's DistributedSampler, or all have the same order. *fields*, *decode* and *transform* are those of
+    `FieldChooser`; pipelines may call them *extensions*, *decoder* and *transforms*. No decoder unpickles, unless it is
+    a function of your own.
 
     `state_dict` and `load_state_dict`, which torchdata's StatefulDataLoader calls, go on with the sample after the last
     one, for the same URLs and seed: local shards of other sizes, and another local table, are refused, and shards on
@@ -52,31 +68,39 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def __init__(
         self,
         urls: Name | Iterable[Name],
-        shuffle: int = 0,
+        shuffle: bool | int = False,
         seed: int = 0,
         resampled: bool = False,
         fields: Fields = None,
         decode: Decode = None,
-        transforms: Any = None,
+        transform: Any = None,
         *,
         extensions: Fields = None,
         decoder: Decode = None,
+        transforms: Any = None,
     ) -> None:
-        if (fields is not None and extensions is not None) or (decode is not None and decoder is not None):
-            raise TypeError("fields and extensions are one thing, and so are decode and decoder: give one of them")
-        super().__init__(Samples(urls, bool(shuffle), seed, resampled))
-        if shuffle > 1:
-            self.append(Shuffle(shuffle, seed))
-        chooser = Chooser(
-            fields if extensions is None else extensions, decode if decoder is None else decoder, transforms
+        for names, given in (
+            ("fields and extensions", (fields, extensions)),
+            ("decode and decoder", (decode, decoder)),
+            ("transform and transforms", (transform, transforms)),
+        ):
+            if None not in given:
+                raise TypeError(f"{names} are one thing: give one of them")
+        super().__init__(SampleStream(urls, bool(shuffle), seed, resampled))
+        if (size := BLOCK if shuffle is True else int(shuffle)) > 1:
+            self.append(ShuffleStage(size, seed))
+        chooser = FieldChooser(
+            fields if extensions is None else extensions,
+            decode if decoder is None else decoder,
+            transform if transforms is None else transforms,
         )
         if chooser.fields is not None or chooser.decoder is not None or chooser.transform is not None:
-            self.append(Choose(chooser))
-        self._run: Run | None = None
-        self._loaded: Loaded | None = None
+            self.append(ChooseStage(chooser))
+        self._under_way: StreamEpoch | None = None
+        self._loaded: LoadedStates | None = None
 
     @property
-    def source(self) -> Samples:
+    def source(self) -> SampleStream:
         """The first stage."""
         return self.pipeline[0]  # type: ignore[no-any-return]
 
@@ -84,13 +108,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         for step in self.pipeline:
             if isinstance(step, filters.FilterFunction):
                 check_sent(f"what {step.f.__name__.strip('_')} calls", [*step.args, *step.kw.values()])
-        return self.__dict__ | {"_run": None}
+        return self.__dict__ | {"_under_way": None}
 
     def __iter__(self) -> Iterator[Any]:
-        self._run = Run(self, self._loaded)
-        if self._loaded is not None and self._loaded.worker:
-            self._loaded = None
-        return self._run.iterated()
+        self._under_way, self._loaded = StreamEpoch(self, self._loaded), None
+        return self._under_way.iterated()
 
     def __enter__(self) -> WebDataset:
         return self
@@ -99,15 +121,15 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         self.close()
 
     def compose(self, *stages: Any) -> WebDataset:
-        """Return a copy with *stages* after the others; it counts epochs of its own."""
+        """Return a copy with *stages* after the others, and an epoch of its own."""
         result: WebDataset = super().compose(*stages)
         result.pipeline[0] = copy.copy(self.source)
-        result.pipeline[0].epochs = copy.deepcopy(self.source.epochs)
-        result._run = result._loaded = None
+        result.pipeline[0].epoch = SharedEpoch(self.source.epoch.number)
+        result._under_way = result._loaded = None
         return result
 
     def set_epoch(self, epoch: int) -> None:
-        """Make *epoch* the number of the next epoch, counted from 0."""
+        """Make *epoch* the number of the next epoch, counted from 0, also for workers that are there already."""
         self.source.set_epoch(epoch)
 
     def with_length(self, n: int, silent: bool = True) -> WebDataset:
@@ -124,17 +146,17 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """Shuffle blocks of *size* samples; the first block has *initial*, and blocks double up to *size*."""
         if size < 1:
             return self
-        return self.compose(Shuffle(size, self.source.seed if seed is None else seed, initial))
+        return self.compose(ShuffleStage(size, self.source.seed if seed is None else seed, initial))
 
     def batched(
         self, batchsize: int, collation_fn: Any = filters.default_collation_fn, partial: bool = True
     ) -> WebDataset:
         """Make batches of *batchsize* samples by *collation_fn*; if *partial*, the last one may be smaller."""
-        return self.compose(Batch(batchsize, collation_fn, partial))
+        return self.compose(BatchStage(batchsize, collation_fn, partial))
 
     def listed(self, batchsize: int, partial: bool = True) -> WebDataset:
         """Make lists of *batchsize* samples."""
-        return self.compose(Batch(batchsize, None, partial))
+        return self.compose(BatchStage(batchsize, None, partial))
 
     def decode(
         self,
@@ -147,10 +169,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     ) -> WebDataset:
         """Decode fields as webdataset does, but refuse to unpickle, unless one of *args* does it.
 
-        Pictures are those of `fields.Chooser`.
+        Pictures are those of `FieldChooser`.
         """
         decoder = autodecode.Decoder(decoders(args), pre, [plain] if post is None else post, only, partial)
-        return self.map(DecodeFields(decoder), handler=handler)  # type: ignore[no-any-return]
+        return self.map(DecodeStage(decoder), handler=handler)  # type: ignore[no-any-return]
 
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:
         """Decode fields by patterns as webdataset does, but refuse those that would be unpickled by default."""
@@ -170,9 +192,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
         Raises: UsageError if the workers of a loader iterate: take its state, that of a StatefulDataLoader.
         """
-        if self._run is not None:
-            return self._run.state()
-        if self.source.epochs.in_workers:
+        if self._under_way is not None:
+            return self._under_way.state()
+        if self.source.epoch.in_workers:
             raise UsageError("the workers of a loader know where they are: take the state of a StatefulDataLoader")
         return {} if self._loaded is None else self._loaded.given
 
@@ -186,19 +208,22 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         Raises: UsageError if it is that of other data. The iterator raises UsageError if states are missing, or if the
         pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
         """
-        self._loaded = left.loaded(state)
+        self._loaded = streamstate.loaded(state)
         if self._loaded is None:
             return
         if any(one["data"] != self.digest() for one in self._loaded.states):
             raise UsageError("this state is that of other shards, another seed or another shuffle: start without it")
-        if not self._loaded.worker:
-            self.set_epoch(self._loaded.states[0]["epoch"])
+        self.source.epoch.load(self._loaded.epoch)
 
     def digest(self) -> str:
         """Return what tells the order of these samples from those of other shards and seeds."""
         source = self.source
-        shuffles = [(step.size, step.initial, step.seed) for step in self.pipeline[1:] if isinstance(step, Shuffle)]
-        text = repr(([*map(str, source.urls)], source.known, source.shuffled, source.seed, source.resampled, shuffles))
+        shuffles = [
+            (step.size, step.initial, step.seed) for step in self.pipeline[1:] if isinstance(step, ShuffleStage)
+        ]
+        text = repr(
+            ([*map(str, source.urls)], source.identities, source.shuffled, source.seed, source.resampled, shuffles)
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -207,3 +232,115 @@ class SizedWebDataset(WebDataset):
 
     def __len__(self) -> int:
         return int(self.size)
+
+
+class StreamEpoch:
+    """One epoch of *data*, from what was *loaded* on, if it is of this epoch: what its iterator is doing."""
+
+    def __init__(self, data: WebDataset, loaded: LoadedStates | None) -> None:
+        self._data = data
+        source = data.source
+        self._me = source.reader()
+        self._epoch = source.epoch.number
+        if not source.epoch.begin() or (loaded is not None and loaded.epoch != self._epoch):
+            loaded = None
+        state = None if loaded is None else loaded.of(self._me)
+        counts: tuple[int, int, int] = state["counts"] if state else (0, 0, 0)
+        self._repetition, self._total, self._given = counts
+        self._from = state
+        self._left = Remainder.of(state) if state else None
+        self._reader: SliceReader | None = None
+        self._shuffling: BlockShuffle | None = None
+        if loaded is not None and state is None:
+            self._left = streamstate.dealt(loaded.states, source, self._me)
+            if data.repetitions != 1 or source.resampled:
+                raise UsageError(
+                    "with_epoch, repeat and resampled give each reader (rank times worker) an epoch of its own: their "
+                    "states go on with as many ranks and workers as before"
+                )
+
+    def iterated(self) -> Iterator[Any]:
+        """Yield what the last stage gives, for as many samples and repetitions as `with_epoch` and `repeat` say."""
+        data = self._data
+        worker = get_worker_info() is not None
+        most = data.nsamples if data.repetitions != 1 and data.nsamples > 0 else None
+        while self._repetition < data.repetitions and self._total != most:
+            for item in self._chain():
+                self._total += 1
+                self._given += 1
+                yield with_sent_lists(item) if worker else item
+                if self._total == most:
+                    return
+            if not self._given:
+                if most is not None:
+                    raise UsageError(self._nothing())
+                break  # an empty data set is not repeated
+            self._repetition, self._given = self._repetition + 1, 0
+            self._reader = self._shuffling = self._left = None
+
+    def _nothing(self) -> str:
+        number, readers = self._me
+        items = several(self._data.nsamples, "item")
+        return (
+            f"with_epoch can't give {items}, because reader {number} of {readers} (ranks times workers) has none: take "
+            "fewer workers or smaller batches, or unpack compressed shards, which can then be shared"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return what goes on with the next item."""
+        state = {
+            "data": self._data.digest(),
+            "reader": [*self._me],
+            "epoch": self._epoch,
+            "counts": [self._repetition, self._total, self._given],
+            "position": None,
+            "shuffle": None,
+            "left": None if self._left is None else self._left.as_json(),
+        }
+        if self._from is not None:
+            return state | {key: self._from[key] for key in ("position", "shuffle")}
+        if self._reader is not None and self._can_skip():
+            shuffling = self._shuffling
+            state["position"] = [*(self._reader.position() if shuffling is None else shuffling.begin)]
+            state["shuffle"] = None if shuffling is None else shuffling.state()
+        return state
+
+    def _can_skip(self) -> bool:
+        """Tell whether no stage holds samples between two items, but for one shuffle, whose block is known."""
+        held = [step for step in self._data.pipeline[1:] if not holds_nothing(step)]
+        return [*map(type, held)] in ([], [ShuffleStage], [BatchStage], [ShuffleStage, BatchStage])
+
+    def _chain(self) -> Iterator[Any]:
+        """Return the items of this repetition that are left."""
+        source, steps = self._data.source, self._data.pipeline[1:]
+        state, self._from = self._from, None
+        epoch = self._epoch, self._repetition
+        skipping = bool(state and state["position"])
+        start = Position.of(*state["position"]) if state and skipping else None
+        first = next((step for step in steps if not isinstance(step, ShuffleStage)), None)
+        wanted = first.wanted if isinstance(first, ChooseStage) else None
+        pieces = source.slices(epoch, self._me) if self._left is None else numbered(self._left.pieces)
+        self._reader = SliceReader(source.urls, pieces, start, wanted)
+        found: Iterator[Any] = iter(self._reader)
+        for number, step in enumerate(steps):
+            if isinstance(step, ShuffleStage):
+                begun = state["shuffle"][:2] if state and skipping else ()
+                name = f"shuffle {epoch} {self._me} {number}"
+                self._shuffling = BlockShuffle(step, name, self._reader.position, *begun)
+                found = chain(self._blocks(steps[:number], wanted), self._shuffling.iterated(found))
+            else:
+                found = self._data.invoke(step, found)
+        return found if skipping else islice(found, self._given, None)
+
+    def _blocks(self, steps: list[Any], wanted: Set[str] | None) -> Iterator[Any]:
+        """Yield what is left of the blocks that other readers have begun, behind *steps*."""
+        blocks = [] if self._left is None else self._left.blocks
+        while blocks:
+            name, size, done, pieces = blocks[0]
+            found: Iterator[Any] = iter(SliceReader(self._data.source.urls, numbered(pieces), None, wanted))
+            for step in steps:
+                found = self._data.invoke(step, found)
+            for given, sample in shuffled([*islice(found, size)], name, done):
+                blocks[0] = blocks[0]._replace(done=given)
+                yield sample
+            del blocks[0]

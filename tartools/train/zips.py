@@ -15,18 +15,17 @@ from zipfile import ZipInfo
 from torch.utils.data import Dataset
 
 from tartools.errors import SampleError, StorageError
-from tartools.formats.zipped import Zipped
-from tartools.formats.zipread import LOCAL, path_of
+from tartools.formats.zipread import LOCAL, ZipSamples, path_of
 from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.expand import expand
 from tartools.storage.objects.fetch import fetched, requests_at_once
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Threads
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.storage.version import version_of
 from tartools.tar import split_path
-from tartools.train.fields import HAVE, Chooser, Decode, Fields, dict_of
+from tartools.train.fieldchooser import HAVE, Decode, FieldChooser, Fields, dict_of
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
@@ -39,21 +38,21 @@ class ZipDataset(Dataset[Any]):
 
     Adjacent members of a zip file with one key are a sample, as for `tarcreate --zip`, in the order of the file's
     directory; `photos/a.jpg` alone is the sample `photos/a` with the field jpg. *urls* are names and patterns of local
-    files and objects. *fields*, *decode* and *transform* are those of `fields.Chooser`: without them a sample is a dict
+    files and objects. *fields*, *decode* and *transform* are those of `FieldChooser`: without them a sample is a dict
     of `__key__`, `__url__` and its fields as bytes.
 
     Stored and deflated members are read, each sample with one request of its bytes, and the requests of a batch side by
     side. Lengths and checksums of the fields that are needed are compared with the directory. It pickles as URLs and
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
-    Holds: 700 bytes and a name for each member. Raises: what `Zipped` raises, when it is made; TarFormatError for
-    damaged payloads; StorageError, also if a file has changed since this was made; what `Chooser` raises.
+    Holds: 700 bytes and a name for each member. Raises: what `ZipSamples` raises, when it is made; TarFormatError for
+    damaged payloads; StorageError, also if a file has changed since this was made; what `FieldChooser` raises.
     """
 
     def __init__(
         self, urls: Name | Iterable[Name], fields: Fields = None, decode: Decode = None, transform: Any = None
     ) -> None:
-        self.chooser = Chooser(fields, decode, transform)
+        self.chooser = FieldChooser(fields, decode, transform)
         self._zips = [_Zip(url, version_of(url)) for url in expand(names_of(urls))]
         account = Account()  # warnings go to `warnings`
         for found in self._zips:
@@ -76,9 +75,13 @@ class ZipDataset(Dataset[Any]):
         places = [self._place(index) for index in indices]
         if all(found.is_local for found, _ in places):
             return [self.chooser(found.sample(number, self.chooser.needed)) for found, number in places]
-        requests = Requests(min(requests_at_once(), len(places)))
+
+        def sample(place: tuple[_Zip, int]) -> dict[str, Any]:
+            return place[0].sample(place[1], self.chooser.needed)
+
+        requests = Threads(min(requests_at_once(), len(places)), sample)
         try:
-            answers = [requests.ask(partial(found.sample, number, self.chooser.needed)) for found, number in places]
+            answers = [requests.submit(place) for place in places]
             return [self.chooser(answer()) for answer in answers]
         finally:
             requests.close()
@@ -108,19 +111,19 @@ class _Zip:
         self.url = url
         self.is_local = Url(url).is_local
         self.version = version
-        self._zipped: Zipped | None = None
+        self._zipped: ZipSamples | None = None
         self._open: tuple[int, SharedFile] | None = None  # a process, and what it opened
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Zip, (self.url, self.version)
 
-    def zipped(self) -> Zipped:
+    def zipped(self) -> ZipSamples:
         """Return what the directory of the file says. Raises: StorageError if it is another file now."""
         if self._zipped is None:
             with seekable.reading(self.url) as file:
                 if seekable.version(file) != self.version:
                     raise self._replaced()
-                self._zipped = Zipped(file, self.url)
+                self._zipped = ZipSamples(file, self.url)
         return self._zipped
 
     def sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Loose objects on a server, one by one, by `Objects` with requests side by side, and as a shard; and checkpoints.
+"""Loose objects on a server, one by one, by `ObjectDataset` side by side, and as a shard; checkpoints.
 
 The server, nginx, is 5 ms away for the objects and 30 ms for the checkpoint, with 85 MB/s a connection, by
 `tests.storage.objects.delay`. `tests.bench.loading` runs these in forks. Each raises AssertionError if a value is not
@@ -77,7 +77,7 @@ def made(files: Path, count: int) -> list[bytes]:
 
 def objects(place: dict[str, str], way: str, count: str) -> Figures:
     """Read *count* objects: "one" after the other (a tenth of them), "many" at once, or in a "shard" by its table."""
-    from tartools.train import Objects, TableDataset
+    from tartools.train import ObjectDataset, TableDataset
 
     files, number = Path(place["files"]), int(count)
     values = made(files, number)
@@ -89,7 +89,7 @@ def objects(place: dict[str, str], way: str, count: str) -> Figures:
         data = TableDataset(str(table), fields=("bin",))
         values_of: Callable[[list[Any]], list[bytes]] = lambda found: [value for (value,) in found]  # noqa: E731
     else:
-        data = Objects(f"{place['near']}/{{000000..{number - 1:06d}}}.bin")
+        data = ObjectDataset(f"{place['near']}/{{000000..{number - 1:06d}}}.bin")
         values_of = list
     if way == "one":
         number = max(number // 10, 1)

@@ -92,7 +92,7 @@ def table(task: Task) -> Epoch:
     """`tartools.train.loader` of the table."""
     from tartools.train import loader
 
-    shuffle = "global" if task.way == "random" else None
+    shuffle = task.way == "random"
     chosen: dict[str, Any] = {"fields": ("jpg",), "transform": [small]} if task.decoded else {}
     batches = loader(table_of(task), task.batch, shuffle=shuffle, **chosen, **task.options)
     if task.decoded:
@@ -106,7 +106,7 @@ def stream(task: Task) -> Epoch:
 
     from tartools.train import WebDataset
 
-    chosen: dict[str, Any] = {"fields": ("jpg",), "transforms": [small]} if task.decoded else {}
+    chosen: dict[str, Any] = {"fields": ("jpg",), "transform": [small]} if task.decoded else {}
     data = WebDataset([str(shard) for shard in task.shards], **chosen)
     return webdatasets(task, data, DataLoader)
 

@@ -98,7 +98,7 @@ def remote() -> list[Work]:
 
     one, many, shard = (
         told(name, f'objects {way} "$OBJECTS"', "objects")
-        for name, way in (("one at a time", "one"), ("Objects", "many"), ("a shard's table", "shard"))
+        for name, way in (("one at a time", "one"), ("ObjectDataset", "many"), ("a shard's table", "shard"))
     )
     works = [
         Work("objects", many, (one,), (Goal(0.1, one.name),), "", by_name=True),

@@ -294,7 +294,7 @@ def jobs() -> Work:
         "job-true",
         Line("tarjob -j 2", f'tarjob -q -s "{items}" -j 2 -- true'),
         (Line("xargs -P2", "seq $((2 * P_COUNT)) | xargs -P2 -n1 true"),),
-        (Goal(1.3, "xargs -P2"),),
+        (Goal(1.5, "xargs -P2"),),
         f'tarjob -q -s "{items}" -j 2 --log "$OUT/log" -- true && '
         """test "$(grep -c '"status": "done"' "$OUT/log")" = $((2 * P_COUNT))""",
     )

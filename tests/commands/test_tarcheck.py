@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from PIL import Image
 
 from tartools.commands.tarcheck import tarcheck
-from tartools.samples.encoding import NUMBERS
+from tartools.samples.filetypes import NUMBERS
 from tartools.stages.checking import walk as walking
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.readers import READERS

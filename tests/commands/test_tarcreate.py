@@ -117,6 +117,10 @@ def test_keys_and_columns(run: Run, options: tuple[str, ...], plan: str, names: 
         (("--format", "csv"), "@a\npipe:echo hi\n", "--allow-pipe"),
         ((), "@a\nfile:pipe:touch gotcha\n", "pipe:touch gotcha: No such file"),
         ((), "@a\ndata/../missing\n", "missing: No such file"),
+        # the first failure is told, though rows are read many at a time
+        ((), "__key__\ta\n/x\t1\ny\n", "stdin: line 2, column __key__: the key '/x' is absolute"),
+        ((), "__key__\ta\n/x\t1\ny\t\\d\n", "stdin: line 2, column __key__: the key '/x' is absolute"),
+        (("--format", "csv"), '__key__,a\n/x,1\n"y\n', "stdin: line 2, column __key__: the key '/x' is absolute"),
         ((), "__key__\ta\nx\t1\nx\t2\n", "stdin: line 3, column __key__: the key 'x' is that of line 2 too"),
         (("--key-template", "x"), "a\n1\n2\n", "stdin: line 3: the key 'x' is that of line 2 too"),
         ((), "@a\ns3://b\n", "s3://b: write s3://BUCKET/KEY (stdin: line 2, column @a)"),

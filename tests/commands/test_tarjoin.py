@@ -294,7 +294,7 @@ BAD = {
     "a cut quote": ("b.csv", b'key,txt\na,"b\n', "b.csv: line 2: not CSV"),
     "a cut object": ("b.jsonl", b'{"key": "a", "txt": 1}\n{"key": "b", "tx', "b.jsonl: line 2: not JSON"),
     "no object": ("b.jsonl", b"[1]\n", "b.jsonl: line 1: not a JSON object"),
-    "Latin-1 in JSON": ("b.jsonl", b'{"key": "\xe9"}\n', "b.jsonl: line 1: not JSON"),
+    "Latin-1 in JSON": ("b.jsonl", b'{"key": "\xe9"}\n', "b.jsonl: line 1: not UTF-8 text (byte 9 of the line)"),
     "null as key": ("b.jsonl", b'{"key": null, "txt": 1}\n', "b.jsonl: line 1: the key is null"),
     "a lone surrogate": ("b.jsonl", b'{"key": "a", "txt": "\\ud800"}\n', "b.jsonl: line 1: 'txt': a lone surrogate"),
     "paths": ("b.tsv", b"key\t@jpg\na\tb.jpg\n", "b.tsv: line 1: the column @jpg has paths of files to read"),

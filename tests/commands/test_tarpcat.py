@@ -201,5 +201,7 @@ def test_tables_from_commands_are_read_where_they_end(run: Run, shards: list[str
     assert run("tarindex", "s0.tar", "-o", "a.parquet").status == 0
     done = run("tarpcat", "-p", 2, "pipe:cat a.parquet", "s1.tgz", "pipe:cat a.parquet")
     assert done == (0, run("tarcat", "s0.tar", "s1.tgz", "s0.tar").stdout, "")
+    one = run("tarpcat", "--unordered", "-p", 2, "pipe:cat a.parquet")
+    assert one == (0, run("tarcat", "s0.tar").stdout, "")
     failed = run("tarpcat", "-p", 2, "pipe:cat a.parquet; exit 3")
     assert failed == (1, b"", "tarpcat: pipe:cat …: the command ended with status 3\n")

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tartools.errors import CommandError
-from tartools.stages import ordered
 from tests.conftest import BIN, Run, clean_environment, has_end, make_samples, make_tar, members_of
 from tests.processes import PATIENCE, alive, until
 from tests.tiers import by_turns
@@ -753,35 +751,6 @@ def test_the_line_of_the_slides(shell: Run, tmp_path: Path) -> None:
 
 
 # the stage
-
-
-def test_ordered_results_and_errors() -> None:
-    def fail(number: int) -> int:
-        if number == 5:
-            raise CommandError("five")
-        return number * number
-
-    stopped = []
-    results = ordered.mapped(range(100), fail, 3, lambda: stopped.append(1))
-    found = []
-    with pytest.raises(CommandError):
-        found.extend(results)
-    assert found == [(n, n * n) for n in range(5)]
-    assert stopped == [1]
-
-
-def test_ordered_asks_for_no_more_than_the_window() -> None:
-    asked = []
-
-    def items() -> Iterator[int]:
-        for number in range(100):
-            asked.append(number)
-            yield number
-
-    results = ordered.mapped(items(), str, 2, lambda: None, window=10)
-    assert next(results) == (0, "0")
-    assert len(asked) <= 11
-    results.close()
 
 
 WORDS = ["a b", "$HOME", "*", "it's", '"', "", "~", "\\", "new\nline", "$$", "--", "-x", "`id`", "\udcff", "A=b"]

@@ -8,7 +8,6 @@ import pytest
 
 from tartools.errors import StorageError
 from tartools.run import log as logs
-from tartools.run.report import report_lines, report_of
 from tartools.run.tasks import Task, TaskResult
 
 
@@ -36,7 +35,7 @@ def test_commands_with_one_log_are_told_apart() -> None:
         ("a", "x-a", ""): "failed",
         ("a", "y-a", ""): "done",
     }
-    assert report_lines(report_of(found.values()))[0] == "2 items: 1 done, 1 failed, 2 tries"
+    assert logs.report(found.values())[0] == "2 items: 1 done, 1 failed, 2 tries"
 
 
 def altered(old: str, new: str) -> bytes:
@@ -74,7 +73,7 @@ def test_a_report() -> None:
         record("c", 2),
         record("d", 0),
     ]
-    assert report_lines(report_of(records)) == [
+    assert logs.report(records) == [
         "4 items: 3 done, 1 failed, 8 tries",
         "8.0 s in all; an item 2.0 s (median), 5.0 s at most",
         "hosts: here 4",
@@ -83,4 +82,4 @@ def test_a_report() -> None:
         "slowest: a: 1.0 s",
         "failed: b: was ended by SIGKILL: last",
     ]
-    assert report_lines(report_of([])) == ["0 items: 0 done, 0 failed, 0 tries"]
+    assert logs.report([]) == ["0 items: 0 done, 0 failed, 0 tries"]

@@ -19,6 +19,7 @@ import pytest
 
 from tartools.run import ray as ray_engine
 from tartools.samples.account import Account
+from tartools.storage.pool import windowed
 from tests.conftest import BIN, Result, make_samples, make_tar, members_of
 from tests.processes import PATIENCE, until
 from tests.run.conftest import Cluster, records, started, without_ray
@@ -302,8 +303,9 @@ def test_tasks_at_a_time() -> None:
 
     options = SimpleNamespace(options=lambda num_cpus: SimpleNamespace(remote=begin))
     ray = cast(ModuleType, SimpleNamespace(remote=lambda work: options))
-    done = list(ray_engine.call_on_cluster(ray, int, ((n, (n,)) for n in range(2500)), 1))
-    assert sorted(item for item, _, _ in done) == list(range(2500))
+    tasks: ray_engine.Tasks[int, int] = ray_engine.Tasks(ray, int, 1)
+    done = list(windowed(range(2500), tasks, ray_engine.IN_FLIGHT, ordered=False))
+    assert sorted((item, answer()) for item, answer in done) == [(n, 0) for n in range(2500)]
     assert most == 1000
 
 

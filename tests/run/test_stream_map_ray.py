@@ -100,6 +100,6 @@ def test_classes_of_the_program_errors_and_an_early_end(thorough: bool, tmp_path
     keys = [f"{n:02d}" for n in range(7)]
     said = (tmp_path / "said").read_text().splitlines()
     assert said[:2] == [f"True {keys}", "ValueError no such colour in sample '07' of in.tar"]
-    assert said[2].startswith("in.tar: part 1 of 1: was lost by Ray: WorkerCrashedError" * thorough)
+    assert said[2].startswith("in.tar: chunk 1 of 1: was lost by Ray: WorkerCrashedError" * thorough)
     assert said[3:] == ["one"]
     until((tmp_path / "ended").exists)

@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
     for ordered in (True, False):
         function = partial(gated, f"gate-{ordered}")
-        data = stream_map(function, sys.argv[2:], engine=sys.argv[1], workers=4, part="20K", ordered=ordered)
+        data = stream_map(function, sys.argv[2:], engine=sys.argv[1], workers=4, chunk_size="20K", ordered=ordered)
         with open(f"found-{ordered}", "w") as file:
             for one in data:
                 print(repr(one), file=file, flush=True)

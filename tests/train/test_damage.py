@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tartools.errors import StorageError, TarFormatError
-from tartools.train import Objects, TableDataset, WebDataset, ZipDataset, samples
+from tartools.train import ObjectDataset, TableDataset, WebDataset, ZipDataset, samples
 from tests.commands.test_zip import zipped
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import Fault, FaultServer
@@ -26,7 +26,7 @@ DATASETS: dict[str, tuple[str, Callable[[str], Any]]] = {  # what is damaged, an
     "WebDataset of a table": ("1.tar", lambda place: WebDataset(place + "t.parquet", fields="jpg")),
     "TableDataset": ("1.tar", lambda place: TableDataset(place + "t.parquet")),
     "ZipDataset": ("a.zip", lambda place: ZipDataset(place + "a.zip")),
-    "Objects": ("d/7", lambda place: Objects([f"{place}d/{number}" for number in range(9)])),
+    "Objects": ("d/7", lambda place: ObjectDataset([f"{place}d/{number}" for number in range(9)])),
 }
 
 
@@ -136,7 +136,7 @@ KILLED: dict[str, Callable[[], Any]] = {
     "WebDataset": lambda: WebDataset("{0..2}.tar").map(killed),
     "TableDataset": lambda: TableDataset("1.tar", transform=killed),
     "ZipDataset": lambda: ZipDataset("a.zip", transform=killed),
-    "Objects": lambda: Objects("d", killed),
+    "Objects": lambda: ObjectDataset("d", killed),
 }
 
 

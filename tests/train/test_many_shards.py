@@ -14,9 +14,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 import tartools
 from tartools.tables import local
-from tartools.train import Order, TableDataset, loader
-from tartools.train.batches import Samples
-from tartools.train.rooms import Lease, Rooms, Sent
+from tartools.train import StatefulSampler, TableDataset, loader
+from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers
+from tartools.train.tablebatch import TableBatch
 from tests.conftest import Run, make_tar, open_descriptors
 from tests.tiers import exhaustive
 
@@ -61,11 +61,12 @@ def test_an_epoch_that_is_left_anywhere(table: str) -> None:
     data = TableDataset(table)
     count = len(data)
     thorough = count == 1000 * EACH
-    whole = list(Order(range(count), seed=3))
+    whole = list(StatefulSampler(range(count), seed=3))
     assert sorted(whole) == list(range(count))
     for workers, world in ((0, 1), (3, 1), (0, 2), (3, 2)) if thorough else ((2, 1),):
         ranks = [
-            rows_of(loader(data, 256, seed=3, rank=rank, world=world, num_workers=workers)) for rank in range(world)
+            rows_of(loader(data, 256, seed=3, rank=rank, world_size=world, num_workers=workers))
+            for rank in range(world)
         ]
         assert in_order(ranks) == whole
     draw = random.Random(8)
@@ -74,7 +75,7 @@ def test_an_epoch_that_is_left_anywhere(table: str) -> None:
         taken = draw.randrange(1, count // (50 * world))
         ranks, states = [], []
         for rank in range(world):
-            batches = loader(data, 50, seed=3, rank=rank, world=world, num_workers=workers)
+            batches = loader(data, 50, seed=3, rank=rank, world_size=world, num_workers=workers)
             run = iter(batches)
             ranks.append(rows_of(next(run) for _ in range(taken)))
             states.append(batches.state_dict())
@@ -82,7 +83,7 @@ def test_an_epoch_that_is_left_anywhere(table: str) -> None:
         assert all(state == states[0] for state in states)
         rest = []
         for rank in range(ranks_after):
-            batches = loader(data, 81, rank=rank, world=ranks_after, num_workers=others)
+            batches = loader(data, 81, rank=rank, world_size=ranks_after, num_workers=others)
             batches.load_state_dict(states[0])
             rest.append(rows_of(batches))
         assert in_order(ranks) + in_order(rest) == whole
@@ -112,11 +113,11 @@ def test_a_batch_of_more_shards_than_may_be_open(table: str) -> None:
 def test_pinned_memory_leaves_batches_as_they_are(table: str) -> None:
     rows = list(range(0, 700, 70))
     batch = TableDataset(table).batch(rows)
-    assert isinstance(batch, Samples) and pin_memory(batch) is batch
+    assert isinstance(batch, TableBatch) and pin_memory(batch) is batch
     assert pin_memory(list(batch)) == list(batch)  # which a batch is that has something unusual
     few = tartools.Table(table).take(rows)
     for workers in (0, 1):
-        assert rows_of(loader(few, 4, shuffle=None, pin_memory=True, num_workers=workers)) == [
+        assert rows_of(loader(few, 4, shuffle=False, pin_memory=True, num_workers=workers)) == [
             rows[:4],
             rows[4:8],
             rows[8:],
@@ -124,9 +125,9 @@ def test_pinned_memory_leaves_batches_as_they_are(table: str) -> None:
 
 
 def test_rooms_of_batches_that_nobody_looks_at_are_used_again() -> None:
-    room = Rooms().take(1000)
-    lease = pickle.loads(ForkingPickler.dumps(Sent(room)))
-    assert isinstance(lease, Lease) and lease.view()[-1] == room[-1] == 1
+    room = SharedBuffers().take(1000)
+    lease = pickle.loads(ForkingPickler.dumps(SentBuffer(room)))
+    assert isinstance(lease, ReceivedBuffer) and lease.view()[-1] == room[-1] == 1
     del lease
     assert room[-1] == 0
 

@@ -24,7 +24,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
-from tartools.storage.requests import Requests
+from tartools.storage.pool import Threads
 from tartools.train import samples, stream_map
 from tests.conftest import ROOT, Run, clean_environment, make_tar
 from tests.payloads import encoded
@@ -64,7 +64,7 @@ def test_each_result_comes_once(ordered: bool, left: Callable[[], list[Any]]) ->
     for urls in (MIXED, "a.tar", "none.tar", "t.parquet"):
         wanted = expected(list(samples(urls)))
         for workers, part in ((1, "1K"), (3, 10_000), (16, "50KB"), (4, "1GB")):
-            found = list(stream_map(mixed, urls, workers=workers, part=part, ordered=ordered))
+            found = list(stream_map(mixed, urls, workers=workers, chunk_size=part, ordered=ordered))
             assert found == wanted if ordered else sorted(map(repr, found)) == sorted(map(repr, wanted))
     assert left() == []
 
@@ -73,14 +73,14 @@ def test_a_table_gives_the_order() -> None:
     table = tartools.Table("t.parquet").take(random.Random(3).sample(range(145), 70))
     wanted = expected([{"__key__": s.key, "__url__": s.shard, **s} for s in table])
     for engine in ("threads", "processes"):
-        assert list(stream_map(mixed, table, engine=engine, workers=2, part="5K")) == wanted  # type: ignore[arg-type]
+        assert list(stream_map(mixed, table, engine=engine, workers=2, chunk_size="5K")) == wanted  # type: ignore[arg-type]
 
 
 def test_fields_are_chosen_and_decoded(folder: Path) -> None:
     Path("n.tar").write_bytes(make_tar([(f"{n}.{field}", b"%d" % n) for n in range(6) for field in ("cls", "pyd")]))
-    assert list(stream_map(tuple, "n.tar", fields="__key__ cls", decode=())) == [(str(n), n) for n in range(6)]
+    assert list(stream_map(tuple, "n.tar", fields="__key__ cls", decode="basic")) == [(str(n), n) for n in range(6)]
     with pytest.raises(SampleError, match=r"^n.tar: sample '0': field 'pyd': .*unpickled"):
-        list(stream_map(dict, "n.tar", decode=()))
+        list(stream_map(dict, "n.tar", decode="basic"))
 
 
 # ---- what is lost ----
@@ -95,7 +95,7 @@ def test_killed_processes_are_replaced(folder: Path) -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_slow_consumer_bounds_what_is_made(ordered: bool) -> None:
-    """When a result is taken, as many parts are made as may be under way, and no more."""
+    """When a result is taken, as many chunks are made as may be under way, and no more."""
     made: list[int] = []
 
     def noted(sample: dict[str, Any]) -> int:
@@ -103,7 +103,7 @@ def test_a_slow_consumer_bounds_what_is_made(ordered: bool) -> None:
         return made[-1]
 
     table = tartools.Table("t.parquet").take(range(45))
-    data = iter(stream_map(noted, table, workers=2, part=1, ahead=3, ordered=ordered))
+    data = iter(stream_map(noted, table, workers=2, chunk_size=1, prefetch=3, ordered=ordered))
     for taken in range(45):
         next(data)
         until(lambda taken=taken: len(made) >= min(taken + 3, 45))
@@ -131,13 +131,13 @@ def test_an_error_names_the_sample_and_comes_behind_the_results_before(
     if engine == "processes":
         kinds |= {"strange": RuntimeError, "result": Exception, "kill": RuntimeError}
     for how, kind in kinds.items():
-        data = stream_map(partial(failing, how), ["b.tar"], engine=engine, workers=1, part="6K", retries=1)
+        data = stream_map(partial(failing, how), ["b.tar"], engine=engine, workers=1, chunk_size="6K", retries=1)
         found, error = failure(data)
         before = [f"2/{n:04d}" for n in range(7)]
         assert isinstance(error, kind)
         assert found == before[: len(found)]
         if how == "kill":
-            assert str(error) == "b.tar: part 2 of 15: killed by SIGKILL while a worker was at it, 2 times"
+            assert str(error) == "b.tar: chunk 2 of 15: killed by SIGKILL while a worker was at it, 2 times"
         else:
             assert found == before and "in sample '2/0007' of b.tar" in error.__notes__
         if how == "strange":
@@ -150,7 +150,7 @@ def test_damage_is_an_error_behind_what_is_sound(folder: Path) -> None:
     whole = Path("b.tar").read_bytes()
     Path("cut.tar").write_bytes(whole[:30_000])
     for ordered in (True, False):
-        found, error = failure(stream_map(mixed, ["a.tar", "cut.tar"], workers=3, part="5K", ordered=ordered))
+        found, error = failure(stream_map(mixed, ["a.tar", "cut.tar"], workers=3, chunk_size="5K", ordered=ordered))
         assert isinstance(error, TruncatedError) and str(error).startswith("cut.tar: at byte 3")
         if ordered:
             sound = expected(list(samples("a.tar")))
@@ -158,7 +158,7 @@ def test_damage_is_an_error_behind_what_is_sound(folder: Path) -> None:
             behind = expected([sample | {"__url__": "cut.tar"} for sample in samples("b.tar")])
             assert 0 < len(found) - len(sound) < len(behind)
             assert found[len(sound) :] == behind[: len(found) - len(sound)]
-    data = stream_map(mixed, ["a.tar", "b.tar"], workers=1, part="5K", ahead=1)
+    data = stream_map(mixed, ["a.tar", "b.tar"], workers=1, chunk_size="5K", prefetch=1)
     results = iter(data)
     next(results)
     os.remove("b.tar")
@@ -168,7 +168,7 @@ def test_damage_is_an_error_behind_what_is_sound(folder: Path) -> None:
 
 
 def test_a_shard_that_is_replaced_is_an_error(folder: Path) -> None:
-    results = iter(stream_map(mixed, "a.tar", workers=1, part="5K", ahead=1))
+    results = iter(stream_map(mixed, "a.tar", workers=1, chunk_size="5K", prefetch=1))
     next(results)
     Path("new.tar").write_bytes(archive(9, 100))
     os.replace("new.tar", "a.tar")
@@ -179,11 +179,11 @@ def test_a_store(server: FaultServer) -> None:
     """Parts are read by ranges, of one version."""
     server.objects.update({"a.tar": Path("a.tar").read_bytes(), "c.tgz": Path("c.tgz").read_bytes()})
     urls = [server.url("s3", "a.tar"), server.url("http", "c.tgz")]
-    data = stream_map(mixed, urls, workers=3, part="50K")
+    data = stream_map(mixed, urls, workers=3, chunk_size="50K")
     wanted = expected(list(samples(urls)))
     assert list(data) == wanted
     assert len({request.start for request in server.requests if request.path.endswith("a.tar")}) > 3
-    results = iter(stream_map(mixed, urls, workers=1, part="50K", ahead=1))
+    results = iter(stream_map(mixed, urls, workers=1, chunk_size="50K", prefetch=1))
     next(results)
     server.objects["a.tar"] = archive(9, 100)
     found, error = failure(results)
@@ -198,7 +198,7 @@ def test_what_can_not_be_done_is_said_at_once(folder: Path) -> None:
         ({"address": "x:1"}, ValueError, "address requires engine='ray'"),
         ({"workers": 0}, ValueError, "workers is 1 or more, not 0"),
         ({"retries": -1}, ValueError, "retries is 0 or more, not -1"),
-        ({"part": 0}, ValueError, "part is 1 byte or more, not 0"),
+        ({"chunk_size": 0}, ValueError, "chunk_size is 1 byte or more, not 0"),
         ({"source": []}, ValueError, "there are no shards to read"),
         ({"source": "-"}, UsageError, "stdin: workers can't share this"),
         ({"source": "fifo.tar"}, UsageError, "fifo.tar: workers can't share this"),
@@ -223,7 +223,7 @@ import multiprocessing
 if __name__ == "__main__":
     from tartools.train import stream_map
     for engine in ("threads", "processes"):
-        globals()[engine] = iter(stream_map(len, "a.tar", engine=engine, workers=2, part="5K"))
+        globals()[engine] = iter(stream_map(len, "a.tar", engine=engine, workers=2, chunk_size="5K"))
         next(globals()[engine])
     print(*(process.pid for process in multiprocessing.active_children()))
 """
@@ -257,7 +257,7 @@ def test_a_program_that_ends_leaves_nothing() -> None:
 def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, left: Callable[[], list[Any]]) -> None:
     """Whatever a process is at is ended; in a thread the call that runs ends, and no other begins."""
     table = tartools.Table("t.parquet").take(range(40))
-    options: Any = {"part": 1, "ahead": 9}
+    options: Any = {"chunk_size": 1, "prefetch": 9}
     with Path("gate").open("w") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         results: Any = iter(stream_map(partial(gated, "gate"), table, engine="processes", workers=2, **options))
@@ -268,11 +268,11 @@ def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, l
 
     made: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
-    join = Requests.join
+    close = Threads.close
 
-    def joined(requests: Requests) -> None:
+    def closed(threads: Threads[Any, Any]) -> None:
         go_on.set()
-        join(requests)
+        close(threads)
 
     def waiting(sample: dict[str, Any]) -> str:
         made.append(sample["__key__"])
@@ -284,7 +284,7 @@ def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, l
     results = iter(stream_map(waiting, table, workers=1, **options))
     next(results)
     assert begun.wait(60)
-    monkeypatch.setattr(Requests, "join", joined)
+    monkeypatch.setattr(Threads, "close", closed)
     results.close()
     assert left() == [] and made == ["2/0000", "2/0001"]
 
@@ -294,7 +294,7 @@ def test_closing_ends_what_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, l
 
 def test_a_state_goes_on_with_the_next_result() -> None:
     def make(urls: Any = ("a.tar", "t.parquet"), **options: Any) -> Any:
-        return stream_map(mixed, [*urls], workers=2, **({"part": "30K"} | options))
+        return stream_map(mixed, [*urls], workers=2, **({"chunk_size": "30K"} | options))
 
     whole = list(make())
     for count in (0, 1, 9, 10, 11, 60, len(whole) - 1, len(whole)):
@@ -309,8 +309,8 @@ def test_a_state_goes_on_with_the_next_result() -> None:
     data = make()
     assert list(data) == whole
     begun = data.state_dict()
-    begun_with = {name: make([name]).state_dict()["of"] for name in ("a.tar", "t.parquet")}
-    for other in (make(part="31K"), make(["a.tar"])):
+    begun_with = {name: make([name]).state_dict()["data"] for name in ("a.tar", "t.parquet")}
+    for other in (make(chunk_size="31K"), make(["a.tar"])):
         with pytest.raises(ValueError, match="the state of other shards"):
             other.load_state_dict(begun)
     for name in ("a.tar", "t.parquet"):  # another one of this name
@@ -320,7 +320,7 @@ def test_a_state_goes_on_with_the_next_result() -> None:
         else:
             Path(name).write_bytes(sound + bytes(512))
         with pytest.raises(ValueError, match="the state of other shards"):
-            make([name]).load_state_dict({"of": begun_with[name], "next": [0, 0]})
+            make([name]).load_state_dict({"data": begun_with[name], "next": [0, 0]})
         Path(name).write_bytes(sound)
     with pytest.raises(ValueError, match="use ordered=True"):
         make(ordered=False).state_dict()
@@ -332,13 +332,13 @@ def test_ranks_share_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
-        found.append(list(stream_map(mixed, MIXED[:4], workers=2, part="10K")))
+        found.append(list(stream_map(mixed, MIXED[:4], workers=2, chunk_size="10K")))
     assert all(found) and sorted(map(repr, chain(*found))) == sorted(map(repr, wanted))
 
 
 def test_loaders_batch_and_go_on() -> None:
     def make() -> Any:
-        return StatefulDataLoader(stream_map(len, "a.tar", workers=2, part="10K"), batch_size=8)
+        return StatefulDataLoader(stream_map(len, "a.tar", workers=2, chunk_size="10K"), batch_size=8)
 
     whole = [batch.tolist() for batch in make()]
     assert sum(map(len, whole)) == 100

@@ -51,7 +51,7 @@ WAYS: dict[str, Callable[[], int]] = {
     "stream": lambda: len([*train.WebDataset(A)]),
     "samples": lambda: len([*train.samples([A])]),
     "zip": lambda: len(train.ZipDataset(Z)),
-    "objects": lambda: len(train.Objects(A)),
+    "objects": lambda: len(train.ObjectDataset(A)),
     "list_urls": lambda: len([*train.list_urls([A])]),
     "open_urls": lambda: len([file.close() for _, file in train.open_urls([A])]),
     "stream_map": lambda: len([*train.stream_map(len, [A])]),
@@ -72,7 +72,7 @@ def test_a_path(way: str) -> None:
     assert WAYS[way]() == 1
 
 
-@pytest.mark.parametrize("call", [tartools.read, tartools.Table, train.loader, train.Objects, train.WebDataset])
+@pytest.mark.parametrize("call", [tartools.read, tartools.Table, train.loader, train.ObjectDataset, train.WebDataset])
 def test_a_path_that_was_a_url(call: Any) -> None:
     with pytest.raises(
         TypeError, match=r"^a Path can't be a URL, because it makes one slash of two: give 's3:/b/a.tar'"
@@ -86,10 +86,10 @@ def test_other_datasets_are_told_what_reads_them() -> None:
     message = r"^a table, shards or a TableDataset are expected, not {}, which DataLoader\(data, {}"
     for call in (lambda data: train.loader(data, 4), train.TableDataset):
         with pytest.raises(
-            TypeError, match=message.format("ZipDataset", r"batch_sampler=Order\(data, batch_size=64\)\) ")
+            TypeError, match=message.format("ZipDataset", r"batch_sampler=StatefulSampler\(data, batch_size=64\)\) ")
         ):
             call(train.ZipDataset("a.zip"))
-        with pytest.raises(TypeError, match=message.format("Objects", "batch_sampler=Order")):
-            call(train.Objects("a.tar"))
+        with pytest.raises(TypeError, match=message.format("ObjectDataset", "batch_sampler=StatefulSampler")):
+            call(train.ObjectDataset("a.tar"))
         with pytest.raises(TypeError, match=message.format("WebDataset", r"batch_size=64\) reads")):
             call(train.WebDataset("a.tar"))

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 import tartools.train
 from tartools.errors import StorageError
 from tartools.storage import contents
-from tartools.train import Objects, ObjectStream, list_urls, open_urls
+from tartools.train import ObjectDataset, ObjectStream, list_urls, open_urls
 from tests.processes import until
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.tiers import also, by_turns, exhaustive
@@ -49,13 +49,13 @@ def test_all_objects_of_all_pages(scheme: str, server: FaultServer) -> None:
     made = fill(server, 2500)  # pages have 1000
     server.objects.update({"d/": b"", "d/3/": b"", "d/4/": b"kept", "other": b"x"})
     wanted = sorted([*made, "d/4/"], key=str.encode)
-    data = Objects([server.url(scheme, "d/"), server.url(scheme, "d/3")], named)
+    data = ObjectDataset([server.url(scheme, "d/"), server.url(scheme, "d/3")], named)
     assert data.objects[:] == [(server.url(scheme, name), len(server.objects[name])) for name in wanted]
     assert len(data) == len(wanted) and data.objects[-1] == data.objects[len(data) - 1]
     with pytest.raises(IndexError):
         data[len(data)]
     with pytest.raises(StorageError, match=r"://b/nothing: nothing is listed under this"):
-        Objects([server.url(scheme, "d/"), server.url(scheme, "nothing")])
+        ObjectDataset([server.url(scheme, "d/"), server.url(scheme, "nothing")])
     assert data.__getitems__([7, 2400, 7]) == [data[7], data[2400], data[7]]
     for url, found in data.__getitems__(range(0, len(data), 25)):
         assert found == server.objects[url.removeprefix(f"{scheme}://b/")]
@@ -70,18 +70,18 @@ def test_files_and_web_servers(server: FaultServer, tmp_path: Path, monkeypatch:
     for name, data in made.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    here = Objects("d", named)
+    here = ObjectDataset("d", named)
     assert here.objects[:] == [(name, len(made[name])) for name in sorted(made, key=str.encode)]
     assert dict(here.__getitems__(range(60))) == made
     urls = [server.url("http", name) for name in made]
-    far = Objects(reversed(urls), named)
+    far = ObjectDataset(reversed(urls), named)
     assert [url for url, _ in far.objects] == sorted(urls)
     assert dict(far.__getitems__(range(60))) == dict(zip(urls, made.values(), strict=True))
-    both = Objects(["d/{0,1}", server.url("s3", "d/2")])
+    both = ObjectDataset(["d/{0,1}", server.url("s3", "d/2")])
     assert [url[-7:-4] for url, _ in both.objects] == [f"{n:03d}" for part in range(3) for n in range(part, 60, 7)]
     (tmp_path / "link").symlink_to("nothing")
     with pytest.raises(StorageError, match="link: its size is not known"):
-        Objects(".")
+        ObjectDataset(".")
 
 
 @pytest.mark.parametrize("scheme", ["s3", "path", *also(*(scheme for scheme in SCHEMES if scheme != "s3"))])
@@ -105,7 +105,7 @@ def test_what_was_listed_or_a_failure(
     for name, found in made.items():
         server.objects[name] = found
         (tmp_path / name).write_bytes(found)
-    data = Objects([name if scheme == "path" else server.url(scheme, name) for name in made])
+    data = ObjectDataset([name if scheme == "path" else server.url(scheme, name) for name in made])
     server.faults = [Fault("x0", "GET", cut=700), Fault("x1", "GET", status=503), Fault("x2", "GET", dropped=True)]
     assert data.__getitems__(range(5)) == [*made.values()]
     for number, other in enumerate([b"#" * 1000, b"1" * 1001, None, b"3" * 999, b"x"]):
@@ -136,7 +136,7 @@ def test_a_server_that_sends_no_generations() -> None:
     for url, payload in payloads.items():
         with tartools.open(url, "wb") as file:
             file.write(payload)
-    data = Objects("gs://b/d/")
+    data = ObjectDataset("gs://b/d/")
     assert data.__getitems__([2, 0, 1]) == [payloads[data.objects[number][0]] for number in (2, 0, 1)]
     with tartools.open("gs://b/d/3", "wb", force=True) as file:
         file.write(b"4")
@@ -147,7 +147,7 @@ def test_a_server_that_sends_no_generations() -> None:
 def test_what_was_cut_is_not_mixed_with_another_version(server: FaultServer) -> None:
     """Where the server lists generations, and neither sends them nor takes notice of them."""
     server.objects["d/a"] = b"old" * 3000
-    data = Objects(server.url("gs", "d/"))
+    data = ObjectDataset(server.url("gs", "d/"))
     without: dict[str, Any] = {"has": "alt=media", "headers": {"x-goog-generation": ""}, "no_match": True}
     server.faults = [Fault("d/a", cut=4000, **without), Fault("d/a", replace=b"new" * 3000, **without)]
     assert data[0] == b"new" * 3000
@@ -155,7 +155,7 @@ def test_what_was_cut_is_not_mixed_with_another_version(server: FaultServer) -> 
 
 def test_requests_side_by_side_in_bounded_memory(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.objects.update({f"o{n:03d}": b"%03d" % n * 100 for n in range(200)})
-    data = Objects(server.url("gs", "o"))
+    data = ObjectDataset(server.url("gs", "o"))
     server.requests.clear()
     server.faults = [Fault("o000", silent=True)]
     found: list[bytes] = []
@@ -182,7 +182,7 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
     monkeypatch.setattr(contents, "LARGE", 1000)
     monkeypatch.setattr(contents, "RANGE", 300)
     server.objects.update({name: bytes(range(250)) * 4 * n for n, name in enumerate("xyz")})
-    data = Objects([server.url(scheme, name) for name in "xyz"])
+    data = ObjectDataset([server.url(scheme, name) for name in "xyz"])
     server.requests.clear()
     last = Fault("z", "GET", start=1800, cut=50)
     server.faults = [Fault("z", "GET", start=0, skip=1, silent=True), Fault("z", "GET", start=900, status=503), last]
@@ -202,7 +202,7 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
     for other in (good[::-1], None):
         server.faults = []
         server.objects["z"] = good
-        again = Objects(server.url(scheme, "z"))
+        again = ObjectDataset(server.url(scheme, "z"))
 
         def replaced(url: str, other: bytes | None = other) -> object:
             seen = look(url)
@@ -216,13 +216,12 @@ def test_large_objects_in_ranges(scheme: str, server: FaultServer, monkeypatch: 
         monkeypatch.setattr(contents, "look", look)
     ranges = contents._ranges_of(os.getpid())  # of an object that failed, some are still asked for:
     contents._ranges_of.cache_clear()  # the server of the next test would get these requests
-    ranges.close()
-    ranges.join()
+    ranges.stop()
 
 
 def test_transforms_that_fail_name_the_object(server: FaultServer) -> None:
     fill(server, 10)
-    data = Objects(server.url("s3", "d/"), reversed_or_failing)
+    data = ObjectDataset(server.url("s3", "d/"), reversed_or_failing)
     assert data[0] == server.objects[data.objects[0][0].removeprefix("s3://b/")][::-1]
     loader = DataLoader(data, batch_size=5, num_workers=2, multiprocessing_context="fork")
     with pytest.raises(ValueError, match="no such class") as failure:
@@ -268,7 +267,7 @@ def test_stream_covers_exactly(workers: int, count: int, server: FaultServer, mo
 @exhaustive
 def test_workers_of_all_kinds(server: FaultServer) -> None:
     made = fill(server, 20)
-    data, stream = Objects(server.url("ais", "d/")), ObjectStream(server.url("ais", "d/"))
+    data, stream = ObjectDataset(server.url("ais", "d/")), ObjectStream(server.url("ais", "d/"))
     wanted = [made[name] for name in sorted(made, key=str.encode)]
     assert [*stream] == wanted == data.__getitems__(range(20))  # with connections that a fork must not use
     assert list(chain.from_iterable(DataLoader(data, 3, num_workers=2, multiprocessing_context="fork"))) == wanted
@@ -302,7 +301,7 @@ def test_lister_and_loader(server: FaultServer, tmp_path: Path, monkeypatch: pyt
 def test_web_servers_are_asked_once(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.objects["a"] = b"bytes of a"
     url = server.url("http", "a")
-    data = Objects(url)
+    data = ObjectDataset(url)
     server.faults = [Fault("a", "GET", status=503)]
     assert data[0] == b"bytes of a"
     assert len(server.asked("GET")) == 2

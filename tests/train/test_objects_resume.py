@@ -1,4 +1,4 @@
-"""Loose objects, stopped and resumed: what comes before and after is the epoch, by a state and by `Order`."""
+"""Loose objects, stopped and resumed: what comes before and after is the epoch, by a state and by `StatefulSampler`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tartools.train import Objects, ObjectStream, Order
+from tartools.train import ObjectDataset, ObjectStream, StatefulSampler
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import exhaustive, in_both
 
@@ -89,7 +89,10 @@ def test_stream_with_other_ranks_and_workers(
             data = stream(shuffle=True, drop_last=drop_last)
             data.load_state_dict(states[rank % before])
             fork = "fork" if workers else None
-            rest.append(list(DataLoader(data, None, num_workers=workers, multiprocessing_context=fork)))
+            loader: Any = DataLoader(data, None, num_workers=workers, multiprocessing_context=fork)
+            rest.append(list(loader))
+            if after == 1 and not drop_last:
+                assert sorted(loader) == wanted  # the next one, of the same epoch, is whole
         left = COUNT - before * stop
         left -= left % (after * max(workers, 1)) if drop_last else 0
         assert sorted(chain(*rest)) == sorted(whole[before * stop :][:left])
@@ -119,28 +122,28 @@ def test_stream_by_stateful_data_loader(workers: int, batch: int | None, wanted:
 
 def test_states_of_others_are_refused(server: FaultServer, wanted: list[str]) -> None:
     state = stream().state_dict()
-    numbered = Order(Objects("gs://b/o")).state_dict()
+    numbered = StatefulSampler(ObjectDataset("gs://b/o")).state_dict()
     with pytest.raises(ValueError, match="no state of an ObjectStream"):
         stream().load_state_dict({"seed": 1})
-    with pytest.raises(ValueError, match="a stream with shuffle False, and here it is True"):
+    with pytest.raises(ValueError, match="an order with shuffle False, and here it is 'global'"):
         stream(shuffle=True).load_state_dict(state)
     other = stream()
-    other.load_state_dict(state | {"worker": 1, "workers": 2})
-    with pytest.raises(ValueError, match="worker 1 of 2, rank 0 of 1: go on with as many"):
+    other.load_state_dict(state | {"reader": [1, 2], "workers": 2})
+    with pytest.raises(ValueError, match=r"reader 1 of 2 \(ranks times workers\): go on with as many"):
         iter(other)
     server.objects["o00"] = b"0 "
-    with pytest.raises(ValueError, match="other objects, or of other versions"):
+    with pytest.raises(ValueError, match=r"other data: other .* or versions of them"):
         stream().load_state_dict(state)
     with pytest.raises(ValueError, match="the state is that of other data"):
-        Order(Objects("gs://b/o")).load_state_dict(numbered)
+        StatefulSampler(ObjectDataset("gs://b/o")).load_state_dict(numbered)
 
 
 def test_objects_in_order(wanted: list[str]) -> None:
-    """`Objects` with `Order`: each once, on all ranks, and stopped at each batch; also with other ranks and workers."""
-    data = Objects("gs://b/o", name_of)
+    """By `StatefulSampler`: each once, on all ranks, and stopped at each batch; also with other ranks and workers."""
+    data = ObjectDataset("gs://b/o", name_of)
 
-    def batches(rank: int, world: int, state: dict[str, Any] | None, workers: int) -> tuple[Order, Any]:
-        order = Order(data, seed=3, batch_size=2, rank=rank, world=world)
+    def batches(rank: int, world: int, state: dict[str, Any] | None, workers: int) -> tuple[StatefulSampler, Any]:
+        order = StatefulSampler(data, seed=3, batch_size=2, rank=rank, world_size=world)
         if state is not None:
             order.load_state_dict(state)
         fork = "fork" if workers else None

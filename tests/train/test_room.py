@@ -6,7 +6,7 @@ import pytest
 
 import tartools.train
 from tartools.errors import how_to_install
-from tests.conftest import python
+from tests.conftest import ROOT, python
 from tests.schedule import needs_torch
 
 
@@ -35,6 +35,15 @@ for name in tartools.train.__all__:
 """
     done = python(program)
     hint = f"tartools.train.{{}} needs torch: {how_to_install('torch')}"
-    without = ("checkpoint", "chosen")
+    without = ("checkpoint",)
     said = [hint.format(name) for name in tartools.train.__all__ if name not in without]
     assert (done.status, done.stdout.decode().splitlines()) == (0, said)
+
+
+def test_without_torch_its_tests_are_skipped_and_say_so() -> None:
+    program = "import sys, pytest; sys.modules['torch'] = None; sys.exit(pytest.main(sys.argv[1:]))"
+    paths = ["tests/train/test_order.py", "tests/train/test_stream_docs.py", "tartools/train/batches.py"]
+    done = python(program, "-q", "-p", "no:cacheprovider", *paths, folder=ROOT)
+    said = [line for line in done.stdout.decode().splitlines() if line.startswith("SKIPPED")]
+    assert done.status == 0 and all(line.endswith(": needs torch") for line in said), done.stdout
+    assert [line.split()[2].partition(":")[0] for line in said] == [paths[0], paths[2], paths[1], paths[1]]

@@ -14,7 +14,8 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError, TruncatedError, UsageError
-from tartools.train import TableDataset, chosen, loader
+from tartools.train import TableDataset, loader
+from tartools.train.fieldchooser import FieldChooser
 from tests.conftest import Run, make_samples, make_tar
 
 
@@ -28,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def samples(*urls: str) -> list[Any]:
-    return [chosen(sample) for sample in tartools.read(list(urls))]
+    return [FieldChooser()(sample) for sample in tartools.read(list(urls))]
 
 
 def all_of(data: TableDataset) -> list[Any]:
@@ -41,7 +42,7 @@ def test_shards_are_indexed(source: Any, folder: Path, run: Run) -> None:
     expected = samples("a.tar", "b.tar", "c.tar")
     data = TableDataset(source)
     assert all_of(data) == expected and all_of(pickle.loads(pickle.dumps(data))) == expected
-    batches = loader(source, 5, shuffle=None, num_workers=1)
+    batches = loader(source, 5, shuffle=False, num_workers=1)
     assert [sample for batch in batches for sample in batch] == expected
     assert {*os.listdir()} == {"a.tar", "b.tar", "c.tar", "t.parquet"}
 
@@ -62,7 +63,7 @@ def test_the_table_is_kept(folder: Path) -> None:
 RANK = """
 import sys
 import tarfile
-from tartools.train.tables import table_of  # what TableDataset and loader call, without torch
+from tartools.train.tabledataset import table_of  # what TableDataset and loader call
 sys.stdin.read()
 table = table_of("{a,b,c}.tar", "sets/t.parquet")
 print(len(table), table.digest(), [sample.key for sample in table])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from tartools.train import Objects, TableDataset, WebDataset, ZipDataset, loader
+from tartools.train import ObjectDataset, TableDataset, WebDataset, ZipDataset, loader
 from tests.conftest import Run, make_tar
 from tests.tiers import also
 
@@ -90,7 +90,7 @@ def test_a_lambda_is_named(run: Run) -> None:
         ("worker_init_fn", lambda: ours(worker_init_fn=no)),
         ("transform", lambda: torchs(TableDataset("0.tar", transform=no))),
         ("transform", lambda: torchs(ZipDataset("a.zip", transform=no))),
-        ("transform", lambda: torchs(Objects("0.tar", no))),
+        ("transform", lambda: torchs(ObjectDataset("0.tar", no))),
         ("transform", lambda: torchs(WebDataset("0.tar", transforms=no))),
         ("what map calls", lambda: torchs(WebDataset("0.tar").map(no))),
         ("what map_tuple calls", lambda: torchs(WebDataset("0.tar", fields="txt cls").map_tuple(no, None))),

@@ -7,9 +7,7 @@ import json
 import os
 import pickle
 import random
-import signal
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -25,9 +23,8 @@ from torch.utils.data import DataLoader
 import tartools
 from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import WebDataset, samples
-from tartools.train.dealing import Place
-from tartools.train.epochs import Epochs
-from tartools.train.reader import Reader
+from tartools.train.ranks import ReaderId
+from tartools.train.slicereader import SliceReader
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer
@@ -75,7 +72,7 @@ def keys(found: Sequence[Sample]) -> list[str]:
 def shares(urls: Any, readers: int, epoch: int = 0, **options: Any) -> list[list[Sample]]:
     """Return what each of so many *readers* gets."""
     source = samples(urls, **options)
-    return [list(Reader(source.urls, source.parts((epoch, 0), Place(n, readers)))) for n in range(readers)]
+    return [list(SliceReader(source.urls, source.slices((epoch, 0), ReaderId(n, readers)))) for n in range(readers)]
 
 
 URLS: list[Any] = [
@@ -154,8 +151,11 @@ def test_many_shards(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     urls = str(tmp_path / "*.tar")
     every = [str(number) for number in range(count)]
     assert keys(list(samples(urls))) == every
-    loader = DataLoader(samples(urls, shuffle=True), batch_size=None, num_workers=2)
-    first, second = keys(list(loader)), keys(list(loader))
+    data = samples(urls, shuffle=True)
+    loader = DataLoader(data, batch_size=None, num_workers=2)
+    first = keys(list(loader))
+    data.set_epoch(1)
+    second = keys(list(loader))
     assert sorted(first, key=int) == sorted(second, key=int) == every
     assert first != second and every not in (first, second)
     shares = []
@@ -168,34 +168,45 @@ def test_many_shards(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("method", ["fork", *also("forkserver", "spawn")])
 def test_workers_agree_on_the_epoch(method: str, folder: Path) -> None:
-    """torch starts them anew in each epoch, but the order of shards has to be that of one epoch for all."""
+    """torch starts them anew in each epoch, or keeps them; the order of shards is that of the epoch that was set."""
     urls = [f"{number}.tar" for number in range(3)]
     every = sorted(keys(read(urls)))
     data = WebDataset(urls, shuffle=20, seed=1)
     loader = DataLoader(data, batch_size=None, num_workers=2 if method == "fork" else 1, multiprocessing_context=method)
     first = keys(list(loader))
     assert sorted(first) == every
+
+    def in_epoch(data: WebDataset, loader: DataLoader[Any], epoch: int) -> list[str]:
+        data.set_epoch(epoch)
+        return keys(list(loader))
+
+    second = in_epoch(data, loader, 1)
+    assert sorted(second) == every and second != first
     if method == "fork":
-        epochs = [first, *(keys(list(loader)) for _ in range(2))]
+        epochs = [first, second, in_epoch(data, loader, 2)]
         assert all(sorted(epoch) == every for epoch in epochs) and len({tuple(epoch) for epoch in epochs}) == 3
-        data.set_epoch(1)
-        assert [keys(list(loader)) for _ in range(2)] == epochs[1:]
+        assert [in_epoch(data, loader, epoch) for epoch in (1, 1, 2)] == [epochs[1], *epochs[1:]]
         assert keys(list(DataLoader(WebDataset(urls, 20, 1), batch_size=None, num_workers=2))) == first
         assert keys(list(DataLoader(WebDataset(urls, 20, 2), batch_size=None, num_workers=2))) != first
-        kept = DataLoader(WebDataset(urls, 20, 1), batch_size=None, num_workers=2, persistent_workers=True)
-        assert [keys(list(kept)) for _ in range(3)] == epochs
+        other = WebDataset(urls, 20, 1)
+        kept = DataLoader(other, batch_size=None, num_workers=2, persistent_workers=True)
+        assert [in_epoch(other, kept, epoch) for epoch in range(3)] == epochs
 
 
 def test_epochs_in_one_process(folder: Path) -> None:
     data = WebDataset("pax.tar", shuffle=30)
-    epochs = [keys(list(data)) for _ in range(3)]
+
+    def in_epoch(epoch: int) -> list[str]:
+        data.set_epoch(epoch)
+        return keys(list(data))
+
+    epochs = [in_epoch(epoch) for epoch in range(3)]
     assert len({tuple(epoch) for epoch in epochs}) == 3 and len({tuple(sorted(epoch)) for epoch in epochs}) == 1
-    data.set_epoch(1)
-    assert [keys(list(data)) for _ in range(2)] == epochs[1:]
+    assert [in_epoch(epoch) for epoch in (1, 1, 2)] == [epochs[1], *epochs[1:]]
     assert keys(list(pickle.loads(pickle.dumps(WebDataset("pax.tar", shuffle=30))))) == epochs[0]
     composed = data.map(lambda sample: sample)
-    assert keys(list(composed)) not in epochs  # it goes on with epoch 3
     data.set_epoch(0)
+    assert keys(list(composed)) == epochs[2]  # its epoch is its own
     assert keys(list(data)) == epochs[0]
 
 
@@ -253,7 +264,9 @@ def test_equal_numbers_of_batches(workers: int, folder: Path, monkeypatch: pytes
 
 def test_resampled(folder: Path) -> None:
     data = WebDataset("{0..2}.tar", resampled=True, seed=4).with_epoch(1000)
-    first, second = keys(list(data)), keys(list(data))
+    first = keys(list(data))
+    data.set_epoch(1)
+    second = keys(list(data))
     assert len(first) == len(second) == 1000 and first != second
     assert set(first) <= set(keys(read("{0..2}.tar"))) and first[:60] != first[60:120]
     data.set_epoch(0)
@@ -292,10 +305,14 @@ def test_the_fluid_interface(pictures: list[tuple[bytes, int]]) -> None:
 
 def test_the_keywords(pictures: list[tuple[bytes, int]]) -> None:
     whole = [(len(a), b) for a, b in pictures]
-    assert list(WebDataset("a-{0..1}.tar", fields="png;jpg cls", decode=(), transforms=(len, None))) == whole
-    assert list(WebDataset("a-{0..1}.tar", extensions="png;JPG cls", decoder=(), transforms=(len, None))) == whole
-    with pytest.raises(TypeError, match="fields and extensions are one thing"):
-        WebDataset("a-0.tar", fields="cls", extensions="cls")
+    assert list(WebDataset("a-{0..1}.tar", fields="png;jpg cls", decode="basic", transform=(len, None))) == whole
+    assert list(WebDataset("a-{0..1}.tar", extensions="png;JPG cls", decoder="basic", transforms=(len, None))) == whole
+    for one, other in ("fields", "extensions"), ("decode", "decoder"), ("transform", "transforms"):
+        with pytest.raises(TypeError, match=f"{one} and {other} are one thing"):
+            WebDataset("a-0.tar", **{one: len, other: len})  # type: ignore[arg-type]
+    orders = [list(WebDataset("a-{0..1}.tar", shuffle).to_tuple("cls")) for shuffle in (True, 1000, 1, False)]
+    assert orders[0] == orders[1] != orders[3] and sorted(orders[0]) == sorted(orders[3])
+    assert orders[2] in (orders[3], orders[3][10:] + orders[3][:10])  # shards alone
     with pytest.raises(SampleError, match=r"^a-0.tar: sample '000000': has no field 'txt'; its fields are: cls jpg$"):
         list(WebDataset("a-0.tar", fields="txt"))
 
@@ -324,33 +341,3 @@ def test_nothing_is_unpickled(field: str, tmp_path: Path) -> None:
             list(data)
     with pytest.raises((SampleError, ValueError), match=r"unpickled|No decoder|allow_pickle"):
         list(WebDataset(url).xdecode())
-
-
-def epochs_of_a_process(killed: bool, said: Any) -> None:
-    epochs = Epochs()
-    said.send(epochs.take())
-    if killed:
-        os.kill(os.getpid(), signal.SIGKILL)
-    said.recv()
-    said.send(epochs.take())
-
-
-def test_what_a_killed_process_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files about epochs of processes that live stay."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    forks = torch.multiprocessing.get_context("fork")
-    found = []
-    for killed in (False, True, False):
-        here, there = forks.Pipe()
-        process = forks.Process(target=epochs_of_a_process, args=(killed, there))
-        process.start()
-        assert here.recv() == 0
-        found.append((process, here, {*tmp_path.iterdir()}))
-        if killed:
-            process.join()
-    (first, one, alone), (_, _, both), (last, other, after) = found
-    assert len(alone) == 1 and len(both) == len(after) == 2 and both & after == alone
-    for process, pipe in (first, one), (last, other):
-        pipe.send(None)
-        assert pipe.recv() == 1
-        process.join()

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from tartools.train import WebDataset, handing
-from tartools.train.handing import Handed
+from tartools.train import WebDataset, sharedmemory
+from tartools.train.sharedmemory import SentList
 from tests.conftest import make_tar
 from tests.tiers import by_turns
 
-SIZES = (0, 100, handing.LARGE - 1, handing.LARGE, 30_000, 200_000)
+SIZES = (0, 100, sharedmemory.LARGE - 1, sharedmemory.LARGE, 30_000, 200_000)
 
 
 @pytest.fixture(autouse=True)
@@ -76,19 +76,19 @@ def _same(batch: Any) -> Any:
 
 
 def test_the_buffer_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = Handed([b"a" * 200_000, [b"b", (b"c" * 5000,)], {"d": b"d" * 70_000}])
+    batch = SentList([b"a" * 200_000, [b"b", (b"c" * 5000,)], {"d": b"d" * 70_000}])
     plain = [*batch]
     for other in (pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch), copy.copy(batch)):
         assert other == plain
-    assert handing._rooms._rooms == []  # only a queue takes one
+    assert sharedmemory._buffers._buffers == []  # only a queue takes one
     sent = [ForkingPickler.dumps(batch) for _ in range(2)]
-    first, second = handing._rooms._rooms
+    first, second = sharedmemory._buffers._buffers
     assert all(len(one) < 5000 for one in sent)
     got = [pickle.loads(one) for one in sent]
     assert [*map(types, got)] == [types(plain)] * 2
     assert types(pickle.loads(ForkingPickler.dumps(batch))) == types(plain)
-    assert [*map(id, handing._rooms._rooms)] == [id(first), id(second)]
-    handing._rooms._rooms.clear()
-    monkeypatch.setattr(handing, "SHARED", "/proc")  # a file system that is full
+    assert [*map(id, sharedmemory._buffers._buffers)] == [id(first), id(second)]
+    sharedmemory._buffers._buffers.clear()
+    monkeypatch.setattr(sharedmemory, "SHARED", "/proc")  # a file system that is full
     assert types(pickle.loads(ForkingPickler.dumps(batch))) == types(plain)
-    assert handing._rooms._rooms == []
+    assert sharedmemory._buffers._buffers == []

@@ -11,7 +11,7 @@ import torch.distributed
 import torch.multiprocessing
 
 import tartools
-from tartools.train import Order, loader
+from tartools.train import StatefulSampler, loader
 from tests.conftest import Run, make_tar
 
 COUNT = 43
@@ -23,14 +23,14 @@ def rank(number: int) -> None:
         "gloo", init_method=f"file://{Path('place').absolute()}", rank=number, world_size=2
     )
     found, states = [], [None, None]
-    batches: Any = loader("t.parquet", 5, fields="cls", decode=(), seed=6, num_workers=number)
+    batches: Any = loader("t.parquet", 5, fields="cls", decode="basic", seed=6, num_workers=number)
     for (labels,) in batches:
         found.append(labels.tolist())
         if len(found) == 2:
             break
     torch.distributed.all_gather_object(states, batches.state_dict())
     assert states[0] == states[1] and states[0]["done"] == 20  # type: ignore[index]
-    batches = loader("t.parquet", 4, fields="cls", decode=())
+    batches = loader("t.parquet", 4, fields="cls", decode="basic")
     batches.load_state_dict(states[0])
     found += [labels.tolist() for (labels,) in batches]
     torch.distributed.destroy_process_group()
@@ -45,7 +45,7 @@ def test_two_ranks_that_stop_and_go_on(run: Run, tmp_path: Path, monkeypatch: py
     (first, state), (second, other) = (json.loads(Path(f"rank-{number}").read_text()) for number in range(2))
     assert state == other and [len(found) for found in first] == [5, 5, 4, 4, 4]
     steps = zip(first, second, strict=True)
-    assert [label for step in steps for labels in step for label in labels] == list(Order(range(COUNT), 6))
-    order = Order(tartools.Table("t.parquet"), 0)
+    assert [label for step in steps for labels in step for label in labels] == list(StatefulSampler(range(COUNT), 6))
+    order = StatefulSampler(tartools.Table("t.parquet"), 0)
     order.load_state_dict(state)
     assert order.epoch == 1 and len(order) == COUNT

@@ -13,7 +13,7 @@ import tartools
 from tartools.errors import StorageError
 from tartools.storage.objects import retry
 from tartools.storage.objects.fetch import requests_at_once
-from tartools.train import Order, TableDataset, loader
+from tartools.train import StatefulSampler, TableDataset, loader
 from tests.conftest import Run, make_tar
 from tests.storage.objects.faults import Fault, FaultServer
 
@@ -50,7 +50,7 @@ def asked(server: FaultServer) -> list[int]:
 
 def test_requests(server: FaultServer) -> None:
     data = TableDataset("t.parquet", "cls", ())
-    rows = next(iter(Order(data, 3, batch_size=64)))
+    rows = next(iter(StatefulSampler(data, 3, batch_size=64)))
     assert data.__getitems__(rows) == [(n,) for n in rows]
     sizes = asked(server)
     assert len(sizes) <= 64 <= 3 * requests_at_once()  # three round trips at most, if all go at once that may
@@ -103,10 +103,10 @@ def test_nothing_is_written_to_the_room_behind_an_error(server: FaultServer) -> 
 def test_connections_that_are_dropped(workers: int, server: FaultServer) -> None:
     server.faults = [Fault(NAME, cut=700, times=2), Fault(NAME, skip=3, dropped=True)]
     found = [int(n) for batch in loader("t.parquet", 50, fields="cls", seed=4, num_workers=workers) for (n,) in batch]
-    assert found == list(Order(range(COUNT), 4)) and [fault.played for fault in server.faults] == [2, 1]
+    assert found == list(StatefulSampler(range(COUNT), 4)) and [fault.played for fault in server.faults] == [2, 1]
     server.faults = [Fault(NAME, cut=700, times=None)]
     with pytest.raises(StorageError) as failure:
-        list(loader("t.parquet", 50, shuffle=None, num_workers=workers))
+        list(loader("t.parquet", 50, shuffle=False, num_workers=workers))
     assert (failure.value.url, failure.value.offset) == (server.url("http", NAME), 0)
     assert "(row 0 of t.parquet" in str(failure.value)
 
@@ -114,4 +114,4 @@ def test_connections_that_are_dropped(workers: int, server: FaultServer) -> None
 def test_an_object_that_was_replaced(server: FaultServer) -> None:
     server.objects[NAME] = WHOLE[::-1]
     with pytest.raises(StorageError, match=r"a\.tar: at byte 0: .*\(row 0 of t\.parquet"):
-        list(loader("t.parquet", 50, shuffle=None))
+        list(loader("t.parquet", 50, shuffle=False))

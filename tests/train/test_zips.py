@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from tartools.errors import SampleError, StorageError, TarFormatError
-from tartools.train import Order, ZipDataset
+from tartools.train import StatefulSampler, ZipDataset
 from tests.commands.test_zip import of_zip, with_mode, zipped
 from tests.conftest import BIN, ROOT
 from tests.payloads import encoded
@@ -174,11 +174,11 @@ def test_members_far_apart(tmp_path: Path) -> None:
 def test_states_of_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     path.write_bytes(zipped([(f"{n}.cls", b"%d" % n) for n in range(9)]))
-    state = Order(ZipDataset(str(path))).state_dict()
-    Order(ZipDataset(str(path))).load_state_dict(state)
+    state = StatefulSampler(ZipDataset(str(path))).state_dict()
+    StatefulSampler(ZipDataset(str(path))).load_state_dict(state)
     path.write_bytes(zipped([(f"{n}.cls", b"%d" % (n + 1)) for n in range(9)]))
     with pytest.raises(ValueError, match="the state is that of other data"):
-        Order(ZipDataset(str(path))).load_state_dict(state)
+        StatefulSampler(ZipDataset(str(path))).load_state_dict(state)
 
 
 def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

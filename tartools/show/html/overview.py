@@ -8,15 +8,16 @@ from typing import NamedTuple
 from tartools.errors import printable
 from tartools.samples.combinations import by_combination
 from tartools.samples.distribution import Distribution
+from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
 from tartools.samples.sample import Sample, field_name
-from tartools.show import decoding, sound, text
+from tartools.show import decoding, text
 from tartools.stages.statistics.counting import FieldKinds, count_fields
 from tartools.stages.statistics.totals import Counts, Field, PictureSize, Statistics, joined
 from tartools.tar import Member
 
 LISTED = 1000  # broken members whose keys are listed
 GROUP, GROUP_SIZE = 256, 1 << 20  # samples, and bytes, that are counted at once
-NO_CLASSES = {"json", *text.PICTURES, *sound.KINDS}  # the last parts of fields that hold no classes
+NO_CLASSES = {"json", *PICTURES, *SOUNDS}  # the last parts of fields that hold no classes
 
 
 class Broken(NamedTuple):
@@ -105,7 +106,7 @@ def same_source(one: Sample, other: Sample) -> bool:
 
 def may_be_classes(field: str) -> bool:
     """Tell whether the values of *field* may be classes."""
-    return field.rpartition(".")[2].lower() not in NO_CLASSES
+    return suffix_of(field) not in NO_CLASSES
 
 
 def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:

@@ -23,7 +23,8 @@ from tartools.show import text
 from tartools.show.html import summary
 from tartools.show.html.overview import Overview, broken_pictures, grouped
 from tartools.show.html.tile import BROKEN, IS, Tile, make_tile, safe
-from tartools.stages import ordered, reservoir, select
+from tartools.stages import reservoir, select
+from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import Sink
 
 SOUND_LIMIT = 2 << 20  # bytes of sounds of a sample; larger ones are not embedded
@@ -92,12 +93,11 @@ def write(
         else:
             account.phase = Phase("reading")
             samples = reservoir.draw(checked(samples, found, workers), choice.drawn, choice.seed, account)
-        work = ordered.mapped(
-            audible(samples), lambda item: make_tile(*item, side, faces), workers, lambda: None, window=AHEAD
-        )
+        makers: Threads[tuple[Sample, bool], Tile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[Tile] = []
-        with closing(work):
-            for _, tile in work:
+        with closing(windowed(audible(samples), makers, max(AHEAD, workers), busy=2 * workers)) as made:
+            for _, answer in made:
+                tile = answer()
                 if not tiles and choice.drawn is not None:  # the input has ended
                     total = min(choice.drawn, found.samples)
                     account.phase = Phase("drawing", total, lambda: account.samples_out)
@@ -135,10 +135,11 @@ def checked(samples: Iterable[Sample], found: Overview, workers: int) -> Iterato
 
     Holds: up to 16 MiB of samples, or 16 larger ones.
     """
-    with closing(ordered.mapped(grouped(samples), broken_pictures, workers, lambda: None, window=AHEAD)) as work:
-        for group, broken in work:
+    decoders = Threads(workers, broken_pictures)
+    with closing(windowed(grouped(samples), decoders, max(AHEAD, workers), busy=2 * workers)) as decoded:
+        for group, broken in decoded:
             found.count(group)
-            found.add_broken(broken)
+            found.add_broken(broken())
             yield from group
 
 

@@ -9,23 +9,13 @@ from typing import NamedTuple
 
 from tartools.samples.combinations import Combination, by_combination, text
 from tartools.samples.distribution import Distribution
-from tartools.samples.encoding import NUMBERS
+from tartools.samples.filetypes import BY_SUFFIX, FIRST, NUMBERS, PICKLES, TEXTS, suffix_of
 from tartools.samples.sample import Batch, Sample
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.found import DOUBTFUL, EXTREMES, LISTED, Place, Sizes, Summary, largest
 from tartools.stages.checking.keys import combination_number, key_records
 from tartools.stages.checking.names import codes_of_fields, codes_of_key, may_be_odd
-from tartools.stages.checking.payloads import (
-    CLEAR_MAGICS,
-    FIRST,
-    PICKLES,
-    SUFFIXES,
-    TEXTS,
-    expected,
-    lie,
-    no_number,
-    suffix_of,
-)
+from tartools.stages.checking.suffixes import CLEAR_MAGICS, expected, lie, no_number
 from tartools.tar import Member, read_range
 
 NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
@@ -143,7 +133,7 @@ def look_into(
         for number in range(len(column)):
             summary.note("pickle", samples.place(number, field))
     lies: dict[int, str] = {}
-    if suffix in TEXTS or suffix in SUFFIXES:
+    if suffix in TEXTS or suffix in BY_SUFFIX:
         heads = list(read(column))
         for number, code, what in lies_of(suffix, heads, sizes):
             if lies.setdefault(number, code) == code:

@@ -1,0 +1,60 @@
+"""What the commands share that write samples to one file of another format."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from tartools import cli, storage
+from tartools.cli import process
+from tartools.errors import UsageError
+from tartools.samples.account import Account
+from tartools.samples.sample import Sample
+from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.storage.expand import expand
+from tartools.storage.streams import Sink
+from tartools.tar import compression
+
+TEXT, TFRECORD = "text", "TFRecord"  # kinds of files that are compressed if their name says so
+
+
+class FileOutput(cli.Group, shared=True):
+    """The file to write."""
+
+    url: cli.Url = "-"
+    force: cli.Force = False
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person looks at what is written."""
+        return self.url == "-" and os.isatty(1)
+
+
+def export(
+    account: Account,
+    source: cli.Inputs,
+    output: FileOutput,
+    kind: str,
+    write: Callable[[Iterator[Sample], Sink], None],
+    choose: Callable[[Iterator[Sample]], Iterator[Sample]] = iter,
+) -> None:
+    """Write the samples of the inputs *source*, of which *choose* takes fields, by *write* to a file of this *kind*.
+
+    Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; what they raise.
+    """
+    if kind not in (TEXT, TFRECORD):
+        compression.check_bare(output.url, kind)
+    urls = expand(*source.named)
+    storage.check_output(output.url, output.force, urls)
+    if kind != TEXT and output.is_terminal:
+        raise UsageError(f"stdout is a terminal, which cannot show a {kind} file: use -o FILE, > FILE or a pipe")
+    samples = choose(read_samples(urls, account, Reading(source.lax, source.skip_special)))
+    writing = compression.writing if kind in (TEXT, TFRECORD) else storage.writing
+    with closing_upstream(samples), writing(output.url, output.force) as sink:
+        write(samples, sink)
+        account.check()
+
+
+def write_readable(lines: Iterable[bytes], sink: Sink, output: FileOutput) -> None:
+    """Write *lines* to *sink*, which is *output*; a terminal gets no control characters."""
+    from tartools.formats.textwrite import write_lines
+
+    write_lines(map(process.printable, lines) if output.is_terminal else lines, sink)

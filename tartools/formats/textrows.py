@@ -1,0 +1,257 @@
+r"""Rows of text as they are read, by all commands: TSV and CSV with a header, and JSON lines.
+
+In TSV, tab, newline, carriage return and backslash are written as `\t \n \r \\`, so that a row is one line; CSV is
+quoted (RFC 4180).
+"""
+
+import functools
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import IO, Any, NamedTuple
+
+from tartools.errors import SampleError
+
+CHUNK = 1 << 18  # bytes of a TSV that are split together
+ROWS = 1000  # of a CSV that are handed on together
+BOM = b"\xef\xbb\xbf"
+
+_ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"})
+_UNESCAPES = {b"\\t": b"\t", b"\\n": b"\n", b"\\r": b"\r", b"\\\\": b"\\"}
+# names that mean something else than a field, and those that a backslash keeps from it
+_MEANINGS = {"tsv": r"\\*@", "csv": r"\\*@", "jsonl": r"\\*(@|__)"}
+
+
+class TextRows(NamedTuple):
+    """Adjacent rows: their cells, unescaped, and the numbers of the lines on which they end, from 1."""
+
+    lines: Sequence[int]
+    cells: list[list[bytes]]
+
+
+class Number(str):
+    """A number in JSON as it is written."""
+
+    __slots__ = ()
+
+
+def escape(text: str) -> str:
+    r"""Return *text* as a TSV cell.
+
+    >>> escape("a\tb\\")
+    'a\\tb\\\\'
+    """
+    return text if text.isprintable() and "\\" not in text else text.translate(_ESCAPES)
+
+
+def unescape(cell: bytes) -> bytes:
+    r"""Return the text of a TSV *cell*; inverse of `escape`.
+
+    Raises: ValueError for a backslash before any other character than t, n, r or a backslash.
+    """
+    return re.sub(rb"\\[^\x80-\xbf]?[\x80-\xbf]*", _unescaped, cell) if b"\\" in cell else cell
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    if found[0] not in _UNESCAPES:
+        escape = found[0].decode("utf-8", "surrogateescape")
+        raise ValueError(f"unknown escape {escape!r}; the escapes are \\t \\n \\r, and \\\\ for a backslash")
+    return _UNESCAPES[found[0]]
+
+
+def title(field: str, form: str = "tsv") -> str:
+    r"""Return what *field* is called in a table of *form*.
+
+    For tarcreate, a column @NAME holds paths of files to read: so the field @NAME is called \@NAME, \@NAME is \\@NAME.
+    In JSON lines it is the same with names that begin with two underscores, of which __key__ is the key.
+
+    >>> title("@txt"), title("txt"), title("__key__", "jsonl")
+    ('\\@txt', 'txt', '\\__key__')
+    """
+    return "\\" + field if re.match(_MEANINGS[form], field) else field
+
+
+def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
+    r"""Return the field that *title* is for, and whether values are paths of files to read; inverse of `title`.
+
+    >>> titled("@jpg"), titled("\\@txt"), titled("txt"), titled("\\__key__", "jsonl")
+    (('jpg', True), ('@txt', False), ('txt', False), ('__key__', False))
+    """
+    if title.startswith("@"):
+        return title[1:], True
+    return title[title.startswith("\\") and bool(re.match(_MEANINGS[form], title)) :], False
+
+
+def read_table(
+    file: io.BufferedReader, form: str, name: str, what: str = "table"
+) -> tuple[int, list[str], Iterator[TextRows]]:
+    """Return the line and the cells of the header of the table in *file*, of *form* tsv or csv, and the rows below it.
+
+    Messages call it *what*. Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, unless
+    the table is a TSV of one column. Cells are bytes; those of the header are text, with surrogates for what is not
+    UTF-8.
+
+    Holds: 256 KiB of rows. Raises: SampleError, naming *name* and the line, for a table without a header, and for rows
+    that are not *form* or have another number of cells than the header, after the rows before them.
+    """
+    found = _of_one_width((_csv if form == "csv" else _tsv)(file, name), form, name)
+    first = next(found, None)
+    if first is None:
+        raise SampleError(f"the {what} is empty: a table has a header", url=name)
+    header = [cell.decode("utf-8", "surrogateescape") for cell in first.cells[0]]
+    below = TextRows(first.lines[1:], first.cells[1:])
+    return first.lines[0], header, chain([below] if below.cells else [], found)
+
+
+def _of_one_width(found: Iterable[TextRows], form: str, name: str) -> Iterator[TextRows]:
+    """Yield the rows that are *found*, without those of empty lines. Raises: SampleError; see `read_table`."""
+    width = 0
+    for batch in found:
+        if {width} == set(map(len, batch.cells)):
+            yield batch
+            continue
+        lines: list[int] = []
+        cells: list[list[bytes]] = []
+        try:
+            for line, row in zip(batch.lines, batch.cells, strict=True):
+                if len(row) != width and row in ([], [b""]):
+                    continue
+                if not width or len(row) != width:
+                    _check_width(row, width or len(row), line, form, name)
+                width = len(row)
+                lines.append(line)
+                cells.append(row)
+        finally:  # what comes before a failure goes first
+            if cells:
+                yield TextRows(lines, cells)
+
+
+def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: str) -> None:
+    """Raise SampleError if *row* has not *width* cells, or, where it is the first, if no tabs separate them."""
+    alone = row[0].strip() if len(row) == 1 and form == "tsv" else b""
+    if len(row) != width:
+        advice = "; tabs separate the columns, and this line has blanks" if b" " in alone else ""
+        raise SampleError(f"line {line}: the header has {width} cells, this row has {len(row)}{advice}", url=name)
+    if b" " in alone or b"," in alone:
+        other = "blanks" if b" " in alone else "commas (--format csv reads those)"
+        raise SampleError(f"line {line}: in a TSV, tabs separate the columns; this header has {other}", url=name)
+
+
+def _tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
+    """Yield the rows of a TSV; an empty line is a row of one empty cell. Raises: SampleError, for a bad escape."""
+    first = 1
+    while data := file.read(CHUNK):
+        data += file.readline()
+        data = data.removeprefix(BOM) if first == 1 else data
+        lines = data.split(b"\n")
+        lines += [last] if (last := lines.pop()) else []  # empty, unless the file ends without a newline
+        if b"\r" in data:
+            lines = [line.removesuffix(b"\r") for line in lines]  # a CR in a value is escaped
+        cells = [line.split(b"\t") for line in lines]
+        for number, line in enumerate(lines if b"\\" in data else ()):
+            if b"\\" in line:
+                try:
+                    cells[number] = _unescaped_row(cells[number], first + number, name)
+                except SampleError:
+                    yield TextRows(range(first, first + number), cells[:number])
+                    raise
+        yield TextRows(range(first, first + len(lines)), cells)
+        first += len(lines)
+
+
+def _unescaped_row(cells: Sequence[bytes], line: int, name: str) -> list[bytes]:
+    found: list[bytes] = []
+    try:
+        found.extend(map(unescape, cells))
+    except ValueError as error:
+        raise SampleError(f"line {line}, column {len(found) + 1}: {error}", url=name) from None
+    return found
+
+
+def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
+    """Yield the rows of a CSV; an empty line is a row without cells. Raises: SampleError, for what is no CSV."""
+    import csv
+
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(text_lines(file, ""), strict=True)
+    ended = False
+    while not ended:
+        lines: list[int] = []
+        cells: list[list[bytes]] = []
+        try:
+            for row in islice(reader, ROWS):
+                lines.append(reader.line_num)
+                cells.append([cell.encode("utf-8", "surrogateescape") for cell in row])
+        except csv.Error as error:
+            yield TextRows(lines, cells)
+            raise SampleError(f"line {reader.line_num}: not CSV: {error}", url=name) from None
+        yield TextRows(lines, cells)
+        ended = len(cells) < ROWS
+
+
+def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
+    """Return *file* as text without a byte order mark; bytes that are not UTF-8 become surrogate escapes."""
+    return io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline=newline)
+
+
+def objects(
+    file: Iterable[bytes],
+    name: str,
+    what: str = "table",
+    *,
+    exact: bool = False,
+    wanted: Callable[[bytes], object] | None = None,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the JSON objects in *file*, one on each line, with the numbers of the lines; empty lines are skipped.
+
+    Only those of lines that are *wanted*, if it is given. If *exact*, numbers are `Number`. Messages call it *what*.
+
+    Raises: SampleError, naming *name* and line, for what is no JSON object, for a name twice in one, and for a file
+    without any line.
+    """
+    line = 0
+    for line, text in enumerate(file, 1):
+        text = text.removeprefix(BOM) if line == 1 else text
+        if text.isspace() or not text or (wanted is not None and not wanted(text)):
+            continue
+        try:
+            yield line, parsed(text, exact=exact)
+        except SampleError as error:
+            raise SampleError(f"line {line}: {error.message}", url=name) from None
+    if not line:
+        raise SampleError(f"the {what} is empty: it has no line", url=name)
+
+
+def parsed(text: bytes, *, exact: bool) -> dict[str, Any]:
+    """Return the JSON object *text*; if *exact*, with numbers as `Number`. Raises: SampleError for anything else."""
+    try:
+        found = _decoder(exact).decode(text.decode())
+    except UnicodeDecodeError as error:
+        raise SampleError(f"not UTF-8 text (byte {error.start} of the line)") from None
+    except json.JSONDecodeError as error:
+        raise SampleError(f"not JSON: {error.msg} (character {error.pos + 1})") from None
+    except ValueError as error:  # a number of very many digits
+        raise SampleError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise SampleError("not JSON that can be read: brackets are nested too deeply") from None
+    if not isinstance(found, dict):
+        raise SampleError("not a JSON object, with a name for each value")
+    return found
+
+
+@functools.cache
+def _decoder(exact: bool) -> json.JSONDecoder:
+    number = Number if exact else None
+    return json.JSONDecoder(object_pairs_hook=_object, parse_float=number, parse_int=number, parse_constant=number)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SampleError(f"the name {twice!r} occurs twice in one object")
+    return found

@@ -1,0 +1,253 @@
+"""Samples as tables of text: TSV, CSV or JSON lines, which `textrows` reads back."""
+
+import io
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import NamedTuple
+
+from tartools import storage
+from tartools.errors import SampleError, TarToolsError, UsageError
+from tartools.formats.cells import ListedRow, values
+from tartools.formats.textrows import escape, title
+from tartools.samples.account import FIRST, TOGETHER, Account
+from tartools.samples.answers import ABSENT
+from tartools.samples.sample import Batch, Sample, behind_key
+from tartools.samples.values import PSEUDO, Column, blanks, field_list, parse_column
+from tartools.storage.streams import Sink
+
+CHUNK = 1 << 16  # bytes collected before they are written
+
+
+def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
+    """Return the columns of *specs*, words separated by blanks. If *key*, a missing `__key__` becomes the first.
+
+    Raises: UsageError for a bad word, two columns with one name, or no column at all.
+    """
+    columns = [parse_column(word) for word in " ".join(specs).split()]
+    names = [column.name for column in columns]
+    if key and "__key__" not in names:
+        columns.insert(0, parse_column("__key__"))
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two columns are called {twice!r}; write NEW={twice} for one of them")
+    if not columns:
+        raise UsageError("a table without a column: name fields with -f, or leave out --no-key")
+    return columns
+
+
+class TableFormat(NamedTuple):
+    """The format of a table: its columns, its *form* (tsv, csv or jsonl), and the text for a *missing* value."""
+
+    columns: Sequence[Column]
+    form: str = "tsv"
+    header: bool = True
+    missing: str | None = None
+    verbatim: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return [column.name for column in self.columns]
+
+
+class EmptyColumns(NamedTuple):
+    """The columns for which no sample had a value; if there are any, also the fields that the samples had."""
+
+    unseen: list[str]
+    fields: list[str]
+
+
+TableLines = Generator[bytes, None, EmptyColumns]
+
+
+def rows(batches: Iterable[Batch], table: TableFormat, account: Account, most: int | None = None) -> TableLines:
+    """Yield lines, one for each sample of *batches*, counted in *account*; return the columns that stayed empty.
+
+    A value that a sample lacks is written as the *missing* of *table*. Values are text; in jsonl, values inside JSON
+    fields keep their type. After *most* rows reading stops, and no column counts as empty.
+
+    Holds: one batch. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
+    *missing* is None.
+    """
+    names, form, missing = table.names, table.form, table.missing
+    unseen = set(names)
+    seen: dict[str, None] = {}
+    if most == 0:
+        return EmptyColumns([], [])
+    make = line_maker(form, names)
+    nothing = ABSENT if form == "jsonl" else None  # in JSON, None is a value
+    together = None
+    if form == "tsv" and most is None:
+        together = partial(joined, columns=table.columns, verbatim=table.verbatim)
+    found = values(batches, table.columns, form == "jsonl", table.verbatim, account, together)
+    for index, (cells, sample) in enumerate(found):
+        if isinstance(sample, Batch):  # its samples have all values
+            unseen.clear()
+            account.samples_out += len(sample)
+            yield cells
+            continue
+        if unseen or nothing in cells:
+            absent = [name for name, value in zip(names, cells, strict=True) if value is nothing]
+            if absent and missing is None:
+                if isinstance(sample, ListedRow):
+                    raise sample.lacks(absent[0])
+                raise _lacks(sample, absent[0], _is_torn(sample, _following(found), account))
+            unseen.intersection_update(absent)
+            seen.update(dict.fromkeys(sample.fields) if unseen else ())
+            cells = [missing if value is nothing else value for value in cells]
+        try:
+            line = make(cells).encode()
+        except UnicodeEncodeError:
+            raise _unwritable(sample, names, cells) from None
+        account.samples_out += 1
+        yield line
+        if index + 1 == most:  # later samples might have the other columns
+            return EmptyColumns([], [])
+    return EmptyColumns([name for name in names if name in unseen], list(seen))
+
+
+def joined(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
+    """Return the lines of TSV of the samples of *batch* at once, or None if they have to be made one by one.
+
+    Each sample has exactly one member for each of *columns*, and the values are UTF-8 text in which nothing is escaped.
+    """
+    groups = batch.groups
+    if groups is None or groups.alike is None or isinstance(groups.source, io.FileIO):
+        return None
+    cells: list[Sequence[bytes | bytearray]] = []
+    for column in columns:
+        if column.choices == ("__key__",):
+            cells.append(groups.keys)
+            continue
+        name, behind = column.choices[0], groups.alike.behind
+        if column.path or name in PSEUDO or behind.count(behind_key(name)) != 1:
+            return None
+        found = groups.alike.payloads(groups.source, behind.index(behind_key(name)))
+        cells.append(found if verbatim else [payload.removesuffix(b"\n") for payload in found])
+    lines = b"\n".join(map(b"\t".join, zip(*cells, strict=True))) + b"\n"
+    tabs = (len(cells) - 1) * len(batch)
+    if lines.count(b"\n") != len(batch) or lines.count(b"\t") != tabs or b"\\" in lines or b"\r" in lines:
+        return None
+    try:
+        lines.decode()
+    except UnicodeDecodeError:
+        return None
+    return lines
+
+
+def lines(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
+    """Yield the header, if wanted, then *rows*."""
+    if table.header and table.form != "jsonl":
+        yield line_maker(table.form, table.names)([title(name) for name in table.names]).encode("utf-8", "replace")
+    yield from rows
+
+
+class EmptyColumnCheck:
+    """Finds the columns of *table* that stay empty in all parts of the input."""
+
+    def __init__(self, table: TableFormat) -> None:
+        self._names = table.names
+        self._left = set(table.names)
+        self._fields: dict[str, None] = {}
+
+    def add(self, seen: tuple[Iterable[str], Iterable[str]]) -> None:
+        """Add what `rows` returned for a part of the input."""
+        if self._left:
+            self._left &= set(seen[0])
+            self._fields |= dict.fromkeys(seen[1])
+
+    def check(self) -> None:
+        """Raise SampleError if a column is empty, unless there were no samples."""
+        if self._left and self._fields:
+            lost = " ".join(name for name in self._names if name in self._left)
+            raise SampleError(
+                f"no sample had a value for {lost}{blanks(lost)}; the fields were: {field_list(self._fields)}"
+            )
+
+
+def _following(found: Iterable[tuple[object, Sample | ListedRow | Batch]]) -> Iterator[Sample | ListedRow]:
+    return chain.from_iterable(later if isinstance(later, Batch) else [later] for _, later in found)
+
+
+def _is_torn(sample: Sample, following: Iterator[Sample | ListedRow], account: Account) -> bool:
+    """Return whether the key of *sample* is known to come back in its shard.
+
+    Of a plain file, up to 10,000 *following* samples are read to find out; elsewhere that could take any time.
+    """
+    if account.torn.get(sample.raw_key) == sample.shard:
+        return True
+    if storage.plain_size(sample.shard) is None:
+        return False
+    try:
+        for later in islice(following, FIRST):
+            if later.shard != sample.shard or later.key == sample.key:
+                return later.shard == sample.shard
+    except TarToolsError:  # the missing value is what is reported
+        pass
+    return False
+
+
+def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
+    more = (
+        f"; other members of this key are elsewhere in the shard: {TOGETHER}"
+        if torn
+        else (" (--fill STR writes STR instead)")
+    )
+    return SampleError(
+        f"sample {sample.key!r} has no value for {name!r}{blanks(name)}; its fields are: "
+        f"{field_list(sample.fields)}{more}",
+        url=sample.shard,
+    )
+
+
+def _unwritable(sample: Sample | ListedRow, names: Sequence[str], values: Sequence[object]) -> SampleError:
+    """Return the failure for a value that UTF-8 cannot encode: bytes of a key, a lone surrogate in JSON."""
+    bad = next((n for n, v in zip(names, values, strict=True) if re.search("[\ud800-\udfff]", str(v))), "?")
+    return SampleError(
+        f"sample {sample.key!r}: {bad!r} is not valid Unicode, so a table cannot hold it"
+        + (" (tarcat --rekey gives other keys)" if bad == "__key__" else ""),
+        url=sample.shard,
+    )
+
+
+def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], str]:
+    """Return a function that makes a line of *form* from the values of the columns *names*."""
+    if form == "jsonl":
+        import json
+
+        return lambda values: json.dumps(dict(zip(names, values, strict=True)), ensure_ascii=False) + "\n"
+    if form == "csv":
+        import csv
+
+        return csv.writer(_Echo()).writerow
+    tabs = len(names) - 1
+
+    def line(values: Sequence[object]) -> str:
+        text = "\t".join(values)  # type: ignore[arg-type]  # getters give text
+        if text.count("\t") == tabs and not ("\n" in text or "\\" in text or "\r" in text):
+            return text + "\n"
+        return "\t".join(escape(str(value)) for value in values) + "\n"
+
+    return line
+
+
+class _Echo:
+    """A file whose `write` returns its argument, which turns csv.writer into a function."""
+
+    def write(self, text: str, /) -> str:
+        return text
+
+
+def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
+    """Write *parts* to *sink*, 64 KiB or more at a time. If *parts* fails, what came before is still written."""
+    pending = bytearray()
+    try:
+        for part in parts:
+            pending += part
+            if len(pending) >= CHUNK:
+                full, pending = pending, bytearray()
+                sink.write(full)
+    finally:
+        if pending:
+            sink.write(pending)

@@ -1,0 +1,225 @@
+"""Values of the columns of other tables as fields of samples: their names, their payloads, and both packed as bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from tartools.errors import SampleError
+from tartools.samples.encoding import text_payload
+from tartools.samples.filetypes import suffix_of
+from tartools.samples.sample import checked_path
+from tartools.samples.values import as_text, blanks, field_list
+
+FIELD = Struct("<HQ")  # number of the name, bytes of the payload, which follow
+MOST_NAMES = 1 << 16
+KEYS = ("__key__", "key")  # the column that has the keys, unless it is named
+
+
+Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification: choices, and the new name or None
+
+
+class PackedFields:
+    """Packs the fields of a sample as bytes, and unpacks them.
+
+    *names* are the names of all fields so far. If *single*, every sample has one field, the first, and its payload
+    alone is what is packed.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.single = False
+        self._numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        """Return the number of the field *name*. Raises: SampleError if it can be none, or there are too many."""
+        if name not in self._numbers:
+            if not name or not name.isprintable():
+                raise SampleError(f"not a name for a field: {name!r}")
+            checked_path("key", name)
+            if len(self.names) == MOST_NAMES:
+                raise SampleError(f"more than {MOST_NAMES:,} names of fields")
+            self._numbers[name] = len(self.names)
+            self.names.append(name.encode("utf-8", "surrogateescape"))
+        return self._numbers[name]
+
+    def pack(self, fields: Iterable[tuple[int, bytes]]) -> bytes:
+        """Return *fields*, (number of the name, payload), packed."""
+        return b"".join([part for number, data in fields for part in (FIELD.pack(number, len(data)), data)])
+
+    def unpack(self, packed: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (name, payload) of the fields in *packed*."""
+        if self.single:
+            yield self.names[0], packed
+            return
+        at = 0
+        while at < len(packed):
+            number, size = FIELD.unpack_from(packed, at)
+            at += FIELD.size + size
+            yield self.names[number], packed[at - size : at]
+
+
+class ChosenColumns:
+    """Which columns become which fields.
+
+    *words* are (choices, new name or None), as a field specification has them; if None, all columns are taken, but if
+    *hidden* not those whose names begin with two underscores. *dropped* are never taken. *fold* makes the names equal
+    that are one name.
+    """
+
+    def __init__(
+        self,
+        words: Words | None,
+        dropped: Iterable[str],
+        fold: Callable[[str], str],
+        hidden: bool = True,
+    ) -> None:
+        self.words = words
+        self.fold = fold
+        self._hidden = hidden
+        self._dropped = {fold(name) for name in dropped}
+
+    def of(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
+        """Return the places of the columns that are taken, and the fields that they are for.
+
+        *columns* are the names and the places of those that may be taken. Raises: SampleError for one field twice.
+        """
+        if self.words is None:
+            hidden = "__" if self._hidden else "\0"
+            found = [(place, name) for name, place in columns.items() if not name.startswith(hidden)]
+        else:
+            folded = {self.fold(name): (place, name) for name, place in reversed(list(columns.items()))}
+            found = []
+            for choices, new in self.words:
+                known = ((columns[one], one) if one in columns else folded.get(self.fold(one)) for one in choices)
+                place, name = next((each for each in known if each is not None), (-1, ""))
+                if place >= 0:
+                    found.append((place, new or name))
+        names = {place: name for name, place in columns.items()}
+        found = [(place, field) for place, field in found if self.fold(names[place]) not in self._dropped]
+        fields = [self.fold(field) for _, field in found]
+        for _, field in found:
+            if fields.count(self.fold(field)) > 1:
+                raise SampleError(f"there are two for the field {field!r} (-f 'new=old' renames one)")
+        return found
+
+    def lost(self, columns: Iterable[str]) -> list[str]:
+        """Return the words for which there is none of *columns*."""
+        known = {self.fold(name) for name in columns}
+        return [";".join(choices) for choices, _ in self.words or () if not any(self.fold(c) in known for c in choices)]
+
+
+def with_key(words: Words | None, names: Sequence[str]) -> Words | None:
+    """Return *words*, and one for the column `__key__`, if that is one of *names* and no word gives this name."""
+    if words is None or "__key__" not in names or any((new or choices[0]) == "__key__" for choices, new in words):
+        return words
+    return [*words, (("__key__",), None)]
+
+
+def field_of(name: str, value: object) -> tuple[str, bytes]:
+    """Return the name of the field, and the payload, for *value* of the column *name*.
+
+    Text is UTF-8, bytes are themselves, a number is its digits; where *name* ends in gz and the like, text is
+    compressed. A list of numbers is a NumPy array, other lists (an empty one too) and objects are JSON: the name gets a
+    last part `npy` or `json`, unless it has it.
+
+    Raises: UnicodeEncodeError for text with a lone surrogate.
+
+    >>> field_of("score", 0.5), field_of("meta", {"a": 1})
+    (('score', b'0.5'), ('meta.json', b'{"a": 1}'))
+    """
+    if isinstance(value, bytes):
+        return name, value
+    if hasattr(value, "dtype") or (isinstance(value, (list, tuple)) and value):
+        payload = npy(value)
+        if payload is not None:
+            return with_suffix(name, "npy"), payload
+    text = as_text(value).encode()
+    if isinstance(value, (list, tuple, dict)):
+        return with_suffix(name, "json"), text
+    return name, text_payload(name, text)
+
+
+def with_suffix(name: str, suffix: str) -> str:
+    """Return *name*, whose last part is *suffix*: added if it was another.
+
+    >>> with_suffix("emb", "npy"), with_suffix("emb.npy", "npy"), with_suffix("npy", "npy")
+    ('emb.npy', 'emb.npy', 'npy')
+    """
+    return name if suffix_of(name) == suffix else f"{name}.{suffix}"
+
+
+def npy(values: object) -> bytes | None:
+    """Return *values*, lists of numbers or an array, as a file of NumPy; None if they are not numbers in equal rows."""
+    import numpy as np
+
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError):
+        return None
+    if array.dtype.kind not in "iuf":
+        return None
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+class RowFormat(NamedTuple):
+    """How the rows are to be read: which column has the *key* (None: one of `KEYS`), which columns are *chosen*.
+
+    *alone* tells that all rows are in one file.
+    """
+
+    key: str | None
+    chosen: ChosenColumns
+    packed: PackedFields
+    alone: bool
+
+
+def key_column(names: Sequence[str], wanted: str | None, url: str) -> int:
+    """Return which of the columns *names* has the keys. Raises: SampleError if none has, or two have."""
+    for name in (wanted,) if wanted is not None else KEYS:
+        if names.count(name) > 1:
+            raise SampleError(f"two columns are called {name!r}", url=url)
+        if name in names:
+            return names.index(name)
+    what = f"no column {wanted!r}"
+    if wanted is None:
+        what = "no column '__key__' or 'key' (--key-column COLUMN names another)"
+    raise SampleError(f"{what}; the columns are: {field_list(names)}", url=url)
+
+
+def check_words(columns: Sequence[str], rows: RowFormat, url: str) -> None:
+    """Raise SampleError if there is none of *columns* for a word of -f."""
+    if lost := " ".join(rows.chosen.lost(columns)):
+        raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(columns)}", url=url)
+
+
+def check_keys(keys: Sequence[bytes]) -> None:
+    """Raise SampleError if one of *keys* is empty, or has a NUL; its *offset* is the number of that key."""
+    if b"" in keys or b"\0" in b"".join(keys):
+        number = next(number for number, key in enumerate(keys) if not key or b"\0" in key)
+        what = "has a NUL, which no name in an archive can have" if keys[number] else "is empty"
+        raise SampleError(f"the key {what}", offset=number)
+
+
+def packed_row(key: object, fields: Iterator[tuple[str, object]], packed: PackedFields) -> tuple[bytes, bytes]:
+    """Return the key and the packed *fields*, (name, value), of a row. None is no field. Raises: SampleError."""
+    if key is None:
+        raise SampleError("the key is null")
+    name = "key"
+    found = []
+    try:
+        raw = field_of("", key)[1]
+        for name, value in fields:
+            if value is not None:
+                field, payload = field_of(name, value)
+                found.append((packed.number(field), payload))
+    except UnicodeEncodeError:
+        raise SampleError(f"{name!r}: a lone surrogate can't be written as UTF-8") from None
+    check_keys([raw])
+    if len({number for number, _ in found}) < len(found):
+        raise SampleError(f"two columns are for one field (sample {raw.decode('utf-8', 'replace')!r})")
+    return raw, packed.pack(found)

@@ -1,0 +1,120 @@
+"""What a payload is, by the suffix of its field and by its first bytes: one table for all commands."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tartools.tar.codecs import CODECS
+
+FIRST = 16  # bytes of a payload that `type_of` looks at
+
+PICTURE, SOUND, VIDEO, ARRAY, OTHER = "picture", "sound", "video", "array", "other"
+
+NUMBERS = frozenset(("cls", "cls2", "id", "index", "inx"))  # as webdataset and Hugging Face's datasets decode them
+TEXTS = NUMBERS | {"caption", "csv", "html", "json", "jsonl", "label", "md", "text", "tsv", "txt", "xml", "yaml"}
+PICKLES = frozenset(("pickle", "pkl", "pyd"))
+
+
+def suffix_of(field: str) -> str:
+    """Return the last part of *field*, in lower case.
+
+    >>> suffix_of("seg.PNG"), suffix_of("cls")
+    ('png', 'cls')
+    """
+    return field.rpartition(".")[2].lower()
+
+
+class FileType(NamedTuple):
+    """A type of files: *what* one is, its *kind*, the *suffixes* of fields that promise it, and its *magics*.
+
+    Magics are first bytes, one of which each such file has; RIFF and MPEG-4 have theirs further on, see `type_of`.
+    A PICTURE is one that Pillow decodes itself. What tarshow calls one is *brief*.
+    """
+
+    what: str
+    kind: str
+    suffixes: tuple[str, ...] = ()
+    magics: tuple[bytes, ...] = ()
+    briefly: str = ""
+
+    @property
+    def brief(self) -> str:
+        """What one is, without an article."""
+        return self.briefly or re.sub("^an? ", "", self.what)
+
+
+# frames of layer III; ISO/IEC 11172-3, 2.4.1.3
+_MP3 = tuple(b"\xff" + bytes([second]) for second in (0xE2, 0xE3, 0xF2, 0xF3, 0xFA, 0xFB))
+_PICKLE = tuple(b"\x80" + bytes([version]) for version in range(2, 6))
+
+TYPES = (
+    FileType("a JPEG picture", PICTURE, ("jpg", "jpeg", "jpe"), (b"\xff\xd8\xff",)),
+    FileType("a PNG picture", PICTURE, ("png",), (b"\x89PNG\r\n\x1a\n",)),
+    FileType("a GIF picture", PICTURE, ("gif",), (b"GIF87a", b"GIF89a")),
+    FileType("a BMP picture", PICTURE, ("bmp",), (b"BM",)),
+    FileType("a TIFF picture", PICTURE, ("tif", "tiff"), (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
+    FileType("a PNM picture", PICTURE, ("pbm", "pgm", "pnm", "ppm"), tuple(b"P%d" % n for n in range(1, 8))),
+    FileType("a JPEG 2000 picture", PICTURE, ("jp2",), (b"\0\0\0\x0cjP", b"\xff\x4f\xff\x51")),
+    FileType("a numpy array", ARRAY, ("npy",), (b"\x93NUMPY",)),
+    FileType("a zip archive", OTHER, ("zip",), (b"PK\x03\x04", b"PK\x05\x06")),
+    FileType("a zip archive", ARRAY, ("npz",), (b"PK\x03\x04", b"PK\x05\x06")),
+    FileType("an MP3 sound", SOUND, ("mp3",), (b"ID3", *_MP3), "sound, MP3"),
+    FileType("a FLAC sound", SOUND, ("flac",), (b"fLaC", b"ID3")),
+    FileType("an Ogg sound", SOUND, ("oga", "ogg", "opus"), (b"OggS",)),
+    FileType("a Matroska video", VIDEO, ("mkv", "webm"), (b"\x1aE\xdf\xa3",), "video, Matroska or WebM"),
+    FileType("a Flash video", VIDEO, (), (b"FLV\x01",), "video, Flash"),
+    FileType("an MPEG video", VIDEO, (), (b"\0\0\1\xba",), "video, MPEG"),
+    *(FileType(f"{one.name} data", OTHER, (suffix_of(one.suffixes[-1]),), one.magic) for one in CODECS),
+    FileType("a PDF", OTHER, (), (b"%PDF-",)),
+    FileType("an HDF5 file", OTHER, (), (b"\x89HDF\r\n\x1a\n",), "HDF5"),
+    FileType("a file of tensors", OTHER, (), (b"~TenBin~",), "tensors"),
+    FileType("a Parquet file", OTHER, (), (b"PAR1",), "Parquet"),
+    FileType("an SQLite database", OTHER, (), (b"SQLite format 3\0",), "SQLite database"),
+    FileType("a pickle", OTHER, (), _PICKLE, "pickle, not opened"),
+)
+_MPEG4 = "an MPEG-4 file"
+RIFFS = {  # kind of RIFF file, at byte 8
+    b"WEBP": FileType("a WebP picture", PICTURE, ("webp",)),
+    b"WAVE": FileType("a WAV sound", SOUND, ("wav",)),
+    b"AVI ": FileType("an AVI video", VIDEO, ("avi",), (), "video, AVI"),
+}
+BRANDS = {  # brand of an MPEG-4 file, at byte 8 (ISO/IEC 14496-12, 4.3); "" is any other
+    b"avif": FileType(_MPEG4, PICTURE, ("avif",), (), "AVIF picture"),
+    b"heic": FileType(_MPEG4, OTHER, ("heic",), (), "HEIC picture"),
+    b"M4A ": FileType(_MPEG4, SOUND, ("m4a",), (), "sound, MPEG-4"),
+    b"qt  ": FileType(_MPEG4, VIDEO, ("mov",), (), "video, QuickTime"),
+    b"": FileType(_MPEG4, VIDEO, ("m4v", "mp4"), (), "video, MP4"),
+}
+BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip", b"styp")  # of MPEG-4, at byte 4
+
+BY_SUFFIX = {suffix: one for one in (*TYPES, *RIFFS.values(), *BRANDS.values()) for suffix in one.suffixes}
+PICTURES, SOUNDS, VIDEOS, ARRAYS = (
+    frozenset(suffix for suffix, one in BY_SUFFIX.items() if one.kind == kind)
+    for kind in (PICTURE, SOUND, VIDEO, ARRAY)
+)
+_SHORT = tuple(magic for one in TYPES for magic in one.magics if len(magic) < 3 and magic.isalnum())  # text, perhaps
+
+
+def is_picture_field(field: str) -> bool:
+    """Tell whether *field* is one of pictures, by its suffix."""
+    return suffix_of(field) in PICTURES
+
+
+def type_of(head: bytes) -> FileType | None:
+    """Return the type of a file that begins with *head*, its first 16 bytes or more; None if it is not known.
+
+    >>> type_of(b"GIF89a...").what, type_of(b"RIFF....WAVEfmt ").suffixes, type_of(b"hello")
+    ('a GIF picture', ('wav',), None)
+    """
+    if head[4:8] in BOXES:
+        return BRANDS.get(head[8:12] if head[4:8] == b"ftyp" else b"", BRANDS[b""])
+    if head[:4] in (b"RIFF", b"RF64"):
+        return RIFFS.get(head[8:12])
+    return next((one for one in TYPES if head.startswith(one.magics)), None)
+
+
+def is_picture(suffix: str, head: bytes) -> bool:
+    """Tell whether what begins with *head*, in a field that ends in *suffix*, is a picture, or should be one."""
+    found = type_of(head)
+    return suffix in PICTURES or (found is not None and found.kind == PICTURE and not head.startswith(_SHORT))

@@ -1,0 +1,162 @@
+"""Calls side by side: `Threads` makes them, `windowed` takes their results within bounds, in order or as they come.
+
+Other engines are in `run`: they have calls made by an executor, by other processes, or on a cluster.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from operator import call
+from queue import Empty, SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+Item = TypeVar("Item")
+Item_contra = TypeVar("Item_contra", contravariant=True)
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Engine(Protocol[Item_contra, Result_co]):
+    """Calls one function for items, several at a time."""
+
+    def submit(self, item: Item_contra, ended: Callable[[], object], /) -> Callable[[], Result_co]:
+        """Have the function called for *item*; return a function that waits for its result, or raises its error.
+
+        *ended* is called, in whatever thread, when there is one.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Drop the calls that have not begun, have the others end soon, and wait for them. None is submitted then."""
+        ...
+
+
+class _Answer(Generic[Result]):
+    """What *task* will return, or raise, when it was run."""
+
+    def __init__(self, task: Callable[[], Result], ended: Callable[[], object] | None) -> None:
+        self._task = task
+        self._ended = ended
+        self._running = threading.Lock()  # held until it is done; an Event takes three times as long
+        self._running.acquire()
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result = self._task()
+        except BaseException as error:  # raised where the answer is wanted
+            self._error = error
+        self._running.release()
+        if self._ended:
+            self._ended()
+
+    def __call__(self) -> Result:
+        """Wait for the answer; return it, or raise what the task raised."""
+        with self._running:
+            pass
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
+class Threads(Generic[Item, Result]):
+    """Calls *work* in up to *most* daemon threads, in the order in which it is asked to; by default items are called.
+
+    *cancel* makes the calls under way end soon. Only simple queues connect the threads to the caller's: a signal can
+    interrupt waiting for these at any time.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        work: Callable[[Item], Result] = call,  # type: ignore[assignment]
+        cancel: Callable[[], object] | None = None,
+    ) -> None:
+        self._most = most
+        self._work = work
+        self._cancel = cancel
+        self._tasks: SimpleQueue[_Answer[Result] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, item: Item, ended: Callable[[], object] | None = None, /) -> Callable[[], Result]:
+        """Have *item* worked on; see `Engine.submit`."""
+        answer = _Answer(partial(self._work, item), ended)
+        self._tasks.put(answer)
+        if len(self._threads) < self._most:
+            self._threads.append(threading.Thread(target=self._run, name=f"tartools_{len(self._threads)}", daemon=True))
+            self._threads[-1].start()
+        return answer
+
+    def _run(self) -> None:
+        while (answer := self._tasks.get()) is not None:
+            answer.run()
+
+    def close(self) -> None:
+        """Drop what has not begun, and let the threads end when they have done theirs."""
+        while True:
+            try:
+                self._tasks.get_nowait()
+            except Empty:
+                break
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    def stop(self) -> None:
+        """Cancel the calls under way, drop those that have not begun, and wait until the threads have ended."""
+        if self._cancel:
+            self._cancel()
+        self.close()
+        for thread in self._threads:
+            if thread.ident is not None:  # a signal may have come before it started
+                thread.join()
+
+
+def windowed(
+    items: Iterable[Item], engine: Engine[Item, Result], window: int, *, ordered: bool = True, busy: int | None = None
+) -> Generator[tuple[Item, Callable[[], Result]], None, None]:
+    """Yield each of *items* with a function that returns what *engine* made of it, or raises its error.
+
+    Order: that of *items*, or that in which calls end. *items* are read in the caller's thread, and as many submitted
+    as there is room for before one is yielded. But with *busy*, no more than so many are not done at a time, and what
+    is done is yielded before another item is read: for items that may be long in coming, or that take up disk until
+    they are done. An item that takes long delays the results behind it, but not the work on them.
+
+    Holds: up to *window* items, the one that was yielded last included. Raises: what *items* raise, after those before.
+    At the end, in whatever way it comes, *engine* is stopped.
+    """
+    ended: SimpleQueue[int] = SimpleQueue()
+    waiting: dict[int, tuple[Item, Callable[[], Result]]] = {}  # not yet yielded
+    done: dict[int, None] = {}  # of these, in the order in which they ended
+    source = enumerate(items)
+    more = True
+    failure: Exception | None = None
+    try:
+        while True:
+            while not ended.empty():
+                done[ended.get()] = None
+            turn = next(iter(waiting if ordered else done), None)
+            room = more and len(waiting) < window and (busy is None or len(waiting) - len(done) < busy)
+            if turn in done and not (room and busy is None):
+                del done[turn]
+                yield waiting[turn]
+                del waiting[turn]
+            elif room:
+                try:
+                    number, item = next(source)
+                except StopIteration:
+                    more = False
+                except Exception as error:
+                    more, failure = False, error
+                else:
+                    waiting[number] = item, engine.submit(item, partial(ended.put, number))
+            elif waiting:
+                done[ended.get()] = None
+            else:
+                break
+        if failure is not None:
+            raise failure
+    finally:
+        engine.stop()

@@ -1,0 +1,111 @@
+"""What `stream_map` gives to workers: `MapWork` once, and then slices of shards and tables, of about equal size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from tartools.errors import StorageError, UsageError, shown
+from tartools.storage import is_far, is_repeatable
+from tartools.storage.url import Url
+from tartools.storage.version import look
+from tartools.tables.table import Table
+from tartools.tar import compression
+from tartools.train.fieldchooser import KEY, URL, FieldChooser, as_dict
+from tartools.train.slicereader import SliceReader, numbered
+from tartools.train.slices import ShardSlice
+
+SIZE = 8_000_000  # bytes of a chunk
+FAR = 32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice
+
+MapSource = str | Table  # a shard, or a table
+
+
+class MapChunk(NamedTuple):
+    """A *slice* of a source, whose *name* is in messages. A shard has this *version*; None if it has none."""
+
+    slice: ShardSlice
+    name: str
+    version: str | None = None
+
+    def __str__(self) -> str:
+        _, number, slices, begin, end, *_ = self.slice
+        return f"{self.name}: rows {begin} to {end - 1}" if end else f"{self.name}: chunk {number + 1} of {slices}"
+
+
+def sources_of(urls: Sequence[str]) -> list[MapSource]:
+    """Return the shards and tables *urls*. Raises: UsageError for stdin and fifos; StorageError."""
+    for url in urls:
+        if not is_repeatable(url) and Url(url).scheme != "pipe":
+            raise UsageError("workers can't share this, since it can be read only once: copy it to a file", url=url)
+    return [Table(url) if compression.is_table(url) else url for url in urls]
+
+
+def chunks_of(names: Sequence[str], sources: Sequence[MapSource], size: int | None) -> Iterator[MapChunk]:
+    """Yield the chunks of *sources*, which have these *names*, in order, each of about *size* bytes if it is given.
+
+    A shard that can't be cut is one chunk: what is compressed, a command, a server without ranges.
+    Raises: StorageError, when its turn comes.
+    """
+    for number, (name, source) in enumerate(zip(names, sources, strict=True)):
+        if isinstance(source, Table):
+            for piece in _rows_of(source, number, size or SIZE):
+                yield MapChunk(piece, name)
+        else:
+            version, slices = _looked_at(source, size or (FAR if is_far(source) else SIZE))
+            for piece in ShardSlice(number).cut_into(slices):
+                yield MapChunk(piece, name, version)
+
+
+def _looked_at(url: str, size: int) -> tuple[str | None, int]:
+    """Return the version of the shard *url*, None if it has none, and into how many slices it is cut."""
+    if not is_repeatable(url) or Url(url).read_command:
+        return None, 1
+    version, first = look(url)
+    if version is None or first == b"PAR1" or compression.is_compressed(first):
+        return version, 1
+    return version, -(-int(version.split()[0]) // size) or 1
+
+
+def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
+    import numpy as np
+
+    _, begins, ends = table.places()
+    before = np.cumsum(ends - begins)
+    total = int(before[-1]) if len(before) else 0
+    cuts = np.unique([0, *before.searchsorted(range(size, total, size), "right").tolist(), len(table)]).tolist()
+    return (ShardSlice(number, begin=begin, end=end, rows=True) for begin, end in pairwise(cuts))
+
+
+class MapWork:
+    """Calls *function* for the samples of chunks of *sources*, which are chosen and decoded as `FieldChooser` does."""
+
+    def __init__(self, function: Callable[[Any], Any], sources: Sequence[MapSource], chooser: FieldChooser) -> None:
+        self._function = function
+        self._sources = sources
+        self._chooser = chooser
+
+    def __call__(self, chunk: MapChunk) -> Generator[Any, None, None]:
+        """Yield what the function makes of the samples of *chunk*: of each nothing for None, or what it iterates over.
+
+        Raises: what it raises, and what reading raises, with notes that name sample and chunk.
+        """
+        for sample in self._samples(chunk):
+            key, url = sample[KEY], sample[URL]
+            try:
+                made = self._function(self._chooser(sample))
+                for one in made if isinstance(made, Iterator) else (made,):
+                    if one is not None:
+                        yield one
+            except (Exception, SystemExit) as error:
+                error.add_note(f"in sample {key!r} of {shown(url)}")
+                raise
+
+    def _samples(self, chunk: MapChunk) -> Iterator[dict[str, Any]]:
+        part, source, wanted = chunk.slice, self._sources[chunk.slice.shard], self._chooser.needed
+        if isinstance(source, Table):
+            return (as_dict(sample, wanted) for sample in source[part.begin : part.end])
+        if chunk.version is not None and look(source).version != chunk.version:
+            raise StorageError("was replaced since the epoch began", url=source)
+        return iter(SliceReader([source], numbered([part._replace(shard=0)]), wanted=wanted))

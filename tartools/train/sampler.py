@@ -1,0 +1,288 @@
+"""`StatefulSampler`: which samples come when, and which rank has them; a sampler for torch's DataLoader."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from tartools.errors import byte_size, several
+from tartools.train import permutation
+from tartools.train.ranks import this_rank
+
+CHUNK = 1 << 13  # positions that are computed at once
+log = logging.getLogger("tartools.train")
+
+
+class RankSteps(NamedTuple):
+    """How the positions from *begin* to *length* are shared by *world_size* ranks in batches of *size*.
+
+    Step s has the next world_size * size positions, rank r the r-th slice. What is left is shared as evenly as can be
+    in one more step. If fewer samples than ranks are left, the step before takes them along, so that batches of some
+    ranks have one sample more: so all ranks have equally many batches. With *drop_last* what is left is left out.
+
+    With *single*, which is for samples and not for batches, nothing is taken along: some ranks have one sample more.
+    """
+
+    begin: int
+    length: int
+    world_size: int
+    size: int
+    drop_last: bool
+    single: bool
+
+    @property
+    def full(self) -> int:
+        """The number of steps that give *size* samples to each rank."""
+        full, left = divmod(max(self.length - self.begin, 0), self.world_size * self.size)
+        return full - self._takes_along(full, left)
+
+    @property
+    def number(self) -> int:
+        """The number of steps."""
+        full, left = divmod(max(self.length - self.begin, 0), self.world_size * self.size)
+        return full + (left > 0 and not self.drop_last and not self._takes_along(full, left))
+
+    def _takes_along(self, full: int, left: int) -> bool:
+        return 0 < left < self.world_size and full > 0 and not self.drop_last and not self.single
+
+    def share(self, step: int, rank: int) -> tuple[int, int]:
+        """Return the positions at which the part of *rank* of *step* begins and ends."""
+        begin, end = self.after(step), self.after(step + 1)
+        each, more = divmod(end - begin, self.world_size)
+        low = begin + rank * each + min(rank, more)
+        return low, low + each + (rank < more)
+
+    def after(self, steps: int) -> int:
+        """Return how many positions the whole world has had after *steps* steps."""
+        if steps < self.number or self.drop_last:
+            return self.begin + min(steps, self.number) * self.world_size * self.size
+        return max(self.length, self.begin)
+
+    def batches(self, rank: int) -> int:
+        """Return how many steps have something for *rank*."""
+        low, high = self.share(self.number - 1, rank) if self.number else (0, 0)
+        return self.number - (low == high and self.number > 0)
+
+
+class StatefulSampler(Sampler[Any]):
+    """The order of the samples of *dataset*, epoch by epoch; a batch sampler if *batch_size* is given, else a sampler.
+
+        sampler = tartools.train.StatefulSampler(data, seed=7, batch_size=64)
+        for batch in torch.utils.data.DataLoader(data, batch_sampler=sampler, num_workers=4): ...
+
+    *dataset* is a TableDataset, a `tartools.Table`, or anything with a length. *shuffle*: True, or "global", is a
+    permutation of all samples; "blocks" permutes runs of neighbours of about *block* bytes, and shuffles within windows
+    of *window* runs, so that what is read lies together; False is the order of the dataset. What comes is a function of
+    seed, epoch and position alone: the same with any number of ranks and workers, on any machine.
+
+    Each sample comes exactly once an epoch, in some batch of some rank. All ranks have equally many batches, without
+    padding: the last ones are shared evenly, and if fewer samples than ranks would be left over, the last batch of some
+    ranks has one sample more than *batch_size*. Only if there are fewer samples than ranks some have no batch; this is
+    logged. With *drop_last* all batches are full, and what does not fill a batch of each rank is left out. Without
+    *batch_size* ranks may differ by one sample. *rank* and *world_size* are those of torch.distributed, if it was
+    initialised, else of the environment (`RANK`, `WORLD_SIZE`), else there is one rank.
+
+    An epoch ends when the iteration ends, and the next iteration is the next epoch, unless `set_epoch` says otherwise.
+    An iteration that was not ended is begun again, at the same place. A state is that of this data alone, which its
+    `digest()` tells from others: that of a TableDataset, a Table, an ObjectDataset or a ZipDataset changes with shards
+    or objects, their versions, and the places and the order of samples. Of other datasets the length is compared.
+
+    *weights*: a column of the table, an array, or the shares of sources, `{"a/*.tar": 0.7, "b/*.tar": 0.3}`. Samples
+    are then drawn with repetition, as WeightedRandomSampler does, *length* an epoch, by default as many as there are:
+    some come several times, others not at all.
+
+    Holds: nothing of the permutation; 24 bytes for each run of "blocks", 8 bytes a row for weights.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        seed: int = 0,
+        shuffle: bool | str = True,
+        block: int | str = "4MB",
+        batch_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        weights: Any = None,
+        drop_last: bool = False,
+        *,
+        window: int = 8,
+        length: int | None = None,
+    ) -> None:
+        if shuffle not in (True, False, "global", "blocks"):
+            raise ValueError(f"shuffle is True, False, 'global' or 'blocks', not {shuffle!r}")
+        if (rank is None) != (world_size is None) or (rank is not None and not 0 <= rank < (world_size or 0)):
+            raise ValueError(f"there is no rank {rank} of {world_size}: give both or neither; ranks count from 0")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size is 1 or more, not {batch_size}")
+        if length is not None and weights is None:
+            raise ValueError("without weights an epoch has each sample once, and no other length")
+        if weights is not None and shuffle not in (True, "global"):
+            raise ValueError("with weights samples are drawn from all: shuffle is True then")
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self._rank = None if rank is None or world_size is None else (rank, world_size)
+        self._seed, self._epoch, self._done = seed, 0, 0
+        self._running: _Iteration | None = None  # the iteration that was begun last
+        table, count = getattr(dataset, "table", dataset), len(dataset)
+        self._digest: Callable[[], str] | None = getattr(dataset, "digest", None)
+        self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
+        if weights is not None:
+            values = permutation.weights_of(table, count, weights)
+            self._rows: permutation.RowOrder = permutation.WeightedOrder(values, count if length is None else length)
+            self._kind |= {"weights": zlib.crc32(values.tobytes()), "length": self._rows.length}
+        elif shuffle == "blocks":
+            size = byte_size(block) if isinstance(block, str) else block
+            self._rows = permutation.BlockOrder(table, size, window)
+            self._kind |= {"block": size, "window": window}
+        else:
+            self._rows = permutation.GlobalOrder(count) if shuffle else permutation.StoredOrder(count)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration be of *epoch*: from its begin, or from the place of a state of the same epoch."""
+        if epoch != self._epoch:
+            self._epoch, self._done = epoch, 0
+
+    def __len__(self) -> int:
+        """Return how many batches, or without *batch_size* samples, the next iteration has for this rank."""
+        rank, steps = self._shared()
+        return steps.batches(rank)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._running is not None and self._running.used:
+            self._running.end_if_over()
+        rank, steps = self._shared()
+        if steps.batches(rank) < steps.number and not steps.single:
+            what = "%s left for %d ranks: rank %d has no batch"
+            log.warning(what, several(steps.length - steps.begin, "sample"), steps.world_size, rank)
+        return _Iteration(self)
+
+    def state_dict(self, taken: int | None = None) -> dict[str, Any]:
+        """Return where the whole world is: for `load_state_dict` of a sampler with any ranks, workers and batch size.
+
+        *taken* is how many batches (without *batch_size*: samples) of the last iteration training has had on this rank.
+        A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. By
+        default it is all that was asked for. All ranks are taken to have had equally many.
+        """
+        if taken is None and (self._running is None or self._running.ended or not self._running.taken):
+            return self._state(self._epoch, self._done)
+        if self._running is None:
+            raise ValueError("nothing was taken: no iteration has begun")
+        return self._running.state_dict(taken)
+
+    def under_way(self, taken: int) -> list[Any]:
+        """Return what the last iteration was asked for after its first *taken* batches, or samples."""
+        return [] if self._running is None else self._running.after(taken)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where *state* was made. Raises: ValueError if it is that of another kind of order, or of other data."""
+        if not isinstance(state, dict) or not {"seed", "epoch", "done", "data", *self._kind} <= {*state}:
+            raise ValueError("this is not a state of a StatefulSampler like this one")
+        for name, value in self._kind.items():
+            if state[name] != value:
+                raise ValueError(f"the state is of an order with {name} {state[name]!r}, and here it is {value!r}")
+        if state["data"] != self._data:
+            raise ValueError(
+                "the state is that of other data: other shards or versions of them, or samples at other places or in "
+                "another order; give the data that it was made with, or begin without a state"
+            )
+        self._seed, self._epoch, self._done = state["seed"], state["epoch"], state["done"]
+        self._running = None
+
+    def _state(self, epoch: int, done: int) -> dict[str, Any]:
+        return {"seed": self._seed, "epoch": epoch, "done": done, "data": self._data, **self._kind}
+
+    @cached_property
+    def _data(self) -> str | None:
+        """What tells the data from others; None if nothing does."""
+        return None if self._digest is None else self._digest()
+
+    def _shared(self) -> tuple[int, RankSteps]:
+        """Return this rank, and how the rest of the epoch is shared."""
+        rank, world_size = self._rank or this_rank()
+        size = self.batch_size or 1
+        steps = RankSteps(self._done, self._rows.length, world_size, size, self.drop_last, self.batch_size is None)
+        return rank, steps
+
+    def _end(self, epoch: int) -> None:
+        if epoch == self._epoch:
+            self._epoch, self._done = epoch + 1, 0
+
+
+class _Iteration(Iterator[Any]):
+    """One iteration. *taken* is how many batches, or samples, it has given; it has a state for torchdata's loader."""
+
+    def __init__(self, sampler: StatefulSampler) -> None:
+        self._sampler = sampler
+        self._begin()
+
+    def _begin(self) -> None:
+        sampler = self._sampler
+        self._rank, self._steps = sampler._shared()
+        self._seed, self._epoch = sampler._seed, sampler._epoch
+        self._found = self._batches()
+        self.taken = 0
+        self.ended = self._loaded = False
+        sampler._running = self
+
+    def __next__(self) -> Any:
+        try:
+            found = next(self._found)
+        except StopIteration:
+            self.end_if_over()
+            raise
+        self.taken += 1
+        return found
+
+    @property
+    def used(self) -> bool:
+        """Whether something was taken, or a state loaded: loaders with workers begin iterations that they don't use."""
+        return self.taken > 0 or self._loaded
+
+    def end_if_over(self) -> None:
+        """End the epoch if all was given."""
+        if not self.ended and self.taken >= self._steps.batches(self._rank):
+            self.ended = True
+            self._sampler._end(self._epoch)
+
+    def state_dict(self, taken: int | None = None) -> dict[str, Any]:
+        """Return where the world is after *taken* batches, by default all that were given."""
+        done = self._steps.after(self.taken if taken is None else taken)
+        return self._sampler._state(self._epoch, done)
+
+    def after(self, taken: int) -> list[Any]:
+        """Return what was given after the first *taken* batches, or samples."""
+        return list(islice(self._batches(taken), max(self.taken - taken, 0)))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where *state* was made."""
+        self._sampler.load_state_dict(state)
+        self._begin()
+        self._loaded = True
+
+    def _batches(self, low: int = 0) -> Iterator[Any]:
+        """Yield the batches of this rank, or its samples, from the one with number *low* on."""
+        steps, rank, rows_at = self._steps, self._rank, self._sampler._rows.rows
+        at_once = max(CHUNK // steps.size, 1)
+        for first in range(low, steps.full, at_once):
+            numbers = np.arange(first, min(first + at_once, steps.full))[:, None]
+            positions = steps.begin + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
+            rows = rows_at(positions.ravel(), self._seed, self._epoch)
+            yield from (rows if steps.single else rows.reshape(positions.shape)).tolist()
+        if steps.full < steps.number:
+            low, high = steps.share(steps.full, rank)
+            rows = rows_at(np.arange(low, high), self._seed, self._epoch).tolist()
+            if rows:
+                yield from rows if steps.single else [rows]

@@ -1,0 +1,238 @@
+"""What a sample is for a person who trains: chosen fields, decoded, and nothing unpickled."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from PIL import Image
+from webdataset.autodecode import ImageHandler, handle_extension, imagespecs
+
+import tartools
+from tartools.errors import SampleError
+from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
+from tartools.train.fieldchooser import FieldChooser, PictureDecoder
+from tests.conftest import Run, make_tar, python
+from tests.payloads import encoded, npy
+
+ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def chosen(sample: Any, fields: Any = None, decode: Any = None, transform: Any = None) -> Any:
+    return FieldChooser(fields, decode, transform)(sample)
+
+
+def png() -> bytes:
+    return encoded(Image.new("RGB", (3, 2), (255, 0, 0)), "png")
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> tartools.Sample:
+    members = [("a/b.PNG", png()), ("a/b.cls", b"7"), ("a/b.txt.gz", gzip.compress(b"hello")), ("a/b.npy", npy(ARRAY))]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    (found,) = tartools.read(str(tmp_path / "a.tar"))
+    return found
+
+
+def test_bytes(sample: tartools.Sample) -> None:
+    whole = chosen(sample)
+    assert whole == {
+        "__key__": "a/b",
+        "__url__": sample.shard,
+        **{field.lower(): payload for field, payload in sample.items()},
+    }
+    assert list(whole) == ["__key__", "__url__", "png", "cls", "txt.gz", "npy"]
+    assert chosen(sample, ("jpg;png", "cls")) == chosen(whole, "jpg;PNG cls") == (whole["png"], b"7")
+    assert chosen(sample, "__key__ cls") == ("a/b", b"7")
+
+
+def test_decoded(sample: tartools.Sample) -> None:
+    picture, number, text, array = chosen(sample, "png cls txt.gz npy", "pil")
+    assert picture.size == (3, 2) and (number, text) == (7, "hello")
+    np.testing.assert_array_equal(array, ARRAY)
+    whole = chosen(sample, decode="rgb8")
+    assert whole["png"].shape == (2, 3, 3) and whole["cls"] == 7 and whole["__key__"] == "a/b"
+    assert chosen(sample, "png cls", "basic")[0] == sample["png"]
+    assert chosen(sample, "cls", [handle_extension("cls", lambda data: data + b"!")]) == (b"7!",)
+
+
+def test_transformed(sample: tartools.Sample) -> None:
+    assert chosen(sample, "cls txt.gz", "basic", lambda pair: pair[::-1]) == ("hello", 7)
+    assert chosen(sample, "cls txt.gz", "basic", (lambda number: number + 1, None)) == (8, "hello")
+    assert chosen(sample, decode="basic", transform=len) == 6
+    with pytest.raises(ValueError, match="one for each"):
+        FieldChooser("cls", None, [None, None])
+    with pytest.raises(ZeroDivisionError) as failure:
+        chosen(sample, "cls", "basic", lambda _: 1 / 0)
+    assert failure.value.__notes__ == [f"{sample.shard}: sample 'a/b': the transform failed"]
+
+
+def test_what_is_not_there(sample: tartools.Sample) -> None:
+    with pytest.raises(SampleError) as failure:
+        chosen(sample, "jpg;jpeg")
+    have = " ".join(sample.fields).lower()
+    assert str(failure.value) == f"{sample.shard}: sample 'a/b': has no field 'jpg' or 'jpeg'; its fields are: {have}"
+    with pytest.raises(SampleError, match="has two fields 'cls'"):
+        chosen(tartools.Sample(sample.raw_key, [*sample.members, sample.members[1]._replace(path=b"a/b.CLS")]))
+
+
+@pytest.mark.parametrize("fields", [None, "cls __key__"])
+@pytest.mark.parametrize("name", ["__key__", "__URL__", "__x__"])
+def test_a_field_does_not_take_the_place_of_the_key(
+    name: str, fields: str | None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    members = [(f"a/{n}.{field}", b"7") for n in range(3) for field in ("cls", name)[: 1 + (n == 1)]]
+    Path("a.tar").write_bytes(make_tar(members))
+    with zipfile.ZipFile("a.zip", "w") as file:
+        for path, data in members:
+            file.writestr(path, data)
+    assert run("tarindex", "a.tar", "-o", "a.parquet").status == 0
+    message = re.escape(f"sample 'a/1': has a field {name!r}, and names that begin with __ are those of the key")
+    for made in (
+        lambda: [*loader("a.parquet", 3, fields=fields, shuffle=False)],
+        lambda: [*loader("a.parquet", 2, fields=fields, shuffle=False)],
+        lambda: TableDataset("a.parquet", fields)[1],
+        lambda: [*WebDataset("a.tar", fields=fields)],
+        lambda: [*WebDataset("a.parquet", fields=fields)],
+        lambda: ZipDataset("a.zip", fields)[1],
+        lambda: [*stream_map(str, "a.tar", fields=fields)],
+    ):
+        with pytest.raises(SampleError, match=message):
+            made()
+    assert run("tarcat", "-x", name, "a.tar", "-o", "b.tar").status == 0
+    assert [sample["cls"] for sample in WebDataset("b.tar")] == [b"7"] * 3
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("this was unpickled",)
+
+
+@pytest.mark.parametrize("field", ["pyd", "pickle", "pkl", "PTH", "pt", "pyd.gz", "x.pyd"])
+def test_nothing_is_unpickled(field: str) -> None:
+    data = pickle.dumps(Bomb())
+    raw = {"__key__": "k", "__url__": "a.tar", field: gzip.compress(data) if field.endswith("gz") else data}
+    assert chosen(raw) == raw
+    for fields in (None, (field,)):
+        with pytest.raises(SampleError, match="unpickled") as failure:
+            chosen(raw, fields, ["pil"])
+        assert str(failure.value).startswith(f"a.tar: sample 'k': field '{field}': this would be unpickled")
+
+
+def test_arrays_of_objects_are_refused() -> None:
+    file = io.BytesIO()
+    objects = np.array([Bomb()])
+    np.savez(file, a=objects)
+    for field, data in (("npy", npy(objects)), ("npz", file.getvalue())):
+        with pytest.raises(SampleError, match=f"sample 'k': field '{field}': ValueError: Object arrays"):
+            chosen({"__key__": "k", "__url__": "a.tar", field: data}, decode="basic")
+
+
+def test_what_is_asked_for_by_name_is_unpickled() -> None:
+    raw = {"__key__": "k", "__url__": "a.tar", "pyd": pickle.dumps([1])}
+    assert chosen(raw, "pyd", handle_extension("pyd", pickle.loads)) == ([1],)
+
+
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F")
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
+@pytest.mark.parametrize("spec", sorted(imagespecs))
+def test_pictures_are_what_webdataset_makes(spec: str) -> None:
+    """Of all modes of Pillow; also of a picture that is converted in several bands."""
+    theirs, ours = ImageHandler(spec), PictureDecoder(spec)
+    draw = np.random.default_rng(1)
+    for mode in MODES:
+        made = Image.fromarray(draw.integers(0, 256, (41, 29, 4), np.uint8), "RGBA").convert(
+            "RGB" if mode in ("CMYK", "YCbCr") else "L" if mode in ("I;16", "I", "F", "PA", "LA") else "RGBA"
+        )
+        file = io.BytesIO()
+        made.convert(mode).save(file, "tiff" if mode in ("CMYK", "YCbCr", "F", "PA", "I") else "png")
+        for band in (1 << 20, 29 * 7):
+            with mock.patch("tartools.samples.pictures.BAND", band):
+                found, wanted = ours(".png", file.getvalue()), theirs(".png", file.getvalue())
+            assert type(found) is type(wanted) and getattr(found, "dtype", None) == getattr(wanted, "dtype", None)
+            assert not isinstance(found, Image.Image) or found.mode == wanted.mode
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+    assert ours("cls", b"7") is None
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\n"
+
+
+@pytest.mark.parametrize("decode", ["pil", "rgb8", "torchrgb", ["l8"]])
+def test_no_program_is_run_for_a_picture(decode: Any) -> None:
+    """Pillow would have Ghostscript run it, for ever."""
+    raw = {"__key__": "k", "__url__": "a.tar", "jpg": EPS}
+    with pytest.raises(
+        SampleError, match=r"^a.tar: sample 'k': field 'jpg': this is not a picture that is decoded here"
+    ):
+        chosen(raw, "jpg", decode)
+
+
+def test_no_program_is_run_for_a_picture_of_a_pipeline(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("k.jpg", EPS)]))
+    with pytest.raises(SampleError, match="sample 'k': field 'jpg': this is not a picture that is decoded here"):
+        list(WebDataset(str(tmp_path / "a.tar")).decode("pil"))
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("decode", ["pil", "rgb8", "torchrgb"])
+def test_pictures_of_too_many_pixels(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = {"__key__": "k", "__url__": "a.tar", "png": png()}
+    for most in (5, 2):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+        with pytest.raises(SampleError, match=r"field 'png': .*6 pixels"):
+            chosen(raw, "png", decode)
+    for enough in (6, None):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", enough)
+        chosen(raw, "png", decode)
+
+
+def test_a_picture_of_many_pixels_takes_the_memory_of_its_array() -> None:
+    """One bit a pixel, in 11 kB. What decoding takes is measured in a process of its own."""
+    program = """
+import io, resource, numpy, torch, webdataset
+from PIL import Image
+from tartools.train.fieldchooser import FieldChooser
+file = io.BytesIO()
+Image.new("1", (9400, 9400)).save(file, "png")
+assert len(file.getvalue()) < 20_000
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+FieldChooser("png", "torchrgb8")({"__key__": "k", "__url__": "", "png": file.getvalue()})
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // 9400**2)
+"""
+    done = python(program)
+    assert done.status == 0 and int(done.stdout) <= 4  # bytes a pixel: 3 of the array, 1 of Pillow
+
+
+def test_what_is_no_decoder() -> None:
+    for wrong in (True, 5, [7]):
+        with pytest.raises(TypeError, match=r"^decode is 'pil', 'torchrgb8' or another name, a function"):
+            FieldChooser(decode=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^no decoder is called 'PIL'; for pictures there are .*torchrgb8, .*, pil, "):
+        FieldChooser(decode="PIL")
+
+
+def test_what_cannot_be_decoded_says_what_to_do() -> None:
+    raw = {"__key__": "k", "__url__": "a.tar", "cls": b"autumn", "json": b"{"}
+    number = (
+        "a.tar: sample 'k': field 'cls': 'autumn' is not a whole number, and this field is decoded as one: store the "
+    )
+    with pytest.raises(SampleError, match=re.escape(number)) as failure:
+        chosen(raw, "cls", "basic")
+    with pytest.raises(SampleError, match=re.escape(number)):
+        chosen(raw, None, "torchrgb8")
+    assert str(failure.value).endswith('take the text, decode=[handle_extension("cls", bytes.decode)]')
+    assert chosen(raw, "cls", [handle_extension("cls", bytes.decode)]) == ("autumn",)
+    with pytest.raises(SampleError, match=r"field 'json': JSONDecodeError: .* [(]tarcheck --decode lists"):
+        chosen(raw, "json", "basic")
