@@ -27,7 +27,6 @@ from tartools.shards.reading import (
 from tartools.shards.stream import ShardStream
 from tartools.shards.writing import NO_LIST, Batches, Destination, ShardWriter
 from tartools.storage.url import Url
-from tartools.storage.version import changed_since, check_unchanged, looks
 from tartools.tar.compression import is_table_name
 
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ class DataSet:
         """Whether all are tables, by their names and their first bytes."""
         if not self.urls or not all(map(is_table_name, self.urls)):
             return False
+        from tartools.storage.version import looks
         from tartools.tables.schema import MAGIC
 
         return all(found.first == MAGIC for found in looks(self.urls).values())
@@ -127,6 +127,8 @@ class DataSet:
         """
         if self._versions is not None:
             return
+        from tartools.storage.version import looks
+
         storage.check_inputs(self.urls)
         once = {at: url for at, url in enumerate(self.urls) if not storage.is_repeatable(url)}
         urls = map(Url, filter(storage.is_repeatable, self.urls))
@@ -151,6 +153,8 @@ class DataSet:
     def _check(self, count: int | None = None) -> None:
         """Raise StorageError if an input has changed since `keep`, or if there were not *count* samples before."""
         if self._versions is not None:
+            from tartools.storage.version import check_unchanged
+
             check_unchanged(self._versions)
         if count is not None and self.samples not in (None, count):
             raise StorageError(f"the input has changed: it had {self.samples} samples, now {count}")
@@ -237,6 +241,7 @@ class DataSet:
                     yield batch, answers(batch)
             return
         from tartools.shards.listing import row_batches
+        from tartools.storage.version import changed_since
 
         if of_keys is None:
             self.keep()

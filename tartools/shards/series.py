@@ -1,7 +1,5 @@
 """Samples to numbered shards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, NoReturn
 
@@ -134,17 +132,6 @@ class Series:
         return fitting
 
 
-def evenly(count: int, shards: int, part: str = "") -> Spread:
-    """Return *count* samples, of *part* if there are parts, spread over *shards* shards.
-
-    Raises SampleError if they are too few.
-    """
-    if count < shards:
-        of = f" of {part!r}" if part else ""
-        raise SampleError(f"{count} samples{of} are too few for {shards} shards")
-    return Spread(count, shards)
-
-
 class Spread:
     """*total* samples spread over *shards* shards, whose numbers of samples differ by at most one."""
 
@@ -165,3 +152,14 @@ class Spread:
 
     def _fail(self, what: str) -> NoReturn:
         raise SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {what}")
+
+
+def evenly(count: int, shards: int, part: str = "") -> Spread:
+    """Return *count* samples, of *part* if there are parts, spread over *shards* shards.
+
+    Raises SampleError if they are too few.
+    """
+    if count < shards:
+        of = f" of {part!r}" if part else ""
+        raise SampleError(f"{count} samples{of} are too few for {shards} shards")
+    return Spread(count, shards)

@@ -1,7 +1,5 @@
 """Streams of bytes: the types that every scheme gives, and the open files below them."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os
@@ -165,7 +163,7 @@ class FileVersion(NamedTuple):
     changed: int
 
     @classmethod
-    def of(cls, file: io.FileIO | io.BufferedReader) -> FileVersion:
+    def of(cls, file: io.FileIO | io.BufferedReader) -> "FileVersion":
         """Return what the open *file* is now."""
         found = os.fstat(file.fileno())
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

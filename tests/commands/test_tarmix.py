@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tartools import cli
 from tartools.cli import drawing
-from tartools.commands.tarmix import Mixing, tarmix
+from tartools.commands.tarmix import MixingOptions, tarmix
 from tartools.samples.account import Account
 from tests.commands.conftest import Inside
 from tests.conftest import Run, make_tar, members_of
@@ -186,7 +186,7 @@ def test_progress_knows_no_number_of_shards_that_are_read_again(folder: Path, mo
             account=account,
             source=cli.Inputs(inputs=["7", "a.tar", "3", "c.tar"]),
             output=cli.Output(url=f"{stop}.tar"),
-            wanted=Mixing(stop=stop),
+            wanted=MixingOptions(stop=stop),
         )
         assert drawing.counts(account, 1.0).startswith(said)
 
