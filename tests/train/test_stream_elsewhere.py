@@ -137,9 +137,9 @@ def test_states_that_do_not_do(ranks: Any) -> None:
     said = r"states of readers 0, 2 of 3 \(ranks times workers\), and this is reader 0 of 2: give .* the states of all"
     with pytest.raises(UsageError, match=said):
         ranks(make, 2, None, [states[0], states[2]])
-    with pytest.raises(UsageError, match="states of several epochs"):
+    with pytest.raises(UsageError, match="these states are of different epochs"):
         make().load_state_dict([states[0], states[1], states[2] | {"epoch": 4}])
-    with pytest.raises(UsageError, match="no state of a WebDataset"):
+    with pytest.raises(UsageError, match="not a state of a WebDataset"):
         make().load_state_dict({"epoch": 4})
     for name, said in ("unknown", "may hold samples"), ("epochs", "as many ranks and workers"):
         _, states = ranks(PIPELINES[name], 2, 5)
