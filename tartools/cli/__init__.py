@@ -27,7 +27,7 @@ from tartools.cli.options import (
     Workers,
     workers,
 )
-from tartools.cli.values import sample_slice
+from tartools.cli.optionvalues import sample_slice
 from tartools.errors import byte_size
 
 __all__ = [

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import NoneType
 from typing import Annotated, Any, Literal, dataclass_transform, get_origin, get_type_hints
 
-from tartools.cli.values import number, whole_number
+from tartools.cli.optionvalues import number, whole_number
 
 REQUIRED = ...  # the default of an option that has none
 

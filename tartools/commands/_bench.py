@@ -17,8 +17,8 @@ from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats.build import build_samples
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
-from tartools.shards.listing import Indexing, TableDestination, listed, row_batches, rows_at
 from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.shards.shardrows import Indexing, TableDestination, listed, row_batches, rows_at
 from tartools.shards.writing import write_batches, write_samples
 from tartools.show import benchreport
 from tartools.stages import select
@@ -125,7 +125,7 @@ def kind_of(urls: Sequence[str]) -> str:
 def lists_far(url: str) -> bool:
     """Tell whether the first samples of the table *url* are on a server."""
     from tartools.tables import schema, source
-    from tartools.tables.places import Listing
+    from tartools.tables.rowplaces import Listing
 
     listing = Listing(url)
     with source.opened(url) as table:

@@ -14,9 +14,9 @@ from tartools.stages.checking.samples import Rows
 from tartools.storage import is_missing
 from tartools.storage.url import Url
 from tartools.storage.version import look
-from tartools.tables import reading, source
-from tartools.tables.columns import ABSENT, TableColumns
-from tartools.tables.places import Listing, Piece, RowError
+from tartools.tables import source, tablesamples
+from tartools.tables.columnvalues import ABSENT, TableColumns
+from tartools.tables.rowplaces import Listing, Piece, RowError
 from tartools.tables.rows import RowBlock
 
 TOGETHER, FAR = 1024, 256  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
@@ -46,7 +46,7 @@ class TableRows:
         self._places: list[tuple[Any, Any]] = []  # of pieces: numbers of shards, and bytes
         self._known: dict[int, str] = {}  # shards -> what is wrong with them, "" if nothing
         self._said: set[int] = set()  # shards, that something is wrong with them
-        self._shards: reading.Shards | None = None
+        self._shards: tablesamples.Shards | None = None
         self._table: Any = None
         self._members: tuple[list[str], Any, Any] | None = None  # of the piece that was read last
 
@@ -77,7 +77,7 @@ class TableRows:
         try:
             with source.opened(self.url) as self._table:
                 table = self._table
-                for rows in table.batches(reading.COLUMNS):
+                for rows in table.batches(tablesamples.COLUMNS):
                     yield from self._read(rows, first)
                     first += len(rows)
                 if first != table.rows:
@@ -122,7 +122,7 @@ class TableRows:
         """As `read`, for the rows *piece* of one shard, which is there."""
         if self._shards is None:
             quiet = Account(lambda _: None)
-            self._shards = reading.Shards(self._listing, quiet, ranges=True, tmpdir=self._tmpdir)
+            self._shards = tablesamples.Shards(self._listing, quiet, ranges=True, tmpdir=self._tmpdir)
         try:
             batches = list(self._shards.samples(piece))
             self._compare(batches, piece)

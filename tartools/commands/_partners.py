@@ -181,10 +181,10 @@ class SecondRows:
         account = self._account
         for url, form in self._files:
             if form == "parquet":
-                from tartools.tables import fieldrows as columns
+                from tartools.tables import fieldrows as columnvalues
 
                 with parquet(url) as table:
-                    yield from columns.batches(table, self._format)
+                    yield from columnvalues.batches(table, self._format)
             else:
                 from tartools.formats import textfields
 

@@ -16,9 +16,9 @@ from tartools.shards.delivery import deliver_order
 from tartools.shards.gathering import WORKERS
 from tartools.shards.writing import Destination
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
-from tartools.stages.sorting.rows import UNKNOWN, UntoldError, row_record, shuffled_rows, sorted_rows
+from tartools.stages.sorting.rowsort import UNKNOWN, UntoldError, row_record, shuffled_rows, sorted_rows
 from tartools.tables import schema
-from tartools.tables.columns import plain
+from tartools.tables.columnvalues import plain
 from tartools.tables.inputs import RowInputs
 
 FEW = 1 << 13  # rows that are Python's objects at once

@@ -15,7 +15,7 @@ from tartools.shards.delivery import Picked, deliver_flags
 from tartools.shards.gathering import gather, gather_results
 from tartools.shards.reading import Reading
 from tartools.shards.writing import Destination
-from tartools.stages.comparing.digests import NUMBER, content_records, digest_of
+from tartools.stages.comparing.sampledigests import NUMBER, content_records, digest_of
 from tartools.stages.sorting.externalsort import TURN, pack_blocks, records_of
 from tartools.storage.version import changed_since
 

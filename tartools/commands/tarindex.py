@@ -99,10 +99,10 @@ from tartools.shards.writing import write_batches
 from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
-    from tartools.shards.listing import Indexing
+    from tartools.shards.shardrows import Indexing
     from tartools.tables import facts
     from tartools.tables.inputs import RowInputs
-    from tartools.tables.writing import RowBatch
+    from tartools.tables.tablewriter import RowBatch
 
 
 class TableOutput(cli.Group):
@@ -169,21 +169,21 @@ def tarindex(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    from tartools.shards import listing
+    from tartools.shards import shardrows
 
     urls = expand(*source.named)
     reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
-    indexing = listing.Indexing(reading, cli.workers(parallel))
+    indexing = shardrows.Indexing(reading, cli.workers(parallel))
     if output.format:
-        from tartools.tables.foreign import places, writing
+        from tartools.tables.foreign import indexes, indexnames
 
         if columns.named or old:
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
-        where = places.IndexPlaces(urls, output.url, output.force, tmpdir)
-        writing.check_outputs(output.format, where)
-        versions = listing.shard_versions(urls)
-        with closing(listing.blocks(urls, account, indexing)) as blocks:
-            writing.write(output.format, blocks, versions, where, account)
+        where = indexnames.IndexPlaces(urls, output.url, output.force, tmpdir)
+        indexes.check_outputs(output.format, where)
+        versions = shardrows.shard_versions(urls)
+        with closing(shardrows.blocks(urls, account, indexing)) as blocks:
+            indexes.write(output.format, blocks, versions, where, account)
         return
     if not output.url:
         raise UsageError("-o TABLE is required")
@@ -192,9 +192,9 @@ def tarindex(
     if old:
         inputs, batches = updated(urls if source.inputs or source.files_from else [], old, account, indexing)
     else:
-        inputs = listing.listed(urls, account, indexing)
-        batches = listing.row_batches(inputs)
-    destination = listing.TableDestination(output.url, output.force, lambda: inputs)
+        inputs = shardrows.listed(urls, account, indexing)
+        batches = shardrows.row_batches(inputs)
+    destination = shardrows.TableDestination(output.url, output.force, lambda: inputs)
     write_batches(counted(batches, account), destination, account)
 
 
@@ -202,7 +202,7 @@ def updated(
     urls: Sequence[str], old: str, account: Account, indexing: "Indexing"
 ) -> "tuple[RowInputs, Iterator[RowBatch]]":
     """Return the rows of the table *old*, made anew from *urls*, in batches; say how much of it is as it was."""
-    from tartools.shards import listing, updating
+    from tartools.shards import shardrows, updating
 
     found = updating.updated(urls, old, account, indexing)
     account.warn(f"{shown(old)}: shards taken over: {found.taken}, read: {found.read}, dropped: {found.dropped}")
@@ -210,4 +210,4 @@ def updated(
         account.warn(
             f"{shown(old)}: no option names these columns, which are null in shards read now: {' '.join(lost)}"
         )
-    return found.inputs, listing.rows_at(found.inputs, found.rows, indexing.reading.tmpdir)
+    return found.inputs, shardrows.rows_at(found.inputs, found.rows, indexing.reading.tmpdir)

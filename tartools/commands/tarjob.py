@@ -62,7 +62,7 @@ from typing import Annotated
 from tartools import cli, storage
 from tartools.cli import Option, process, progress
 from tartools.errors import UsageError, printable, several, shown
-from tartools.run import local, sessions
+from tartools.run import localjobs, sessions
 from tartools.run import log as logs
 from tartools.run.placeholders import PLACEHOLDER
 from tartools.run.tasks import Task, TaskResult, part_of, shell_line, tasks_of, without_signatures, workers_in
@@ -171,7 +171,7 @@ def tarjob(
     logged = content_of(policy.log)
     records = logs.last_records(logged, policy.log or "")
     every = tasks_of_run(items, policy, command)
-    todo = local.tasks_to_do(every, records, redo=policy.redo)
+    todo = localjobs.tasks_to_do(every, records, redo=policy.redo)
     account.jobs = Jobs(len(every), len(every) - len(todo))
     if dry_run:
         with storage.writing("-") as sink:
@@ -243,8 +243,8 @@ def run_tasks(
     resources: Resources,
     command: Sequence[str],
     account: Account,
-    on_retry: local.OnRetry,
-) -> local.Results:
+    on_retry: localjobs.OnRetry,
+) -> localjobs.Results:
     """Run *todo* where the options say, and yield each with its result as it ends. Ray does not call *on_retry*.
 
     Raises: UsageError if the program does not exist.
@@ -269,7 +269,7 @@ def run_tasks(
         )
     if not PLACEHOLDER.search(command[0]):
         sessions.check_program(command[0])
-    return local.run_tasks(
+    return localjobs.run_tasks(
         todo,
         account.jobs,
         items_at_once(resources.jobs, cores, len(todo), account),
@@ -280,7 +280,7 @@ def run_tasks(
     )
 
 
-def no_results() -> local.Results:
+def no_results() -> localjobs.Results:
     """Yield no results."""
     yield from ()
 
@@ -295,7 +295,7 @@ def items_at_once(jobs: int | None, cores: int | None, count: int, account: Acco
     return allowed
 
 
-def print_results(results: local.Results, account: Account, policy: Policy, record: local.OnRetry) -> None:
+def print_results(results: localjobs.Results, account: Account, policy: Policy, record: localjobs.OnRetry) -> None:
     """Print what the commands printed, and record, count and report each of *results*."""
     with closing(results), storage.writing("-") as sink:
         for task, result in results:

@@ -115,7 +115,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
                     together.flush()
                     found.add(count_batch(batch, wanted, listed))
             else:
-                from tartools.stages.statistics.columns import count_listed
+                from tartools.stages.statistics.fromcolumns import count_listed
 
                 found.add(count_listed(batch, wanted, listed, fields))
             account.samples_in += len(batch)

@@ -15,7 +15,7 @@ from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import as_text, blanks, checked_key, field_list
 from tartools.storage import seekable
 from tartools.tables import schema
-from tartools.tables.columns import plain
+from tartools.tables.columnvalues import plain
 from tartools.tables.source import NEEDED, Source, opened_any
 from tartools.tar import split_path
 

@@ -15,7 +15,7 @@ from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import blanks, field_list, no_sample_has
 from tartools.storage.streams import Sink
 from tartools.tables import schema
-from tartools.tables.writing import SinkFile
+from tartools.tables.tablewriter import SinkFile
 from tartools.tar import Member
 
 GROUP_BYTES, GROUP_ROWS = 32 << 20, 1 << 16  # of a row group, which ends with the sample that reaches one of them

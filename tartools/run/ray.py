@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from tartools import storage
 from tartools.errors import StorageError, UsageError, how_to_install
 from tartools.run.engines import Item, Work, packed
-from tartools.run.local import Results, run_with_retries
+from tartools.run.localjobs import Results, run_with_retries
 from tartools.run.sessions import Sessions
 from tartools.run.tasks import Task, TaskResult
 from tartools.storage.interrupts import deferred_signals
@@ -55,7 +55,7 @@ def run_tasks(
 
     Each requests *cpus* cores, 0 being all of the largest node, and up to *most* run at a time. When Ray retries a
     task because its worker was lost, an existing output is replaced: the lost try may have failed after writing it.
-    The rest is as in `local.run_tasks`.
+    The rest is as in `localjobs.run_tasks`.
     Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
     with redirect_stdout(None), connected(address) as ray:  # Ray prints there what it has lost

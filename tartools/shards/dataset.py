@@ -72,13 +72,13 @@ class DataSet:
         for option, value in (changing or {}).items():
             if value:
                 raise UsageError(f"{NO_LIST}: {option} excludes an OUTPUT that ends in .parquet")
-        from tartools.shards import listing
+        from tartools.shards import shardrows
         from tartools.tables import schema
 
         schema.check_installed()
-        listing.check_stored(self.urls)
+        shardrows.check_stored(self.urls)
         self.lists = True
-        return listing.TableDestination(url, force, self.rows)
+        return shardrows.TableDestination(url, force, self.rows)
 
     @property
     def are_tables(self) -> bool:
@@ -105,7 +105,7 @@ class DataSet:
     def rows(self) -> RowInputs:
         """Return the rows of the samples: of tables, and of shards, which are read and indexed the first time.
 
-        Raises: see `listing.listed`.
+        Raises: see `shardrows.listed`.
         """
         if self._rows is None:
             self.rows_apart([self.urls])
@@ -114,10 +114,10 @@ class DataSet:
 
     def rows_apart(self, sources: Sequence[Sequence[str]]) -> list[range]:
         """As `rows`; return the numbers of those of each of *sources*, which are URLs, together those of all."""
-        from tartools.shards import listing
+        from tartools.shards import shardrows
 
-        indexing = listing.Indexing(self.reading._replace(forks=False), self.most)
-        self._rows, found = listing.listed_apart(sources, self.account, indexing)
+        indexing = shardrows.Indexing(self.reading._replace(forks=False), self.most)
+        self._rows, found = shardrows.listed_apart(sources, self.account, indexing)
         return found
 
     def keep(self) -> None:
@@ -178,7 +178,7 @@ class DataSet:
         Whoever takes them counts them.
         """
         if self.lists:
-            from tartools.shards.listing import row_batches
+            from tartools.shards.shardrows import row_batches
 
             return row_batches(self.rows())
         return self._checked(self.read())
@@ -197,7 +197,7 @@ class DataSet:
             return
         again = Account(lambda _: None)  # all has been said before
         if self._rows is not None:
-            from tartools.shards.listing import samples_at
+            from tartools.shards.shardrows import samples_at
 
             batches = samples_at(self._rows, positions, again, self.reading._replace(forks=False))
             with closing_upstream(batches):
@@ -240,7 +240,7 @@ class DataSet:
                 for batch in batches:
                     yield batch, answers(batch)
             return
-        from tartools.shards.listing import row_batches
+        from tartools.shards.shardrows import row_batches
         from tartools.storage.version import changed_since
 
         if of_keys is None:
@@ -332,7 +332,7 @@ class SampleDestination(Destination):
         """Return what writes it."""
         if not self._data.lists:
             return ShardWriter(self)
-        from tartools.shards.listing import ListedSamples, RowWriter
+        from tartools.shards.shardrows import ListedSamples, RowWriter
 
         reading = self._data.reading._replace(ranges=True, listed=False)
         return RowWriter(self, ListedSamples(self._data.rows(), self._data.account, reading))

@@ -74,7 +74,7 @@ def in_order(data: DataSet, positions: Iterable[int], account: Account) -> Itera
 
     All *positions* are read before this returns.
     """
-    from tartools.shards.listing import rows_at, samples_at
+    from tartools.shards.shardrows import rows_at, samples_at
 
     if data.lists:
         return rows_at(data.rows(), positions, data.reading.tmpdir)

@@ -190,7 +190,7 @@ def _raise_odd(url: str, reading: Reading) -> None:
 def _listed(url: str, table: TableFound, account: Account, reading: Reading) -> Iterator[Batch]:
     """Return the samples that the *table* at *url* lists."""
     from tartools.storage import seekable
-    from tartools.tables import reading as tables  # imports pyarrow
+    from tartools.tables import tablesamples as tables  # imports pyarrow
 
     how = reading.ranges, reading.listed, reading.tmpdir, reading.columns, reading.sources
     return tables.table_batches(url, table.copy or seekable.reading(url), account, *how)

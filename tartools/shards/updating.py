@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.shards.listing import Indexing, check_seen, check_stored, indexed, lacking
+from tartools.shards.shardrows import Indexing, check_seen, check_stored, indexed, lacking
 from tartools.storage.url import Url
 from tartools.storage.version import looks
 from tartools.tables import schema
@@ -35,7 +35,7 @@ def updated(urls: Sequence[str], old: str, account: Account, indexing: Indexing)
 
     Rows of *old* are taken over if they are all rows of a shard that has not changed. The other shards are read.
 
-    Raises: what `listing.listed` raises; UsageError for a shard that is named twice.
+    Raises: what `shardrows.listed` raises; UsageError for a shard that is named twice.
     """
     check_stored([*urls, old])
     shards = ShardNumbers()

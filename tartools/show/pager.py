@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
-from tartools.show import pictures, sheet
+from tartools.show import graphics, sheet
 from tartools.show.keyboard import AGAIN, Keyboard
 from tartools.show.terminal import KITTY, Screen
 
@@ -211,7 +211,7 @@ class _Browser:
         else:
             drawn, whole = sheet.page(self._seen[self._number], room)
         foot = help_lines or [self._status(screen, HINT if whole else f"more below  {HINT}")]
-        forget = pictures.KITTY_FORGET if screen.protocol == KITTY else ""
+        forget = graphics.KITTY_FORGET if screen.protocol == KITTY else ""
         self._keyboard.write(f"{forget}{CLEAR}{drawn}{self._foot(*foot)}".encode())
 
     def _drawn_grid(self, screen: Screen) -> str:

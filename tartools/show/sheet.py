@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tartools.errors import TarToolsError, printable
 from tartools.samples.pictures import TooLargeError
 from tartools.samples.sample import Sample, field_name
-from tartools.show import decoding, pictures, text
+from tartools.show import decoding, graphics, text
 from tartools.show.terminal import BLOCKS, ITERM, KITTY, NONE, Screen
 from tartools.tar import Member
 
@@ -210,14 +210,14 @@ def tile(member: Member, what: str, screen: Screen, wide: int, high: int) -> Til
     label = fit(f"  {name}  {member.size:,} B  {what}", wide)
     columns, height = in_cells(picture.size, wide, high)
     if screen.protocol == BLOCKS:
-        lines = pictures.blocks(picture, columns, height, exact=screen.exact)
+        lines = graphics.blocks(picture, columns, height, exact=screen.exact)
         return Tile(columns, height, lines, "", label)
     if screen.protocol == KITTY:
-        drawing = pictures.kitty(picture, columns, height)
+        drawing = graphics.kitty(picture, columns, height)
     elif screen.protocol == ITERM:
-        drawing = pictures.iterm(picture, columns, height)
+        drawing = graphics.iterm(picture, columns, height)
     else:
-        drawing = pictures.sixel(picture, columns * screen.cell[0], height * screen.cell[1])
+        drawing = graphics.sixel(picture, columns * screen.cell[0], height * screen.cell[1])
     return Tile(columns, height, (), drawing, label)
 
 

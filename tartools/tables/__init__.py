@@ -5,7 +5,7 @@ columns say of them, `kinds` the types of these; `spool` collects rows, `foreign
 
 Reading one: `reading` gives the samples that a table lists; `places` has where they are, `local` and `remote` read
 them, `checking` compares them with the rows; `choosing` and `table` do so for single samples. `columns` has what a
-table knows of samples that are not read. Begin reading at `reading.table_batches`.
+table knows of samples that are not read. Begin reading at `tablesamples.table_batches`.
 
 Tables from tables: `inputs` has the rows of many, in the columns that `unified` makes of them, `order` brings them into
 another order, `writing` writes them.

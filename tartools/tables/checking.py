@@ -10,7 +10,7 @@ from tartools.errors import TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.storage.streams import Stream
-from tartools.tables.places import Listing, Piece
+from tartools.tables.rowplaces import Listing, Piece
 from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, padded
 
 ALONE = 64  # rows that are read one by one behind damage, before the next are read together again

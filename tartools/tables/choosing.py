@@ -9,8 +9,8 @@ from tartools.errors import TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.tables import schema, source
-from tartools.tables.places import Listing
-from tartools.tables.reading import COLUMNS, Shards
+from tartools.tables.rowplaces import Listing
+from tartools.tables.tablesamples import COLUMNS, Shards
 
 
 def chosen(urls: Sequence[str], account: Account, place: int | None, key: str | None) -> Iterator[tuple[int, Sample]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tartools.tables.places import Piece
+from tartools.tables.rowplaces import Piece
 
 SPAN = 8 << 20  # bytes of one request, at most
 LEAST = 1 << 20  # and at least, before more requests are made instead

@@ -8,7 +8,7 @@ from typing import Any
 from tartools.errors import SampleError
 from tartools.samples.columnfields import RowFormat, check_words, key_column, packed_row
 from tartools.tables import schema
-from tartools.tables.columns import plain
+from tartools.tables.columnvalues import plain
 from tartools.tables.source import Source
 
 ROWS = 1 << 10  # that are held at once

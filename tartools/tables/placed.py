@@ -12,8 +12,8 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.tables import keysums, schema
 from tartools.tables.bulk import Bulk, RoomOf
-from tartools.tables.places import Listing, Piece
-from tartools.tables.reading import Shards
+from tartools.tables.rowplaces import Listing, Piece
+from tartools.tables.tablesamples import Shards
 
 CHUNK = 1 << 20  # rows that are hashed together
 

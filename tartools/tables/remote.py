@@ -20,7 +20,7 @@ from tartools.storage.pool import Threads
 from tartools.storage.version import version_of
 from tartools.tables.checking import Checker
 from tartools.tables.fetching import Span, spans
-from tartools.tables.places import Listing, Piece
+from tartools.tables.rowplaces import Listing, Piece
 
 LARGE = 16 << 20  # bytes; a larger sample is read as a stream
 WINDOW = 32 << 20  # bytes of samples that are requested together

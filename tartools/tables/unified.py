@@ -14,8 +14,8 @@ from typing import Any
 from tartools.errors import StorageError
 from tartools.samples.values import as_text
 from tartools.tables import schema
-from tartools.tables.columns import plain
-from tartools.tables.places import Listing
+from tartools.tables.columnvalues import plain
+from tartools.tables.rowplaces import Listing
 
 
 class ShardNumbers:

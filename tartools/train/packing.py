@@ -21,9 +21,9 @@ from tartools.samples.encoding import encode, encode_picture, text_payload, unpa
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import Sample, build, raw_bytes
 from tartools.samples.sortkeys import shuffled
-from tartools.shards.listing import TableDestination, row_batches
 from tartools.shards.numbering import Numbering, existing_shards, parse_numbering
 from tartools.shards.reading import Reading, read_batches
+from tartools.shards.shardrows import TableDestination, row_batches
 from tartools.shards.writing import Destination, ShardWriter, shard_writer, write_batches
 from tartools.storage.names import has_number
 from tartools.storage.url import Name, name_of

@@ -15,7 +15,7 @@ from tartools.shards.reading import Reading, shard_batches
 from tartools.shards.stream import ShardStream
 from tartools.storage import is_repeatable, seekable
 from tartools.storage.url import Url
-from tartools.tables.reading import row_batches
+from tartools.tables.tablesamples import row_batches
 from tartools.tar.member import VIEWED, Chunk, Member, read_range
 from tartools.train import slices
 from tartools.train.fieldchooser import HAVE, KEY, OWN, URL, as_dict

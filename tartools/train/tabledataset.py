@@ -12,8 +12,8 @@ from tartools import storage
 from tartools.errors import ExistsError
 from tartools.samples.account import Account
 from tartools.shards import updating
-from tartools.shards.listing import Indexing, TableDestination, listed, row_batches, rows_at
 from tartools.shards.reading import Reading
+from tartools.shards.shardrows import Indexing, TableDestination, listed, row_batches, rows_at
 from tartools.shards.writing import write_batches
 from tartools.storage.expand import expand
 from tartools.storage.url import Name, name_of, names_of

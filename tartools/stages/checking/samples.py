@@ -14,7 +14,7 @@ from tartools.samples.sample import Batch, Sample
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.found import DOUBTFUL, EXTREMES, LISTED, Place, Sizes, Summary, largest
 from tartools.stages.checking.keys import combination_number, key_records
-from tartools.stages.checking.names import codes_of_fields, codes_of_key, may_be_odd
+from tartools.stages.checking.membernames import codes_of_fields, codes_of_key, may_be_odd
 from tartools.stages.checking.suffixes import CLEAR_MAGICS, expected, lie, no_number
 from tartools.tar import Member, read_range
 

@@ -12,8 +12,8 @@ from contextlib import closing
 from tartools import storage
 from tartools.errors import SampleError
 from tartools.storage.scratch import reread, scratch_file
-from tartools.tables.foreign.listing import IndexedSample, Shard, refused
-from tartools.tables.foreign.places import IndexPlaces
+from tartools.tables.foreign.indexedsamples import IndexedSample, Shard, refused
+from tartools.tables.foreign.indexnames import IndexPlaces
 
 SUFFIX = ".idx"
 VERSION = b"v1.2"

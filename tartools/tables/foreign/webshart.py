@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from tartools import storage
 from tartools.storage.url import Url
-from tartools.tables.foreign.listing import IndexedSample, Shard, text
-from tartools.tables.foreign.places import IndexPlaces
+from tartools.tables.foreign.indexedsamples import IndexedSample, Shard, text
+from tartools.tables.foreign.indexnames import IndexPlaces
 
 SUFFIX = ".json"
 PIECE = 1 << 20  # bytes that are written at a time

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from tartools import storage
 from tartools.tables import schema
-from tartools.tables.foreign.listing import IndexedSample, Shard, refused
-from tartools.tables.foreign.places import IndexPlaces
+from tartools.tables.foreign.indexedsamples import IndexedSample, Shard, refused
+from tartools.tables.foreign.indexnames import IndexPlaces
 from tartools.tar.header import BLOCK
 
 NAME = "shardindex.json"

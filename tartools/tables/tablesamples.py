@@ -21,9 +21,9 @@ from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
 from tartools.tables.bulk import Bulk, RoomOf, in_buffer, in_files
 from tartools.tables.checking import Checker
-from tartools.tables.columns import TableColumns
-from tartools.tables.local import LocalShards
-from tartools.tables.places import Listing, Piece
+from tartools.tables.columnvalues import TableColumns
+from tartools.tables.localshards import LocalShards
+from tartools.tables.rowplaces import Listing, Piece
 
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards

@@ -19,7 +19,7 @@ from tartools.samples.sample import Batch
 from tartools.storage.streams import FileVersion, check_unchanged, size_of
 from tartools.tables.checking import Checker
 from tartools.tables.headers import sound
-from tartools.tables.places import Listing, Piece
+from tartools.tables.rowplaces import Listing, Piece
 from tartools.tar import ContiguousGroups, split_path
 from tartools.tar.rescan import Read, headers_in
 

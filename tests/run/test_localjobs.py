@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tartools.run import local, sessions
+from tartools.run import localjobs, sessions
 from tartools.run.tasks import Task
 from tartools.samples.account import Jobs
 from tests.conftest import Run, make_samples, make_tar
@@ -60,12 +60,12 @@ def test_how_a_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_results_that_wait_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whoever takes them slowly, not more commands run ahead than the window has room for."""
-    monkeypatch.setattr(local, "WINDOW", 5)
+    monkeypatch.setattr(localjobs, "WINDOW", 5)
     monkeypatch.chdir(tmp_path)
     tasks = [Task(str(number), ("touch", str(number))) for number in range(40)]
     options = {"retries": 0, "timeout": None, "fail_fast": False}
     taken = 0
-    with closing(local.run_tasks(tasks, Jobs(len(tasks), 0), 2, **options)) as results:  # type: ignore[arg-type]
+    with closing(localjobs.run_tasks(tasks, Jobs(len(tasks), 0), 2, **options)) as results:  # type: ignore[arg-type]
         for task, result in results:
             assert result is not None
             assert result.failure == ""

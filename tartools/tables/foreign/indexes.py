@@ -11,8 +11,8 @@ from tartools.samples.account import Account
 from tartools.storage.url import Url
 from tartools.tables import schema
 from tartools.tables.foreign import dali, energon, webshart, wids
-from tartools.tables.foreign.listing import IndexedSample, Shard, shards
-from tartools.tables.foreign.places import IndexPlaces
+from tartools.tables.foreign.indexedsamples import IndexedSample, Shard, shards
+from tartools.tables.foreign.indexnames import IndexPlaces
 
 
 class Format(NamedTuple):

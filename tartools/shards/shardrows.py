@@ -20,10 +20,10 @@ from tartools.storage.version import Look, check_unchanged, looks
 from tartools.tables import order, rows, schema, source, unified
 from tartools.tables.facts import WantedFacts
 from tartools.tables.inputs import RowInputs, RowSource, TablePart
-from tartools.tables.places import Listing
+from tartools.tables.rowplaces import Listing
 from tartools.tables.spool import RowSpool
+from tartools.tables.tablewriter import RowBatch, TableWriter
 from tartools.tables.unified import ShardNumbers
-from tartools.tables.writing import RowBatch, TableWriter
 
 PLACES = (schema.SHARD, schema.KEY, schema.BEGIN, schema.END)  # columns by which samples are read
 NOWHERE = "a table can't list these samples, because they are in no file or object: copy them to one first"
@@ -222,7 +222,7 @@ class ListedSamples:
     """The samples that rows of *inputs* list, read as *reading* says. Raises: StorageError if one is not as its row."""
 
     def __init__(self, inputs: RowInputs, account: Account, reading: Reading) -> None:
-        from tartools.tables.reading import Shards
+        from tartools.tables.tablesamples import Shards
 
         self._shards = inputs.shards
         names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.shards.url(0)]

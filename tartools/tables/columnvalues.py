@@ -10,7 +10,7 @@ from typing import Any
 from tartools.errors import StorageError, shown
 from tartools.samples.values import as_text
 from tartools.tables import schema
-from tartools.tables.places import Listing, Piece
+from tartools.tables.rowplaces import Listing, Piece
 from tartools.tables.source import Source
 
 ABSENT, UNKNOWN = -1, -2  # offset of a field that a sample lacks, and of one that it has twice

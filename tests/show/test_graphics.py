@@ -15,7 +15,7 @@ import PIL
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
 
-from tartools.show import decoding, pictures, terminal
+from tartools.show import decoding, graphics, terminal
 from tests.commands.test_tarshow import npy
 from tests.conftest import Run, clean_environment, make_tar
 from tests.payloads import encoded
@@ -127,7 +127,7 @@ def test_sixels_are_the_pixels(size: tuple[int, int], kind: str) -> None:
     noise = random.Random(0).randbytes(size[0] * size[1])
     greys = [51 * (value % 6 if kind == "noise" else n % size[0] // 7 % 2) for n, value in enumerate(noise)]
     picture = Image.frombytes("L", size, bytes([51] * len(greys) if kind == "one colour" else greys)).convert("RGB")
-    code = pictures.sixel(picture, *size)
+    code = graphics.sixel(picture, *size)
     assert code.startswith("\x1bP") and code.endswith("\x1b\\")
     drawn = sixels(code[2:-2])
     assert (drawn.size, drawn.tobytes()) == (size, picture.tobytes())
