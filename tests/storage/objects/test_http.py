@@ -1,13 +1,15 @@
-"""The one client: connections, redirects, and what the environment says of passwords, proxies and certificates."""
+"""The one client: connections, redirects, passwords, proxies, certificates, tokens."""
 
 from __future__ import annotations
 
 import base64
 import datetime
 import ipaddress
+import json
 import os
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tartools.storage.objects import gs
 from tartools.storage.objects.http import Client
 from tartools.storage.objects.retry import TransientError
 from tests.commands.test_damage import WHOLE
@@ -277,3 +280,38 @@ def test_a_proxy_for_what_is_encrypted(encrypted: Inside, certificate: Path) -> 
         assert encrypted.copy("http") == (0, WHOLE, "")
         assert proxy.seen == [BASIC]  # type: ignore[attr-defined]
         encrypted.environ()  # which closes the connections
+
+
+# ---- tokens of Google's ----
+
+
+def test_a_token_is_renewed_when_it_is_not_accepted(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same client: google-auth asks for one before the first request, and for another after a 401."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = rsa.generate_private_key(65537, 2048).private_bytes(*form).decode()
+    base = inside.server.base
+    account = {"type": "service_account", "client_email": "me@x", "private_key": key, "token_uri": f"{base}/token"}
+    monkeypatch.setattr(gs, "SERVER", base)
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+
+    def token(text: str) -> Fault:
+        answer = {"access_token": text, "expires_in": 3600, "token_type": "Bearer"}
+        return Fault(method="POST", has="/token", status=200, body=json.dumps(answer).encode())
+
+    with tempfile.NamedTemporaryFile("w") as file:
+        json.dump(account, file, indent=1)
+        file.flush()
+        inside.environ(GOOGLE_APPLICATION_CREDENTIALS=file.name, TARTOOLS_READAHEAD="1")
+        inside.server.faults = [token("first"), token("second"), Fault(OBJECT, start=3000, status=401)]
+        assert inside.copy("gs") == (0, WHOLE, "")
+        assert [fault.played for fault in inside.server.faults] == [1, 1, 1]
+        sent = [r.headers["authorization"] for r in inside.server.requests if r.start is not None]
+        assert sent == ["Bearer first"] * 4 + ["Bearer second"] * 8
+        inside.server.requests.clear()
+        gs._credentials_for.cache_clear()
+        inside.server.faults = [Fault(method="POST", has="/token", status=503, times=None)]
+        said = inside.copy("gs").stderr
+        assert said.startswith(f"tarcat: gs://b/{OBJECT}: ") and "redentials" in said

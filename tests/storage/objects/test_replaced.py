@@ -12,6 +12,7 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError
+from tartools.storage.objects.fetch import fetched
 from tests.conftest import Run, has_end, make_tar
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, RANGE, Copied, Inside
@@ -206,6 +207,20 @@ def test_a_version_that_comes_and_goes(scheme: str, inside: Inside) -> None:
     without.times = 1
     inside.server.faults = [without]
     assert inside.copy(scheme) == (0, OLD, "")
+
+
+@each
+def test_a_part_without_a_version_begins_anew(scheme: str, inside: Inside) -> None:
+    """Of an object of which only the size is known: what comes behind a cut may belong to another version."""
+    url, new = inside.server.url(scheme, OBJECT), NEW["as long"]
+    for replaced in (None, new):
+        inside.server.objects[OBJECT] = OLD
+        cutting, then = without_version(scheme), without_version(scheme)
+        cutting.cut, cutting.times, cutting.start, then.start, then.replace = 700, 1, 1000, 1000, replaced
+        inside.server.faults = [cutting, then]
+        inside.starts()
+        assert fetched(url, 1000, 4000, f"{SIZE} ") == (replaced or OLD)[1000:4000]
+        assert inside.starts() == [1000, 1000]
 
 
 # ---- as processes, by ranges of 8 MiB ----
