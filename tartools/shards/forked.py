@@ -49,7 +49,7 @@ class ForkedStream:
     *source* is what *stream* reads, all of it from the descriptor *fd*; its count includes what the process reads.
     Where a process can't be forked, this process reads on.
 
-    Holds a pipe of 1 MiB; the process holds 4 MiB, or what `start_ahead` says.
+    Holds a pipe of 1 MiB, and what `start_ahead` says.
     """
 
     file: io.FileIO | None = None
@@ -74,7 +74,7 @@ class ForkedStream:
         """Fork the process now, if the file is large enough for that to pay.
 
         Until its bytes are asked for, it buffers all it reads: *memory* bytes in memory, and the rest in a scratch file
-        in *folder*; from then on, and without *memory*, up to 4 MiB.
+        in *folder*; from then on up to 4 MiB. Without *memory* it waits while the pipe is full.
         """
         if os.fstat(self._fd).st_size >= WORTH:
             self._until = 0
@@ -114,10 +114,9 @@ class ForkedStream:
         self._until = sys.maxsize
         if not can_fork() or not (self._source.file is not None or is_compressed(self._source.head)):
             return False
-        buffer = SpillBuffer(memory or 0, folder)
-        buffer.awaited = memory is None
+        buffer = None if memory is None else SpillBuffer(memory, folder)
         try:
-            self._child = Fork(lambda pipe: self._read_on(pipe, buffer, memory is not None), (self._fd,))
+            self._child = Fork(lambda pipe: self._read_on(pipe, buffer), (self._fd,))
         except OSError:  # too little memory, too many open files, or too many processes
             return False
         return True
@@ -152,13 +151,18 @@ class ForkedStream:
 
     # ---- what follows runs in the forked process ----
 
-    def _read_on(self, pipe: int, buffer: SpillBuffer, ahead: bool) -> None:
-        """Write the rest of the stream to *pipe*, and how that ended; if *ahead*, read on while the pipe is full."""
+    def _read_on(self, pipe: int, buffer: SpillBuffer | None) -> None:
+        """Write the rest of the stream to *pipe*, and how that ended; with *buffer*, read on while the pipe is full."""
         failure = b""
         if self._source.file is None:
             _exit_with_reader(pipe)
         try:
-            _write_ahead(self._record, pipe, buffer, ahead)
+            if buffer is not None:
+                _write_ahead(self._record, pipe, buffer)
+            else:
+                room = memoryview(bytearray(RECORD.size + READ))
+                while count := self._record(room):
+                    write_all(pipe, room[:count])
         except BrokenPipeError:
             raise
         except BaseException as error:
@@ -174,8 +178,8 @@ class ForkedStream:
         return count and RECORD.size + count
 
 
-def _write_ahead(read: Callable[[memoryview], int], pipe: int, buffer: SpillBuffer, ahead: bool) -> None:
-    """Write to *pipe* what *read* returns; if *ahead*, read on into *buffer* while the pipe is full.
+def _write_ahead(read: Callable[[memoryview], int], pipe: int, buffer: SpillBuffer) -> None:
+    """Write to *pipe* what *read* returns, reading on into *buffer* while the pipe is full.
 
     Where there is room in a pipe that was full, its reader has come. Raises what *read* raises once everything before
     it is written.
@@ -188,10 +192,10 @@ def _write_ahead(read: Callable[[memoryview], int], pipe: int, buffer: SpillBuff
         while part := buffer.first():
             try:
                 buffer.drop(os.write(pipe, part))
-                buffer.awaited = buffer.awaited or full
+                buffer.awaited = full
             except BlockingIOError:
                 full = True
-                if ahead and more and not buffer.full:
+                if more and not buffer.full:
                     break
                 wait_until_ready(pipe, writing=True)
         if not more:

@@ -177,7 +177,7 @@ def _close(shards: Sequence[AheadShard]) -> None:
 class ForkedShard:
     """The shard *url*, read by a forked process if it is compressed and large enough, else when it is parsed.
 
-    The process holds *memory* bytes, those beyond in a scratch file; without *memory* 4 MiB.
+    The process holds *memory* bytes, those beyond in a scratch file; without *memory* only a pipe of 1 MiB.
     """
 
     def __init__(self, url: str, account: Account, reading: Reading, memory: int | None = None) -> None:

@@ -14,6 +14,7 @@ from tartools.tar.member import Chunk, Member, Source, located, read_range
 from tartools.tar.writer import write_all
 
 IN_MEMORY = 1 << 20  # bytes; members of a shorter range of a file are read into memory
+WINDOW = BLOCK  # bytes of a file that are read first for a header
 PLAIN = b"0\0"  # type flags
 
 
@@ -74,7 +75,7 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
 def _ranges(file: io.FileIO, start: int, end: int) -> list[Member]:
     """Return the members in bytes *start* to *end* of *file* as ranges of it. Holds: the headers of one member."""
     members = []
-    for at, header in headers_in(lambda count, at: read_range(file, at, at + count), start, end):
+    for at, header in headers_in(lambda count, at: read_range(file, at, at + count), start, end, WINDOW):
         _sound(header, end - at)
         members.append(Member(header.path, file, at, at + header.data, header.size))
     return members
