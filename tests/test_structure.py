@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -577,6 +578,14 @@ def test_a_decision_has_its_three_parts(page: Path) -> None:
 def test_the_architecture_page_names_every_room() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert [room for room in arrows() if not room.startswith("__") and f"`{room}/`" not in text] == []
+
+
+def test_a_name_stands_for_one_thing() -> None:
+    """No two modules have one name, and no two classes."""
+    paths = [path for path in PACKAGE.rglob("*.py") if path.stem not in ("__init__", "__main__")]
+    modules = Counter(path.stem for path in paths)
+    classes = Counter(node.name for path in paths for node in parsed(path).body if isinstance(node, ast.ClassDef))
+    assert [name for name, count in [*modules.items(), *classes.items()] if count > 1] == []
 
 
 def test_the_paths_that_the_documents_name_exist() -> None:

@@ -53,7 +53,7 @@ class Taken(NamedTuple):
     origins: list[tuple[str, str]]
 
 
-class Place(NamedTuple):
+class BenchPlace(NamedTuple):
     """Where samples are, in one *form*: at *urls*; the local *files* that hold them; so many *samples*."""
 
     form: str
@@ -149,7 +149,7 @@ def others_seconds() -> tuple[float, float] | None:
 
 def copies(
     urls: Sequence[str], kind: str, account: Account, reading: Reading, data: Any, folder: Path, dry: bool
-) -> tuple[Taken, list[Place]]:
+) -> tuple[Taken, list[BenchPlace]]:
     """Return what was taken of *urls*, and where its copies are in *folder*; for a *dry* run only a shard is made."""
     account.phase = Phase("copying")
     found = source_samples(urls, kind, account, reading)
@@ -162,10 +162,10 @@ def copies(
     loose, shard = folder / LOOSE, str(folder / "data.tar")
     files = [str(path) for path in loose.iterdir()] if not dry else []
     return taken, [
-        Place(LOOSE, [f"{loose}/"], files, taken.samples),
-        Place(ZIP, [str(folder / "data.zip")], [str(folder / "data.zip")], taken.samples),
-        Place(TAR, [shard], [shard], taken.samples),
-        Place(TABLE, [str(folder / "data.parquet")], [shard], taken.samples),
+        BenchPlace(LOOSE, [f"{loose}/"], files, taken.samples),
+        BenchPlace(ZIP, [str(folder / "data.zip")], [str(folder / "data.zip")], taken.samples),
+        BenchPlace(TAR, [shard], [shard], taken.samples),
+        BenchPlace(TABLE, [str(folder / "data.parquet")], [shard], taken.samples),
     ]
 
 
@@ -232,13 +232,13 @@ def unfold(folder: Path) -> None:
                 raise StorageError(error.strerror or str(error), url=str(loose)) from error
 
 
-def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, folder: Path) -> list[Place]:
+def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, folder: Path) -> list[BenchPlace]:
     """Return where the samples of *urls*, which are on a server, can be read as they are."""
     account.phase = Phase("listing")
     if kind in (LOOSE, ZIP):
         count = min(data.count, object_samples(urls[0]) if kind == LOOSE else zip_samples(urls))
         account.samples_in = account.samples_out = count
-        return [Place(kind, list(urls), [], count)]
+        return [BenchPlace(kind, list(urls), [], count)]
     some = list(urls)
     if kind == TAR:  # the first ones, up to these bytes
         some, room = [], data.size
@@ -253,8 +253,8 @@ def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, f
     table = str(folder / "data.parquet")
     write_batches(rows_at(inputs, range(count), str(folder)), TableDestination(table, False, lambda: inputs), account)
     account.samples_in += count
-    places = [Place(TABLE, [table], [], count)]
-    return [*places, Place(TAR, some, [], there_are)] if kind == TAR else places
+    places = [BenchPlace(TABLE, [table], [], count)]
+    return [*places, BenchPlace(TAR, some, [], there_are)] if kind == TAR else places
 
 
 def object_samples(prefix: str) -> int:
@@ -279,7 +279,7 @@ def zip_samples(urls: Sequence[str]) -> int:
     return count
 
 
-def rows_of(places: Sequence[Place], ways: Any) -> list[dict[str, Any]]:
+def rows_of(places: Sequence[BenchPlace], ways: Any) -> list[dict[str, Any]]:
     """Return the rows of *places*, each in its orders, with each number of workers; and the task of each."""
     workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.workers(0), MOST_WORKERS)]
     rows = []

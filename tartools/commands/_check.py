@@ -17,7 +17,7 @@ from tartools.shards.stream import ShardStream
 from tartools.stages.checking.found import Place, Summary
 from tartools.stages.checking.keys import combination_number
 from tartools.stages.checking.samples import Decode, Rows, look, rows_of
-from tartools.stages.checking.walk import Group, Trouble, walk
+from tartools.stages.checking.walk import MemberGroup, Trouble, walk
 from tartools.stages.sorting.externalsort import pack_blocks, records_of
 from tartools.storage.copies import Copy
 from tartools.storage.scratch import scratch_file
@@ -229,7 +229,7 @@ class Checking:
         with self.shards.opened(number) as (file, wrong):
             if wrong is not None:
                 summary.note(wrong.code, Place(number, wrong.byte, "", wrong.what))
-            held: list[Group] = []
+            held: list[MemberGroup] = []
             reading = self.shards.reading
             for found in walk(file, reading.lax, wrong is None):
                 if isinstance(found, Trouble):
@@ -258,7 +258,7 @@ class Checking:
             yield from look(rows_in(batch, number, row), self.summary, self.decode)
 
 
-def rows_from(number: int, groups: Sequence[Group]) -> Rows:
+def rows_from(number: int, groups: Sequence[MemberGroup]) -> Rows:
     """Return *groups* of shard *number*, all of them doubtful or none, as rows."""
     members = [member for group in groups for member in group.members]
     firsts = [0]

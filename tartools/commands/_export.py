@@ -16,7 +16,7 @@ from tartools.tar import compression
 TEXT, TFRECORD = "text", "TFRecord"  # kinds of files that are compressed if their name says so
 
 
-class FileOutput(cli.Group, shared=True):
+class ExportOutput(cli.Group, shared=True):
     """The file to write."""
 
     url: cli.Url = "-"
@@ -31,7 +31,7 @@ class FileOutput(cli.Group, shared=True):
 def export(
     account: Account,
     source: cli.Inputs,
-    output: FileOutput,
+    output: ExportOutput,
     kind: str,
     write: Callable[[Iterator[Sample], Sink], None],
     choose: Callable[[Iterator[Sample]], Iterator[Sample]] = iter,
@@ -53,7 +53,7 @@ def export(
         account.check()
 
 
-def write_readable(lines: Iterable[bytes], sink: Sink, output: FileOutput) -> None:
+def write_readable(lines: Iterable[bytes], sink: Sink, output: ExportOutput) -> None:
     """Write *lines* to *sink*, which is *output*; a terminal gets no control characters."""
     from tartools.formats.textwrite import write_lines
 

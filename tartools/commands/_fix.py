@@ -17,7 +17,7 @@ from tartools.shards.writing import Destination, ShardWriter, check_shard_name, 
 from tartools.stages.checking.fixing import Fixing, Verdict
 from tartools.stages.checking.found import Summary
 from tartools.stages.checking.samples import Rows, look, rows_of
-from tartools.stages.checking.walk import Group, Trouble, walk
+from tartools.stages.checking.walk import MemberGroup, Trouble, walk
 from tartools.storage.names import has_number
 from tartools.storage.scratch import scratch_file
 from tartools.tar import Writer as TarWriter
@@ -159,7 +159,7 @@ class Fix:
                     continue
                 self._take_group(found, number, writer)
 
-    def _take_group(self, group: Group, number: int, writer: ShardWriter) -> None:
+    def _take_group(self, group: MemberGroup, number: int, writer: ShardWriter) -> None:
         """Write the sample that *group* is, if it can be saved."""
         sample = Sample(group.key, tuple(group.members), self._shards.urls[number])
         place = (number, group.byte)

@@ -63,7 +63,7 @@ NOTES = {
 }
 
 
-class Option(NamedTuple):
+class ManualOption(NamedTuple):
     """An option, or an argument (no *names*), as people read of it. A flag has no *metavar*."""
 
     names: tuple[str, ...]
@@ -80,22 +80,22 @@ class Option(NamedTuple):
         return COMPLETED.get(self.metavar.strip("[].").split(":")[0], NOTHING)
 
 
-def options(command: Command) -> tuple[list[Option], list[Option]]:
+def options(command: Command) -> tuple[list[ManualOption], list[ManualOption]]:
     """Return the arguments and the options of *command*: its own as they are declared, then those it shares."""
     every = [
-        Option(one.option.names, one.metavar, one.help, one.choices, one.repeats, one.option.envvar, one.shared)
+        ManualOption(one.option.names, one.metavar, one.help, one.choices, one.repeats, one.option.envvar, one.shared)
         for one in command.parameters.values()
     ]
-    every.append(Option(("-h", "--help"), "", "Show this help and exit.", shared=True))
+    every.append(ManualOption(("-h", "--help"), "", "Show this help and exit.", shared=True))
     return [o for o in every if not o.names], sorted((o for o in every if o.names), key=lambda option: option.shared)
 
 
-def every_option() -> dict[Option, list[str]]:
+def every_option() -> dict[ManualOption, list[str]]:
     """Return the options of all commands, by their long names, and which commands have each.
 
     An option with another help is another one.
     """
-    found: dict[Option, list[str]] = {}
+    found: dict[ManualOption, list[str]] = {}
     for name in names():
         for option in options(load(name))[1]:
             found.setdefault(option._replace(shared=False), []).append(name)
@@ -127,12 +127,12 @@ def man_page(command: Command) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _heading(option: Option) -> str:
+def _heading(option: ManualOption) -> str:
     spelled = ", ".join(rf"\fB{name.replace('-', chr(92) + '-')}\fR" for name in option.names)
     return " ".join(filter(None, [spelled, rf"\fI{_roff(option.metavar)}\fR" if option.metavar else ""]))
 
 
-def _environment(named: Sequence[Option]) -> Iterator[tuple[str, str]]:
+def _environment(named: Sequence[ManualOption]) -> Iterator[tuple[str, str]]:
     yield from ((option.envvar, f"1 has the effect of {option.names[-1]}.") for option in named if option.envvar)
     yield "TARTOOLS_DEBUG", "1 prints a traceback with each error, for bug reports."
 

@@ -21,7 +21,7 @@ from tartools.tar.compression import is_table, split_packed
 
 if TYPE_CHECKING:
     from tartools.commands._partnershards import SecondShards
-    from tartools.tables.source import Source
+    from tartools.tables.source import ParquetSource
 
 FORMS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
@@ -156,7 +156,7 @@ def lists_samples(url: str, wanted: SecondFields) -> bool:
 
 
 @contextmanager
-def parquet(url: str) -> Iterator[Source]:
+def parquet(url: str) -> Iterator[ParquetSource]:
     """Give the Parquet file *url*."""
     from tartools.storage import seekable
     from tartools.tables import source

@@ -23,7 +23,7 @@ Examples:
 from collections.abc import Iterator
 
 from tartools import cli
-from tartools.commands._export import TEXT, FileOutput, export, write_readable
+from tartools.commands._export import TEXT, ExportOutput, export, write_readable
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.stages import select
@@ -31,7 +31,7 @@ from tartools.storage.streams import Sink
 
 
 @cli.command(__doc__)
-def tar2jsonl(account: Account, source: cli.Inputs, wanted: cli.Fields, output: FileOutput) -> None:
+def tar2jsonl(account: Account, source: cli.Inputs, wanted: cli.Fields, output: ExportOutput) -> None:
     """Run the command."""
     from tartools.formats import jsonl
 

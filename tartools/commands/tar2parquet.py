@@ -33,7 +33,7 @@ from typing import Annotated
 
 from tartools import cli
 from tartools.cli import Option
-from tartools.commands._export import FileOutput, export
+from tartools.commands._export import ExportOutput, export
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
@@ -52,7 +52,7 @@ class ParquetTypes(cli.Group):
 
 @cli.command(__doc__)
 def tar2parquet(
-    account: Account, source: cli.Inputs, chosen: cli.Fields, output: FileOutput, types: ParquetTypes
+    account: Account, source: cli.Inputs, chosen: cli.Fields, output: ExportOutput, types: ParquetTypes
 ) -> None:
     """Run the command."""
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet

@@ -23,7 +23,7 @@ Examples:
 from collections.abc import Iterator
 
 from tartools import cli
-from tartools.commands._export import TFRECORD, FileOutput, export
+from tartools.commands._export import TFRECORD, ExportOutput, export
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.stages import select
@@ -31,7 +31,7 @@ from tartools.storage.streams import Sink
 
 
 @cli.command(__doc__)
-def tar2tfrecord(account: Account, source: cli.Inputs, wanted: cli.Fields, output: FileOutput) -> None:
+def tar2tfrecord(account: Account, source: cli.Inputs, wanted: cli.Fields, output: ExportOutput) -> None:
     """Run the command."""
     from tartools.formats import textwrite, tfrecord
     from tartools.samples.columnfields import ChosenColumns

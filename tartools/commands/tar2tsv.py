@@ -37,7 +37,7 @@ from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.commands._export import FileOutput, write_readable
+from tartools.commands._export import ExportOutput, write_readable
 from tartools.errors import UsageError
 from tartools.formats import textwrite
 from tartools.samples.account import Account, Phase
@@ -84,7 +84,7 @@ def tar2tsv(
     account: Account,
     source: cli.Inputs,
     table: TableOptions,
-    output: FileOutput,
+    output: ExportOutput,
     first: cli.Count = None,
 ) -> None:
     """Run the command."""

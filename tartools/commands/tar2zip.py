@@ -25,7 +25,7 @@ from typing import Annotated
 
 from tartools import cli
 from tartools.cli import Option
-from tartools.commands._export import FileOutput, export
+from tartools.commands._export import ExportOutput, export
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage.streams import Sink
@@ -38,7 +38,7 @@ class ZipCompression(cli.Group):
 
 
 @cli.command(__doc__)
-def tar2zip(account: Account, source: cli.Inputs, output: FileOutput, members: ZipCompression) -> None:
+def tar2zip(account: Account, source: cli.Inputs, output: ExportOutput, members: ZipCompression) -> None:
     """Run the command."""
     from tartools.formats.zipwrite import write_zip
 

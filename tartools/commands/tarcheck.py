@@ -145,7 +145,7 @@ from tartools.shards.reading import Reading
 from tartools.stages import select
 from tartools.stages.checking import fields, keys, outliers
 from tartools.stages.checking.codes import CODES, WEIGHTS
-from tartools.stages.checking.fixing import Fixing, Pending, actions_of
+from tartools.stages.checking.fixing import Fixing, PendingSamples, actions_of
 from tartools.stages.checking.found import Summary
 from tartools.stages.checking.readers import READERS
 from tartools.stages.checking.samples import Decode
@@ -207,7 +207,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     checking = _check.Checking(shards, account, decoder(wanted), most)
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
     doings = actions_of(compared(checking, sort))
-    pending = Pending(sort(doings)) if places else None
+    pending = PendingSamples(sort(doings)) if places else None
     for _ in doings:
         pass  # without --fix, nobody else takes them
     account.check()

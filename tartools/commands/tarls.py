@@ -39,7 +39,7 @@ from tartools.samples.account import Account
 from tartools.storage.expand import named
 from tartools.storage.listing import ls
 from tartools.storage.names import folded, is_literal, quoted
-from tartools.storage.objects.contract import Listed
+from tartools.storage.objects.contract import ListedObject
 from tartools.storage.url import Url
 from tartools.tar import compression
 
@@ -86,7 +86,7 @@ def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
         textwrite.write_lines(map(process.printable, encoded) if os.isatty(1) else encoded, sink)
 
 
-def shards_at(url: str, every: bool, account: Account) -> Iterator[Listed]:
+def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]:
     """Yield the shards at *url*, or *every* object there, and count them. Raises: StorageError if there is none."""
     account.listed = account.listed or 0
     before = account.listed
@@ -102,7 +102,7 @@ def shards_at(url: str, every: bool, account: Account) -> Iterator[Listed]:
         raise StorageError(f"{what} listed under this{'' if every else '; --all lists every object'}", url=url or ".")
 
 
-def written(entries: Iterator[Listed], form: Form, end: str, account: Account) -> Iterator[str]:
+def written(entries: Iterator[ListedObject], form: Form, end: str, account: Account) -> Iterator[str]:
     """Yield what is written of *entries*, each piece with its *end*. Names that can't be told from two are omitted."""
     if form.json:
         for url, size, modified, _ in entries:

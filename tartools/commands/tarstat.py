@@ -75,7 +75,7 @@ from tartools.shards.reading import Reading
 from tartools.show import decoding, statreport
 from tartools.stages.statistics.counting import FieldKinds, count_batch
 from tartools.stages.statistics.together import Together
-from tartools.stages.statistics.totals import LISTED, Field, PictureSize, Statistics
+from tartools.stages.statistics.totals import LISTED, FieldStatistics, PictureSize, Statistics
 from tartools.storage.expand import expand
 from tartools.tar import Member
 from tartools.tar.compression import is_table
@@ -210,7 +210,7 @@ def facts_of(found: Statistics, urls: Sequence[str], account: Account) -> dict[s
     }
 
 
-def facts_of_field(name: str, field: Field, found: Statistics, account: Account) -> dict[str, Any]:
+def facts_of_field(name: str, field: FieldStatistics, found: Statistics, account: Account) -> dict[str, Any]:
     """Return what was *found* in the *field* called *name*; *account* knows keys that come back."""
     samples, usual = found.samples, 2 * field.samples > found.samples
     lacking = found.lacking(name) if field.samples < samples else []

@@ -16,7 +16,7 @@ from tartools.samples.values import as_text, blanks, checked_key, field_list
 from tartools.storage import seekable
 from tartools.tables import schema
 from tartools.tables.columnvalues import plain
-from tartools.tables.source import NEEDED, Source, opened_any
+from tartools.tables.source import NEEDED, ParquetSource, opened_any
 from tartools.tar import split_path
 
 KEY = schema.KEY
@@ -58,7 +58,7 @@ def samples(urls: Iterable[str], account: Account, words: Words | None, template
 class PayloadRows:
     """The rows of the Parquet file *table*. Raises: SampleError if its columns are not those that are wanted."""
 
-    def __init__(self, table: Source, words: Words | None) -> None:
+    def __init__(self, table: ParquetSource, words: Words | None) -> None:
         self._table = table
         self._all = words is None
         names = table.names

@@ -1,4 +1,4 @@
-"""What a table has of the samples of a batch: `tables.columnvalues` makes it, `listed.Listed` has it."""
+"""What a table has of the samples of a batch: `tables.columnvalues` makes it, `listed.ListedBatch` has it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tartools.samples.columns import Columns
 
 
-class Listed(Batch):
+class ListedBatch(Batch):
     """*count* samples whose values *columns* has. `read(numbers)` gives some, in batches; the numbers ascend."""
 
     __slots__ = ("_count", "_read", "columns")

@@ -221,7 +221,7 @@ class Batch:
 
     *shard* is the URL that they were read from; if they come from several, one URL for each is given. Of a sample that
     is not contiguous in memory, *offset* is the byte of the shard at which it begins; None if it is not in one piece.
-    *columns* has values of the samples, if a table lists them and its columns were asked for: see `listed.Listed`.
+    *columns* has values of the samples, if a table lists them and its columns were asked for: see `listed.ListedBatch`.
     `Sample` objects are made on demand. Holds: the source.
     """
 

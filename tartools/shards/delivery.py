@@ -9,7 +9,7 @@ from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import closing_upstream
 from tartools.shards.series import Series
-from tartools.shards.writing import Batches, Destination, Writer, shard_writer, write_batches
+from tartools.shards.writing import Batches, BatchWriter, Destination, shard_writer, write_batches
 
 HELD = 64 << 20  # bytes that are added to shards, then all are written: each shard holds some of them in memory
 
@@ -23,7 +23,7 @@ def deliver_flags(
     Raises what *flagged* raises; StorageError; SampleError for two adjacent samples with one key.
     """
     with closing_upstream(flagged), ExitStack() as stack:
-        writers: dict[bool, Writer] = {True: stack.enter_context(shard_writer(chosen))}
+        writers: dict[bool, BatchWriter] = {True: stack.enter_context(shard_writer(chosen))}
         if rest is not None:
             writers[False] = stack.enter_context(shard_writer(rest))
         skipped = None if rest is not None else False

@@ -35,7 +35,7 @@ ALL_READ = 1 << 62  # added, too, if the source was read to its end
 MOST_TEXT = 50_000  # characters of a traceback
 
 
-class Source(Stream, Protocol):
+class SourceStream(Stream, Protocol):
     """The stored bytes that a forked stream reads: how many, the first of them, and whether all were read."""
 
     count: int
@@ -55,7 +55,7 @@ class ForkedStream:
     file: io.FileIO | None = None
     start = 0
 
-    def __init__(self, stream: Stream, source: Source, fd: int, url: str) -> None:
+    def __init__(self, stream: Stream, source: SourceStream, fd: int, url: str) -> None:
         self._stream = stream
         self._source = source
         self._fd = fd

@@ -7,7 +7,7 @@ from tartools import tar
 from tartools.errors import SampleError
 from tartools.samples.account import Account
 from tartools.shards.reading import closing_upstream
-from tartools.shards.writing import Batches, Destination, Writer
+from tartools.shards.writing import Batches, BatchWriter, Destination
 from tartools.storage.interrupts import deferred_signals
 
 
@@ -55,7 +55,7 @@ class Series:
         self._limits = limits
         self._account = account
         self.shards = 0  # complete ones
-        self.writer: Writer | None = None
+        self.writer: BatchWriter | None = None
 
     @property
     def done(self) -> bool:
@@ -81,7 +81,7 @@ class Series:
             if writer.samples == self._limits.samples(self.shards):
                 yield self.complete(writer)
 
-    def complete(self, writer: Writer) -> str:
+    def complete(self, writer: BatchWriter) -> str:
         """Commit the current shard; return its URL."""
         self._account.check()
         writer.commit()
@@ -106,7 +106,7 @@ class Series:
         if self.writer is not None:
             self.writer.abort()
 
-    def _write(self, batch: Batches, first: int, last: int) -> Writer:
+    def _write(self, batch: Batches, first: int, last: int) -> BatchWriter:
         """Write the samples *first* to *last* - 1 of *batch* to the current shard, or to a new one."""
         if self.writer is None:
             with deferred_signals():

@@ -45,7 +45,7 @@ class ShardPart(NamedTuple):
     version: FileVersion | None = None
 
 
-class Task(NamedTuple):
+class ShardTask(NamedTuple):
     """What is read as a whole: a part of a large shard, or several small shards. Only if *forkable* by a worker."""
 
     parts: list[ShardPart]
@@ -94,11 +94,11 @@ class _Gathering(Generic[Result]):
         self._reading = reading
         self._work = work
         self._sharing = sharing
-        self._started: deque[tuple[int, Task, Fork | None]] = deque()
+        self._started: deque[tuple[int, ShardTask, Fork | None]] = deque()
         self._first: FirstKeys | None = None  # of the shard whose part was gathered last
 
     def run(
-        self, tasks: Iterator[Task], urls: Sequence[str], collect: Callable[[Result], object]
+        self, tasks: Iterator[ShardTask], urls: Sequence[str], collect: Callable[[Result], object]
     ) -> Generator[bytes, None, None]:
         """Do *tasks*, in order; yield their outputs and *collect* their results."""
         numbered = enumerate(tasks)
@@ -134,7 +134,7 @@ class _Gathering(Generic[Result]):
             if worker is not None:
                 worker.close()
 
-    def _start(self, number: int, task: Task) -> Fork | None:
+    def _start(self, number: int, task: ShardTask) -> Fork | None:
         """Return the worker that does *task*; None if this process has to."""
         if not task.forkable or not can_fork():
             return None
@@ -175,7 +175,7 @@ class _Gathering(Generic[Result]):
 
     # ---- what follows runs in a worker ----
 
-    def _run_worker(self, number: int, task: Task, pipe: int) -> None:
+    def _run_worker(self, number: int, task: ShardTask, pipe: int) -> None:
         """Do *task*, and write to *pipe* a line of JSON, and the outputs. Raises if this process can't do it."""
         reports: list[str] = []
         self._account.reset(reports.append)
@@ -294,10 +294,10 @@ def _batches(
             raise _UnexpectedError
 
 
-def tasks(urls: Sequence[str], size: int | None, sharing: Sharing) -> Iterator[Task]:
+def tasks(urls: Sequence[str], size: int | None, sharing: Sharing) -> Iterator[ShardTask]:
     """Yield the tasks that *urls* are shared out to, in order: only one if *size*, the bytes of all, is too small."""
     if size is not None and size < 2 * PART:
-        yield Task([ShardPart(number, url) for number, url in enumerate(urls)], False)
+        yield ShardTask([ShardPart(number, url) for number, url in enumerate(urls)], False)
         return
     remote_size = -(-PART // min(REMOTE_SHARDS, -(-len(urls) // sharing.most)))  # assumed, since a request takes time
     small: list[ShardPart] = []
@@ -310,30 +310,30 @@ def tasks(urls: Sequence[str], size: int | None, sharing: Sharing) -> Iterator[T
             small.append(ShardPart(number, url))
             held += size
         if small and (held >= PART or small[-1].number != number):
-            yield Task(small, True)
+            yield ShardTask(small, True)
             small, held = [], 0
         if size is None:
-            yield Task([ShardPart(number, url)], False)
+            yield ShardTask([ShardPart(number, url)], False)
         elif size > PART:
             yield from cut_up(number, url, sharing.times * PART if size > MUCH else PART)
     if small:
-        yield Task(small, True)
+        yield ShardTask(small, True)
 
 
-def cut_up(number: int, url: str, part: int) -> Iterator[Task]:
+def cut_up(number: int, url: str, part: int) -> Iterator[ShardTask]:
     """Yield a task for each *part* bytes of the large file *url*, and only one if it is compressed."""
     with closing(storage.open_read(url)) as stream:
         file = stream.file
         head = b"" if file is None else compression.head_of(file)
         if file is None or compression.is_compressed(head) or head.startswith(compression.PARQUET):
-            yield Task([ShardPart(number, url)], False)
+            yield ShardTask([ShardPart(number, url)], False)
             return
         known = FileVersion.of(file)
         begin, size = 0, os.fstat(file.fileno()).st_size
         while begin + 2 * part < size and (cut := find_cut(file, begin + part)):
-            yield Task([ShardPart(number, url, begin, cut, known)], True)
+            yield ShardTask([ShardPart(number, url, begin, cut, known)], True)
             begin = cut.offset
-        yield Task([ShardPart(number, url, begin, None, known)], True)
+        yield ShardTask([ShardPart(number, url, begin, None, known)], True)
 
 
 def uncut(parts: list[ShardPart], urls: Sequence[str]) -> list[ShardPart]:

@@ -35,7 +35,7 @@ class Batches(Protocol):
         ...
 
 
-class Writer(Protocol):
+class BatchWriter(Protocol):
     """What writes a shard, or a table."""
 
     url: str
@@ -80,7 +80,7 @@ class Destination:
         self.force = force
         self.gzip = gzip
 
-    def writer(self) -> Writer:
+    def writer(self) -> BatchWriter:
         """Return what writes it. Raises: see `ShardWriter`."""
         return ShardWriter(self)
 
@@ -188,9 +188,9 @@ def check_shard_name(url: str, unless: str = "") -> None:
 
 
 @contextmanager
-def shard_writer(destination: Destination) -> Iterator[Writer]:
+def shard_writer(destination: Destination) -> Iterator[BatchWriter]:
     """Give the writer of *destination*, which commits when the block ends normally, and aborts otherwise."""
-    writer: Writer | None = None
+    writer: BatchWriter | None = None
     try:
         with deferred_signals():
             writer = destination.writer()

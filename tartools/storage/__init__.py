@@ -27,11 +27,11 @@ from tartools.storage.checks import (
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.streams import FileSink, Input, Output, Sink, stream_file
+from tartools.storage.streams import FileSink, Input, OutputStream, Sink, stream_file
 from tartools.storage.url import Url, loaded
 
 __all__ = [
-    "Output",
+    "OutputStream",
     "alone",
     "appended",
     "check_connection",
@@ -62,7 +62,7 @@ class Opener(Protocol):
         """Return the bytes of *url* as a stream."""
         ...
 
-    def open_write(self, url: Url, force: bool, /) -> Output:
+    def open_write(self, url: Url, force: bool, /) -> OutputStream:
         """Return an output that makes *url*, or replaces it with *force*."""
         ...
 
@@ -82,7 +82,7 @@ def open_read(url: str) -> Input:
         return _opener(url, "read").open_read(url)
 
 
-def open_write(url: str, force: bool = False) -> Output:
+def open_write(url: str, force: bool = False) -> OutputStream:
     """Return an output for *url*: it takes its name at `commit`, and leaves nothing behind at `abort`.
 
     Raises: StorageError if *url* exists (unless *force*) or can't be written.
@@ -109,7 +109,7 @@ def _opener(url: Url, verb: str) -> Opener:
 @contextmanager
 def writing(url: str, force: bool = False) -> Iterator[Sink]:
     """Give a sink for data that are no tar archive: committed if the block ends normally, else aborted."""
-    output: Output | None = None
+    output: OutputStream | None = None
     try:
         with deferred_signals():
             output = stdio.open_text() if url == "-" else open_write(url, force)

@@ -13,7 +13,7 @@ from typing import Any
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
 from tartools.storage.objects import fetch
-from tartools.storage.objects.contract import Listed
+from tartools.storage.objects.contract import ListedObject
 from tartools.storage.objects.fetch import fetched
 from tartools.storage.objects.retry import setting
 from tartools.storage.pool import Threads
@@ -30,7 +30,7 @@ REPLACED = "was replaced since it was listed"
 Readers = Threads[Callable[[], Any], Any]
 
 
-def contents(entries: Iterable[Listed]) -> Iterator[bytes]:
+def contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
     """Yield all bytes of each of *entries*, whose sizes are known, in order.
 
     Up to 64 requests are made at once, or `TARTOOLS_READAHEAD` if that is set, and 32 for ranges of objects above 16
@@ -54,7 +54,7 @@ def contents(entries: Iterable[Listed]) -> Iterator[bytes]:
         yield waiting.popleft()[1]()
 
 
-def content_of(entry: Listed) -> bytes:
+def content_of(entry: ListedObject) -> bytes:
     """Return all bytes of *entry*. Raises: as `contents`."""
     version = f"{entry.size} {entry.version}"
     if not Url(entry.url).is_local:

@@ -16,14 +16,14 @@ from tartools.storage.checks import exists
 from tartools.storage.local import path_of
 from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
 from tartools.storage.objects import object_at, store_of
-from tartools.storage.objects.contract import Listed, Store
+from tartools.storage.objects.contract import ListedObject, Store
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.url import Url
 
 FEW = 10  # objects that are looked up one by one
 
 
-def ls(name: str) -> Iterator[Listed]:
+def ls(name: str) -> Iterator[ListedObject]:
     """Yield what *name* stands for, sorted by the bytes of the names.
 
     In a store: the objects whose names begin with *name*, or match it if it has wildcards. Local: the files in a
@@ -43,7 +43,7 @@ def ls(name: str) -> Iterator[Listed]:
             raise StorageError("cannot be listed; possible are local names, s3:, gs:, ais: and http(s):", url=url)
 
 
-def listed(prefix: str, flat: bool = False) -> Iterator[Listed]:
+def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
     """Yield the objects whose URLs begin with *prefix*; with *flat*, only those without a slash behind it.
 
     Holds: a page; all of them if the store does not sort. Raises: StorageError.
@@ -56,7 +56,7 @@ def listed(prefix: str, flat: bool = False) -> Iterator[Listed]:
         raise UsageError(f"write {name[:-1]}BUCKET/PREFIX", url=prefix)
     prefix = name + query
 
-    def name_of(entry: Listed) -> str:
+    def name_of(entry: ListedObject) -> str:
         return entry.url[len(name) : len(entry.url) - len(query)]
 
     pages = _pages(store, prefix, flat)
@@ -74,7 +74,7 @@ def listed(prefix: str, flat: bool = False) -> Iterator[Listed]:
         yield from page
 
 
-def _pages(store: Store, prefix: str, flat: bool) -> Iterator[list[Listed]]:
+def _pages(store: Store, prefix: str, flat: bool) -> Iterator[list[ListedObject]]:
     """Yield the pages of a listing, at least one."""
     page = with_retries(lambda: store.page(prefix, "", flat), prefix)
     yield page.entries
@@ -88,7 +88,7 @@ def _in_order(names: Sequence[str]) -> bool:
     return not any(map(ge, names, names[1:]))
 
 
-def matching(url: str) -> Iterator[Listed]:
+def matching(url: str) -> Iterator[ListedObject]:
     """Yield the objects that match the wildcards of *url*; only the object *url*, if there is one.
 
     Raises: StorageError if none matches.
@@ -107,7 +107,7 @@ def matching(url: str) -> Iterator[Listed]:
         raise StorageError("no object matches", url=url)
 
 
-def _one_object(url: str) -> Iterator[Listed]:
+def _one_object(url: str) -> Iterator[ListedObject]:
     if Url(url).name.endswith("/"):
         yield from listed(url)  # raises the reason
         return
@@ -117,7 +117,7 @@ def _one_object(url: str) -> Iterator[Listed]:
     yield found
 
 
-def _files(url: str) -> Iterator[Listed]:
+def _files(url: str) -> Iterator[ListedObject]:
     """Yield the files that the local *url* stands for."""
     path = path_of(url)
     if not path or os.path.isdir(path):
@@ -136,7 +136,7 @@ def _files(url: str) -> Iterator[Listed]:
             raise StorageError(os.strerror(errno.ENOENT), url=url)
 
 
-def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ()) -> Iterator[Listed]:
+def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ()) -> Iterator[ListedObject]:
     """Yield the files in *folder* (which ends in a slash) whose names begin with *start*, and all files below those.
 
     Links are followed, except to a directory that contains them.
@@ -156,14 +156,14 @@ def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ())
             yield _file(folder + name)
 
 
-def _file(path: str) -> Listed:
+def _file(path: str) -> ListedObject:
     """Return what is known of a file; only its name, if it is a link to nothing."""
     try:
         about = os.stat(path)
     except OSError:
-        return Listed(local_url(path), None, None)
+        return ListedObject(local_url(path), None, None)
     size = about.st_size if stat.S_ISREG(about.st_mode) else None
-    return Listed(local_url(path), size, about.st_mtime, str(about.st_mtime_ns))
+    return ListedObject(local_url(path), size, about.st_mtime, str(about.st_mtime_ns))
 
 
 def between(prefix: str, suffix: str) -> list[str]:

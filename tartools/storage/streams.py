@@ -75,7 +75,7 @@ class Sink(Protocol):
         ...
 
 
-class Output(Protocol):
+class OutputStream(Protocol):
     """Something that is written, and takes its name at the end."""
 
     @property

@@ -46,7 +46,7 @@ def chosen(urls: Sequence[str], account: Account, place: int | None, key: str | 
             account.shards_done += 1
 
 
-def _rows(table: source.Source, group: int, count: int, place: int | None, key: str | None) -> Iterator[int]:
+def _rows(table: source.ParquetSource, group: int, count: int, place: int | None, key: str | None) -> Iterator[int]:
     """Yield the numbers in row group *group*, of *count* rows, of those with *place* and perhaps *key*, in order."""
     if place is not None and not 0 <= place < count:
         return

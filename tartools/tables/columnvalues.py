@@ -11,7 +11,7 @@ from tartools.errors import StorageError, shown
 from tartools.samples.values import as_text
 from tartools.tables import schema
 from tartools.tables.rowplaces import Listing, Piece
-from tartools.tables.source import Source
+from tartools.tables.source import ParquetSource
 
 ABSENT, UNKNOWN = -1, -2  # offset of a field that a sample lacks, and of one that it has twice
 
@@ -22,7 +22,7 @@ class TableColumns:
     *rows* has some of the columns of *table*. See `samples.columns.Columns`.
     """
 
-    def __init__(self, rows: Any, first: int, listing: Listing, table: Source) -> None:
+    def __init__(self, rows: Any, first: int, listing: Listing, table: ParquetSource) -> None:
         self.url = listing.table
         self.first = first
         self.names: Sequence[str] = table.names

@@ -9,12 +9,12 @@ from tartools.errors import SampleError
 from tartools.samples.columnfields import RowFormat, check_words, key_column, packed_row
 from tartools.tables import schema
 from tartools.tables.columnvalues import plain
-from tartools.tables.source import Source
+from tartools.tables.source import ParquetSource
 
 ROWS = 1 << 10  # that are held at once
 
 
-def batches(table: Source, rows: RowFormat) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
+def batches(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
     """Yield keys and packed fields of the rows of *table*. Null is no field.
 
     Bytes are payloads as they are, lists of numbers are NumPy arrays of the column's type, other values have the text

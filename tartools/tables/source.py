@@ -19,7 +19,7 @@ NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
 ROWS = 1 << 13  # read from a table at a time
 
 
-class Source:
+class ParquetSource:
     """The table *url*, opened. `names` are its columns, `rows` is how many it has, `parquet` is pyarrow's *file*.
 
     *what* it is, a "table" or another word, is for messages.
@@ -108,7 +108,7 @@ def _names(fields: Any) -> list[Any]:
 
 
 @contextmanager
-def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
+def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[ParquetSource]:
     """Give the table *url*, whose bytes *file* has if it is open already; *file* is closed at the end.
 
     Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or no table.
@@ -127,7 +127,7 @@ def opened(url: str, file: io.BufferedReader | None = None) -> Iterator[Source]:
 @contextmanager
 def opened_any(
     url: str, file: io.BufferedReader | None = None, what: str = "table", buffer: int = 0
-) -> Iterator[Source]:
+) -> Iterator[ParquetSource]:
     """Give the Parquet file *url*, whether it lists samples or not, as `opened` does. Messages say *what* it is.
 
     With *buffer*, a column is read in pieces of so many bytes, not all of a row group at once.
@@ -147,7 +147,7 @@ def opened_any(
         except TarFormatError as error:
             raise _failure(opened, url, what, error) from error
         with parquet:
-            yield Source(url, opened, parquet, what)
+            yield ParquetSource(url, opened, parquet, what)
 
 
 def _failure(file: io.BufferedReader, url: str, what: str, error: TarFormatError) -> TarFormatError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tartools import tar
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account
-from tartools.samples.listed import Listed
+from tartools.samples.listed import ListedBatch
 from tartools.samples.sample import Batch
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
@@ -56,7 +56,7 @@ def table_batches(
             for rows in table.batches([*COLUMNS, *columns]):
                 if columns:
                     known = TableColumns(rows, first, listing, table)
-                    yield Listed(known, len(rows), partial(_samples, shards, known))
+                    yield ListedBatch(known, len(rows), partial(_samples, shards, known))
                 else:
                     yield from shards.samples(listing.piece(rows, first))
                 first += len(rows)

@@ -19,7 +19,7 @@ from tartools.storage import contents, seekable
 from tartools.storage.listing import ls
 from tartools.storage.names import is_literal, unfolded
 from tartools.storage.objects import object_at
-from tartools.storage.objects.contract import Listed
+from tartools.storage.objects.contract import ListedObject
 from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.url import Name, Url, name_of, names_of
@@ -69,12 +69,12 @@ class ObjectList(Sequence[tuple[str, int]]):
         entry = self.entry(index)
         return entry.url, entry.size or 0
 
-    def entry(self, index: int) -> Listed:
+    def entry(self, index: int) -> ListedObject:
         """Return what was listed of the object number *index*. Raises: IndexError."""
         number = range(len(self))[index]
         begin = self._ends[number - 1] if number else 0
         name, _, version = self._text[begin : self._ends[number]].partition(b"\0")
-        return Listed(name.decode("utf-8", "surrogateescape"), self._sizes[number], None, version.decode())
+        return ListedObject(name.decode("utf-8", "surrogateescape"), self._sizes[number], None, version.decode())
 
     @cached_property
     def digest(self) -> str:
@@ -141,7 +141,7 @@ class ObjectDataset(Dataset[Any]):
         """Yield the items of the numbers *indices*, in this order, requested ahead."""
         urls: deque[str] = deque()
 
-        def entries() -> Iterator[Listed]:
+        def entries() -> Iterator[ListedObject]:
             for index in indices:
                 entry = self.objects.entry(index)
                 urls.append(entry.url)
@@ -304,7 +304,7 @@ def _beginning(url: str) -> bytes | None:
     return with_retries(attempt, url)
 
 
-def _sized(entry: Listed) -> int:
+def _sized(entry: ListedObject) -> int:
     if entry.size is None:
         raise StorageError(
             "its size is not known: this is not a regular file, or its server does not say", url=entry.url
@@ -312,13 +312,13 @@ def _sized(entry: Listed) -> int:
     return entry.size
 
 
-def _all(url: str) -> list[Listed]:
+def _all(url: str) -> list[ListedObject]:
     return list(ls(url))
 
 
-def _listed(names: Iterable[str]) -> Iterator[Listed]:
+def _listed(names: Iterable[str]) -> Iterator[ListedObject]:
     """Yield what *names* stand for; web servers are asked side by side. Raises: StorageError, also if it is nothing."""
-    waiting: deque[Callable[[], list[Listed]]] = deque()
+    waiting: deque[Callable[[], list[ListedObject]]] = deque()
     for url in (url for name in names for url in ([name] if is_literal(name) else unfolded(name))):
         one = Url(url).is_stored and not Url(url).is_listed
         if one:

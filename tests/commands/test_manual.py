@@ -88,9 +88,11 @@ def test_options_are_read_from_the_declaration() -> None:
     arguments, options = _manual.options(made())
     assert [argument.metavar for argument in arguments] == ["[SHARD]..."]
     found = {option.names[-1]: option for option in options}
-    assert found["--needed"] == _manual.Option(("-o", "--needed"), "URL", "It's [needed]: a\\b.")
-    assert found["--mood"] == _manual.Option(("--mood",), "good|bad", "How it is. Default: good.", ("good", "bad"))
-    assert found["--kind"] == _manual.Option(("-k", "--kind"), "x|y", "What kind.", ("x", "y"))
+    assert found["--needed"] == _manual.ManualOption(("-o", "--needed"), "URL", "It's [needed]: a\\b.")
+    assert found["--mood"] == _manual.ManualOption(
+        ("--mood",), "good|bad", "How it is. Default: good.", ("good", "bad")
+    )
+    assert found["--kind"] == _manual.ManualOption(("-k", "--kind"), "x|y", "What kind.", ("x", "y"))
     assert found["--number"].help == "How many. At least 1. Default: 3."
     assert found["--files-from"].repeats and not found["--needed"].repeats
     assert found["--lax"].metavar == "" and found["--help"].names == ("-h", "--help")

@@ -12,7 +12,7 @@ from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
 from tartools.samples.sample import Sample, field_name
 from tartools.show import decoding, text
 from tartools.stages.statistics.counting import FieldKinds, count_fields
-from tartools.stages.statistics.totals import Counts, Field, PictureSize, Statistics, joined
+from tartools.stages.statistics.totals import Counts, FieldStatistics, PictureSize, Statistics, joined
 from tartools.tar import Member
 
 LISTED = 1000  # broken members whose keys are listed
@@ -54,7 +54,7 @@ class Overview:
         return self._found.samples
 
     @property
-    def fields(self) -> dict[str, Field] | None:
+    def fields(self) -> dict[str, FieldStatistics] | None:
         """The counts of each field."""
         return self._found.fields
 

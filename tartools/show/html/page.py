@@ -22,7 +22,7 @@ from tartools.samples.sample import Sample
 from tartools.show import text
 from tartools.show.html import summary
 from tartools.show.html.overview import Overview, broken_pictures, grouped
-from tartools.show.html.tile import BROKEN, IS, Tile, make_tile, safe
+from tartools.show.html.tile import BROKEN, IS, PageTile, make_tile, safe
 from tartools.stages import reservoir, select
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import Sink
@@ -93,8 +93,8 @@ def write(
         else:
             account.phase = Phase("reading")
             samples = reservoir.draw(checked(samples, found, workers), choice.drawn, choice.seed, account)
-        makers: Threads[tuple[Sample, bool], Tile] = Threads(workers, lambda item: make_tile(*item, side, faces))
-        tiles: list[Tile] = []
+        makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
+        tiles: list[PageTile] = []
         with closing(windowed(audible(samples), makers, max(AHEAD, workers), busy=2 * workers)) as made:
             for _, answer in made:
                 tile = answer()
@@ -154,7 +154,7 @@ def audible(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
             room -= size
 
 
-def page(tiles: Sequence[Tile], title: str, chosen: Chosen, found: Overview) -> str:
+def page(tiles: Sequence[PageTile], title: str, chosen: Chosen, found: Overview) -> str:
     """Return the page of *tiles*, which are those *chosen*; *found* has the counts of all samples."""
     style, script = part("css"), part("js")
     policy = "; ".join(
@@ -189,7 +189,7 @@ def sum_of(inline: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}"
 
 
-def totals(tiles: Sequence[Tile], chosen: Chosen, found: Overview) -> str:
+def totals(tiles: Sequence[PageTile], chosen: Chosen, found: Overview) -> str:
     """Return the counts of samples, bytes and broken members; a button filters the broken samples that are shown."""
     parts = [str(chosen), in_units(found.sizes.total)]
     if found.broken:

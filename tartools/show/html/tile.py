@@ -25,7 +25,7 @@ SILENT = '<p class="silent">too large to be played here</p>'
 FOLDER, IS, BROKEN = "folder", "is", "broken"
 
 
-class Tile(NamedTuple):
+class PageTile(NamedTuple):
     """A sample on the page: its *key*, printable, its *html*, and the pictures and sounds in it that are *broken*."""
 
     key: str
@@ -33,7 +33,7 @@ class Tile(NamedTuple):
     broken: Sequence[Broken]
 
 
-class Field(NamedTuple):
+class PageField(NamedTuple):
     """A member: its description *found*, and as HTML its *face* (what is drawn) and its *player*.
 
     *broken* says why it cannot be decoded, if it is a picture or *sound*.
@@ -62,7 +62,7 @@ def embedded(payload: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(payload).decode()}"
 
 
-def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> Tile:
+def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageTile:
     """Return the tile of *sample*, with pictures of up to *side* pixels; its sounds are embedded if *audible*.
 
     The first *faces* members that have one are drawn side by side, the others below.
@@ -88,7 +88,7 @@ def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> Tile:
         *(row(f, drawn=f not in shown) for f in fields),
         "</dl></li>",
     ]
-    return Tile(printable(sample.key), "".join(parts), broken)
+    return PageTile(printable(sample.key), "".join(parts), broken)
 
 
 def mark(field: str) -> str:
@@ -105,7 +105,7 @@ def safe_lines(lines: Sequence[str]) -> str:
     return "\n".join(map(safe, lines))
 
 
-def row(shown: Field, drawn: bool) -> str:
+def row(shown: PageField, drawn: bool) -> str:
     """Return the row of the field *shown* in the list of fields; *drawn* adds its picture or waveform."""
     what = safe(shown.found.value or shown.found.what)
     parts = [f'<div><dt>{safe(shown.name)}</dt><dd class="what">{what}</dd><dd class="size">{shown.size:,} B</dd>']
@@ -116,10 +116,10 @@ def row(shown: Field, drawn: bool) -> str:
     return "".join([*parts, "</div>"])
 
 
-def field(member: Member, audible: bool, side: int) -> Field:
+def field(member: Member, audible: bool, side: int) -> PageField:
     """Return the field of *member*; its picture has up to *side* pixels."""
     found = text.describe(member)
-    known = Field(printable(field_name(member)) or "-", member.size, found)
+    known = PageField(printable(field_name(member)) or "-", member.size, found)
     if found.kind == "picture":
         words = f"{known.name}: {found.what}"
         try:

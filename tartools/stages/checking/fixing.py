@@ -46,7 +46,7 @@ def actions_of(
         yield from actions(group, verdicts)
 
 
-class Pending:
+class PendingSamples:
     """The *actions*, sorted, which are asked for in the order of places, each once."""
 
     def __init__(self, actions: Iterable[bytes]) -> None:
@@ -96,7 +96,7 @@ class Fixing:
 
     def __init__(
         self,
-        pending: Pending,
+        pending: PendingSamples,
         words: Words,
         unique: bool,
         decode: Decode | None,

@@ -92,11 +92,11 @@ def look_at(
         for byte, key in named(group.keys, begins, count):
             summary.note(code, Place(shard, byte, key, what))
     for field, column in zip(group.fields, group.columns, strict=True):
-        look_into(field, column, Column(group.keys, begins, shard), summary, read, decode)
+        look_into(field, column, MeasuredColumn(group.keys, begins, shard), summary, read, decode)
     return key_records(group.keys, 2 * shard + rows.walked, begins, combination_number(combination))
 
 
-class Column(NamedTuple):
+class MeasuredColumn(NamedTuple):
     """The samples whose members a column has."""
 
     keys: Sequence[bytes]
@@ -116,7 +116,7 @@ def named(keys: Sequence[bytes], begins: Sequence[int], most: int) -> list[tuple
 def look_into(
     field: str,
     column: Sequence[Member],
-    samples: Column,
+    samples: MeasuredColumn,
     summary: Summary,
     read: Callable[[Sequence[Member]], Iterable[bytes]],
     decode: Decode | None,
@@ -169,7 +169,7 @@ def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
     return range(len(heads))
 
 
-def sizes_of(field: str, sizes: Sequence[int], samples: Column, summary: Summary) -> Sizes:
+def sizes_of(field: str, sizes: Sequence[int], samples: MeasuredColumn, summary: Summary) -> Sizes:
     """Return the *sizes* of payloads of *field*, with the places of those that may be the extremes of *summary*."""
     found = Distribution.of(sizes)
     known = summary.fields.get(field)

@@ -33,7 +33,7 @@ class Trouble(NamedTuple):
     what: str
 
 
-class Group:
+class MemberGroup:
     """Adjacent members of one key, which begin at *byte*. If *doubtful*, damage is beside them or among them."""
 
     def __init__(self, key: bytes, byte: int, doubtful: bool) -> None:
@@ -44,7 +44,7 @@ class Group:
         self.lost: list[str] = []  # members that are cut
 
 
-def walk(file: io.FileIO, lax: bool = False, whole: bool = True) -> Iterator[Trouble | Group]:
+def walk(file: io.FileIO, lax: bool = False, whole: bool = True) -> Iterator[Trouble | MemberGroup]:
     """Yield the groups of members of the tar archive *file*, and what is wrong with it, as they come.
 
     With *lax*, the archive needs no end. If the file is not *whole*, because it has what could be decompressed, where
@@ -64,7 +64,7 @@ class _Walk:
         self.position = 0
         self.governing: Records = {}
         self.ended = False
-        self.group: Group | None = None
+        self.group: MemberGroup | None = None
         self.beside = False  # damage was just passed
         self.last = b""  # the key of the last group
 
@@ -72,7 +72,7 @@ class _Walk:
         """Return *count* bytes from *position* on, or as many as there are."""
         return os.pread(self.file.fileno(), count, position)
 
-    def run(self) -> Iterator[Trouble | Group]:
+    def run(self) -> Iterator[Trouble | MemberGroup]:
         """Yield groups and troubles, in order."""
         while self.position < self.size:
             block = self.read(self.position, BLOCK)
@@ -98,7 +98,7 @@ class _Walk:
                 yield from self.member(header)
         yield from self.end()
 
-    def end(self) -> Iterator[Trouble | Group]:
+    def end(self) -> Iterator[Trouble | MemberGroup]:
         """Yield what is left where the file ends."""
         if not self.ended and self.position <= self.size:
             if self.size == 0 and self.whole:
@@ -119,7 +119,7 @@ class _Walk:
                 return found
             window = max(2 * window, found.end)
 
-    def member(self, header: FullHeader) -> Iterator[Trouble | Group]:
+    def member(self, header: FullHeader) -> Iterator[Trouble | MemberGroup]:
         """Add the member of *header* to its group, or yield what it is instead."""
         start = self.position
         if self.ended:
@@ -136,7 +136,7 @@ class _Walk:
         key, field = split_path(header.path)
         if self.group is None or self.group.key != key or not field:
             yield from self.closed()
-            self.group = Group(key, start, self.beside)
+            self.group = MemberGroup(key, start, self.beside)
         self.beside = False
         data = start + header.data
         if data + header.size > self.size:
@@ -154,7 +154,7 @@ class _Walk:
         self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
         self.position = start + header.end
 
-    def cut(self, what: str) -> Iterator[Trouble | Group]:
+    def cut(self, what: str) -> Iterator[Trouble | MemberGroup]:
         """Yield that the file ends inside *what*."""
         if self.ended:
             yield self.trouble("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
@@ -165,7 +165,7 @@ class _Walk:
         yield from self.closed()
         self.beside, self.ended, self.position = True, True, self.size
 
-    def damaged(self, error: TarFormatError) -> Iterator[Trouble | Group]:
+    def damaged(self, error: TarFormatError) -> Iterator[Trouble | MemberGroup]:
         """Yield the damage at the position, and go on at the next header."""
         found = self.next_header()
         if isinstance(error, BadChecksumError):
@@ -232,7 +232,7 @@ class _Walk:
             position += len(held)
         return self.size
 
-    def closed(self) -> Iterator[Group]:
+    def closed(self) -> Iterator[MemberGroup]:
         """Yield the group that is open, which is complete."""
         if self.group is not None:
             self.last = self.group.key

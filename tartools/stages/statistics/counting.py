@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tartools.samples.combinations import Combination, by_combination, text
 from tartools.samples.distribution import Distribution
 from tartools.samples.sample import Batch
-from tartools.stages.statistics.totals import MOST, Field, PictureCounts, PictureSize, Statistics, bounded
+from tartools.stages.statistics.totals import MOST, FieldStatistics, PictureCounts, PictureSize, Statistics, bounded
 from tartools.tar import BLOCK, Member, read_range
 
 LONGEST = 256  # bytes of a value that counts as a class
@@ -71,7 +71,7 @@ def count_shards(batch: Batch, size: int) -> dict[str, list[int]]:
     return found
 
 
-def count_fields(combinations: Sequence[Combination], kinds: FieldKinds) -> dict[str, Field] | None:
+def count_fields(combinations: Sequence[Combination], kinds: FieldKinds) -> dict[str, FieldStatistics] | None:
     """Return the counts of each field in *combinations*; None if there are more than MOST fields."""
     columns: dict[str, list[Sequence[Member]]] = {}
     for group in combinations:
@@ -79,7 +79,7 @@ def count_fields(combinations: Sequence[Combination], kinds: FieldKinds) -> dict
             columns.setdefault(name, []).append(column)
     if len(columns) > MOST:
         return None
-    fields = {name: Field() for name in columns}
+    fields = {name: FieldStatistics() for name in columns}
     for group in combinations:
         for name in set(group.fields):
             fields[name].samples += len(group.keys)
@@ -106,9 +106,9 @@ def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldK
     return PictureCounts.of([(text(key), kinds.measure(Member._make(member))) for _, key, member in found])
 
 
-def count_field(name: str, column: Sequence[Member], kinds: FieldKinds) -> Field:
+def count_field(name: str, column: Sequence[Member], kinds: FieldKinds) -> FieldStatistics:
     """Return the counts of the members *column* of the field *name*, without those of pictures."""
-    found = Field(len(column), sizes=Distribution.of(map(itemgetter(4), column)))
+    found = FieldStatistics(len(column), sizes=Distribution.of(map(itemgetter(4), column)))
     if kinds.classes(name):
         short = (
             column if (found.sizes.greatest or 0) <= LONGEST else [member for member in column if member[4] <= LONGEST]

@@ -9,10 +9,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools.samples.distribution import DIGITS, Distribution
-from tartools.samples.listed import Listed
+from tartools.samples.listed import ListedBatch
 from tartools.samples.sample import Batch
 from tartools.stages.statistics.counting import LONGEST, FieldKinds, count_batch
-from tartools.stages.statistics.totals import Field, PictureCounts, Statistics, bounded
+from tartools.stages.statistics.totals import FieldStatistics, PictureCounts, Statistics, bounded
 from tartools.tar import BLOCK
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def count_listed(batch: Batch, kinds: FieldKinds, listed: int, fields: int) -> S
     Raises: StorageError for columns that can't be true.
     """
     found = Statistics(listed=listed)
-    assert isinstance(batch, Listed)
+    assert isinstance(batch, ListedBatch)
     columns = batch.columns
     members = columns.members() if columns.values("__key__") is not None else None
     if members is None:
@@ -156,13 +156,13 @@ def _combinations(order: Any) -> list[tuple[list[int], Any]]:
     ]
 
 
-def _field(columns: Columns, places: ListedPlaces, low: int, number: int, kinds: FieldKinds) -> Field:
+def _field(columns: Columns, places: ListedPlaces, low: int, number: int, kinds: FieldKinds) -> FieldStatistics:
     """Return the counts of field *number*."""
     import numpy as np
 
     name, present = places.fields[number], places.offsets[:, number] != NOWHERE
     sizes = places.sizes[present, number]
-    found = Field(len(sizes), len(sizes), sizes=distribution(sizes))
+    found = FieldStatistics(len(sizes), len(sizes), sizes=distribution(sizes))
     if len(sizes) < len(present):
         found.lacking = columns.keys([low + int(present.argmin())])[0]
     if kinds.classes(name):

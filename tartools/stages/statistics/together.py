@@ -10,7 +10,7 @@ from tartools.samples.combinations import text
 from tartools.samples.distribution import Distribution
 from tartools.samples.sample import Batch
 from tartools.stages.statistics.counting import LONGEST, FieldKinds, count_classes
-from tartools.stages.statistics.totals import Field, Statistics
+from tartools.stages.statistics.totals import FieldStatistics, Statistics
 from tartools.tar import BLOCK, ContiguousGroups, Member
 
 BATCHES = 16  # of about 1 MiB each
@@ -76,11 +76,11 @@ class Together:
         if not self._batches:
             return
         count, size = map(sum, zip(*self._shards.values(), strict=True))
-        fields: dict[str, Field] = {}
+        fields: dict[str, FieldStatistics] = {}
         found = Statistics(count, first=text(self._keys[0]), listed=self._listed, shards=self._shards, fields=fields)
         for name, batches, classes in zip(self._names, self._sizes, self._classes, strict=True):
             sizes = list(chain.from_iterable(batches))
-            field = fields[name] = Field(count, count, sizes=Distribution.of(sizes))
+            field = fields[name] = FieldStatistics(count, count, sizes=Distribution.of(sizes))
             found.payloads += field.sizes.total
             found.padding += sum([-size % BLOCK for size in sizes])
             if self._kinds.classes(name):

@@ -70,7 +70,7 @@ class PictureCounts:
 
 
 @dataclass
-class Field:
+class FieldStatistics:
     """One field: counts of its members and of samples that have it, and the key of the first sample that lacks it."""
 
     members: int = 0
@@ -81,7 +81,7 @@ class Field:
     long: int = 0  # values that are too long for a class
     pictures: PictureCounts | None = None
 
-    def add(self, other: Field) -> None:
+    def add(self, other: FieldStatistics) -> None:
         """Add the counts of *other*, a later part of the input."""
         self.members += other.members
         self.samples += other.samples
@@ -111,7 +111,7 @@ class Statistics:
     padding: int = 0
     first: str | None = None
     shards: dict[str, list[int]] = field(default_factory=dict)
-    fields: dict[str, Field] | None = field(default_factory=dict)
+    fields: dict[str, FieldStatistics] | None = field(default_factory=dict)
     combinations: Counts = field(default_factory=dict)
     listed: int = 0
     keys: dict[str, list[tuple[int, str]]] | None = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Statistics:
         found = (self.keys[each] for each in without)
         return [key for _, key in islice(merge(*found), self.listed)]
 
-    def _fields_with(self, other: Statistics) -> dict[str, Field] | None:
+    def _fields_with(self, other: Statistics) -> dict[str, FieldStatistics] | None:
         if self.fields is None or other.fields is None:
             return None
         for name, known in self.fields.items():
@@ -174,13 +174,13 @@ class Statistics:
         return bounded(self.fields)
 
 
-def field_from_dict(found: dict[str, Any]) -> Field:
+def field_from_dict(found: dict[str, Any]) -> FieldStatistics:
     """Return the field that `as_dict` made *found* of."""
     pictures = found["pictures"]
     if pictures:
         widths, heights = Distribution(**pictures["widths"]), Distribution(**pictures["heights"])
         pictures = PictureCounts(**pictures | {"widths": widths, "heights": heights})
-    return Field(**found | {"sizes": Distribution(**found["sizes"]), "pictures": pictures})
+    return FieldStatistics(**found | {"sizes": Distribution(**found["sizes"]), "pictures": pictures})
 
 
 def bounded(things: dict[str, T] | None) -> dict[str, T] | None:

@@ -15,7 +15,7 @@ from tartools.storage.objects.retry import with_retries
 from tartools.storage.url import Url, loaded
 
 if TYPE_CHECKING:
-    from tartools.storage.streams import Input, Output
+    from tartools.storage.streams import Input, OutputStream
 
 
 def store_of(url: str) -> Store:
@@ -41,7 +41,7 @@ def open_read(url: str) -> Input:
     return ranges.RangedInput(object_at(url))
 
 
-def open_write(url: str, force: bool) -> Output:
+def open_write(url: str, force: bool) -> OutputStream:
     """Return an output that makes the object *url*."""
     return object_at(url).output(force)
 

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
 from tartools.storage.objects.connections import Trust
-from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
+from tartools.storage.objects.contract import ListedObject, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import Client, Response, payload, range_header
 from tartools.storage.objects.retry import TransientError
 from tartools.storage.objects.uploads import Upload
@@ -150,7 +150,7 @@ class AisObject:
         whole = self._version(response.headers)
         return response.status == 200 and whole not in ("", version)
 
-    def head(self) -> Listed | None:
+    def head(self) -> ListedObject | None:
         """Return size and time; None if it does not exist."""
         response = CLIENT.request("HEAD", self.address(), self.url)
         if response.status != 200:
@@ -160,7 +160,7 @@ class AisObject:
             raise error
         response.drain()
         changed = http.parse_date(response.headers.get("Last-Modified", ""))
-        return Listed(self.url, http.content_length(response.headers), changed)
+        return ListedObject(self.url, http.content_length(response.headers), changed)
 
     def remove(self) -> None:
         """Remove it; see `contract.Object`."""
@@ -171,10 +171,10 @@ class AisObject:
 
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
-        return Upload(_Multipart(self, force))
+        return Upload(_AisMultipart(self, force))
 
 
-class _Multipart:
+class _AisMultipart:
     """An upload in parts, which go to the target directly: the proxy would drop them."""
 
     workers = WORKERS
@@ -266,7 +266,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
         raise _status_error(response, "list")
     found = response.json()
     entries = [
-        Listed(place.url(entry["name"]), int(entry.get("size") or 0), None, _listed_version(place, entry))
+        ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, _listed_version(place, entry))
         for entry in found.get("entries") or ()
         if not (flat and "/" in entry["name"][len(place.name) :])
     ]

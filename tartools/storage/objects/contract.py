@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from tartools.errors import StorageError
-from tartools.storage.streams import Output
+from tartools.storage.streams import OutputStream
 
 
 class NoPermissionError(StorageError):
@@ -49,7 +49,7 @@ class Reply(NamedTuple):
     framed: bool = True
 
 
-class Listed(NamedTuple):
+class ListedObject(NamedTuple):
     """An object in a store: its URL, bytes, and time of its last change in seconds since 1970; None if unknown.
 
     *version* is what `Reply` has, of a file its mtime in ns; "" if the listing does not tell.
@@ -64,7 +64,7 @@ class Listed(NamedTuple):
 class Page(NamedTuple):
     """One page of a listing: objects, sorted by their names as UTF-8 bytes, and the token of the *next* page."""
 
-    entries: list[Listed]
+    entries: list[ListedObject]
     next: str  # "" at the end
 
 
@@ -85,7 +85,7 @@ class Object(Protocol):
         """
         ...
 
-    def head(self) -> Listed | None:
+    def head(self) -> ListedObject | None:
         """Return what is known of the object without reading it; None if it does not exist.
 
         Raises: TransientError; NoPermissionError; StorageError if the server can't tell.
@@ -99,7 +99,7 @@ class Object(Protocol):
         """
         ...
 
-    def output(self, force: bool) -> Output:
+    def output(self, force: bool) -> OutputStream:
         """Return an output that makes the object at `commit`. It requests nothing before the first write.
 
         Unless *force*, `commit` fails if the object exists by then, as far as the store can tell.

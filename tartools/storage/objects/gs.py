@@ -25,7 +25,7 @@ from urllib3.exceptions import HTTPError
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import http
 from tartools.storage.objects.connections import connections
-from tartools.storage.objects.contract import Listed, Page, Reply
+from tartools.storage.objects.contract import ListedObject, Page, Reply
 from tartools.storage.objects.http import Client, Response, payload, range_header, read_all
 from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.objects.uploads import Upload
@@ -162,7 +162,7 @@ class GsObject:
         version = response.headers.get("x-goog-generation", "")
         return http.reply(response.status, response.headers, response, self.url, start, version)
 
-    def head(self) -> Listed | None:
+    def head(self) -> ListedObject | None:
         """Return size and time; None if it does not exist."""
         response = _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url)
         if response.status == 200:
@@ -184,10 +184,10 @@ class GsObject:
         return Upload(_Resumable(self, force))
 
 
-def _listed(url: str, about: dict[str, Any]) -> Listed:
+def _listed(url: str, about: dict[str, Any]) -> ListedObject:
     size, updated = about.get("size"), about.get("updated")
     changed = datetime.fromisoformat(updated).timestamp() if updated else None
-    return Listed(url, None if size is None else int(size), changed, about.get("generation", ""))
+    return ListedObject(url, None if size is None else int(size), changed, about.get("generation", ""))
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:

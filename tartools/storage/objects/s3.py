@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, concealed
 from tartools.storage.objects import http
-from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
+from tartools.storage.objects.contract import ListedObject, NoPermissionError, Page, Reply
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.uploads import Upload
 
@@ -204,14 +204,14 @@ class S3Object:
             found = found._replace(size=int(answer["Error"].get("ActualObjectSize", "0")))
         return found, headers
 
-    def head(self) -> Listed | None:
+    def head(self) -> ListedObject | None:
         """Return size and time; None if it does not exist. A GET, because errors of a HEAD do not say what is wrong."""
         try:
             found, headers = self._get(0, 1, "")
         except NotFoundError:
             return None
         found.body.close()
-        return Listed(self.url, found.size, http.parse_date(headers.get("last-modified", "")))
+        return ListedObject(self.url, found.size, http.parse_date(headers.get("last-modified", "")))
 
     def remove(self) -> None:
         """Remove it; see `contract.Object`."""
@@ -220,7 +220,7 @@ class S3Object:
 
     def output(self, force: bool) -> Upload:
         """Return an output that makes this object."""
-        return Upload(_Multipart(self, force))
+        return Upload(_S3Multipart(self, force))
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
@@ -234,7 +234,9 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     with _translated(prefix, "list"):
         answer = _client().list_objects_v2(**options)
     entries = [
-        Listed(f"s3://{bucket}/{found['Key']}", found["Size"], found["LastModified"].timestamp(), found.get("ETag", ""))
+        ListedObject(
+            f"s3://{bucket}/{found['Key']}", found["Size"], found["LastModified"].timestamp(), found.get("ETag", "")
+        )
         for found in answer.get("Contents", ())
     ]
     return Page(entries, answer.get("NextContinuationToken", ""))
@@ -270,7 +272,7 @@ class _Payload(io.RawIOBase):
         return len(found)
 
 
-class _Multipart:
+class _S3Multipart:
     """An upload in parts: S3 API reference, CreateMultipartUpload and those that follow it."""
 
     workers = 4  # parts that are sent at once

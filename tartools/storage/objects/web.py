@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tartools.errors import ExistsError, StorageError, UsageError, option
 from tartools.storage.objects.connections import netrc_header
-from tartools.storage.objects.contract import Listed, NoPermissionError, Page, Reply
+from tartools.storage.objects.contract import ListedObject, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import (
     Client,
     Payload,
@@ -73,7 +73,7 @@ class WebObject:
             raise status_error(response, pinned=bool(version))
         return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
-    def head(self) -> Listed | None:
+    def head(self) -> ListedObject | None:
         """Return size and time; None if it does not exist."""
         response = CLIENT.request("HEAD", self.url, self.url)
         about, status = response.headers, response.status
@@ -87,7 +87,9 @@ class WebObject:
             )
         if status not in (200, 204):
             raise status_error(response)
-        return Listed(self.url, content_length(about), parse_date(about.get("Last-Modified", "")), _version(about))
+        return ListedObject(
+            self.url, content_length(about), parse_date(about.get("Last-Modified", "")), _version(about)
+        )
 
     def remove(self) -> None:
         """Raise StorageError: few web servers let their files be removed."""

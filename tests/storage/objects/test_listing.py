@@ -15,7 +15,7 @@ from tartools.storage import listing
 from tartools.storage.expand import expand
 from tartools.storage.listing import listed, ls
 from tartools.storage.objects import retry
-from tartools.storage.objects.contract import Listed, Page
+from tartools.storage.objects.contract import ListedObject, Page
 from tartools.storage.objects.retry import TransientError
 
 
@@ -37,7 +37,7 @@ class Shelf:
         here = [name for name in self.names if name.startswith(start)]
         here = [name for name in here if not flat or "/" not in name[len(start) :]]
         place = int(token or 0)
-        found = [Listed(f"{bucket}{name}{self.end}", 1, 0.0) for name in here[place : place + self.size]]
+        found = [ListedObject(f"{bucket}{name}{self.end}", 1, 0.0) for name in here[place : place + self.size]]
         return Page(found, str(place + self.size) if place + self.size < len(here) else "")
 
     def _name(self, url: str) -> str:
@@ -60,7 +60,7 @@ def shelve(monkeypatch: pytest.MonkeyPatch) -> Shelve:
     return shelve
 
 
-def names_of(entries: Iterable[Listed], end: str = "") -> list[str]:
+def names_of(entries: Iterable[ListedObject], end: str = "") -> list[str]:
     return [entry.url.removeprefix("s3://b/").removesuffix(end) for entry in entries]
 
 

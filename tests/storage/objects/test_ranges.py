@@ -13,10 +13,10 @@ import pytest
 
 from tartools.errors import StorageError
 from tartools.storage.objects import ranges, retry
-from tartools.storage.objects.contract import Listed, Reply
+from tartools.storage.objects.contract import ListedObject, Reply
 from tartools.storage.objects.ranges import BUDGET, Budget, RangedInput
 from tartools.storage.objects.retry import TransientError
-from tartools.storage.streams import Output
+from tartools.storage.streams import OutputStream
 from tests.commands.test_damage import WHOLE
 from tests.conftest import Run, make_tar
 from tests.storage.objects.faults import Fault, FaultServer
@@ -52,10 +52,10 @@ class Memory:
         end = min(end, len(self.data))
         return Reply(MemoryBody(self, start, end), start, end - start, len(self.data), "1")
 
-    def head(self) -> Listed | None:
+    def head(self) -> ListedObject | None:
         raise AssertionError("who reads does not ask that")
 
-    def output(self, force: bool) -> Output:
+    def output(self, force: bool) -> OutputStream:
         raise AssertionError("who reads does not ask that")
 
     def wait_for(self, condition: Callable[[], object]) -> bool:
