@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from tartools import errors
 from tartools.errors import StorageError, TarToolsError
@@ -63,6 +63,7 @@ class ForkedStream:
         self._until = ENOUGH  # bytes to read before a process is forked
         self._child: Fork | None = None
         self._left = 0  # bytes of the record that is being read
+        self._last = 0  # what the header of the last record has, once it was read
         self._ended = False
 
     @property
@@ -96,13 +97,16 @@ class ForkedStream:
                 self._until -= count
                 return count
             assert self._child is not None
-        if not self._left and not self._ended:
-            self._begin_record(self._child)
-        if self._ended:
-            return 0
-        count = self._child.pipe.readinto(view[: self._left])
-        self._left -= count
-        return count or self._killed(self._child)
+        child, count = self._child, 0
+        while count < len(view) and self._has_record(child, wait=not count):
+            some = child.pipe.readinto(view[count : count + self._left])
+            if not some:
+                break
+            self._left -= some
+            count += some
+        if not count and not self._ended:
+            self._finish(child)
+        return count
 
     def close(self) -> None:
         """Kill the process, and drop what it wrote."""
@@ -121,33 +125,29 @@ class ForkedStream:
             return False
         return True
 
-    def _begin_record(self, child: Fork) -> None:
-        """Read the header of the next record, and if it is the last, the record. Raises what the process reports."""
-        size, self._source.count = RECORD.unpack(self._read_whole(child, RECORD.size))
-        if not size & LAST:
-            self._left = size
-            return
-        failure = self._read_whole(child, size & ~(LAST | ALL_READ))
+    def _has_record(self, child: Fork, wait: bool) -> bool:
+        """Tell whether bytes of a record are to be read; unless *wait*, of one that has begun to come."""
+        if not self._left and not self._last and (wait or _is_ready(child.pipe.fileno())):
+            header = _read_whole(child, RECORD.size)
+            if header:
+                size, self._source.count = RECORD.unpack(header)
+                self._left, self._last = (0, size) if size & LAST else (size, 0)
+        return self._left > 0
+
+    def _finish(self, child: Fork) -> None:
+        """Read the last record. Raises what the process reports; StorageError if it was killed."""
+        failure = _read_whole(child, self._last & ~(LAST | ALL_READ)) if self._last else None
         self._ended = True
         child.end()
-        if size & ALL_READ:
+        if failure is None:
+            from tartools.storage.children import describe  # only now: importing subprocess costs 5 ms
+
+            why = " (there may be too little memory)" if child.status == -signal.SIGKILL else ""
+            raise StorageError(f"the process that reads this {describe(child.status)}{why}", url=self._url)
+        if self._last & ALL_READ:
             self._source.readinto(memoryview(bytearray()))  # raises if the source ended too early
         if failure:
             raise _load_error(failure)
-
-    def _read_whole(self, child: Fork, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            data += child.pipe.read(size - len(data)) or self._killed(child)
-        return data
-
-    def _killed(self, child: Fork) -> NoReturn:
-        """Raise the failure of a process that has ended before its last record."""
-        child.end()
-        from tartools.storage.children import describe  # only now: importing subprocess costs 5 ms
-
-        why = " (there may be too little memory)" if child.status == -signal.SIGKILL else ""
-        raise StorageError(f"the process that reads this {describe(child.status)}{why}", url=self._url)
 
     # ---- what follows runs in the forked process ----
 
@@ -208,6 +208,24 @@ def _write_ahead(read: Callable[[memoryview], int], pipe: int, buffer: SpillBuff
             failure, more = error, False
     if failure is not None:
         raise failure
+
+
+def _read_whole(child: Fork, size: int) -> bytes | None:
+    """Return *size* bytes that *child* wrote; None if it has ended before."""
+    data = b""
+    while len(data) < size:
+        more = child.pipe.read(size - len(data))
+        if not more:
+            return None
+        data += more
+    return data
+
+
+def _is_ready(fd: int) -> bool:
+    """Tell whether *fd* can be read without waiting."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _exit_with_reader(pipe: int) -> None:
