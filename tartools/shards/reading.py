@@ -45,8 +45,8 @@ class Reading(NamedTuple):
     shards go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp). With *forks*, a forked process
     decompresses: for commands only. With *torn*, a key that comes back in a shard is no news, because the caller joins
     its samples. With *plain*, a compressed shard is a failure. With *columns*, samples that a table lists are in
-    batches `samples.listed.ListedBatch`, with those of these columns that it has, and are read when they are asked for. One
-    of *sources* that are read at once keeps so many times fewer files open, and reads so many times less ahead.
+    batches `samples.listed.ListedBatch`, with those of these columns that it has, and are read when they are asked for.
+    One of *sources* that are read at once keeps so many times fewer files open, and reads so many times less ahead.
     *odd* gets the shards that are damaged or missing.
     """
 
