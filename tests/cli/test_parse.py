@@ -133,7 +133,7 @@ def same(found: dict[str, Any], values: dict[str, Any] | int | str) -> bool:
     """Tell whether both parsers gave the same, types included. Typer ends at --version, whatever else there is."""
     if "version" in found:
         return values == {"version": True}
-    return isinstance(values, dict) and repr(sorted(found.items())) == repr(sorted(optionvalues.items()))  # nan is nan
+    return isinstance(values, dict) and repr(sorted(found.items())) == repr(sorted(values.items()))  # nan is nan
 
 
 @pytest.mark.parametrize("name", COMMANDS)
