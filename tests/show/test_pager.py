@@ -26,7 +26,7 @@ from tartools.show.terminal import Screen
 from tests.conftest import Run, clean_environment, make_samples, make_tar
 from tests.payloads import encoded
 from tests.show.screen import Screen as Drawn
-from tests.show.test_pictures import bomb
+from tests.show.test_graphics import bomb
 from tests.tiers import also, by_turns
 
 OURS = ("KITTY_WINDOW_ID", "TERM_PROGRAM", "TMUX", "STY", "LC_TERMINAL", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR")
