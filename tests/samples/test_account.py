@@ -1,0 +1,45 @@
+"""The account: a run that loses a sample does not end well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tartools.samples.account import Account
+from tests.conftest import has_end, make_samples, make_tar, members_of, python
+
+LOSING = """
+import sys
+from tartools.commands.tarcat import tarcat
+from tartools.stages import select
+
+def losing(samples, *_, **__):
+    for number, sample in enumerate(samples):
+        if number != 1:
+            yield sample
+
+select.by_specs = losing
+sys.argv = ["tarcat", "-f", "jpg", "a.tar", "-o", "b.tar"]
+tarcat()
+"""
+
+
+def test_a_command_whose_stage_loses_a_sample_fails(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
+    done = python(LOSING, folder=tmp_path)
+    assert (done.status, done.stdout) == (1, b"")
+    assert "AssertionError: 3 samples were read, but only 2 are accounted for" in done.stderr
+    kept = (tmp_path / "b.tar").read_bytes()
+    assert has_end(kept) and members_of(kept)[0] == make_samples(3)[0]
+
+
+@pytest.mark.parametrize("booked", ["samples_out", "left_out", "joined", "dropped"])
+def test_each_way_a_sample_can_go_is_counted(booked: str) -> None:
+    account = Account()
+    account.samples_in = 2
+    account.samples_out = 1
+    with pytest.raises(AssertionError, match="^2 samples were read, but only 1 are accounted for$"):
+        account.settle()
+    setattr(account, booked, getattr(account, booked) + 1)
+    account.settle()
