@@ -39,7 +39,7 @@ def test_each_way_a_sample_can_go_is_counted(booked: str) -> None:
     account = Account()
     account.samples_in = 2
     account.samples_out = 1
-    with pytest.raises(AssertionError, match="^2 samples were read, but only 1 are accounted for$"):
+    with pytest.raises(AssertionError, match=r"^2 samples were read, but only 1 are accounted for$"):
         account.settle()
     setattr(account, booked, getattr(account, booked) + 1)
     account.settle()
