@@ -89,7 +89,7 @@ class _Raw(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        return self._stream.readinto(buffer)
+        return self._stream.readinto(memoryview(buffer))
 
 
 def plain(stream: Stream, url: str) -> io.BufferedReader:

@@ -264,7 +264,7 @@ class _StreamFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        count = self._stream.readinto(buffer)
+        count = self._stream.readinto(memoryview(buffer))  # `read` brings a bytearray, a part of which is a copy
         if not count:
             check_whole(self._stream, self._url)
         return count

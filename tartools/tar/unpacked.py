@@ -40,7 +40,7 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        return self._stream.readinto(buffer)
+        return self._stream.readinto(memoryview(buffer))
 
     def close(self) -> None:
         self._file.close()
