@@ -78,7 +78,6 @@ def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: A
         if measurer is not None:
             measure(measurer, rows, account, taken.origins)
     after = others_seconds()
-    known = measurer is not None and before is not None and after is not None
     facts = {
         "source": [without_query(url) for url in urls],
         "samples": taken.samples,
@@ -88,7 +87,7 @@ def facts_of(urls: Sequence[str], account: Account, reading: Reading, options: A
         "seconds": ways.seconds,
         "passes": ways.passes,
         "cores": cli.workers(0),
-        "others": (after[0] - before[0]) / max(after[1] - before[1], 1e-9) if known and before and after else None,
+        "others": (after[0] - before[0]) / max(after[1] - before[1], 1e-9) if measurer and before and after else None,
         "left_out": [
             {"form": name, "why": NOT_WRITTEN}
             for form, name in NAMES.items()
