@@ -15,7 +15,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from tartools.commands import _manual
+from tartools import commands
+from tartools.cli.manual import every_option
 
 ROOT = Path(__file__).parent.parent
 TAKEN = {  # page of the site: file of the project
@@ -39,6 +40,7 @@ def on_config(config: Any) -> Any:
         {"First hour, URLs, damage": "man/tartools.md"},
         {"Cookbook": "cookbook.md"},
         {"Questions": "questions.md"},
+        {"Hugging Face": "huggingface.md"},
         {"Training": [{"An example": "example.md"}, *(f"training/{name}.md" for name in training)]},
         {"Commands": [*({name: f"man/{name}.md"} for name in pages), {"All options": "options.md"}]},
         {"Python": [{"tartools": "python/tartools.md"}, {"tartools.train": "python/train.md"}]},
@@ -86,8 +88,8 @@ def options_page() -> str:
         "| Option | What it does | Commands |\n|---|---|---|",
     ]
     rows = []
-    for option, commands in _manual.every_option().items():
-        cells = (f"`{', '.join(option.names)} {option.metavar}`".replace(" `", "`"), option.help, " ".join(commands))
+    for option, having in every_option(map(commands.load, commands.names())).items():
+        cells = (f"`{', '.join(option.names)} {option.metavar}`".replace(" `", "`"), option.help, " ".join(having))
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
 

@@ -1,8 +1,8 @@
 """`tartools` names the commands by task, `tartools --help` says what they do, `tartools NAME ...` runs one.
 
 It runs as its script does, and so does `python -m tartools NAME`. This is the way to a command that another program of
-its name hides, or where scripts are not in PATH. `tartools demo` runs the demo, `tartools completion SHELL` says how to
-switch completion on.
+its name hides, or where scripts are not in PATH. `tartools demo` runs the demo, `tartools cache` lists what is kept of
+remote objects, `tartools completion SHELL` says how to switch completion on.
 """
 
 from __future__ import annotations
@@ -33,16 +33,20 @@ def main(arguments: Sequence[str]) -> int:
         sys.argv = [name, *others]
         commands.load(name)()
     if name == "demo":
-        from tartools.commands import _demo
+        from tartools.cli import demo
 
-        return _demo.main(others)
+        return demo.main(others)
+    if name == "cache":
+        from tartools.commands import _cache
+
+        return _cache.main(others)
     if name == "completion":
-        from tartools.commands import _completions
+        from tartools.cli import completions
 
         if len(others) == 2 and others[0] == "table":  # for completions
-            text: str | None = _completions.columns_of(others[1])
+            text: str | None = completions.columns_of(others[1])
         else:
-            text = _completions.switched_on(others, commands.names())
+            text = completions.switched_on(others, commands.names())
         if text is None:
             sys.stderr.write("tartools: which shell? write tartools completion bash, zsh or fish\n")
             return USAGE

@@ -1,12 +1,14 @@
-"""Archives put together by hand, block by block, for what no program writes any more or should never have written."""
+"""Archives made by hand, block by block, and payloads as files: pictures, arrays, sounds."""
 
 from __future__ import annotations
 
 import io
 import os
+import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -125,3 +127,36 @@ def file_stream(path: Path, content: bytes, start: int = 0, step: int = 1 << 30)
     assert stream.file is not None
     with stream.file:
         yield stream
+
+
+def encoded(picture: Any, form: str = "PNG", **options: Any) -> bytes:
+    """Return *picture*, of Pillow, as a file of this format."""
+    file = io.BytesIO()
+    picture.save(file, form, **options)
+    return file.getvalue()
+
+
+def ended_early(jpeg: bytes) -> bytes:
+    """Return *jpeg* with a mark of its end in the middle, as an error of two bytes makes it; Pillow does not tell."""
+    middle = len(jpeg) // 2
+    return jpeg[:middle] + b"\xff\xd9" + jpeg[middle + 2 :]
+
+
+def npy(values: Any, kind: str | None = None, **options: Any) -> bytes:
+    """Return an array of *values* as numpy writes it."""
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, np.asarray(values, kind), **options)
+    return file.getvalue()
+
+
+def wav(frames: int, channels: int = 1) -> bytes:
+    """Return so many *frames* of silence, of 16 bits, 8,000 a second."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as opened:
+        opened.setnchannels(channels)
+        opened.setsampwidth(2)
+        opened.setframerate(8000)
+        opened.writeframes(bytes(2 * channels * frames))
+    return file.getvalue()

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.tiers import take_turns
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
+FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 class Result(NamedTuple):
@@ -32,6 +34,17 @@ class Result(NamedTuple):
     status: int
     stdout: bytes
     stderr: str
+
+    def output(self) -> bytes:
+        """Return stdout of a process that ended well and said nothing; fail for any other."""
+        assert self == (0, self.stdout, "")
+        return self.stdout
+
+    def failure(self, status: int = 1, *, lines: int | None = None) -> str:
+        """Return what a process has said, in so many *lines*, that failed and wrote nothing; fail for any other."""
+        assert self == (status, b"", self.stderr)
+        assert lines in (None, self.stderr.count("\n"))
+        return self.stderr
 
 
 Run = Callable[..., Result]
@@ -46,6 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def pytest_configure(config: pytest.Config) -> None:
     """Let the schedule decide about all paths, not only those below this folder; begin as a terminal's shell would."""
     config.pluginmanager.register(schedule)
+    os.environ["TARTOOLS_FSYNC"] = "0"  # for commands in this process, as for others
     # nohup ignores SIGHUP, and `&` of a script SIGINT and SIGQUIT: so would all that the tests start
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -57,6 +71,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests are in which tier."""
     take_turns(items)
+
+
+@pytest.fixture(autouse=True)
+def _same_limit() -> Iterator[None]:
+    """Take back what a test has made of the limit of open files, which Ray raises: forks have that of the beginning."""
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, FILES)
 
 
 @pytest.fixture(scope="session")
@@ -108,34 +129,30 @@ def shell(tmp_path: Path, forks: Forks) -> Run:
         environment = clean_environment() | (env or {})
         if not real and str(BIN) in environment["PATH"]:
             environment["PATH"] = f"{forks.folder(line)}{os.pathsep}{environment['PATH']}"
-        done = subprocess.run(
-            ["bash", "-c", line],
-            input=stdin,
-            capture_output=True,
-            cwd=tmp_path,
-            env=environment,
-            timeout=timeout,
-            check=False,
-        )
-        return Result(done.returncode, done.stdout, done.stderr.decode())
+        return start("bash", "-c", line, folder=tmp_path, env=environment, stdin=stdin, timeout=timeout)
 
     return shell
 
 
-def python(
-    program: str, *arguments: object, folder: Path | None = None, env: dict[str, str] | None = None, stdin: bytes = b""
+def start(
+    *command: object,
+    folder: Path | str | None = None,
+    env: dict[str, str] | None = None,
+    stdin: bytes = b"",
+    timeout: float = 120,
 ) -> Result:
-    """Run *program*, which is Python, in a process of its own, in *folder*, with *env* added to a clean environment."""
+    """Run *command* in *folder*, with *env* added to a clean environment."""
+    environment = clean_environment() | (env or {})
+    words = [word if isinstance(word, bytes) else str(word) for word in command]
     done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        cwd=folder,
-        env=clean_environment() | (env or {}),
-        timeout=120,
-        check=False,
+        words, input=stdin, capture_output=True, cwd=folder, env=environment, timeout=timeout, check=False
     )
     return Result(done.returncode, done.stdout, done.stderr.decode())
+
+
+def python(program: str, *arguments: object, **options: Any) -> Result:
+    """Run *program*, which is Python, in a process of its own, with the *options* of `start`."""
+    return start(sys.executable, "-c", program, *arguments, **options)
 
 
 @pytest.fixture
@@ -169,6 +186,7 @@ def clean_environment() -> dict[str, str]:
     """Return the environment without our own settings, and with the installed commands first in PATH."""
     without = ("TARTOOLS_", "GOPEN_", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # these change when Python writes
     kept = {k: v for k, v in os.environ.items() if not k.startswith(without)}
+    kept["TARTOOLS_FSYNC"] = "0"  # test_power_cut alone waits for the disk
     return kept | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
 
 

@@ -11,7 +11,10 @@ suite=$1 root=$(realpath -m "$2") who=${3:-user}
 tree=$(cd "$(dirname "$0")/.." && pwd)
 
 if [[ ! -e $root/usr/bin/python3 ]]; then
-    debootstrap --variant=minbase --include=ca-certificates,git,python3,python3-venv "$suite" "$root"
+    scripts=/usr/share/debootstrap/scripts  # an older debootstrap doesn't know the newest release by name
+    [[ -e $scripts/$suite ]] && script=$scripts/$suite || script=$scripts/sid
+    debootstrap --variant=minbase --include=ca-certificates,git,procps,python3,python3-venv \
+        "$suite" "$root" http://deb.debian.org/debian "$script"
 fi
 # the network and its certificates are those of this machine
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"

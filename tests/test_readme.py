@@ -16,8 +16,8 @@ import pytest
 import yaml
 from PIL import Image
 
+from tests.archives import encoded
 from tests.conftest import ROOT, Run, make_tar, members_of, python
-from tests.payloads import encoded
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
@@ -171,9 +171,8 @@ def test_a_pipeline_runs_as_printed(line: str, check: Callable[[Path, bytes], No
 def test_the_python_runs_as_printed(run: Run, data: Path) -> None:
     assert run("tarindex", "-f", "cls", *(f"train-{n:06d}.tar" for n in range(4)), "-o", "train.parquet").status == 0
     program = "\n".join(re.findall(r"^```python\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL))
-    done = python(program, folder=data)
-    assert (done.status, done.stderr) == (0, "")
-    assert [line.split()[0] for line in done.stdout.decode().splitlines()] == [f"{n:06d}" for n in range(20)]
+    out = python(program, folder=data).output()
+    assert [line.split()[0] for line in out.decode().splitlines()] == [f"{n:06d}" for n in range(20)]
     assert [name for name, _ in members_of((data / "new.tar").read_bytes())] == ["a/000.cls", "a/000.json", "a/000.txt"]
     ones = members_of(run("tarcat", "ones.parquet").stdout)
     assert ones == [member for n in range(20) if n % 3 == 1 for member in photos(n, 1)]
@@ -186,8 +185,7 @@ def test_the_python_runs_as_printed(run: Run, data: Path) -> None:
 def test_the_endless_stream_ends(data: Path, shell: Run) -> None:
     (line,) = re.findall(r"`(while cat a\.tar.*?)`", README)
     (data / "a.tar").write_bytes(make_tar(photos(0, 4)))
-    done = shell(line)
-    assert (done.status, done.stderr) == (0, "")
+    shell(line).output()
     assert members_of((data / "small.tar").read_bytes()) == [m for n in (0, 0, 0) for m in photos(n, 4)][:30]
 
 

@@ -2,7 +2,8 @@
 
 `declare` and `options` are what commands declare their parameters with, `command` makes a command of a function,
 `parse` reads the ordinary command line, and `typer_app` explains the rest; `process` and `progress` are the command as
-a process, and `drawing` is what progress looks like. Only this room exits. Begin reading at `command.Command`.
+a process, and `drawing` is what progress looks like; `manual` and `completions` are made of the declarations. Only this
+room exits. Begin reading at `command.Command`.
 """
 
 from __future__ import annotations

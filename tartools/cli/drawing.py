@@ -72,13 +72,13 @@ class Painter:
 
     def draw(self, seconds: float) -> None:
         """Draw what is so after *seconds*. Raises: OSError."""
-        account = self._account.phase.account or self._account
-        name = self._account.phase.name
-        title = f"{self._name}: {name}" if name else self._name
+        phase = self._account.progress.phase
+        account = phase.account or self._account
+        title = f"{self._name}: {phase.name}" if phase.name else self._name
         if self._line is None:
             if monotonic() >= self._next:
                 self._next = monotonic() + NEXT_LINE
-                self._say(title, f"{counts(account, seconds)} so far{_left(account.jobs, seconds)}")
+                self._say(title, f"{counts(account, seconds)} so far{_left(account.progress.jobs, seconds)}")
             return
         if _is_in_background():
             self.close()
@@ -135,28 +135,28 @@ def _is_in_background() -> bool:
 
 def extent(account: Account) -> tuple[int, int | None]:
     """Return how much is done, and of how much; None if that is not known."""
-    jobs, phase = account.jobs, account.phase
+    jobs, phase = account.progress.jobs, account.progress.phase
     if jobs.total:
         return jobs.done + jobs.failed, jobs.total - jobs.skipped
     if phase.total is not None:
         return phase.done(), phase.total
     if _is_all_read(account):
         return account.settled, account.samples_in
-    return account.bytes_in, account.expected
+    return account.bytes_in, account.progress.expected
 
 
 def _is_all_read(account: Account) -> bool:
     """Tell whether all is read, but samples wait."""
-    return 0 < (account.expected or 0) <= account.bytes_in and account.settled < account.samples_in
+    return 0 < (account.progress.expected or 0) <= account.bytes_in and account.settled < account.samples_in
 
 
 def counts(account: Account, seconds: float) -> str:
     """Return the counts of *account*, *seconds* after the beginning, in words."""
-    phase = account.phase
-    if account.listed is not None:
-        return listed(account)
-    if account.jobs.total:
-        return _jobs_now(account.jobs, seconds)
+    progress, phase = account.progress, account.progress.phase
+    if progress.objects is not None:
+        return all_objects(account)
+    if progress.jobs.total:
+        return _jobs_now(progress.jobs, seconds)
     text, size = several(account.samples_in, "sample"), in_units(account.bytes_in)
     if phase.total is not None:
         text = f"{phase.done():,} of {several(phase.total, 'sample')}"
@@ -164,9 +164,9 @@ def counts(account: Account, seconds: float) -> str:
             return text
     elif _is_all_read(account):
         return f"all is read, {account.settled:,} of {text} done"
-    elif account.expected is not None:
-        size = _of(size, in_units(account.expected))
-    shards = f", {account.shards_done} of {account.shards} shards" if (account.shards or 0) > 1 else ""
+    elif progress.expected is not None:
+        size = _of(size, in_units(progress.expected))
+    shards = f", {account.shards_done} of {progress.shards} shards" if (progress.shards or 0) > 1 else ""
     text = f"{text}{shards}, " if account.samples_in or phase.total is not None else ""
     return f"{text}{size}, {in_units(account.bytes_in / max(seconds, 1e-6))}/s"
 
@@ -207,8 +207,9 @@ def _left(jobs: Jobs, seconds: float) -> str:
     return f", {seconds / ended * (jobs.total - jobs.skipped - ended):.0f} s to go" if ended else ""
 
 
-def listed(account: Account) -> str:
+def all_objects(account: Account) -> str:
     """Return what a listing has found."""
     shards = several(account.shards_done, "shard")
-    others = f" among {account.listed:,} objects" if account.listed != account.shards_done else ""
+    found = account.progress.objects
+    others = f" among {found:,} objects" if found != account.shards_done else ""
     return f"{shards}{others}, {in_units(account.bytes_in)}"

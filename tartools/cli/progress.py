@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from tartools import storage
 from tartools.cli.process import has_alarm
 from tartools.errors import in_units, printable
 from tartools.samples.account import Account
@@ -119,21 +120,24 @@ class _Ticker:
 
 def summary(name: str, account: Account, seconds: float) -> None:
     """Print the account of a run that took *seconds*: samples in and where they went, bytes, rate; what was listed."""
-    if account.listed is not None or account.jobs.total:
+    watched = account.progress
+    if watched.objects is not None or watched.jobs.total:
         from tartools.cli import drawing
 
-        say(name, drawing.all_jobs(account.jobs, seconds) if account.listed is None else drawing.listed(account))
+        say(name, drawing.all_jobs(watched.jobs, seconds) if watched.objects is None else drawing.all_objects(account))
         return
-    for line in account.totals:
+    for line in watched.totals:
         say(name, line)
     if account.directories:
         say(name, f"{account.directories} directory entries are not samples")
     parts = [f"{account.samples_in} samples in, {account.samples_out} out"]
-    if account.written is not None:
-        parts[0] += f" ({account.written} written)"
+    if watched.written is not None:
+        parts[0] += f" ({watched.written} written)"
     for count, what in ((account.left_out, "left out"), (account.joined, "joined"), (account.dropped, "dropped")):
         if count:
             parts.append(f"{count} {what}")
+    if cached := storage.cached():
+        say(name, cached)
     size = account.bytes_out or account.bytes_in
     say(name, f"{', '.join(parts)}, {in_units(size)}, {in_units(size / max(seconds, 1e-6))}/s")
 

@@ -18,16 +18,16 @@ from tartools.formats.build import build_samples
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
-from tartools.shards.shardrows import Indexing, TableDestination, listed, row_batches, rows_at
-from tartools.shards.writing import write_batches, write_samples
+from tartools.shards.shardrows import Indexing, row_inputs, rows_at, write_rows
+from tartools.shards.writing import write_samples
 from tartools.show import benchreport
 from tartools.stages import select
 from tartools.storage.children import Child
 from tartools.storage.local import path_of
 from tartools.storage.scratch import write_file
 from tartools.storage.url import Url
+from tartools.tables.schema import is_table
 from tartools.tar import split_path
-from tartools.tar.compression import is_table
 
 LOOSE, ZIP, TAR, TABLE = "loose", "zip", "tar", "table"
 ORDERS: dict[str, tuple[str | None, ...]] = {
@@ -150,7 +150,7 @@ def copies(
     urls: Sequence[str], kind: str, account: Account, reading: Reading, data: Any, folder: Path, dry: bool
 ) -> tuple[Taken, list[BenchPlace]]:
     """Return what was taken of *urls*, and where its copies are in *folder*; for a *dry* run only a shard is made."""
-    account.phase = Phase("copying")
+    account.progress.phase = Phase("copying")
     found = source_samples(urls, kind, account, reading)
     with closing_upstream(found):
         taken = write_tar(first(found, data.count, data.size, account), folder)
@@ -217,8 +217,8 @@ def unfold(folder: Path) -> None:
     from tartools.formats.zipwrite import write_zip
 
     shard = str(folder / "data.tar")
-    inputs = listed([shard], Account(), Indexing(Reading(), 1))
-    write_batches(row_batches(inputs), TableDestination(str(folder / "data.parquet"), False, lambda: inputs), Account())
+    inputs = row_inputs([shard], Account(), Indexing(Reading(), 1))
+    write_rows(inputs, str(folder / "data.parquet"))
     with storage.writing(str(folder / "data.zip")) as sink:
         write_zip(read_samples([shard]), sink, Account())
     loose = folder / LOOSE
@@ -233,7 +233,7 @@ def unfold(folder: Path) -> None:
 
 def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, folder: Path) -> list[BenchPlace]:
     """Return where the samples of *urls*, which are on a server, can be read as they are."""
-    account.phase = Phase("listing")
+    account.progress.phase = Phase("listing")
     if kind in (LOOSE, ZIP):
         count = min(data.count, object_samples(urls[0]) if kind == LOOSE else zip_samples(urls))
         account.samples_in = account.samples_out = count
@@ -246,11 +246,11 @@ def remote_places(urls: Sequence[str], kind: str, account: Account, data: Any, f
             room -= storage.plain_size(url) or 0
             if room <= 0:
                 break
-    inputs = listed(some, account, Indexing(Reading(), 1))
+    inputs = row_inputs(some, account, Indexing(Reading(), 1))
     there_are = sum(part.rows for part in inputs.parts)
     count = min(data.count, there_are)
     table = str(folder / "data.parquet")
-    write_batches(rows_at(inputs, range(count), str(folder)), TableDestination(table, False, lambda: inputs), account)
+    write_rows(inputs, table, account, batches=rows_at(inputs, range(count), str(folder)))
     account.samples_in += count
     places = [BenchPlace(TABLE, [table], [], count)]
     return [*places, BenchPlace(TAR, some, [], there_are)] if kind == TAR else places
@@ -299,7 +299,7 @@ def measure(
     """Measure the *rows*, and add to each what it took."""
     warm = []
     for number, row in enumerate(rows, 1):
-        account.phase = Phase(f"row {number} of {len(rows)}")
+        account.progress.phase = Phase(f"row {number} of {len(rows)}")
         try:
             took = measurer.ask(row["task"])
         except TarToolsError as error:

@@ -172,5 +172,5 @@ def drawn(
         items = shuffle.shuffle_buffer(map(own, items) if own else items, choice.shuffle, choice.seed, account)
     if choice.first is not None:
         items = select.count(items, choice.first)
-        account.phase = Phase("", choice.first, lambda: account.samples_out)
+        account.progress.phase = Phase("", choice.first, lambda: account.samples_out)
     return items

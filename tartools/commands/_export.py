@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from tartools import cli, storage
 from tartools.cli import process
 from tartools.errors import UsageError
+from tartools.formats import packed
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
-from tartools.tar import compression
 
 TEXT, TFRECORD = "text", "TFRecord"  # kinds of files that are compressed if their name says so
 
@@ -41,13 +41,13 @@ def export(
     Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; what they raise.
     """
     if kind not in (TEXT, TFRECORD):
-        compression.check_bare(output.url, kind)
+        packed.check_bare(output.url, kind)
     urls = expand(*source.named)
     storage.check_output(output.url, output.force, urls)
     if kind != TEXT and output.is_terminal:
         raise UsageError(f"stdout is a terminal, which cannot show a {kind} file: use -o FILE, > FILE or a pipe")
     samples = choose(read_samples(urls, account, Reading(source.lax, source.skip_special)))
-    writing = compression.writing if kind in (TEXT, TFRECORD) else storage.writing
+    writing = packed.writing if kind in (TEXT, TFRECORD) else storage.writing
     with closing_upstream(samples), writing(output.url, output.force) as sink:
         write(samples, sink)
         account.check()

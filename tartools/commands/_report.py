@@ -8,15 +8,16 @@ from tartools import storage
 
 
 def print_facts(facts: dict[str, Any], as_json: bool, report: ModuleType) -> None:
-    """Print *facts*: as JSON, on a terminal as the tables of *report*, otherwise as its lines, one fact each."""
+    """Print *facts*: as JSON, on a terminal as the parts of *report*, otherwise as its lines, one fact each."""
     from tartools.show import terminal
+    from tartools.show.sections import drawn
 
     if as_json:
         import json
 
         written = json.dumps(facts, indent=2) + "\n"
     elif os.isatty(1):
-        written = report.tables(facts, terminal.screen(terminal.NONE))
+        written = drawn(report.parts(facts), terminal.screen(terminal.NONE))
     else:
         written = "".join(f"{line}\n" for line in report.plain_lines(facts))
     with storage.writing("-") as sink:

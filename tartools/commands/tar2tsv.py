@@ -39,15 +39,14 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.commands._export import ExportOutput, write_readable
 from tartools.errors import UsageError
-from tartools.formats import textwrite
+from tartools.formats import packed, textwrite
 from tartools.samples.account import Account, Phase
-from tartools.samples.answers import column_names
 from tartools.samples.sample import Batch
 from tartools.samples.values import INDEX
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, closing_upstream
 from tartools.storage.expand import expand
-from tartools.tar import compression
+from tartools.tables.listed import column_names
 
 
 class TableOptions(cli.Group):
@@ -105,10 +104,10 @@ def tar2tsv(
             return (yield from textwrite.rows(batches, shape, account, first))
 
     if first is not None:
-        account.phase = Phase("", first, lambda: account.samples_out)
+        account.progress.phase = Phase("", first, lambda: account.samples_out)
     unseen = textwrite.EmptyColumnCheck(shape)
     parts = gather(urls, account, reading, rows, unseen.add, most=most)
-    with closing_upstream(parts), compression.writing(output.url, output.force) as sink:
+    with closing_upstream(parts), packed.writing(output.url, output.force) as sink:
         write_readable(textwrite.lines(parts, shape), sink, output)
         unseen.check()
         account.check()

@@ -56,6 +56,8 @@ Warnings:
   suffix-lies              the payload is not what its suffix says
   not-a-number             webdataset and datasets read this field as a number,
                            and it is not one
+  damaged-picture          a strict decoder refuses the JPEG, though Pillow
+                           decodes it
 
 Notes:
   no-samples               the archive has no samples
@@ -79,9 +81,11 @@ A sample should have the fields that most samples have, and those that most of t
 are compared without case. Fields of samples next to damage are not compared, because they may have been lost. The first
 bytes of payloads are compared with the suffix, and cls, cls2, id, index and inx are to be whole numbers; --decode
 decodes pictures (up to 89 million pixels; of larger ones it reads the header), JSON, arrays (npy, npz), sounds (wav,
-flac, ogg) and text, whole. A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or
-100 times smaller than the size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The
-last shard may be small.
+flac, ogg) and text, whole. JPEGs are decoded by simplejpeg, if it is installed (pip install simplejpeg): it is strict,
+and finds damage that Pillow passes over; it refuses a few that are odd but sound, too.
+
+A payload is far from the rest if it is 100 times as large as the size that 5 % exceed, or 100 times smaller than the
+size that 5 % stay below; a shard, if it is 10 times larger or smaller than the median. The last shard may be small.
 
 Bytes are those of the tar stream, after decompression; of damaged compressed data, of the file. Stdin and commands are
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
@@ -128,30 +132,25 @@ Examples:
     tarcheck --decode --json train.tar | jq -r '.findings[] | select(.code == "broken-picture").places[].key'
 """
 
-from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from tartools import cli, storage
+from tartools import cli
 from tartools.cli import Option
-from tartools.commands import _check, _fix
 from tartools.commands._report import print_facts
-from tartools.errors import StorageError, UsageError, without_query
+from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.samples.filetypes import suffix_of
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
+from tartools.show import checkreport
 from tartools.stages import select
-from tartools.stages.checking import fields, keys, outliers
-from tartools.stages.checking.codes import CODES, WEIGHTS
-from tartools.stages.checking.fixing import Fixing, PendingSamples, actions_of
-from tartools.stages.checking.found import Summary
-from tartools.stages.checking.readers import READERS
+from tartools.stages.checking.checked import Checking, checked_shards
+from tartools.stages.checking.codes import CODES
+from tartools.stages.checking.expected import Words, compare, expected_fields, note_payloads, note_shards
+from tartools.stages.checking.fixing import Fix, Fixing, PendingSamples, actions_of, destinations
 from tartools.stages.checking.samples import Decode
-from tartools.stages.sorting.externalsort import external_sort
+from tartools.stages.externalsort import external_sort
 from tartools.storage.expand import expand
-from tartools.tar.compression import is_table
 
 
 class CheckOptions(cli.Group):
@@ -201,37 +200,35 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     urls = list(dict.fromkeys(expand(*source.named)))
-    shards = the_shards(urls, source, means)
-    places = _fix.destinations(fixed.output, fixed.force, shards) if fixed.output else None
-    most = means.parallel or min(cli.workers(0), WORKERS)
-    checking = _check.Checking(shards, account, decoder(wanted), most)
+    reading = Reading(source.lax, source.skip_special, ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
+    shards = checked_shards(urls, reading)
+    places = destinations(fixed.output, fixed.force, shards) if fixed.output else None
+    checking = Checking(shards, account, decoder(wanted, account), means.parallel or min(cli.workers(0), WORKERS))
     sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
-    doings = actions_of(compared(checking, sort))
+    doings = actions_of(checking.repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None
     for _ in doings:
         pass  # without --fix, nobody else takes them
     account.check()
-    summary = checking.summary
-    words = expect if expect is not None else fields.expected_fields(summary.combinations)
-    fields.compare(summary, words)
-    outliers.note_payloads(summary)
-    outliers.note_shards(summary, checking.sizes)
+    found = checking.summary
+    words = expect if expect is not None else expected_fields(found.combinations)
+    compare(found, words)
+    note_payloads(found)
+    note_shards(found, checking.sizes)
     for code in ignored:
-        summary.findings.pop(code, None)
-    account.samples_in = account.samples_out = summary.samples
-    from tartools.show import checkreport
-
-    facts = facts_of(summary, shards, words, wanted)
+        found.findings.pop(code, None)
+    account.samples_in = account.samples_out = found.samples
+    facts = checkreport.facts_of(found, shards.count, shards.where, words, wanted.decode, wanted.profile)
     print_facts(facts, wanted.json, checkreport)
     if places and pending:
         account.samples_in = account.samples_out = 0
         fixing = Fixing(pending, words, fixed.unique, checking.decode, shards.where, ignored)
-        _fix.Fix(shards, fixing, places, account, checking.decode).run()
+        Fix(shards, fixing, places, account, checking.decode).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
 
 
-def expected(wanted: CheckOptions) -> fields.Words | None:
+def expected(wanted: CheckOptions) -> Words | None:
     """Return the fields that --expect names; None without it. Raises: UsageError."""
     words = select.parse_words(wanted.expect or ())
     if wanted.expect is not None and (not words or any(word.new for word in words)):
@@ -249,91 +246,13 @@ def the_ignored(wanted: CheckOptions) -> frozenset[str]:
     return codes
 
 
-def decoder(wanted: CheckOptions) -> Decode | None:
+def decoder(wanted: CheckOptions, account: Account) -> Decode | None:
     """Return what tells whether a payload is broken, if that was asked for."""
     if not wanted.decode:
         return None
+    from tartools.samples.decoding import leniency
     from tartools.show.broken import why_broken
 
+    if hint := leniency():
+        account.warn(hint)
     return why_broken
-
-
-def the_shards(urls: Sequence[str], source: cli.Inputs, means: cli.Means) -> _check.CheckedShards:
-    """Return *urls*, and which of them are tables, and which are not there. Raises: UsageError; StorageError."""
-    reading = Reading(source.lax, source.skip_special, ranges=True, tmpdir=means.tmpdir, forks=True, torn=True)
-    missing: dict[int, str] = {}
-    listing: list[int] = []
-    for number, url in enumerate(urls):
-        try:
-            storage.check_inputs([url])
-            if is_table(url):
-                listing.append(number)
-        except StorageError as error:
-            if not storage.is_missing(error):
-                raise
-            missing[number] = error.message
-    storage.check_inputs([url for number, url in enumerate(urls) if number not in missing])
-    tables = {}
-    if listing:
-        from tartools.commands._checktable import TableRows, identity
-
-        others = {identity(url) for number, url in enumerate(urls) if number not in listing}
-        tables = {number: TableRows(urls[number], others, means.tmpdir) for number in listing}
-    return _check.CheckedShards(urls, reading, tables, missing)
-
-
-def compared(checking: _check.Checking, sort: Any) -> Iterator[Any]:
-    """Read all samples of *checking*, and compare their keys. Yields those that repeat: see `keys.compare`."""
-    records: Iterator[bytes] = sort(checking.records())
-    first = next(records, None)  # now all have been read
-    if first is None:
-        return
-    numbers = _check.combination_numbers(checking.summary)
-    dead = frozenset(2 * number for number in checking.shards.walked)
-    groups = keys.repeated(chain([first], records), numbers, dead)
-    yield from keys.compare(groups, checking.summary, checking.shards.where)
-
-
-def facts_of(
-    summary: Summary, shards: _check.CheckedShards, words: fields.Words, wanted: CheckOptions
-) -> dict[str, Any]:
-    """Return what was found in the shape of --json."""
-    from tartools.show.broken import is_decoded
-
-    findings = []
-    order = list(CODES)
-    for code in sorted(summary.findings, key=lambda code: (WEIGHTS.index(CODES[code].weight), order.index(code))):
-        found, about = summary.findings[code], CODES[code]
-        places = sorted(found.places)
-        findings.append(
-            {
-                "code": code,
-                "weight": about.weight,
-                "count": found.count,
-                "means": about.means,
-                "todo": about.todo,
-                "reader": READERS.get(wanted.profile or "", {}).get(code),
-                "places": [
-                    {
-                        "shard": without_query(shard),
-                        "byte": byte if byte >= 0 else None,
-                        "key": place.key,
-                        "what": place.what,
-                    }
-                    for place in places
-                    for shard, byte in (shards.where(place.shard, place.byte),)
-                ],
-            }
-        )
-    counts = dict.fromkeys(WEIGHTS, 0)
-    for code, found in summary.findings.items():
-        counts[CODES[code].weight] += found.count
-    return {
-        "shards": shards.count,
-        "samples": summary.samples,
-        **{f"{weight}s": count for weight, count in counts.items()},
-        "expected": [";".join(word) for word in words],
-        "undecoded": [] if wanted.decode else sorted(name for name in summary.fields if is_decoded(suffix_of(name))),
-        "profile": wanted.profile,
-        "findings": findings,
-    }

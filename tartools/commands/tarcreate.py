@@ -86,7 +86,7 @@ from typing import Annotated, Literal, NamedTuple
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, TarToolsError, UsageError
-from tartools.formats import build, plan
+from tartools.formats import build, packed, plan
 from tartools.formats.build import PlannedMember, PlannedSample
 from tartools.formats.plan import PlanOrigin
 from tartools.samples.account import Account
@@ -95,7 +95,6 @@ from tartools.shards.writing import write_samples
 from tartools.storage.expand import expand
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
-from tartools.tar import unpacked
 
 KEYS = "{:09d}"
 
@@ -204,7 +203,7 @@ def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> Non
         return
     if form == "recipe" and wanted.template is not None:
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
-    with unpacked.opened(name) as file:
+    with packed.opened(name) as file:
         if option := MAGIC.get(file.peek(4)[:4]):
             what = f"this is not a plan; tarcreate {option} FILE makes samples of it"
             raise SampleError(what, url=name)
@@ -322,7 +321,7 @@ def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, ori
     """Write the samples that the JSON lines *origin* plan, which are read twice: first for their sources."""
     from tartools.formats import jsonl
 
-    with unpacked.seekable(origin.name) as file:
+    with packed.seekable(origin.name) as file:
         check_sources(jsonl.sources(file, origin), output, origin)
         file.seek(0)
         samples = jsonl.samples(file, origin, wanted.template or KEYS)

@@ -60,11 +60,11 @@ from tartools import cli
 from tartools.cli import Option
 from tartools.commands import _outputs
 from tartools.errors import UsageError, several
-from tartools.samples.account import Account
+from tartools.samples.account import Account, Phase
 from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
-    from tartools.commands._dedup import Comparison, DedupSide
+    from tartools.stages.duplicates.comparison import Comparison, DedupSide
 
 FARTHEST = 15  # bits of a distance; more would be more than a picture with each other
 
@@ -139,40 +139,49 @@ def tardedup(
         raise UsageError("stdin can be read only once: it is --against and input too")
     given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
     _outputs.check(given, output.force, [*urls, *against])
-    from tartools.commands import _dedup, _pairs
     from tartools.shards.dataset import DataSet
+    from tartools.shards.delivery import Picked, deliver_flags
     from tartools.shards.reading import Reading
-    from tartools.stages.duplicates.pairs import AGAINST, INPUT
-    from tartools.stages.sorting.externalsort import Spool, external_sort
+    from tartools.stages.duplicates.comparison import DedupSide, find
+    from tartools.stages.duplicates.pairs import AGAINST, INPUT, pair_of, write_report
+    from tartools.stages.externalsort import Spool, external_sort
 
-    reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
+    asked = ("__key__", *comparison.columns) if comparison.columns else ()
+    reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True, columns=asked)
     most = cli.workers(means.parallel)
-    sides = [_dedup.DedupSide(INPUT, DataSet(urls, account, reading, most))]
+    sides = [DedupSide(INPUT, DataSet(urls, account, reading, most))]
     if against:
         told = Account(account.say, account.quiet)
-        sides.insert(0, _dedup.DedupSide(AGAINST, DataSet(against, told, reading, most)))
+        sides.insert(0, DedupSide(AGAINST, DataSet(against, told, reading, most)))
     part = means.memory // 4
-    if others.report is not None:
-        for side in sides:
-            side.names = Spool(part // 2, means.tmpdir)
+    for side in sides if others.report is not None else ():
+        side.names = Spool(part // 2, means.tmpdir)
     chosen = sides[-1].data.sink(output.url, output.force, output.gzip)
     rest = None if others.rest is None else sides[-1].data.sink(others.rest, output.force, output.gzip)
     sort = partial(external_sort, memory=part, tmpdir=means.tmpdir)
     pairs = Spool(part, means.tmpdir)
-    for record in _dedup.find(sides, comparison, account, sort):
+    for record in find(sides, comparison, account, sort):
         pairs.add(record)
     if others.report is not None:
-        _pairs.write_report(pairs, sides, others.report, output.force, sort)
+        names = {side.number: side.names or () for side in sides}
+        write_report(pairs, [names.get(number, ()) for number in (AGAINST, INPUT)], others.report, output.force, sort)
     if others.page is not None:
-        _pairs.write_page(pairs, sides, comparison, others.page, output.force)
-    _pairs.write(sides[-1], pairs, chosen, rest, account)
+        from tartools.show.html.pairpage import write_page
+
+        workers = min(cli.workers(0), 4)
+        write_page(pairs, sides, comparison, others.page, force=output.force, workers=workers)
+    data, compared = sides[-1].data, sides[-1].samples
+    account.progress.phase = Phase("writing", compared, lambda: account.settled)
+    kept = Picked((pair_of(record).position for record in pairs), False)
+    plainly = reading._replace(ranges=True, listed=False, columns=("__key__",))
+    deliver_flags(data.answered(kept.of, kept.of, plainly), chosen, rest, account)
     say(sides, pairs, account)
 
 
 def the_comparison(alike: AlikeOptions) -> "Comparison":
     """Return what is to be compared. Raises: UsageError."""
-    from tartools.commands._dedup import Comparison
     from tartools.stages import select
+    from tartools.stages.duplicates.comparison import Comparison
 
     if alike.by is not None and alike.near is not None:
         raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")

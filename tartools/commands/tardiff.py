@@ -59,14 +59,15 @@ from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.commands import _sides
 from tartools.errors import UsageError, printable
 from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
+from tartools.shards.delivery import deliver_flags
 from tartools.shards.gathering import WORKERS
-from tartools.shards.reading import Reading
+from tartools.shards.reading import Reading, check_shards
+from tartools.stages.comparing import sides
 from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered
-from tartools.stages.sorting.externalsort import Spool, external_sort
+from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
 
@@ -94,23 +95,22 @@ def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cl
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     check_options(wanted, source)
     if wanted.digest:
-        found = _sides.digest(expand(*source.named), account, reading, most)
+        found = sides.digest(expand(*source.named), account, reading, most)
         with storage.writing("-") as sink:
             sink.write(b"%064x\n" % (found % (1 << 256)))
         return 0
-    a, b = (_sides.DiffSide(expand([word]), reading, most, []) for word in source.inputs or ())
-    account.expected = storage.check_inputs([*a.urls, *b.urls])
-    account.shards = len(a.urls) + len(b.urls)
+    a, b = (sides.DiffSide(expand([word]), reading, most, []) for word in source.inputs or ())
+    check_shards([*a.urls, *b.urls], account)
     new = Spool(means.memory // PAIRS, means.tmpdir)
     if wanted.output is None:
         return int(compared(a, b, account, new, wanted, means).differ)
     storage.check_output(wanted.output, wanted.force, [*a.urls, *b.urls])
     data = DataSet(b.urls, Account(lambda _: None), reading, most)  # all is said when they are compared
     destination = data.sink(wanted.output, wanted.force)
-    _sides.check_repeatable(b.urls)
+    sides.check_repeatable(b.urls)
     data.keep()
     counts = compared(a, b, account, new, wanted, means)
-    _sides.write_wanted(data, b.counts, sorter(means)(new), destination)
+    deliver_flags(sides.wanted_flags(data, b.counts, sorter(means)(new)), destination, None, data.account)
     account.bytes_out += data.account.bytes_out
     return int(counts.differ)
 
@@ -142,7 +142,7 @@ def check_options(wanted: DiffOptions, source: cli.Inputs) -> None:
 
 
 def compared(
-    a: _sides.DiffSide, b: _sides.DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means
+    a: sides.DiffSide, b: sides.DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means
 ) -> Counts:
     """Compare *a* and *b*, and print what is *wanted*; *new* gets the samples to be written."""
     sort = sorter(means)
@@ -165,7 +165,7 @@ def compared(
 
 
 def differences(
-    a: _sides.DiffSide, b: _sides.DiffSide, account: Account, counts: Counts, sort: Any, pairs: Spool | None
+    a: sides.DiffSide, b: sides.DiffSide, account: Account, counts: Counts, sort: Any, pairs: Spool | None
 ) -> Iterator[Change]:
     """Yield what differs between *a* and *b*; *pairs* are for the order, which does not count without them.
 

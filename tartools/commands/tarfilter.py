@@ -67,14 +67,14 @@ if TYPE_CHECKING:
 
 def share(text: str) -> range:
     """Return the numbers of the keys in the share *text*. Raises: ValueError."""
-    from tartools.samples import shares
+    from tartools.stages import shares
 
     return range(shares.bound(text))
 
 
 def span(text: str) -> range:
     """Return the numbers of the keys in the range *text*. Raises: ValueError."""
-    from tartools.samples import shares
+    from tartools.stages import shares
 
     return shares.span(text)
 
@@ -120,7 +120,7 @@ def the_filter(conditions: FilterConditions) -> "Filter":
 
     numbers: list[tuple[Callable[[bytes], int], range]] = []
     if conditions.hash is not None or conditions.sample is not None:
-        from tartools.samples import shares
+        from tartools.stages import shares
 
         if conditions.hash is not None:
             numbers.append((shares.number_of, conditions.hash))
@@ -128,9 +128,9 @@ def the_filter(conditions: FilterConditions) -> "Filter":
             numbers.append((shares.number_with(conditions.seed), conditions.sample))
     expression = None
     if conditions.expression is not None:
-        from tartools.commands import _expression
+        from tartools.stages.filtering.expression import Expression
 
-        expression = _expression.expression(conditions.expression, conditions.verbatim)
+        expression = Expression(conditions.expression, verbatim=conditions.verbatim)
     elif conditions.missing:
         raise UsageError("--ignore-errors needs -S")
     words = select.parse_words(conditions.present or ())

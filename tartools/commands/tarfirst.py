@@ -44,7 +44,7 @@ from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
 from tartools.stages import select
 from tartools.storage.expand import expand
-from tartools.tar.compression import is_table
+from tartools.tables.schema import is_table
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Expression
@@ -76,9 +76,9 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
     field = the_field(conditions)
     expression = None
     if conditions.expression is not None:
-        from tartools.commands import _expression
+        from tartools.stages.filtering.expression import Expression
 
-        expression = _expression.expression(conditions.expression, conditions.verbatim)
+        expression = Expression(conditions.expression, verbatim=conditions.verbatim)
     urls = expand(*source.named)
     samples = numbered(urls, account, Reading(source.lax, source.skip_special), conditions)
     with closing_upstream(samples), storage.writing("-") as sink:
@@ -99,11 +99,11 @@ def numbered(
 ) -> Iterator[tuple[int, Sample]]:
     """Yield the samples of *urls* that may meet the *conditions*, with their numbers, in order."""
     if conditions.key is not None or conditions.place is not None:
-        from tartools.tables import choosing
+        from tartools.tables import tablesamples
 
         check_shards(urls, account)
         if all(map(is_table, urls)):
-            yield from choosing.chosen(urls, account, conditions.place, conditions.key)
+            yield from tablesamples.chosen(urls, account, conditions.place, conditions.key)
             return
     samples = read_samples(urls, account, reading)
     with closing_upstream(samples):

@@ -15,6 +15,8 @@ a column needs them.
 png ...): FIELD.width, FIELD.height, FIELD.format (such as JPEG), FIELD.mode (such as RGB; these are Pillow's words) and
 FIELD.broken (why it can't be read, else null). Only the header of a picture is read; --decode decodes all of it, of an
 animation the first frame, and finds those that are cut or damaged too; but not of one of more than 89,478,485 pixels.
+JPEGs are decoded by simplejpeg, if it is installed: it is strict, and finds damage that Pillow passes over; it refuses
+a few that are odd but sound, too.
 
 --hash adds FIELD.blake2b: the BLAKE2b digest of the payload, of 16 bytes (b2sum -l 128). --dhash adds FIELD.dhash, 64
 bits that are similar for pictures that look alike: Pillow converts the picture to grey (mode L) and resizes it to 9 x 8
@@ -140,15 +142,17 @@ class ColumnOptions(cli.Group):
         """Whether there are some."""
         return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
 
-    def wanted(self) -> "facts.WantedFacts":
+    def wanted(self, account: Account) -> "facts.WantedFacts":
         """What is wanted, with the functions that look at pictures. Raises: UsageError."""
         from tartools.tables import facts
 
         found = facts.wanted(self.fields or (), self.hashed or (), self.likened or ())
         if not (self.pictures or self.decode or self.likened):
             return found
-        from tartools.show import decoding
+        from tartools.samples import decoding
 
+        if self.decode and (hint := decoding.leniency()):
+            account.warn(hint)
         pictures = facts.PictureFacts(is_picture_field, partial(decoding.facts, decode=self.decode))
         return found._replace(
             pictures=pictures if self.pictures or self.decode else None, likeness=decoding.hash_and_colours
@@ -175,11 +179,11 @@ def tarindex(
     reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
     indexing = shardrows.Indexing(reading, cli.workers(parallel))
     if output.format:
-        from tartools.tables.foreign import indexes, indexnames
+        from tartools.tables.foreign import indexedsamples, indexes
 
         if columns.named or old:
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
-        where = indexnames.IndexPlaces(urls, output.url, output.force, tmpdir)
+        where = indexedsamples.IndexPlaces(urls, output.url, output.force, tmpdir)
         indexes.check_outputs(output.format, where)
         versions = shardrows.shard_versions(urls)
         with closing(shardrows.blocks(urls, account, indexing)) as blocks:
@@ -188,11 +192,11 @@ def tarindex(
     if not output.url:
         raise UsageError("-o TABLE is required")
     storage.check_output(output.url, output.force, urls)
-    indexing = indexing._replace(wanted=columns.wanted())
+    indexing = indexing._replace(wanted=columns.wanted(account))
     if old:
         inputs, batches = updated(urls if source.inputs or source.files_from else [], old, account, indexing)
     else:
-        inputs = shardrows.listed(urls, account, indexing)
+        inputs = shardrows.row_inputs(urls, account, indexing)
         batches = shardrows.row_batches(inputs)
     destination = shardrows.TableDestination(output.url, output.force, lambda: inputs)
     write_batches(counted(batches, account), destination, account)
@@ -202,11 +206,11 @@ def updated(
     urls: Sequence[str], old: str, account: Account, indexing: "Indexing"
 ) -> "tuple[RowInputs, Iterator[RowBatch]]":
     """Return the rows of the table *old*, made anew from *urls*, in batches; say how much of it is as it was."""
-    from tartools.shards import shardrows, updating
+    from tartools.shards import shardrows
 
-    found = updating.updated(urls, old, account, indexing)
+    found = shardrows.updated(urls, old, account, indexing)
     account.warn(f"{shown(old)}: shards taken over: {found.taken}, read: {found.read}, dropped: {found.dropped}")
-    if lost := updating.empty_columns(found):
+    if lost := shardrows.empty_columns(found):
         account.warn(
             f"{shown(old)}: no option names these columns, which are null in shards read now: {' '.join(lost)}"
         )

@@ -14,12 +14,12 @@ item as it is. Where a shell reads the word again (after -c or --command, in pip
 letters, digits and ._/:@%+=,- and any other item is refused; write "$TARJOB_ITEM" there, which every command finds in
 its environment.
 
-An item is done if its output exists, unless that is a file of 0 bytes, as a crash of the machine may leave. The output
-is the file that -o of tarjob names, with {} in it, or else the -o of COMMAND, unless that is just the item or ends
-in /. So run an interrupted or partly failed tarjob again as it is: it does what is missing. This relies on outputs that
-appear only when they are complete, as those of all tartools do; other commands may leave half an output when killed.
-tarsplit writes many shards: let -o of tarjob name the last one for each item. A command that fails and still leaves an
-output (tarproc -e skip) counts as done, unless --log remembers that it failed.
+An item is done if its output exists, unless that is a file of 0 bytes, as a power cut may leave with other programs.
+The output is the file that -o of tarjob names, with {} in it, or else the -o of COMMAND, unless that is just the item
+or ends in /. So run an interrupted or partly failed tarjob again as it is: it does what is missing. This relies on
+outputs that appear only when they are complete, as those of all tartools do; other commands may leave half an output
+when killed. tarsplit writes many shards: let -o of tarjob name the last one for each item. A command that fails and
+still leaves an output (tarproc -e skip) counts as done, unless --log remembers that it failed.
 
 A failed item does not stop the others; it is tried again up to --retries times. Further tries and --redo replace
 outputs (TARTOOLS_FORCE=1). The exit status is 0 only if all items are done. What a command prints on stdout is printed
@@ -64,8 +64,16 @@ from tartools.cli import Option, process, progress
 from tartools.errors import UsageError, printable, several, shown
 from tartools.run import localjobs, sessions
 from tartools.run import log as logs
-from tartools.run.placeholders import PLACEHOLDER
-from tartools.run.tasks import Task, TaskResult, part_of, shell_line, tasks_of, without_signatures, workers_in
+from tartools.run.tasks import (
+    PLACEHOLDER,
+    Task,
+    TaskResult,
+    part_of,
+    shell_line,
+    tasks_of,
+    without_signatures,
+    workers_in,
+)
 from tartools.samples.account import Account, Jobs
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
@@ -172,7 +180,7 @@ def tarjob(
     records = logs.last_records(logged, policy.log or "")
     every = tasks_of_run(items, policy, command)
     todo = localjobs.tasks_to_do(every, records, redo=policy.redo)
-    account.jobs = Jobs(len(every), len(every) - len(todo))
+    jobs = account.progress.jobs = Jobs(len(every), len(every) - len(todo))
     if dry_run:
         with storage.writing("-") as sink:
             sink.write(process.printable(b"".join(os.fsencode(shell_line(task)) + b"\n" for task in todo)))
@@ -186,19 +194,21 @@ def tarjob(
         log.write(b"\n")  # ends a line that was cut
     if policy.log:
         log.write(logs.first_records(every, todo, records, progress.now()))
+        log.sync()
 
     def record(task: Task, result: TaskResult) -> None:
         if policy.log:
             log.write(logs.record(task, result, progress.now()))
+            log.sync()
 
     try:
         print_results(run_tasks(todo, policy, resources, command, account, record), account, policy, record)
     except (KeyboardInterrupt, process.Interrupted) as error:
         if getattr(error, "number", signal.SIGINT) == signal.SIGINT:  # somebody is there
             goes_on = "; the same command line does the rest" if policy.output else ""
-            account.warn(f"{account.jobs.skipped + account.jobs.done} of {several(len(every), 'item')} done{goes_on}")
+            account.warn(f"{jobs.skipped + jobs.done} of {several(len(every), 'item')} done{goes_on}")
         raise
-    if left := len(todo) - account.jobs.done - account.jobs.failed:
+    if left := len(todo) - jobs.done - jobs.failed:
         account.omit(f"{several(left, 'item was', 'items were')} not begun, because of --fail-fast")
 
 
@@ -271,7 +281,7 @@ def run_tasks(
         sessions.check_program(command[0])
     return localjobs.run_tasks(
         todo,
-        account.jobs,
+        account.progress.jobs,
         items_at_once(resources.jobs, cores, len(todo), account),
         retries=policy.retries,
         timeout=policy.timeout,
@@ -305,12 +315,12 @@ def print_results(results: localjobs.Results, account: Account, policy: Policy, 
             if result.failure:
                 report_failure(task, result, account, policy)
             else:
-                account.jobs.done += 1
+                account.progress.jobs.done += 1
 
 
 def report_failure(task: Task, result: TaskResult, account: Account, policy: Policy) -> None:
     """Count *task*, which failed, and report it."""
-    account.jobs.failed += 1
+    account.progress.jobs.failed += 1
     tries = f" after {result.tries} tries" if result.tries > 1 else ""
     last_line = f": {result.last_line}" if result.last_line else ""
     kept = ""

@@ -51,12 +51,12 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account
-from tartools.samples.listed import keys_of
 from tartools.shards.reading import Reading, counted, read_batches
 from tartools.shards.writing import check_shard_name, write_batches
 from tartools.stages import select
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
+from tartools.tables.listed import keys_of
 
 WORDS = "two data sets are joined, each one word: tarjoin A B; put patterns in quotes, or name B by --with (see --help)"
 
@@ -113,13 +113,13 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: c
     a, b = sides(source, wanted)
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
-    from tartools.commands import _partners
+    from tartools.stages.joining import second
 
-    _partners.check_shards(a)
+    second.check_shards(a)
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
-    choice = _partners.SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
-    partners = _partners.read(_partners.Second(b, wanted.form, choice), account, reading, means.memory)
+    choice = second.SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
+    partners = second.read(second.Second(b, wanted.form, choice), account, reading, means.memory)
     if adds:
         from tartools.stages.joining.adding import Adding, joined
 

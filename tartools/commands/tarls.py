@@ -3,7 +3,7 @@
 Prints the names of the shards at each URL, one per line, sorted by bytes; `tarls URL | tarcat -T -` reads them. Names
 of shards end in .tar, .tgz, .tar.gz, .tar.bz2, .tar.xz, .tar.zst or .tar.lz4.
 
-An s3:, gs: or ais: URL is a prefix: s3://bucket/train- lists all objects whose names begin with it, in directories
+An s3:, gs:, ais: or hf: URL is a prefix: s3://bucket/train- lists all objects whose names begin with it, in directories
 too. A local directory lists all files below it; without a URL, that is the current directory. Wildcards and braces work
 as for all commands. Web servers can't be listed: an http: URL is one object.
 
@@ -88,16 +88,16 @@ def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
 
 def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]:
     """Yield the shards at *url*, or *every* object there, and count them. Raises: StorageError if there is none."""
-    account.listed = account.listed or 0
-    before = account.listed
+    progress = account.progress
+    before = progress.objects = progress.objects or 0
     for entry in ls(url):
         shard = compression.split_suffix(Url(entry.url).name)[1] != ""
         if shard or every:
-            account.listed += 1
+            progress.objects += 1
             account.shards_done += shard
             account.bytes_in += entry.size or 0
             yield entry
-    if account.listed == before:
+    if progress.objects == before:
         what = "nothing is" if every else "no shard is"
         raise StorageError(f"{what} listed under this{'' if every else '; --all lists every object'}", url=url or ".")
 

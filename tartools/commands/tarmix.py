@@ -40,14 +40,31 @@ Examples:
     tarmix -T mixture.txt --seed 7 -o mixed.tar
 """
 
-from typing import Annotated
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.samples.account import Account
-from tartools.shards.reading import Reading
-from tartools.stages.mixing import Stop
-from tartools.storage.expand import named
+from tartools.errors import UsageError, printable
+from tartools.samples.account import Account, Phase
+from tartools.samples.sample import Batch, Sample
+from tartools.shards.dataset import DataSet
+from tartools.shards.delivery import in_order
+from tartools.shards.reading import Reading, one_by_one, shard_batches
+from tartools.shards.writing import write_batches, write_samples
+from tartools.stages.mixing import MixedSource, Mixing, Stop
+from tartools.storage.expand import expand, named
+from tartools.storage.url import Url
+
+NUMBER = r"[+-]?(?:(\d+)\.?(\d*)|\.(\d+))(?:e([+-]?\d{1,3}))?"
+NO_NUMBER = r"[+-]?(?:nan|inf|infinity)"
+DIGITS = 18  # behind the point
+LEAST = 10**9  # no share is less than one of so many
+HOW = "such as tarmix 0.7 a.tar 0.3 b.tar"
+LITERAL = "a file whose name is a number is written ./0.7"
 
 
 class MixingOptions(cli.Group):
@@ -78,11 +95,103 @@ class MixingOptions(cli.Group):
 @cli.command(__doc__)
 def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: MixingOptions) -> None:
     """Run the command."""
-    from tartools.commands import _mix
-
-    given = _mix.sources_in(named(*source.named))
-    urls = [url for one in given for url in one.urls]
+    shares, groups = zip(*sources_in(named(*source.named)), strict=True)
+    urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
-    how = _mix.MixOptions(wanted.stop, wanted.total, wanted.seed, wanted.rekey)
-    reading = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir, forks=True)
-    _mix.write(given, output, how, account, reading)
+    how = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir, forks=True)
+    data = DataSet(urls, account, how, cli.workers(0))
+    sink = data.sink(output.url, output.force, output.gzip, {"--rekey": wanted.rekey})
+    spans = data.rows_apart(groups) if data.lists else []
+    plainly = how._replace(ranges=True, listed=False, columns=("__key__",), sources=len(groups))
+    made = partial(MixedSource, account=account, needed=wanted.stop == "longest", rows=data.lists)
+    sources: list[MixedSource[Any]]
+    if data.lists:
+        sources = [made(each, partial(iter, (span,))) for each, span in zip(groups, spans, strict=True)]
+    else:
+        sources = [made(each, partial(read, each, account, plainly)) for each in groups]
+        expect(urls, wanted, account)
+    mixing = Mixing(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
+    try:
+        if data.lists:
+            rows = in_order(data, (row for row, _, _ in mixing), account)
+            write_batches(mixing.written(rows, lambda batch: batch.keys), sink, account)
+        else:
+            write_samples(
+                mixing.written(rekeyed(mixing, wanted.rekey), lambda sample: (sample.raw_key,)), sink, account
+            )
+    finally:
+        for each in sources:
+            each.close()
+
+
+def share_in(word: str) -> int | None:
+    """Return a whole number in proportion to the share that *word* is; None if it is no number.
+
+    Raises: UsageError for a number that is not a share.
+
+    >>> share_in("0.7") == 7 * share_in("1e-1"), share_in("a.tar")
+    (True, None)
+    """
+    found = re.fullmatch(NUMBER, word, re.ASCII | re.IGNORECASE)
+    if found is None and not re.fullmatch(NO_NUMBER, word, re.IGNORECASE):
+        return None
+    if found is not None and word[0] != "-":
+        whole, part = found[1] or "", found[2] or found[3] or ""
+        shift = DIGITS - len(part) + int(found[4] or 0)
+        if len(whole + part) <= DIGITS and 0 <= shift <= 2 * DIGITS and int(whole + part):
+            return int(whole + part) * 10**shift  # type: ignore[no-any-return]
+    raise UsageError(f"{word} is not a share: that is a number above 0, of up to 18 digits; {LITERAL}")
+
+
+def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
+    """Return the sources that *words* name: whole numbers in proportion to their shares, and their shards.
+
+    Raises: UsageError; as `expand`.
+    """
+    groups: list[tuple[str, int, list[str]]] = []
+    for word in words:
+        share = share_in(word)
+        if share is not None:
+            groups.append((word, share, []))
+        elif not groups:
+            raise UsageError(f"the first word must be a share, and {printable(word)!r} is not a number: {HOW}")
+        else:
+            groups[-1][2].append(word)
+    if not groups:
+        raise UsageError(f"no source: name shares and shards, {HOW}")
+    for word, _, names in groups:
+        if not names and len(groups) > 1:
+            raise UsageError(f"no shard follows the share {word}: {HOW}; {LITERAL}")
+    total = sum(share for _, share, _ in groups)
+    for word, share, _ in groups:
+        if share * LEAST < total:
+            raise UsageError(f"the share {word} is less than one of {LEAST:,} samples")
+    return [(share, expand(names)) for _, share, names in groups]
+
+
+def read(urls: Sequence[Url], account: Account, reading: Reading) -> Iterator[Batch]:
+    """Return the samples of *urls*, in batches."""
+    return one_by_one(shard_batches(url, account, reading) for url in urls)
+
+
+def expect(urls: Sequence[str], wanted: MixingOptions, account: Account) -> None:
+    """Check *urls*; set in *account* what is known of how much will be read and written."""
+    expected = storage.check_inputs(urls)
+    if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
+        account.progress.expected = expected
+    if wanted.stop != "longest":  # which reads some of them more than once
+        account.progress.shards = len(urls)
+    if wanted.total is not None:
+        account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)
+
+
+def rekeyed(mixing: Iterable[tuple[Sample, int, int]], template: str | None) -> Iterator[Sample]:
+    """Yield the samples of *mixing*, under the keys that *template* says, if it is given."""
+    if template is None:
+        yield from (sample for sample, _, _ in mixing)
+        return
+    from tartools.stages import select
+
+    make = select.keyer(template, ("source", "round"))
+    for index, (sample, source, again) in enumerate(mixing):
+        yield make(sample, index=index, source=source, round=again)

@@ -109,7 +109,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     samples = read_samples(urls, account, Reading(source.lax, source.skip_special))
     if work.first is not None:
         samples = select.count(samples, work.first)
-        account.phase = Phase("", work.first, lambda: account.settled)
+        account.progress.phase = Phase("", work.first, lambda: account.settled)
     written = Account() if directory.subdirs else account  # with -S, samples out are inputs that gave any
     with SampleDirectories(options, directory.tmpdir) as folders:
         if directory.keep:
@@ -117,7 +117,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
         with closing(processed(samples, arguments, folders, work, account)) as results:
             write_samples(results, output.destination, written)
     if written is not account:
-        account.written, account.bytes_out = written.samples_out, written.bytes_out
+        account.progress.written, account.bytes_out = written.samples_out, written.bytes_out
 
 
 def processed(

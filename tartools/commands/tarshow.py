@@ -53,8 +53,10 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.show import keyboard, pager, sheet, terminal
-from tartools.show.flaws import Flaws
-from tartools.stages import reservoir, select
+from tartools.show.sections import LISTED
+from tartools.show.statreport import flaws
+from tartools.stages import select, shuffle
+from tartools.stages.summary import Summary
 from tartools.storage.expand import expand
 
 
@@ -152,7 +154,7 @@ def choose(samples: Iterator[Sample], contact: Sheet, first: int | None, account
     if first is not None:
         samples = select.count(samples, first)
     if contact.drawn is not None:
-        samples = reservoir.draw(samples, contact.drawn, contact.seed, account)
+        samples = shuffle.draw(samples, contact.drawn, contact.seed, account)
     return samples
 
 
@@ -170,9 +172,9 @@ def write_page(
         account.check()
     if chosen.shown < chosen.seen or chosen.more:
         account.warn(f"{shown(url)}: {chosen} (--random N or -c N for others)")
-    if found.broken:
-        what = several(found.broken, "broken picture or sound", "broken pictures or sounds")
-        account.warn(f"{shown(url)}: {what}, listed on the page, the first in {found.listed[0]}")
+    if found.broken.count:
+        what = several(found.broken.count, "broken picture or sound", "broken pictures or sounds")
+        account.warn(f"{shown(url)}: {what}, listed on the page, the first in {found.broken.first[0]}")
 
 
 def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account, most: int) -> bool:
@@ -180,16 +182,23 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
 
     Return whether there are more samples. The first row is written in any case. Then say which samples have flaws.
     """
-    printed, more, flaws = 0, False, Flaws()
+    printed, more, found = 0, False, Summary(LISTED)
+
+    def note(sample: Sample, broken: bool) -> None:
+        found.combined("/".join(sample.fields), 1, [(found.samples, sample.key)])
+        found.samples += 1
+        if broken:
+            found.note("broken", sample.key)
+
     with storage.writing("-") as sink:
-        for drawn, count, lines in sheet.rows(samples, screen, flaws.note):
+        for drawn, count, lines in sheet.rows(samples, screen, note):
             printed += lines
             more = account.samples_out > 0 and printed > most
             if more:
                 break
             sink.write(drawn.encode())
             account.samples_out += count
-    for line in flaws.lines():
+    for line in flaws(found):
         account.warn(line)
     return more
 

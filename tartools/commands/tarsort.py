@@ -51,9 +51,10 @@ from tartools.samples.values import NUMBERS, parse_column
 from tartools.shards.dataset import DataSet
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, counted
-from tartools.shards.writing import write_batches
-from tartools.stages.sorting import externalsort, index, sort
-from tartools.stages.sorting.samplefiles import Identities, SampleFiles, reopened
+from tartools.shards.writing import Destination, write_batches
+from tartools.stages import externalsort
+from tartools.stages.samplefiles import Identities, SampleFiles, reopened
+from tartools.stages.sorting import sort
 from tartools.storage.expand import expand
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
@@ -117,11 +118,8 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     plainly = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir)
     data = DataSet(urls, account, plainly, cli.workers(0))
     sink = data.sink(output.url, output.force, output.gzip)
-    if data.lists or data.are_tables:
-        from tartools.commands import _rowsort
-
-        if _rowsort.wrote(data, sink, order, account, wanted.memory):
-            return
+    if (data.lists or data.are_tables) and by_rows(data, sink, order, account, wanted.memory):
+        return
     reading = Reading(
         source.lax,
         source.skip_special,
@@ -134,7 +132,7 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     most = 1 if order.by_position else min(cli.workers(0), WORKERS)
 
     def work(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Identities]:
-        return index.index_blocks(counted(batches, account), order, files, number, forked)
+        return sort.index_blocks(counted(batches, account), order, files, number, forked)
 
     blocks = gather(urls, account, reading, work, files.add_identities, most=most, plain=True)
     records = externalsort.records_of(to_its_end(blocks, account))
@@ -142,11 +140,34 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     write_batches(batches, sink, account)
 
 
+def by_rows(data: DataSet, sink: Destination, order: sortkeys.Order, account: Account, memory: int) -> bool:
+    """Write the samples of *data* by their rows, if these tell the order; return whether they do.
+
+    They don't if members have to be joined to samples, or a row has no key. Where rows are written, that is a failure.
+    """
+    from tartools.shards.delivery import deliver_order
+    from tartools.stages.sorting import rowsort
+
+    counting = account if data.lists else Account(account.say, account.quiet)
+    try:
+        rows = rowsort.sorted_positions(data, order, counting, memory)
+        if rows is None:
+            return False
+        deliver_order(data, rows, sink, account)
+    except rowsort.UntoldError:  # before anything is written
+        if data.lists:
+            raise
+        return False
+    if counting is not account:
+        account.add(counting.counts())
+    return True
+
+
 def to_its_end(blocks: Generator[bytes, None, None], account: Account) -> Generator[bytes, None, None]:
     """Yield *blocks*, and tell *account* which phase of the run it is."""
-    account.phase = Phase("reading")
+    account.progress.phase = Phase("reading")
     yield from blocks
-    account.phase = Phase("writing", account.samples_in, lambda: account.settled)
+    account.progress.phase = Phase("writing", account.samples_in, lambda: account.settled)
 
 
 def ordered(wanted: Sorting) -> sortkeys.Order:

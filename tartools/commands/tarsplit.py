@@ -64,22 +64,25 @@ Examples:
 """
 
 import os
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
+from tartools.samples.values import INDEX, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import Reading
 from tartools.shards.series import Limits, Spread, evenly, write_shards
+from tartools.shards.writing import codec_for
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
-from tartools.tar import compression
 
 DEFAULT_SIZE = 10**9  # bytes
+OTHER_FILES = 200  # that are open besides the outputs
 
 Samples = Annotated[
     int | None, Option("-n", "--samples", metavar="N", minimum=1, help="Put at most N samples in a shard.")
@@ -119,7 +122,7 @@ Remove = Annotated[bool, Option("--remove", help="Remove each shard after its --
 
 def shares(text: str) -> tuple[Any, ...]:
     """Return the parts in *text*, with their weights. Raises: ValueError."""
-    from tartools.samples import shares
+    from tartools.stages import shares
 
     return shares.parts(text)
 
@@ -169,40 +172,105 @@ def tarsplit(
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
     reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, tmpdir=tmpdir, forks=True)
     limits = Limits(lambda _: samples, size, most)
-    if partition.parts or partition.stratify is not None or partition.by is not None:
-        from tartools.commands import _parts
+    with storage.one_commit(output):
+        if partition.parts or partition.stratify is not None or partition.by is not None:
+            outputs = PartChoice(output, limits, even, start, force, gzip)
+            split_in_parts(expand(*source.named), reading, account, partition, outputs, post, remove)
+            return
+        names = numbering.parse_numbering(output, gzip)
+        codec_for(names.name(0), gzip)
+        urls = expand(*source.named)
+        first = start or 0
+        old = numbering.existing_shards(names)
+        numbering.check_outputs(names, first, old, urls, force)
+        data = DataSet(urls, account, reading, cli.workers(0))
+        data.sink(names.name(0), force, gzip)
+        if not (samples or size or even):
+            limits = Limits(size=DEFAULT_SIZE, shards=most)
+        spread = spread_evenly(data, even) if even else None
+        if spread is not None:
+            limits = Limits(spread.samples, None, most)
+        shards = write_shards(data.batches(), lambda k: data.sink(names.name(first + k), force, gzip), limits, account)
+        written = finished(shards, post, remove)
+        if spread is not None:
+            spread.check(account.samples_in, most)
+        if most == 0:
+            return
+        if not account.samples_in:
+            account.warn("no samples in the input; no shards written")
+        if force:
+            until = None if start is None or most is None else start + most
+            numbering.replace_set(names, range(first, first + written), until, old, account)
 
-        wanted = _parts.PartOptions(
-            partition.parts, partition.stratify, partition.by, output, limits, DEFAULT_SIZE, even, start, force, gzip
-        )
-        split = _parts.Split(wanted, expand(*source.named), reading, account)
-        finished(split.shards(), post, remove)
-        split.settle()
-        return
-    names = numbering.parse_numbering(output, gzip)
-    compression.codec_for(names.name(0), gzip)
-    urls = expand(*source.named)
-    first = start or 0
-    old = numbering.existing_shards(names)
-    numbering.check_outputs(names, first, old, urls, force)
+
+class PartChoice(NamedTuple):
+    """Where parts go: the pattern *output*, the *limits* of shards, *even* shards of each, the number of the first."""
+
+    output: str
+    limits: Limits
+    even: int | None
+    start: int | None
+    force: bool
+    gzip: bool
+
+
+def split_in_parts(
+    urls: Sequence[str],
+    reading: Reading,
+    account: Account,
+    partition: Partition,
+    wanted: PartChoice,
+    post: str | None,
+    remove: bool,
+) -> None:
+    """Write the samples of *urls* in a set of shards for each part, and report what each has got."""
+    from tartools.shards.delivery import allow_open_files, deliver_labels
+    from tartools.shards.numbering import PartNames
+    from tartools.shards.partshards import PartOutputs, PartShards
+    from tartools.stages.parting import MOST, Parting
+    from tartools.tables.listed import column_names
+
+    check_partition(partition, wanted.limits)
+    column = part_column(partition)
+    names = PartNames(wanted.output, column.name if partition.by is not None and column else "part", wanted.gzip)
+    if names.single and (wanted.limits.samples(0) or wanted.limits.size or wanted.even or wanted.start):
+        raise UsageError("OUTPUT has no number, so each part is one shard; write {shard:06d} in it for more")
+    example = names.of("x").name(0)
+    codec_for(example, wanted.gzip)
+    columns = ["__key__", *(column_names([column]) if column else [])]
+    reading = reading._replace(ranges=column is None, listed=column is not None, columns=columns)
     data = DataSet(urls, account, reading, cli.workers(0))
-    data.sink(names.name(0), force, gzip)
-    if not (samples or size or even):
-        limits = Limits(size=DEFAULT_SIZE, shards=most)
-    spread = spread_evenly(data, even) if even else None
-    if spread is not None:
-        limits = Limits(spread.samples, None, most)
-    shards = write_shards(data.batches(), lambda k: data.sink(names.name(first + k), force, gzip), limits, account)
-    written = finished(shards, post, remove)
-    if spread is not None:
-        spread.check(account.samples_in, most)
-    if most == 0:
-        return
-    if not account.samples_in:
-        account.warn("no samples in the input; no shards written")
-    if force:
-        until = None if start is None or most is None else start + most
-        numbering.replace_set(names, range(first, first + written), until, old, account)
+    made = partial(data.sink, force=wanted.force, gzip=wanted.gzip)
+    outputs = PartOutputs(names, wanted.limits, DEFAULT_SIZE, wanted.even, wanted.start, wanted.force)
+    shards = PartShards(outputs, [part.name for part in partition.parts or ()], urls, made, account)
+    if partition.by is not None:
+        allow_open_files(MOST + OTHER_FILES)
+    made(example)
+    parting = Parting(partition.parts or (), column, partition.stratify is not None, names.check)
+    labelled = parting.labelled(data, shards.spread if wanted.even else None)
+    finished((url for _, url in deliver_labels(labelled, shards.begin, account)), post, remove)
+    shards.settle(f"values of {column.name}" if partition.by and column else "parts")
+
+
+def check_partition(partition: Partition, limits: Limits) -> None:
+    """Raise UsageError for options that exclude each other."""
+    if partition.by is not None and (partition.parts or partition.stratify is not None):
+        raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
+    if partition.by is None and not partition.parts:
+        raise UsageError("--stratify needs --parts")
+    if limits.shards is not None:
+        raise UsageError(
+            "--max-shards stops reading, and the parts would be cut anywhere; it excludes --parts and --by"
+        )
+
+
+def part_column(partition: Partition) -> Column | None:
+    """Return the column by whose values samples are apart. Raises: UsageError."""
+    text = partition.stratify if partition.by is None else partition.by
+    found = None if text is None else parse_column(text)
+    if found is not None and INDEX in found.choices:
+        raise UsageError(f"{INDEX} is not a value of a sample: it depends on the order")
+    return found
 
 
 def check_removable(output: str, post: str | None) -> None:
@@ -217,7 +285,7 @@ def spread_evenly(data: DataSet, shards: int) -> Spread:
     """Return how the samples of *data*, which are counted, are spread over *shards* shards. Raises: SampleError."""
     spread, account = evenly(data.count(), shards), data.account
     if not data.lists:
-        account.phase = Phase("writing", spread.total, lambda: account.samples_out)
+        account.progress.phase = Phase("writing", spread.total, lambda: account.samples_out)
     return spread
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError
-from tartools.samples.answers import ABSENT, answers_of, first, json_getter, told_by
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import Column, field_list, getter
+from tartools.tables.listed import ABSENT, ListedBatch, answers_of, first, json_getter, told_by
 
 if TYPE_CHECKING:
     from tartools.samples.account import Account
-    from tartools.samples.columns import Columns
+    from tartools.tables.columnvalues import TableColumns
 
 
 class ListedRow:
@@ -20,7 +20,7 @@ class ListedRow:
 
     __slots__ = ("_columns", "_number")
 
-    def __init__(self, columns: Columns, number: int) -> None:
+    def __init__(self, columns: TableColumns, number: int) -> None:
         self._columns = columns
         self._number = number
 
@@ -70,8 +70,8 @@ def values(
     getters = [of(column, verbatim=verbatim) for column in columns]
     index = 0
     for batch in batches:
-        if batch.columns is not None:
-            for found in _of_listed(batch, batch.columns, columns, typed, index):
+        if isinstance(batch, ListedBatch):
+            for found in _of_listed(batch, columns, typed, index):
                 account.samples_in += 1
                 yield found
             index += len(batch)
@@ -88,10 +88,11 @@ def values(
 
 
 def _of_listed(
-    batch: Batch, listed: Columns, columns: Sequence[Column], typed: bool, index: int
+    batch: ListedBatch, columns: Sequence[Column], typed: bool, index: int
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
-    """Yield what `values` yields for *batch*, whose samples the table with the columns *listed* lists."""
+    """Yield what `values` yields for *batch*."""
     nothing = ABSENT if typed else None
+    listed = batch.columns
     answers = [answers_of(column, listed, typed, range(index, index + len(batch))) for column in columns]
     told = [told_by(each, nothing) for each in answers]
     if None not in told:

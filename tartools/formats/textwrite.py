@@ -12,10 +12,10 @@ from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats.cells import ListedRow, values
 from tartools.formats.textrows import escape, title
 from tartools.samples.account import FIRST, TOGETHER, Account
-from tartools.samples.answers import ABSENT
 from tartools.samples.sample import Batch, Sample, behind_key
 from tartools.samples.values import PSEUDO, Column, blanks, field_list, parse_column
 from tartools.storage.streams import Sink
+from tartools.tables.listed import ABSENT
 
 CHUNK = 1 << 16  # bytes collected before they are written
 

@@ -24,8 +24,7 @@ from tartools.samples.columnfields import ChosenColumns, Words, with_key
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import blanks, checked_key, field_list, no_sample_has
 from tartools.storage.streams import BUFFER, Stream, check_whole
-from tartools.tar.codecs import Codec, Decompressor, codec_of
-from tartools.tar.compression import Decompressed, Pushed, first_bytes
+from tartools.tar.compression import Codec, Decompressed, Decompressor, Pushed, codec_of, first_bytes
 
 LENGTH, CRC = struct.Struct("<Q"), struct.Struct("<I")
 HEAD = LENGTH.size + CRC.size  # bytes before a record

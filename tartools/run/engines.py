@@ -207,7 +207,6 @@ def _raising(error: Exception) -> Any:
 
 
 def _ending(status: int | None) -> str:
-    """Return how a process ended."""
     if status is not None and status < 0:
         return f"killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"

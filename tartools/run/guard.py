@@ -21,10 +21,11 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from typing import Any
 
 from tartools.errors import StorageError
-from tartools.storage.children import describe, environment, processes
+from tartools.storage.children import Child, describe, environment, processes
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.scratch import scratch_file
 
@@ -82,16 +83,17 @@ class Guard:
         self._lock = threading.Lock()
         self._free: list[int] = []  # slots of the list that were released
         self._slots = 0  # of the list
+        self._running: dict[Child, int] = {}  # with their slots
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self._marks_before = os.environ.get(MARKS)
         self._list = scratch_file(tmpdir)
         with deferred_signals():
             inside = re.sub(rb"([][?*\\])", rb"\\\1", folder) + b"/*"
             words: list[str | bytes] = [f"^{MARKS}=.*/{self._mark}/", folder, inside, "keep" if keep else ""]
-            self._process = self._start(["sh", "-c", PROGRAM, "tartools-guard", *words])
+            self._process = self._started(["sh", "-c", PROGRAM, "tartools-guard", *words])
             os.environ[MARKS] = f"{self._marks_before or ''}/{self._mark}/"
 
-    def _start(self, words: list[str | bytes]) -> subprocess.Popen[bytes]:
+    def _started(self, words: list[str | bytes]) -> subprocess.Popen[bytes]:
         """Return the ended parent of the guard, with the pipes of the guard. Raises: StorageError."""
         why = ""
         try:
@@ -116,8 +118,36 @@ class Guard:
         self._list.close()
         raise StorageError(f"cannot start `sh`, which ends commands and removes directories if this is killed: {why}")
 
-    def reserve(self) -> int:
-        """Return a slot for `watch`, to be called before a session is started. Raises: OSError if the disk is full."""
+    def start(self, words: Sequence[str], **options: Any) -> Child:
+        """Start *words* with the *options* of `Child`; its session is killed if we die, until `release`.
+
+        Raises: OSError, also if the disk is full, and ValueError, before anything was started.
+        """
+        slot = self._reserve()
+        try:
+            child = Child(words, **options)
+        except BaseException:
+            self._give_back(slot)
+            raise
+        with self._lock:
+            self._running[child] = slot
+        self._write(slot, b"%d" % child.pid)
+        return child
+
+    @property
+    def running(self) -> list[Child]:
+        """What was started and not released."""
+        with self._lock:
+            return list(self._running)
+
+    def release(self, child: Child) -> None:
+        """Forget *child*, which has ended."""
+        with self._lock:
+            slot = self._running.pop(child)
+        self._write(slot, b"")
+        self._give_back(slot)
+
+    def _reserve(self) -> int:
         with self._lock:
             if self._free:
                 return self._free.pop()
@@ -125,13 +155,7 @@ class Guard:
             self._slots += 1
             return self._slots - 1
 
-    def watch(self, slot: int, session: int) -> None:
-        """Have the session number *session* killed if we die, until *slot* is released."""
-        self._write(slot, b"%d" % session)
-
-    def release(self, slot: int) -> None:
-        """Forget the session in *slot*, which has ended."""
-        self._write(slot, b"")
+    def _give_back(self, slot: int) -> None:
         with self._lock:
             self._free.append(slot)
 

@@ -75,7 +75,7 @@ def run_tasks(
         nodes: Tasks[Task, TaskResult] = Tasks(ray, lambda task: _on_a_node(task, folder, retries, timeout), cpus)
         with closing(windowed(wanted(), nodes, min(most or IN_FLIGHT, IN_FLIGHT), ordered=False)) as ended:
             for task, answer in ended:
-                account.jobs.running = min(nodes.running, room)
+                account.progress.jobs.running = min(nodes.running, room)
                 try:
                     result = answer()
                 except Exception as error:
@@ -253,7 +253,6 @@ def begin_on_node(folder: str, output: str) -> None:
 
 
 def _cores(ray: ModuleType) -> list[float]:
-    """Return the cores of each node."""
     return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
 
 

@@ -34,7 +34,7 @@ def collect_samples(
     """
     options = directories.options
     for task, done in finished:
-        reader = _PipeReader(task, options.base, account)
+        reader = _ResultReader(task, options.base, account)
         again = False
         try:
             try:
@@ -67,7 +67,7 @@ def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account)
     return [Sample.at(task.key, file, 0, os.fstat(file.fileno()).st_size, task.shard)]
 
 
-def _results(reader: _PipeReader, task: SampleTask, subdirs: bool, log: bytes | None) -> list[Sample]:
+def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes | None) -> list[Sample]:
     """Return the samples that the command of *task* left. Raises: SampleFailedError."""
     try:
         if not subdirs:
@@ -83,7 +83,7 @@ def _results(reader: _PipeReader, task: SampleTask, subdirs: bool, log: bytes | 
         raise SampleFailedError(f"cannot collect {name!r}: {error.strerror}") from error
 
 
-class _PipeReader:
+class _ResultReader:
     """Reads the results of one task from disk, within the limits of what one result may hold."""
 
     def __init__(self, task: SampleTask, base: bytes, account: Account) -> None:

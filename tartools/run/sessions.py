@@ -50,8 +50,6 @@ class Sessions:
     def __init__(self, *, timeout: float | None = None, tmpdir: str | None = None) -> None:
         self._timeout = timeout
         self._tmpdir = tmpdir
-        self._lock = threading.Lock()
-        self._live: dict[Child, int] = {}  # with its slot in the list of the guard
         self._over = threading.Event()  # what ran when we were stopped has ended
         self.stopped = False
         self._guard = Guard(tmpdir=tmpdir)
@@ -95,9 +93,8 @@ class Sessions:
 
         If something runs, what earlier commands have left in sessions of their own is killed too.
         """
-        with self._lock:
-            self.stopped = True
-            live = list(self._live)
+        self.stopped = True
+        live = self._guard.running
         try:
             if live:
                 end_all(live, patience=PATIENCE, others=self._guard.marked)
@@ -113,23 +110,9 @@ class Sessions:
         """
         if self.stopped:
             return None
-        slot = self._guard.reserve()
-        try:
-            child = Child(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env={**self._environment, **environment},
-            )
-        except BaseException:
-            self._guard.release(slot)
-            raise
-        with self._lock:
-            self._live[child] = slot
-            stopped = self.stopped  # by now, and `stop` does not know of it
-        self._guard.watch(slot, child.pid)
-        if stopped:
+        around = {**self._environment, **environment}
+        child = self._guard.start(words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=around)
+        if self.stopped:  # by now, and `stop` may not know of it
             end_all([child], patience=PATIENCE, others=self._guard.marked)
         return child
 
@@ -161,8 +144,7 @@ class Sessions:
         """Forget *child*, which has ended; end it first if waiting for it was interrupted."""
         if child.running:
             end_all([child], patience=PATIENCE)
-        with self._lock:
-            self._guard.release(self._live.pop(child))
+        self._guard.release(child)
 
 
 def check_program(word: str) -> None:

@@ -13,7 +13,9 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
+from typing import Any
 
 from tartools import storage
 from tartools.errors import CommandError, StorageError
@@ -79,9 +81,8 @@ class Shells:
         self._keyed = keyed and not logged and hasattr(os, "pidfd_open")
         self._environment = dict(os.environb)
         self._lock = threading.Lock()
-        self._live: dict[int, Child] = {}  # by slot in the list of the guard
         self._ended: set[int] = set()  # sessions of shells that were started for one task each
-        self._idle: list[tuple[int, WarmShell]] = []  # of these, those that wait for a task
+        self._idle: list[WarmShell] = []  # those that wait for a task
         self._stopped = False
         self._check = warmshell.check(arguments, self._environment)
 
@@ -92,8 +93,8 @@ class Shells:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        end_all([shell.child for _, shell in self._idle], signal.SIGKILL)
-        for _, shell in self._idle:
+        end_all([shell.child for shell in self._idle], signal.SIGKILL)
+        for shell in self._idle:
             shell.end()
         self._kill_left()
         if self._check:
@@ -117,11 +118,8 @@ class Shells:
 
     def stop(self) -> None:
         """Kill what runs, and run nothing more. Calls of `run` then return soon."""
-        with self._lock:
-            self._stopped = True
-            idle = {slot for slot, _ in self._idle}
-            busy = [child for slot, child in self._live.items() if slot not in idle]
-        end_all(busy, signal.SIGKILL)
+        self._stopped = True
+        end_all({*self._guard.running} - {shell.child for shell in self._idle}, signal.SIGKILL)
 
     def _kill_left(self) -> None:
         """Kill what shells that have ended left in process groups of their own, as timeout(1) makes them."""
@@ -134,66 +132,50 @@ class Shells:
         return self._check is not None and not self._check.wait()
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
-        """Run in a long-lived shell."""
         try:
-            slot, shell = self._start_in_warm_shell(task)
+            shell = self._start_in_warm_shell(task)
         except BrokenPipeError:  # it was killed while it was idle, so the command has not begun
-            slot, shell = self._start_in_warm_shell(task)
+            shell = self._start_in_warm_shell(task)
         try:
             self._meanwhile()
             failure = shell.wait(self._timeout)
             return Outcome(failure, shell.alone)
         finally:
             if shell.reusable:
-                self._idle.append((slot, shell))
+                self._idle.append(shell)
             else:
-                self._end(slot, shell)
+                self._end(shell)
 
-    def _start_in_warm_shell(self, task: SampleTask) -> tuple[int, WarmShell]:
-        """Start *task* in an idle long-lived shell, or a new one; return its slot and it. Raises: BrokenPipeError."""
+    def _start_in_warm_shell(self, task: SampleTask) -> WarmShell:
+        """Start *task* in an idle long-lived shell, or a new one, and return it. Raises: BrokenPipeError."""
         try:
-            slot, shell = self._idle.pop()
+            shell = self._idle.pop()
         except IndexError:
-            slot, shell = self._new_warm_shell()
+            program, _, command = self._arguments
+            start = partial(self._start, executable=program, cwd=self._folder)
+            shell = WarmShell(start, self._name, command, self._environment, self._logged, self._keyed)
         try:
             shell.start(os.path.basename(task.folder), task.environment)
         except BaseException:
-            self._end(slot, shell)
+            self._end(shell)
             raise
-        return slot, shell
+        return shell
 
-    def _new_warm_shell(self) -> tuple[int, WarmShell]:
-        """Start a long-lived shell; return its slot and it."""
-        program, _, command = self._arguments
-        slot = self._guard.reserve()
-        try:
-            shell = WarmShell(self._name, program, command, self._folder, self._environment, self._logged, self._keyed)
-        except BaseException:
-            self._guard.release(slot)
-            raise
-        self._register(slot, shell.child)
-        return slot, shell
-
-    def _end(self, slot: int, shell: WarmShell) -> None:
-        """End a long-lived shell."""
+    def _end(self, shell: WarmShell) -> None:
         shell.end()
-        self._forget(slot)
+        self._guard.release(shell.child)
 
     def _run_in_new_shell(self, task: SampleTask) -> Outcome:
         """Run in a shell that is started for *task* alone."""
-        slot = self._guard.reserve()
-        printed = None
+        printed = Printed() if self._keyed else None
         try:
-            if self._keyed:
-                printed = Printed()
+            if printed:
                 printed.begin(task.key)
             child = self._new_shell(task, printed)
         except BaseException:
-            self._guard.release(slot)
             if printed:
                 printed.close()
             raise
-        self._register(slot, child)
         try:
             self._meanwhile()
             status = child.wait(self._timeout) if printed is None else _relayed(child, printed, self._timeout)
@@ -203,7 +185,7 @@ class Shells:
             told = 128 - status if status < 0 else status  # as a long-lived shell tells it
             return Outcome(describe(told) if told else "")
         finally:
-            self._forget(slot)
+            self._guard.release(child)
             if printed:
                 printed.end()
                 printed.close()
@@ -216,7 +198,7 @@ class Shells:
         """Start a shell for *task*, which prints to its log, to *printed*, or to stderr."""
         output = create_file(task.log) if task.log else None
         try:
-            return Child(
+            return self._start(
                 [self._name, *self._arguments[1:]],
                 executable=self._arguments[0],
                 cwd=task.folder,
@@ -231,19 +213,12 @@ class Shells:
             if printed:
                 printed.give()
 
-    def _register(self, slot: int, child: Child) -> None:
-        """Have *child* killed by `stop`, and its session by the guard."""
-        with self._lock:
-            self._live[slot] = child
-            self._guard.watch(slot, child.pid)
-            if self._stopped:
-                child.end(signal.SIGKILL)
-
-    def _forget(self, slot: int) -> None:
-        """Forget the child of *slot*, which has ended."""
-        with self._lock:
-            del self._live[slot]
-            self._guard.release(slot)
+    def _start(self, words: Sequence[str], **options: Any) -> Child:
+        """Start *words*, with the *options* of `Child`; have it killed by `stop`, and its session by the guard."""
+        child = self._guard.start(words, **options)
+        if self._stopped:  # by now, and `stop` may not know of it
+            child.end(signal.SIGKILL)
+        return child
 
 
 def _relayed(child: Child, printed: Printed, timeout: float | None) -> int | None:

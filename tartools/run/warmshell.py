@@ -27,7 +27,7 @@ import select
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tartools.run.directories import LOG
 from tartools.run.printed import Printed
@@ -89,7 +89,9 @@ def loop(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
 
 
 class WarmShell:
-    """One such shell, in *folder*. What the command prints goes to our stderr, or if *logged* to the directory's log.
+    """One such shell, called *name*, that *start* starts in the folder of the directories.
+
+    What the command prints goes to our stderr, or if *logged* to the directory's log.
 
     If *keyed*, it goes to stderr behind the key of the sample, line by line.
 
@@ -99,10 +101,9 @@ class WarmShell:
 
     def __init__(
         self,
+        start: Callable[..., Child],
         name: str,
-        program: str,
         command: str,
-        folder: bytes,
         environment: Mapping[bytes, bytes],
         logged: bool,
         keyed: bool,
@@ -112,10 +113,8 @@ class WarmShell:
         self._shard: bytes | None = None
         self._printed = Printed() if keyed else None
         try:
-            self.child = Child(
+            self.child = start(
                 [name, "-c", loop(command, environment, logged), name, command],
-                executable=program,
-                cwd=folder,
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -13,8 +13,6 @@ from tartools.errors import option, several, shown
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from tartools.errors import TarToolsError
-
     class Watched(Protocol):
         """An input that may change while it is read."""
 
@@ -66,13 +64,32 @@ class Phase:
         self.account = account
 
 
+class Progress:
+    """How far a run is, for whoever watches it, and what its report says besides the counts. No output depends on it.
+
+    *expected* is what `Account.bytes_in` will be at the end, and *shards* the number of input shards, if known. A
+    command that runs commands has *jobs*. Of a listing, *objects* is the number of files and objects that it had.
+    *totals* are lines about parts of the output. *written* is the number of samples in the output, if that is not
+    `samples_out`.
+    """
+
+    def __init__(self) -> None:
+        self.phase = Phase()
+        self.expected: int | None = None
+        self.shards: int | None = None
+        self.jobs = Jobs()
+        self.objects: int | None = None
+        self.totals: Sequence[str] = ()
+        self.written: int | None = None
+
+
 class Account:
     """Counts of one run.
 
     Each of *samples_in* becomes one of: *samples_out* (passed on to an output), *left_out* (on request), *joined* (part
     of another sample), *dropped* (reported). *omissions* counts reports of what is missing in an output that is
     otherwise complete; with any, the exit status is 1. *say* gets one line for each report, and for each warning
-    unless *quiet*.
+    unless *quiet*. *progress* is for whoever watches the run.
     """
 
     def __init__(self, say: Callable[[str], None] = as_warning, quiet: bool = False) -> None:
@@ -83,8 +100,6 @@ class Account:
         self.left_out = 0
         self.joined = 0
         self.dropped = 0
-        self.totals: Sequence[str] = ()  # of parts of the output, a line for each
-        self.written: int | None = None  # samples in the output, where that differs from samples_out
         self.bytes_in = 0  # read of shards, as they are stored
         self.unpacked = 0  # the same bytes, decompressed
         self.bytes_out = 0  # of outputs, before compression
@@ -92,13 +107,8 @@ class Account:
         self.specials = 0
         self.omissions = 0
         self.shards_done = 0
-        self.shards: int | None = None  # number of input shards
-        self.expected: int | None = None  # what bytes_in will be at the end, if known
-        self.jobs = Jobs()  # of a command that runs commands
-        self.watched: list[Watched] = []  # inputs that are being read
-        self.failure: TarToolsError | None = None  # of an input that was not read to its end
-        self.phase = Phase()
-        self.listed: int | None = None  # files and objects that a listing had; bytes_in is their size
+        self.progress = Progress()
+        self.watched: list[Watched] = []  # inputs that are being read, or have changed while they were
         self.told_empty = False  # that no sample is in an output
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
 
@@ -118,8 +128,7 @@ class Account:
 
     def reset(self, say: Callable[[str], None]) -> None:
         """Start again from zero, reporting to *say*: in a fork, which counts its own part."""
-        self.say, self.specials = say, 0
-        self.watched, self.failure = [], None
+        self.say, self.specials, self.watched = say, 0, []
         for name in COUNTS:
             setattr(self, name, 0)
 
@@ -160,11 +169,9 @@ class Account:
             )
 
     def check(self) -> None:
-        """Raise the failure of an input that was not read to its end. To be called before an output is committed."""
+        """Raise the failure of an input that has changed. To be called before an output is committed."""
         for watched in list(self.watched):
             watched.check()
-        if self.failure is not None:
-            raise self.failure
 
     def settle(self) -> None:
         """Report what remains to be reported at the end of a successful run, which may be that nothing was chosen.

@@ -9,8 +9,7 @@ from typing import Any
 
 from tartools.samples.filetypes import suffix_of
 from tartools.tar import split_path
-from tartools.tar.codecs import Codec
-from tartools.tar.compression import split_packed
+from tartools.tar.compression import Codec, split_packed
 
 
 def encode(field: str, value: object) -> bytes:

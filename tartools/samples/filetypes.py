@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tartools.tar.codecs import CODECS
+from tartools.tar.compression import CODECS
 
 FIRST = 16  # bytes of a payload that `type_of` looks at
 

@@ -9,14 +9,11 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby, islice, repeat
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TypeVar, overload
 
 from tartools import tar
 from tartools.errors import SampleError
 from tartools.tar import ContiguousGroups, Member, ScatteredGroup, Source, Writer, read_range, split_path
-
-if TYPE_CHECKING:
-    from tartools.samples.columns import Columns
 
 Label = TypeVar("Label")
 
@@ -221,12 +218,10 @@ class Batch:
 
     *shard* is the URL that they were read from; if they come from several, one URL for each is given. Of a sample that
     is not contiguous in memory, *offset* is the byte of the shard at which it begins; None if it is not in one piece.
-    *columns* has values of the samples, if a table lists them and its columns were asked for: see `listed.ListedBatch`.
     `Sample` objects are made on demand. Holds: the source.
     """
 
     __slots__ = ("_lone", "_shards", "groups", "keys", "offset", "shard")
-    columns: Columns | None = None
 
     def __init__(self, found: ContiguousGroups | ScatteredGroup | Sample, shard: str | Sequence[str]) -> None:
         self.shard = shard if isinstance(shard, str) else ""

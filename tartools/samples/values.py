@@ -4,15 +4,18 @@ A column is a field (`cls`), a path into a field that holds JSON (`meta.json:siz
 (`__key__`, `__shard__`, `__index__`, `__size__`).
 """
 
+import io
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
 from tartools.samples.sample import Sample
+from tartools.tar import Member, read_range
 
 INDEX = "__index__"  # number of a sample, counted from the start of the input
 PSEUDO = ("__key__", "__shard__", INDEX, "__size__")
 NUMBERS = (INDEX, "__size__")
+PIECE = 1 << 20  # bytes of a large payload that are digested at once
 
 
 class Column(NamedTuple):
@@ -176,3 +179,26 @@ def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tup
         else:
             return None
     return (value,)
+
+
+def payload_digests(members: Iterable[Member], size: int) -> list[bytes]:
+    """Return the BLAKE2b digests, of *size* bytes, of the payloads of *members*.
+
+    Holds: 1 MiB of a payload that is in a file. Raises: StorageError if the file has changed.
+    """
+    from hashlib import blake2b
+
+    found = []
+    source: object = None
+    view = memoryview(b"")
+    for _, where, _, data, count, _ in members:
+        if isinstance(where, io.FileIO):
+            digest = blake2b(digest_size=size)
+            for start in range(data, data + count, PIECE):
+                digest.update(read_range(where, start, min(start + PIECE, data + count)))
+        else:
+            if where is not source:
+                source, view = where, memoryview(where)
+            digest = blake2b(view[data : data + count], digest_size=size)
+        found.append(digest.digest())
+    return found

@@ -7,7 +7,6 @@ compared if not.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +14,7 @@ from tartools import storage
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch, Sample
-from tartools.shards.gathering import WORKERS, gather
+from tartools.shards.gathering import WORKERS, gather, to_the_end, without_output
 from tartools.shards.reading import (
     Reading,
     check_shards,
@@ -27,15 +26,15 @@ from tartools.shards.reading import (
 from tartools.shards.stream import ShardStream
 from tartools.shards.writing import NO_LIST, Batches, Destination, ShardWriter
 from tartools.storage.url import Url
-from tartools.tar.compression import is_table_name
+from tartools.tables.schema import is_table_name
 
 if TYPE_CHECKING:
-    from tartools.storage.copies import Copy
+    from tartools.shards.workers import Work
+    from tartools.storage.scratch import Copy
     from tartools.tables.inputs import RowInputs
 
 Result = TypeVar("Result")
 Answer = TypeVar("Answer")
-Work = Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]]
 
 
 class DataSet:
@@ -105,7 +104,7 @@ class DataSet:
     def rows(self) -> RowInputs:
         """Return the rows of the samples: of tables, and of shards, which are read and indexed the first time.
 
-        Raises: see `shardrows.listed`.
+        Raises: see `shardrows.row_inputs`.
         """
         if self._rows is None:
             self.rows_apart([self.urls])
@@ -117,7 +116,7 @@ class DataSet:
         from tartools.shards import shardrows
 
         indexing = shardrows.Indexing(self.reading._replace(forks=False), self.most)
-        self._rows, found = shardrows.listed_apart(sources, self.account, indexing)
+        self._rows, found = shardrows.row_inputs_apart(sources, self.account, indexing)
         return found
 
     def keep(self) -> None:
@@ -135,15 +134,17 @@ class DataSet:
         again = [url for url in urls if not url.read_command and (url.is_local or url.is_stored)]
         self._versions = {url: found.version for url, found in looks(again).items()}
         if once:
-            from tartools.storage.copies import Copy
+            from tartools.storage.scratch import Copy
 
             copying = Account()
-            self.account.phase = Phase("copying", account=copying)
+            self.account.progress.phase = Phase("copying", account=copying)
 
             def count_copied(count: int) -> None:
                 copying.bytes_in += count
 
-            self._copies = {at: Copy(url, self.reading.tmpdir, count_copied) for at, url in once.items()}
+            self._copies = {
+                at: Copy(storage.open_read(url), url, self.reading.tmpdir, count_copied) for at, url in once.items()
+            }
 
     @property
     def copied(self) -> bool:
@@ -296,7 +297,7 @@ class DataSet:
         """As `gather`, for what is read to be counted, in silence."""
         self.keep()
         silent = Account(lambda _: None)
-        self.account.phase = Phase("counting", account=silent)
+        self.account.progress.phase = Phase("counting", account=silent)
 
         def counting(batches: Iterator[Batch], number: int, forked: bool) -> Generator[bytes, None, Result]:
             return work(counted(batches, silent), number, forked)
@@ -305,15 +306,8 @@ class DataSet:
 
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
         """Return what *work* returns for the samples of each task, in order. They are counted in silence."""
-
-        def without_output(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, Result]:
-            yield from ()
-            return work(batches)
-
         found: list[Result] = []
-        with closing(self.counted_gather(without_output, found.append, remote=True)) as outputs:
-            for _ in outputs:
-                pass
+        to_the_end(self.counted_gather(without_output(work), found.append, remote=True))
         return found
 
     def count(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 
@@ -114,15 +115,17 @@ def deliver_labels(
         for series in parts.values():
             series.finish()
         for part, series in parts.items():
-            if series.writer is not None:
-                yield part, series.complete(series.writer)
+            for url in series.complete():
+                yield part, url
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process have *count* open files, or as many as the system lets it."""
+    """Let this process open *count* files besides those that are open now, or as many as the system lets it."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError):  # a system without /dev/fd
+        count += len(os.listdir("/dev/fd"))
     most = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         with suppress(OSError, ValueError):

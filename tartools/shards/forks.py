@@ -84,7 +84,6 @@ class Fork:
 
 
 def _live(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoReturn:
-    """Run the fork to its end."""
     try:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)

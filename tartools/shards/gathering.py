@@ -3,14 +3,19 @@
 For commands that make something small of every sample.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tartools import storage
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.shards.reading import Reading, check_shards, one_by_one, shard_batches
+
+if TYPE_CHECKING:
+    from tartools.shards.workers import Work
 
 WORKERS = 4  # by default; more would wait for this process, which gathers what they make
 MUCH = 256 << 20  # bytes; a shard above this may be worth an import before workers start
@@ -23,7 +28,7 @@ def gather(
     urls: Sequence[str],
     account: Account,
     reading: Reading,
-    work: Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]],
+    work: Work[Result],
     collect: Callable[[Result], object],
     *,
     most: int,
@@ -37,19 +42,19 @@ def gather(
     shards.
 
     *work* is called for each task: with its samples, which it counts in *account*, its number from 0 on, and whether
-    this is in a worker. There its result must survive JSON, and if it raises anything but a failure of a server, it is
+    this is in a worker. There its result is pickled, and if it raises anything but a failure of a server, it is
     called again in this process.
 
     Holds 1 MiB, and each worker up to 64 MiB of output. Raises what `read_samples` raises.
     """
-    check_shards(urls, account)
-    if most == 1 or (account.expected is not None and account.expected < SMALL):
+    size = check_shards(urls, account)
+    if most == 1 or (size is not None and size < SMALL):
         return _in_this_process(urls, account, reading, work, collect)
     from tartools.shards import workers
 
     if urls and (storage.plain_size(urls[0]) or 0) > MUCH:
         _prepare(urls[0])
-    return workers.gather(urls, account, reading, work, collect, workers.Sharing(most, remote, plain))
+    return workers.Gathering(urls, account, reading, work, workers.Sharing(most, remote, plain)).run(size, collect)
 
 
 def _prepare(url: str) -> None:
@@ -65,7 +70,7 @@ def _in_this_process(
     urls: Sequence[str],
     account: Account,
     reading: Reading,
-    work: Callable[[Iterator[Batch], int, bool], Generator[bytes, None, Result]],
+    work: Work[Result],
     collect: Callable[[Result], object],
 ) -> Generator[bytes, None, None]:
     batches = one_by_one(shard_batches(url, account, reading) for url in urls)
@@ -84,11 +89,21 @@ def gather_results(
 
     Workers read remote shards too. Raises what `gather` raises.
     """
+    to_the_end(gather(urls, account, reading, without_output(work), collect, most=most, remote=True))
 
-    def without_output(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, Result]:
+
+def without_output(work: Callable[[Iterator[Batch]], Result]) -> Work[Result]:
+    """Return *work*, which only has a result, as `gather` calls it."""
+
+    def found(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, Result]:
         yield from ()
         return work(batches)
 
-    with closing(gather(urls, account, reading, without_output, collect, most=most, remote=True)) as outputs:
+    return found
+
+
+def to_the_end(outputs: Generator[bytes, None, None]) -> None:
+    """Take all of *outputs*, of which there are none, so that the results are collected."""
+    with closing(outputs):
         for _ in outputs:
             pass

@@ -45,7 +45,7 @@ class Reading(NamedTuple):
     shards go to temporary files in *tmpdir* (default `$TMPDIR`, else /tmp). With *forks*, a forked process
     decompresses: for commands only. With *torn*, a key that comes back in a shard is no news, because the caller joins
     its samples. With *plain*, a compressed shard is a failure. With *columns*, samples that a table lists are in
-    batches `samples.listed.ListedBatch`, with those of these columns that it has, and are read when they are asked for.
+    batches `tables.listed.ListedBatch`, with those of these columns that it has, and are read when they are asked for.
     One of *sources* that are read at once keeps so many times fewer files open, and reads so many times less ahead.
     *odd* gets the shards that are damaged or missing.
     """
@@ -84,19 +84,14 @@ def read_samples(
     Order: that of *urls*, and of each archive. Holds one sample and one read buffer of 1 MiB.
     Raises TarFormatError and StorageError, with URL and byte offset, after the samples before the damage.
     """
-    return one_by_one(read_each(urls, account or Account(), reading or Reading()))
+    account = account or Account()
+    return each(read_batches(urls, account, reading or Reading()), account)
 
 
 def one_by_one(shards: Iterable[Iterator[Item]]) -> Iterator[Item]:
     """Yield the items of each of *shards* in turn; closing this closes the current one."""
     for shard in shards:
         yield from shard
-
-
-def read_each(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Sample]]:
-    """Return an iterator of the samples of each shard, one iterator a shard; otherwise as `read_samples`."""
-    check_shards(urls, account)
-    return (read_shard(url, account, reading) for url in urls)
 
 
 def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Batch]:
@@ -133,18 +128,16 @@ def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
             close()
 
 
-def check_shards(urls: Sequence[str], account: Account) -> None:
-    """Check those of *urls* that can be checked without reading; set number and size of all in *account*.
+def check_shards(urls: Sequence[str], account: Account) -> int | None:
+    """Check those of *urls* that can be checked without reading; return their size together, None if it is not known.
 
-    Raises StorageError.
+    Where *account* does not know yet what will be read, that is it. Raises StorageError.
     """
-    account.expected = storage.check_inputs(urls)
-    account.shards = len(urls)
-
-
-def read_shard(url: str, account: Account, reading: Reading) -> Iterator[Sample]:
-    """Return the samples of the shard *url*, as `read_samples`."""
-    return each(shard_batches(url, account, reading), account)
+    size = storage.check_inputs(urls)
+    progress = account.progress
+    if progress.shards is None:
+        progress.shards, progress.expected = len(urls), size
+    return size
 
 
 def shard_batches(
@@ -199,10 +192,10 @@ def _listed(url: str, table: TableFound, account: Account, reading: Reading) -> 
 def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Found]:
     """Return what is in *stream*, that of the shard *url*: a table, or the parts of a tar (see `tar.read_members`)."""
     if isinstance(stream, ShardStream) and stream.is_table():
-        from tartools.storage import seekable
+        from tartools.storage.scratch import copied  # of most inputs none is made
 
         again = storage.is_repeatable(url) and not Url(url).read_command
-        table = TableFound(None if again else seekable.copied(stream))
+        table = TableFound(None if again else copied(stream))
         stream.close()
         return iter([table])
     return tar.read_members(

@@ -1,14 +1,19 @@
 """Samples to numbered shards."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, NoReturn
 
-from tartools import tar
+from tartools import storage, tar
 from tartools.errors import SampleError
 from tartools.samples.account import Account
 from tartools.shards.reading import closing_upstream
 from tartools.shards.writing import Batches, BatchWriter, Destination
 from tartools.storage.interrupts import deferred_signals
+from tartools.storage.pool import Threads
+from tartools.storage.url import Url
+
+SYNCING = 4  # full shards; the disk is not idle between two of them
 
 
 class Limits(NamedTuple):
@@ -39,23 +44,35 @@ def write_shards(
             for batch in batches if not series.done else ():
                 yield from series.write(batch)
                 if series.done:
-                    return
-            if series.writer is not None:
-                yield series.complete(series.writer)
+                    break
+            series.finish()
+            yield from series.complete()
+        except Exception:
+            yield from series.complete()  # the shards that were full before it
+            raise
         finally:
             series.abort()
 
 
 class Series:
-    """Numbered shards, written one after the other; *writer* writes the current one."""
+    """Numbered shards, written one after the other; *writer* writes the current one.
 
-    def __init__(self, destination: Callable[[int], Destination], limits: Limits, account: Account) -> None:
-        self.samples = 0  # in complete shards
+    Up to *syncing* full ones go to the disk while the next one is written; then they take their names, in order.
+    """
+
+    def __init__(
+        self, destination: Callable[[int], Destination], limits: Limits, account: Account, syncing: int = SYNCING
+    ) -> None:
+        self.samples = 0  # in full shards
         self._destination = destination
         self._limits = limits
         self._account = account
-        self.shards = 0  # complete ones
+        self.shards = 0  # full ones
         self.writer: BatchWriter | None = None
+        self._last = ""  # that has its name
+        self._syncing = syncing
+        self._full: deque[tuple[BatchWriter, Callable[[], None]]] = deque()  # with what waits for the disk
+        self._threads: Threads[Callable[[], None], None] = Threads(max(syncing, 1))
 
     @property
     def done(self) -> bool:
@@ -71,7 +88,7 @@ class Series:
         while first < end and not self.done:
             share = min(self._fitting(batch, first), end - first)
             if self.writer is not None and not share:
-                yield self.complete(self.writer)
+                yield from self._turn()
                 if self.done:  # the sample that did not fit has been read
                     self._account.samples_in += 1
                     self._account.left_out += 1
@@ -79,17 +96,31 @@ class Series:
             writer = self._write(batch, first, first + share)
             first += share
             if writer.samples == self._limits.samples(self.shards):
-                yield self.complete(writer)
+                yield from self._turn()
 
-    def complete(self, writer: BatchWriter) -> str:
-        """Commit the current shard; return its URL."""
-        self._account.check()
-        writer.commit()
-        self._account.bytes_out += writer.written
-        self.samples += writer.samples
-        self.writer = None
-        self.shards += 1
-        return writer.url
+    def _turn(self) -> Iterator[str]:
+        """End the current shard, and commit those that were full before it; yield the URL of each."""
+        yield from self._commit(max(self._syncing - 1, 0))
+        self.finish()
+        if not self._syncing or not Url(self._full[-1][0].url).is_local:  # an upload takes memory until its end
+            yield from self._commit()
+
+    def _commit(self, left: int = 0) -> Iterator[str]:
+        """Commit all full shards but the last *left*; yield the URL of each."""
+        while len(self._full) > left:
+            writer, synced = self._full[0]
+            synced()
+            writer.commit()
+            self._full.popleft()
+            self._account.bytes_out += writer.written
+            self._last = writer.url
+            yield writer.url
+
+    def complete(self) -> Iterator[str]:
+        """Commit what is full, or was finished; yield the URL of each. All are on the disk then."""
+        yield from self._commit()
+        if self._last:
+            storage.sync_folder(self._last)
 
     def flush(self) -> None:
         """Write what the current shard holds in memory."""
@@ -97,14 +128,20 @@ class Series:
             self.writer.flush()
 
     def finish(self) -> None:
-        """Write the end of the current shard; only `complete` may follow."""
+        """End the current shard, and begin to bring it to the disk; `complete` follows."""
         if self.writer is not None:
+            self._account.check()
             self.writer.finish()
+            self._full.append((self.writer, self._threads.submit(self.writer.sync)))
+            self.samples += self.writer.samples
+            self.shards += 1
+            self.writer = None
 
     def abort(self) -> None:
-        """Drop the current shard."""
-        if self.writer is not None:
-            self.writer.abort()
+        """Drop the shards that are not complete."""
+        self._threads.stop()
+        for writer in [*(each for each, _ in self._full), *([self.writer] if self.writer else [])]:
+            writer.abort()
 
     def _write(self, batch: Batches, first: int, last: int) -> BatchWriter:
         """Write the samples *first* to *last* - 1 of *batch* to the current shard, or to a new one."""

@@ -1,11 +1,14 @@
-"""Many URLs, of shards and of tables, to the rows of their samples: what a table of them is made of."""
+"""Many URLs, of shards and of tables, to the rows of their samples: what a table of them is made of.
+
+Where shards have changed, a table is made anew (`updated`): the rows of all others are taken over.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import groupby, pairwise, starmap
+from itertools import chain, groupby, pairwise, starmap
 from typing import Any, NamedTuple
 
 from tartools import storage
@@ -13,19 +16,19 @@ from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
-from tartools.shards.reading import Reading
-from tartools.shards.writing import Destination, ShardWriter
+from tartools.shards.reading import Reading, check_shards
+from tartools.shards.writing import Destination, ShardWriter, write_batches
 from tartools.storage.url import Url
 from tartools.storage.version import Look, check_unchanged, looks
-from tartools.tables import order, rows, schema, source, unified
+from tartools.tables import order, rows, schema, source
 from tartools.tables.facts import WantedFacts
-from tartools.tables.inputs import RowInputs, RowSource, TablePart
-from tartools.tables.rowplaces import Listing
-from tartools.tables.spool import RowSpool
+from tartools.tables.inputs import RowInputs, RowSource, TablePart, table_rows
+from tartools.tables.rowplaces import Listing, ShardNumbers
+from tartools.tables.rows import RowSpool
 from tartools.tables.tablewriter import RowBatch, TableWriter
-from tartools.tables.unified import ShardNumbers
 
 PLACES = (schema.SHARD, schema.KEY, schema.BEGIN, schema.END)  # columns by which samples are read
+Runs = list[range]  # numbers of rows
 NOWHERE = "a table can't list these samples, because they are in no file or object: copy them to one first"
 
 
@@ -74,30 +77,29 @@ class RowWriter(ShardWriter):
         super().abort(flush=flush)
 
 
-def listed(urls: Sequence[str], account: Account, indexing: Indexing) -> RowInputs:
+def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> RowInputs:
     """Return the rows of the samples of *urls*, in order: those of tables; shards are read and indexed for them.
 
     Whoever takes the rows counts the samples.
 
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands.
     """
-    return listed_apart([urls], account, indexing)[0]
+    return row_inputs_apart([urls], account, indexing)[0]
 
 
-def listed_apart(
+def row_inputs_apart(
     sources: Sequence[Sequence[str]], account: Account, indexing: Indexing
 ) -> tuple[RowInputs, list[range]]:
     """Return the rows of the samples of all *sources*, one after the other, and the numbers of the rows of each.
 
-    *sources* are URLs. As `listed`.
+    *sources* are URLs. As `row_inputs`.
     """
     urls = [url for each in sources for url in each]
     schema.check_installed()
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the others keep 30 MB more
     check_stored(urls)
-    account.expected = expected = storage.check_inputs(urls)
-    account.shards = len(urls)
-    account.phase = Phase("reading")
+    check_shards(urls, account)
+    account.progress.phase = Phase("reading")
     looked = looks(urls)
     shards = ShardNumbers()
     parts: list[RowSource] = []
@@ -105,14 +107,18 @@ def listed_apart(
     for each in sources:
         for is_table, group in groupby(each, lambda url: looked[url].first == schema.MAGIC):
             if is_table:
-                parts += [checked(TablePart(url, shards), indexing.wanted) for url in group]
+                for url in group:
+                    table = TablePart(url, shards)
+                    if column := lacking(table, indexing.wanted):
+                        what = f"this table has no column {column!r}; name its shards, to look into samples"
+                        raise UsageError(what, url=url)
+                    parts.append(table)
             else:
                 parts.append(indexed(list(group), looked, shards, account, indexing))
         ends.append(sum(part.rows for part in parts))
-    account.expected, account.shards = expected, len(urls)  # of all sources
     inputs = RowInputs(parts, shards)
     check_seen(inputs, indexing.wanted)
-    account.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
+    account.progress.phase = Phase("writing", inputs.rows, lambda: account.samples_out)
     return inputs, list(starmap(range, pairwise(ends)))
 
 
@@ -172,17 +178,10 @@ def lacking(table: TablePart, wanted: WantedFacts | None) -> str | None:
     return next((name for name in columns if name not in table.schema.names), None)
 
 
-def checked(table: TablePart, wanted: WantedFacts | None) -> TablePart:
-    """Return *table*. Raises: UsageError if it lacks a column that is *wanted*."""
-    if column := lacking(table, wanted):
-        raise UsageError(f"this table has no column {column!r}; name its shards, to look into samples", url=table.url)
-    return table
-
-
 def check_seen(inputs: RowInputs, wanted: WantedFacts | None) -> None:
     """Raise SampleError if shards were read for *inputs*, and no sample at all has a field that is *wanted*."""
     if wanted is not None and any(isinstance(part, RowSpool) and part.rows for part in inputs.parts):
-        wanted.check_seen(unified.fields_of(inputs.schema))
+        wanted.check_seen(schema.fields_of(inputs.schema))
 
 
 def row_batches(inputs: RowInputs) -> Iterator[RowBatch]:
@@ -200,17 +199,23 @@ def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> 
     return (RowBatch(rows.drop_columns([order.ROW])) for rows in order.in_order(inputs, positions, tmpdir))
 
 
+def write_rows(
+    inputs: RowInputs, url: str, account: Account | None = None, *, force: bool = False, batches: Any = None
+) -> None:
+    """Write the rows of *inputs*, or only *batches* of them, to the table *url*."""
+    destination = TableDestination(url, force, lambda: inputs)
+    write_batches(row_batches(inputs) if batches is None else batches, destination, account or Account())
+
+
 def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, reading: Reading) -> Iterator[Batch]:
     """Return the samples that the rows of *inputs* at *positions* list, in that order. Whoever takes them counts them.
 
     All *positions* are read before this returns. Raises: StorageError if a sample is not as its row says.
     """
-    found = order.in_order(inputs, positions, reading.tmpdir, PLACES)
-    return samples_of(inputs, found, account, reading)
+    return _samples_of(inputs, order.in_order(inputs, positions, reading.tmpdir, PLACES), account, reading)
 
 
-def samples_of(inputs: RowInputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
-    """Yield the samples that the rows *found* of *inputs* list, each with its number in `order.ROW`, in their order."""
+def _samples_of(inputs: RowInputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
     samples = ListedSamples(inputs, account, reading)
     with closing(samples):
         for rows in found:
@@ -233,7 +238,7 @@ class ListedSamples:
         """Yield the samples of *rows*, which have *numbers* for messages, in order, in batches."""
         for first in range(0, len(rows), source.ROWS):
             few = rows.slice(first, source.ROWS)
-            table = unified.table_rows(few, self._shards.since(0)).combine_chunks()
+            table = table_rows(few, self._shards.since(0)).combine_chunks()
             piece = self._listing.piece(table.to_batches()[0], first)
             piece.rows = None if numbers is None else numbers[first : first + source.ROWS]
             yield from self._read.samples(piece)
@@ -245,3 +250,87 @@ class ListedSamples:
     def close(self) -> None:
         """Stop all requests."""
         self._read.close()
+
+
+class Update(NamedTuple):
+    """The rows of *inputs* at *rows* are the new table. *taken* shards were taken over, *read* and *dropped* not."""
+
+    inputs: RowInputs
+    rows: Iterator[int]
+    taken: int
+    read: int
+    dropped: int
+
+
+def updated(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
+    """Return the rows of the shards *urls* (none: those of the table *old* that still exist), in this order.
+
+    Rows of *old* are taken over if they are all rows of a shard that has not changed. The other shards are read.
+
+    Raises: what `row_inputs` raises; UsageError for a shard that is named twice.
+    """
+    check_stored([*urls, old])
+    shards = ShardNumbers()
+    table = TablePart(old, shards)
+    known = whole_shards(table)
+    before = {same_name(url): url for url, _ in shards.since(0)}
+    if not urls:
+        urls = [url for url in before.values() if storage.exists(url)]
+    names = [same_name(url) for url in urls]
+    if twice := next((url for url, name in zip(urls, names, strict=True) if names.count(name) > 1), None):
+        raise UsageError("named twice, which --update does not allow", url=twice)
+    looked = looks(urls)
+    versions = {(same_name(url), version): number for number, (url, version) in enumerate(shards.since(0))}
+    fits = not lacking(table, indexing.wanted)
+    found: dict[str, Runs] = {}
+    for url, name in zip(urls, names, strict=True):
+        number = versions.get((name, looked[url].version)) if looked[url].version is not None else None
+        if fits and number in known:
+            found[url] = known[number]
+    changed = [url for url in urls if url not in found]
+    spool = indexed(changed, looked, shards, account, indexing)
+    first = table.rows
+    for url in changed:
+        count = spool.counts.get(url, 0)
+        found[url] = [range(first, first + count)]
+        first += count
+    inputs = RowInputs([table, spool], shards)
+    check_seen(inputs, indexing.wanted)
+    again = chain.from_iterable(run for url in urls for run in found[url])
+    dropped = len(set(before) - set(names))
+    return Update(inputs, again, len(urls) - len(changed), len(changed), dropped)
+
+
+def same_name(url: str) -> str:
+    """Return a name of the shard *url* that does not depend on the directory in which it is said."""
+    return os.path.abspath(url.removeprefix("file:")) if Url(url).is_local else str(url)
+
+
+def whole_shards(table: TablePart) -> dict[int, Runs]:
+    """Return the rows of each shard of which *table* has all rows from the first on, each once and in order."""
+    import numpy as np
+
+    found: dict[int, Runs] = {}
+    following: dict[int, int] = {}  # the number of the next sample of each shard
+    broken: set[int] = set()
+    first = 0
+    for some in table.batches([schema.SHARD, schema.INDEX]):
+        numbers = some.column(schema.SHARD).to_numpy()
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(some)]
+        index = some.column(schema.INDEX) if schema.INDEX in some.schema.names else None
+        indexes = None if index is None or index.null_count else index.to_numpy()
+        for low, high in pairwise(cuts):
+            number = int(numbers[low])
+            start = following.get(number, 0)
+            following[number] = start + high - low
+            found.setdefault(number, []).append(range(first + low, first + high))
+            if indexes is None or not np.array_equal(indexes[low:high], np.arange(start, start + high - low)):
+                broken.add(number)
+        first += len(some)
+    return {number: runs for number, runs in found.items() if number not in broken}
+
+
+def empty_columns(update: Update) -> list[str]:
+    """Return the columns of values of the old table that the shards read now have not."""
+    table, spool = update.inputs.parts
+    return [name for name in table.schema.names if name not in spool.schema.names] if spool.rows else []

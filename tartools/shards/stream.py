@@ -8,9 +8,9 @@ from tartools import storage
 from tartools.errors import TarToolsError
 from tartools.samples.account import Account
 from tartools.storage.streams import Input, Stream, check_unchanged, skip
+from tartools.tables import schema
 from tartools.tar import compression
-from tartools.tar.codecs import MAGIC
-from tartools.tar.compression import PARQUET, Pushed
+from tartools.tar.compression import MAGIC, Pushed
 
 if TYPE_CHECKING:
     from tartools.shards.forked import ForkedStream
@@ -46,6 +46,7 @@ class ShardStream:
             stream = self.forked = ForkedStream(stream, self._stored, fileno(), url)
         self._stream: Stream | None = stream
         self.file, self.start = stream.file, stream.start
+        self._failure: TarToolsError | None = None  # it was closed before its end, and had changed
         account.watched.append(self)
 
     @property
@@ -60,9 +61,9 @@ class ShardStream:
         """
         assert self._stream is not None and self._stored is not None
         if self.file is not None:
-            return compression.head_of(self.file, self.start).startswith(PARQUET)
-        self._stream = Pushed(self._stream, compression.first_bytes(self._stream, len(PARQUET)))
-        return self._stored.head.startswith(PARQUET)
+            return compression.head_of(self.file, self.start).startswith(schema.MAGIC)
+        self._stream = Pushed(self._stream, compression.first_bytes(self._stream, len(schema.MAGIC)))
+        return self._stored.head.startswith(schema.MAGIC)
 
     @property
     def framed(self) -> bool:
@@ -84,6 +85,8 @@ class ShardStream:
 
     def check(self) -> None:
         """Raise StorageError if the shard is a file that has changed since it was opened."""
+        if self._failure is not None:
+            raise self._failure
         if self._input is not None:
             check_unchanged(self._input.file)
 
@@ -108,17 +111,17 @@ class ShardStream:
     def close(self) -> None:
         """Stop reading. Views of what was read stay valid; `file` is None from now on.
 
-        If it was not read to its end, and has changed, that is a failure that waits in the account.
+        If it was not read to its end, and has changed, the account goes on watching it: that is its failure.
         """
         if self.forked is not None:
             self.forked.close()  # before the input, or a command that writes on would get no SIGPIPE
         if self._input is not None:
-            if not self._ended:
-                try:
+            try:
+                if not self._ended:
                     self.check()
-                except TarToolsError as error:
-                    self._account.failure = error
-            self._account.watched.remove(self)
+                self._account.watched.remove(self)
+            except TarToolsError as error:
+                self._failure = error
             self._input.close()
         self.file = self._input = self._stored = self._stream = self.forked = None  # all that samples keep is this
 

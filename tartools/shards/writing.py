@@ -10,7 +10,9 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.shards.reading import closing_upstream
 from tartools.storage.interrupts import deferred_signals
-from tartools.tar import compression
+from tartools.storage.url import Url
+from tartools.tables.schema import SUFFIX, is_table_name
+from tartools.tar.compression import CODECS, Codec, CompressedSink, split_suffix
 
 NO_LIST = "a table only lists samples that are in shards, unchanged, and these would be new ones"
 
@@ -63,6 +65,10 @@ class BatchWriter(Protocol):
         """Write the end; only `commit` may follow."""
         ...
 
+    def sync(self) -> None:
+        """Bring what was written to the disk, in whatever thread; it follows `finish`, and only `commit` may follow."""
+        ...
+
     def commit(self) -> None:
         """Write the end, unless `finish` has, and let the output appear under its name."""
         ...
@@ -96,10 +102,10 @@ class ShardWriter:
     def __init__(self, destination: Destination) -> None:
         url = self.url = destination.url
         check_shard_name(url)
-        codec = compression.codec_for(url, destination.gzip)
+        codec = codec_for(url, destination.gzip)
         compressor = codec.compressor() if codec else None
         self._output = storage.open_write(url, destination.force)
-        self._compressed = compression.CompressedSink(self._output.sink, compressor) if compressor else None
+        self._compressed = CompressedSink(self._output.sink, compressor) if compressor else None
         self._writer = tar.Writer(self._compressed or self._output.sink)
         self._last = Sample(b"")
         self._broken = False  # a write failed halfway
@@ -161,6 +167,10 @@ class ShardWriter:
             self._compressed.finish()
         self._finished = True
 
+    def sync(self) -> None:
+        """Bring the shard to the disk, in whatever thread, after `finish`. Raises: StorageError."""
+        storage.sync(self._output)
+
     def commit(self) -> None:
         """Write the end of the archive, unless `finish` has, and let the shard appear under its name. Raises as it."""
         if not self._finished:
@@ -180,9 +190,35 @@ class ShardWriter:
             self._output.abort()
 
 
+def split_output(url: str) -> tuple[str, str]:
+    """Return the output *url* without its suffix, and the suffix: that of a shard or of a table."""
+    return (url[: -len(SUFFIX)], url[-len(SUFFIX) :]) if is_table_name(url) else split_suffix(url)
+
+
+def check_suffix(name: str) -> None:
+    """Raise UsageError if the output *name* is that of a zip file, which would hold a tar archive."""
+    if name.lower().endswith(".zip"):
+        raise UsageError("not the name of a shard: tar shards are .tar, .tgz, .tar.zst ..., not .zip", url=name)
+
+
+def codec_for(url: str, gzip: bool) -> Codec | None:
+    """Return the codec for an output named *url*: by its suffix, or gzip if *gzip* is set.
+
+    A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
+
+    Raises UsageError if *gzip* is set and the suffix is that of another codec or of a table, or if it is .zip.
+    """
+    name = "" if Url(url).scheme == "pipe" else Url(url).name
+    check_suffix(name)
+    suffix = split_output(name)[1].lower()
+    if gzip and suffix not in ("", *CODECS[0].suffixes):
+        raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
+    return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)
+
+
 def check_shard_name(url: str, unless: str = "") -> None:
     """Raise UsageError if *url*, for new samples, is the name of a table; *unless* says what writes none."""
-    if compression.is_table_name(url):
+    if is_table_name(url):
         help = f" ({unless})" if unless else "; name a shard, such as .tar, or use tar2parquet"
         raise UsageError(f"{NO_LIST}{help}", url=url)
 

@@ -1,4 +1,4 @@
-"""What the measurements of tarbench mean, and its report: tables for a terminal, one fact per line for a pipe.
+"""What the measurements of tarbench mean, and its report: sections for a terminal, one fact per line for a pipe.
 
 All take the facts in the form of `tarbench --json`. Names are escaped.
 """
@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tartools.errors import in_units, printable, several, shown
-from tartools.show.statreport import LONG, Section, bar, console_for, shortened
-from tartools.show.terminal import Screen
+from tartools.show.sections import Part, Section, share, shortened
 
 Facts = Mapping[str, Any]
 Row = dict[str, Any]
@@ -111,7 +110,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
     yield f"samples: {facts['samples']}"
     if facts["bytes"] is not None:
         yield f"bytes: {facts['bytes']}"
-        yield f"fields: {shortened(' '.join(facts['fields']), LONG)}"
+        yield f"fields: {shortened(' '.join(facts['fields']))}"
     yield f"workers on: {facts['cores']} processors"
     for left in facts["left_out"]:
         yield f"left out {left['form']}: {left['why']}"
@@ -132,22 +131,15 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         yield f"advice: {printable(text)}"
 
 
-def tables(facts: Facts, screen: Screen) -> str:
-    """Return the *facts* as tables as wide as *screen*, in colours if it takes escape codes."""
-    console = console_for(screen)
-    with console.capture() as captured:
-        for text in facts["answer"]:
-            console.print(text, style="bold cyan")
-        console.print(headline(facts), style="bold")
-        for left in facts["left_out"]:
-            console.print(f"left out: {left['form']} ({left['why']})", style="dim")
-        for section in sections(facts):
-            console.print()
-            console.print(section)
-        for text in facts["says"]:
-            console.print()
-            console.print(printable(text), style="bold cyan")
-    return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
+def parts(facts: Facts) -> Iterator[Part]:
+    """Yield the *facts* as parts of a report on a terminal."""
+    yield from ((text, "bold cyan") for text in facts["answer"])
+    yield headline(facts), "bold"
+    yield from ((f"left out: {left['form']} ({left['why']})", "dim") for left in facts["left_out"])
+    yield from row_tables(facts)
+    for text in facts["says"]:
+        yield "", ""
+        yield printable(text), "bold cyan"
 
 
 def called(row: Row) -> str:
@@ -171,7 +163,7 @@ def headline(facts: Facts) -> str:
     return ", ".join(parts + ["/".join(sorted(cold))] * bool(cold))
 
 
-def sections(facts: Facts) -> Iterator[Section]:
+def row_tables(facts: Facts) -> Iterator[Section]:
     """Yield the tables: rates, and parts."""
     found = [row for row in facts["rows"] if "samples" in row]
     if not found:
@@ -186,7 +178,7 @@ def sections(facts: Facts) -> Iterator[Section]:
             rounded(row["samples_per_second"]),
             rounded(row["bytes_per_second"] / 1e6),
             f"{1e3 * row['cpu_seconds']:.2f}",
-            bar(row["samples_per_second"], most),
+            share(row["samples_per_second"], most),
             brief(row, alone[row["name"]]),
         )
         for row in found
@@ -200,8 +192,8 @@ def sections(facts: Facts) -> Iterator[Section]:
 def brief(row: Row, parts: Mapping[str, float]) -> str:
     """Return what limits *row* in a few words; *parts* are those without workers."""
     most = largest(parts)
-    share = 100 * parts[most] / (sum(parts.values()) or 1)
-    return f"processors busy, {most}" if row["limit"] == PROCESSORS else f"{most} {share:.0f} %"
+    taken = 100 * parts[most] / (sum(parts.values()) or 1)
+    return f"processors busy, {most}" if row["limit"] == PROCESSORS else f"{most} {taken:.0f} %"
 
 
 def ms(seconds: float) -> str:

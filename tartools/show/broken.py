@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 from tartools.errors import TarToolsError, printable
+from tartools.samples import decoding
 from tartools.samples.filetypes import NUMBERS, PICTURES, TEXTS
-from tartools.show import decoding, sound
-from tartools.stages.checking.suffixes import no_number
+from tartools.show import sound
+from tartools.stages.checking.oddities import no_number
 from tartools.tar import Member
 
 ENCODED = {"html", "xml"}  # which may say in what they are encoded
@@ -25,8 +26,10 @@ def why_broken(suffix: str, member: Member) -> tuple[str, str] | None:
     Holds: the decoded payload. Raises: TarToolsError if the payload can't be read.
     """
     if suffix in PICTURES:
-        why = decoding.described(member, decode=True)[1]
-        return ("broken-picture", why) if why is not None else None
+        why = decoding.described(member, decode=True, strict=True)[1]
+        if why is None:
+            return None
+        return "damaged-picture" if why.startswith(decoding.REFUSED) else "broken-picture", why
     code, look = LOOKS.get(suffix, ("", None))
     if look is None:
         return None

@@ -1,6 +1,6 @@
-"""The report of tarcheck: tables for a terminal, one fact per line for a pipe.
+"""The report of tarcheck: its facts, one fact per line for a pipe, and parts for a terminal.
 
-Both take the facts in the form of `tarcheck --json`. Names from archives are escaped.
+Lines and parts take the facts in the form of `tarcheck --json`. Names from archives are escaped.
 """
 
 from __future__ import annotations
@@ -8,14 +8,65 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tartools.errors import printable, several, shown
-from tartools.show.statreport import LISTED, LONG, Section, console_for, shortened
-from tartools.show.terminal import Screen
+from tartools.errors import printable, several, shown, without_query
+from tartools.samples.filetypes import suffix_of
+from tartools.show.broken import is_decoded
+from tartools.show.sections import LISTED, Part, Section, shortened
+from tartools.stages.checking.codes import CODES, READERS, WEIGHTS
+from tartools.stages.checking.expected import Words
+from tartools.stages.checking.keys import Where
+from tartools.stages.summary import Summary, Tally
 
 Facts = Mapping[str, Any]
 
 FIRST = 5  # places of a finding in a table
 COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
+
+
+def facts_of(
+    found: Summary, shards: int, where: Where, words: Words, decoded: bool, profile: str | None
+) -> dict[str, Any]:
+    """Return what was *found* in so many *shards*, of whose samples each should have *words*, in the shape of --json.
+
+    Payloads were *decoded*, or only their first bytes looked at. *profile* is a reader.
+    """
+    counts = dict.fromkeys(WEIGHTS, 0)
+    for code, tally in found.findings.items():
+        counts[CODES[code].weight] += tally.count
+    order = list(CODES)
+    codes = sorted(found.findings, key=lambda code: (WEIGHTS.index(CODES[code].weight), order.index(code)))
+    return {
+        "shards": shards,
+        "samples": found.samples,
+        **{f"{weight}s": count for weight, count in counts.items()},
+        "expected": [";".join(word) for word in words],
+        "undecoded": [] if decoded else sorted(name for name in found.fields if is_decoded(suffix_of(name))),
+        "profile": profile,
+        "findings": [finding(code, found.findings[code], where, profile) for code in codes],
+    }
+
+
+def finding(code: str, found: Tally, where: Where, profile: str | None) -> dict[str, Any]:
+    """Return what was *found* of *code*, in the shape of --json."""
+    about = CODES[code]
+    places = [(*where(place.shard, place.byte), place) for place in sorted(found.first)]
+    return {
+        "code": code,
+        "weight": about.weight,
+        "count": found.count,
+        "means": about.means,
+        "todo": about.todo,
+        "reader": READERS.get(profile or "", {}).get(code),
+        "places": [
+            {
+                "shard": without_query(shard),
+                "byte": byte if byte >= 0 else None,
+                "key": place.key,
+                "what": place.what,
+            }
+            for shard, byte, place in places
+        ],
+    }
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
@@ -32,48 +83,39 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         if found["reader"]:
             yield f"{start} {facts['profile']}: {found['reader']}"
         for place in found["places"][:LISTED]:
-            yield f"{start} in: {where(place)}"
+            yield f"{start} in: {words_of(place)}"
 
 
-def where(place: Facts) -> str:
+def words_of(place: Facts) -> str:
     """Return the *place* of a finding in words."""
     words = [shown(place["shard"])]
     if place["byte"] is not None:
         words.append(f"byte {place['byte']}")
     if place["key"]:
-        words.append(f"key {shortened(place['key'], LONG)}")
+        words.append(f"key {shortened(place['key'])}")
     if place["what"]:
-        words.append(shortened(place["what"], LONG))
+        words.append(shortened(place["what"]))
     return ", ".join(words)
 
 
-def tables(facts: Facts, screen: Screen) -> str:
-    """Return the *facts* as tables as wide as *screen*, in colours if it takes escape codes."""
-    from rich.text import Text
-
-    console = console_for(screen)
-    with console.capture() as captured:
-        console.print(f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", style="bold")
-        if facts["undecoded"]:
-            names = printable(" ".join(facts["undecoded"]))
-            console.print(Text(f"not decoded: {names}; --decode finds those that are broken"))
-        if not facts["findings"]:
-            console.print("nothing found")
-        else:
-            rows = [
-                (found["code"], found["weight"], f"{found['count']:,}", found["means"]) for found in facts["findings"]
-            ]
-            console.print()
-            console.print(Section("", ("<Findings", "<weight", ">count", "<what it means"), rows))
-        for found in facts["findings"]:
-            places = found["places"][:FIRST]
-            console.print()
-            console.print(Text(f"{found['code']}: {found['means']}", style=COLOURS[found["weight"]]))
-            for place in places:
-                console.print(Text(f"  {where(place)}"))
-            if found["count"] > len(places):
-                console.print(Text(f"  and {found['count'] - len(places):,} more; --json lists them", style="dim"))
-            if found["reader"]:
-                console.print(Text(f"  {facts['profile']}: {found['reader']}"))
-            console.print(Text(f"  {found['todo']}", style="cyan"))
-    return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
+def parts(facts: Facts) -> Iterator[Part]:
+    """Yield the *facts* as parts of a report on a terminal."""
+    yield f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", "bold"
+    if facts["undecoded"]:
+        names = printable(" ".join(facts["undecoded"]))
+        yield f"not decoded: {names}; --decode finds those that are broken", ""
+    if not facts["findings"]:
+        yield "nothing found", ""
+        return
+    rows = [(found["code"], found["weight"], f"{found['count']:,}", found["means"]) for found in facts["findings"]]
+    yield Section("", ("<Findings", "<weight", ">count", "<what it means"), rows)
+    for found in facts["findings"]:
+        places = found["places"][:FIRST]
+        yield "", ""
+        yield f"{found['code']}: {found['means']}", COLOURS[found["weight"]]
+        yield from ((f"  {words_of(place)}", "") for place in places)
+        if found["count"] > len(places):
+            yield f"  and {found['count'] - len(places):,} more; --json lists them", "dim"
+        if found["reader"]:
+            yield f"  {facts['profile']}: {found['reader']}", ""
+        yield f"  {found['todo']}", "cyan"

@@ -11,9 +11,10 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
+from tartools.samples import decoding
 from tartools.samples.pictures import TooLargeError
 from tartools.samples.sample import Sample, field_name
-from tartools.show import decoding, graphics, text
+from tartools.show import graphics, text
 from tartools.show.terminal import BLOCKS, ITERM, KITTY, NONE, Screen
 from tartools.tar import Member
 

@@ -1,34 +1,142 @@
-"""The report of tarstat: tables with bars for a terminal, one fact per line for a pipe.
+"""The report of tarstat: its facts, one fact per line for a pipe, and sections for a terminal.
 
-Both take the facts in the form of `tarstat --json`. Names and values from archives are escaped.
+Lines and sections take the facts in the form of `tarstat --json`. Names and values from archives are escaped.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from tartools.errors import in_units, printable, several
+from tartools.errors import in_units, printable, several, shown
 from tartools.samples.account import TOGETHER
-from tartools.show.sheet import cells
-from tartools.show.sound import BARS
-from tartools.show.terminal import Screen
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+from tartools.show.sections import LISTED, Part, Section, percent, share, shortened, skyline
+from tartools.stages.summary import DIGITS, Distribution, FieldSummary, Summary
 
 Facts = Mapping[str, Any]
 
-EIGHTHS = "▏▎▍▌▋▊▉█"
-BAR, GAP = 16, 2  # characters: of a bar, between columns
-LEAST = 8  # characters that remain of a word that is cut
 NAME = 16  # characters of a field name in a table; longer ones are cut
-LONG = 200  # characters of other words; longer ones are cut
 ROWS = 40  # of a table of fields
-LISTED = 20  # keys of broken pictures, or of samples without a field
 MOST = 8  # classes, sizes or combinations in a table
 MANY = "more than 1,000"
+STEPS = 12  # of a histogram
+
+
+def facts_of(found: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
+    """Return what was *found* in the shards *urls*, which have *size* bytes, in the shape of --json.
+
+    *torn* are keys that come back in their shard.
+    """
+    combinations = by_count({fields: tally.count for fields, tally in found.combinations.items()})
+    return {
+        "samples": found.samples,
+        "members": found.members,
+        "bytes": {
+            "archives": size,
+            "payloads": found.payloads,
+            "headers": found.stored - found.payloads - found.padding,
+            "padding": found.padding,
+            "other": size - found.stored,
+        },
+        "shards": balance(found.shards, urls),
+        "fields": None
+        if found.many_fields
+        else [facts_of_field(name, field, found, torn) for name, field in found.fields.items()],
+        "combinations": None
+        if found.many_combinations
+        else [{"fields": fields.split("/"), "samples": count} for fields, count in combinations.items()],
+    }
+
+
+def facts_of_field(name: str, field: FieldSummary, found: Summary, torn: Container[bytes]) -> dict[str, Any]:
+    """Return what was *found* in the *field* called *name*; *torn* are keys that come back."""
+    samples, usual = found.samples, 2 * field.samples > found.samples
+    lacking = found.lacking(name) if field.samples < samples else []
+    back = (key for key in lacking or () if key.encode("utf-8", "surrogateescape") in torn)
+    facts = {
+        "field": name,
+        "members": field.members,
+        "samples": field.samples,
+        "missing": samples - field.samples,
+        "missing_in": field.lacking,
+        "missing_keys": lacking if usual else [],
+        "torn": next(back, None),
+        "bytes": field.sizes.total,
+        "sizes": {
+            "min": field.sizes.least,
+            "p5": field.sizes.quantile(5),
+            "median": field.sizes.quantile(50),
+            "p95": field.sizes.quantile(95),
+            "max": field.sizes.greatest,
+        },
+        "histogram": histogram(field.sizes),
+    }
+    if field.classes != {} or field.long:
+        counts = None if field.classes is None else by_count(field.classes)
+        facts["classes"] = {
+            "values": None if counts is None else len(counts),
+            "counts": counts,
+            "long": field.long,
+        }
+    if field.pictures:
+        pictures = field.pictures
+        facts["pictures"] = {
+            "formats": by_count(pictures.formats or {}),
+            "sizes": None if pictures.sizes is None else by_count(pictures.sizes),
+            "width": spread(pictures.widths),
+            "height": spread(pictures.heights),
+            "broken": pictures.broken.count,
+            "broken_in": pictures.broken.first[0] if pictures.broken.first else None,
+            "why": pictures.why,
+            "broken_keys": pictures.broken.first,
+        }
+    return facts
+
+
+def spread(numbers: Distribution) -> dict[str, int | None]:
+    """Return least, median and greatest of *numbers*; None if there are none."""
+    known = numbers.least is not None
+    return {"min": numbers.least, "median": numbers.quantile(50) if known else None, "max": numbers.greatest}
+
+
+def histogram(numbers: Distribution) -> list[int]:
+    """Return how many *numbers* fall into each of at most 12 equally wide steps of buckets, from least to greatest."""
+    places = {place(low): count for low, count in numbers.buckets.items()}
+    first, buckets = min(places), max(places) - min(places) + 1
+    counts = [0] * min(STEPS, buckets)
+    for where, count in places.items():
+        counts[(where - first) * len(counts) // buckets] += count
+    return counts
+
+
+def place(low: int) -> int:
+    """Return how many buckets of numbers there are before the one that begins at *low*.
+
+    >>> place(255), place(256), place(512)
+    (255, 256, 384)
+    """
+    shift = max(0, low.bit_length() - DIGITS)
+    return (shift << DIGITS - 1) + (low >> shift)
+
+
+def by_count(counts: dict[str, int]) -> dict[str, int]:
+    """Return *counts*, the largest first, equal ones by value."""
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def balance(found: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
+    """Return how samples and bytes are spread over the shards *urls*; one that is named twice was read twice."""
+    times = Counter(urls)
+    counts = [[number // times[url] for number in found.get(url, (0, 0))] for url in urls]
+    facts: dict[str, Any] = {"count": len(urls)}
+    for column, what in enumerate(("samples", "bytes")):
+        numbers = sorted(count[column] for count in counts)
+        facts[what] = {"min": numbers[0], "median": numbers[(len(numbers) - 1) // 2], "max": numbers[-1]}
+    for what, choose in (("smallest", min), ("largest", max)):
+        number = choose(range(len(urls)), key=lambda number: counts[number][1])
+        facts[what] = {"url": shown(urls[number]), "samples": counts[number][0], "bytes": counts[number][1]}
+    return facts
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
@@ -60,16 +168,16 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 def field_lines(field: Facts, samples: int) -> Iterator[str]:
     """Yield the facts of one *field*, one per line; *samples* is the count of all samples."""
-    name, sizes = shortened(field["field"], LONG), field["sizes"]
+    name, sizes = shortened(field["field"]), field["sizes"]
     yield (
         f"field {name}: {field['members']} members, {field['bytes']} bytes, each {sizes['min']} to {sizes['max']}, "
         f"median {sizes['median']}, 90 % of them {sizes['p5']} to {sizes['p95']}"
     )
     if field["missing"]:
-        yield f"missing {name}: {field['missing']} of {samples} samples, first {shortened(field['missing_in'], LONG)}"
+        yield f"missing {name}: {field['missing']} of {samples} samples, first {shortened(field['missing_in'])}"
         yield from (f"missing {name} in: {key}" for key in keys(field["missing_keys"] or ()))
         if field["torn"] is not None:
-            yield f"torn {name}: {torn(field)}"
+            yield f"torn {name}: {torn_words(field)}"
     if pictures := field.get("pictures"):
         formats = ", ".join(f"{count} {form}" for form, count in pictures["formats"].items())
         if formats:
@@ -84,7 +192,7 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
     if classes := field.get("classes"):
         yield f"classes {name}: {MANY if classes['values'] is None else classes['values']}"
         for value, count in (classes["counts"] or {}).items():
-            yield f"class {name} {shortened(value, LONG)}: {count}"
+            yield f"class {name} {shortened(value)}: {count}"
         if classes["long"]:
             yield f"no classes {name}: {classes['long']} values longer than 256 bytes"
 
@@ -101,17 +209,17 @@ def sides(pictures: Facts) -> str:
 
 def broken(pictures: Facts) -> str:
     """Return in words how many of *pictures* could not be read."""
-    return f"{pictures['broken']}, first {shortened(pictures['broken_in'], LONG)} ({pictures['why']})"
+    return f"{pictures['broken']}, first {shortened(pictures['broken_in'])} ({pictures['why']})"
 
 
 def keys(found: Sequence[str]) -> list[str]:
     """Return the first of the keys *found* for a line each."""
-    return [shortened(key, LONG) for key in found[:LISTED]]
+    return [shortened(key) for key in found[:LISTED]]
 
 
-def torn(field: Facts) -> str:
+def torn_words(field: Facts) -> str:
     """Return in words that samples without *field* are parts of others."""
-    return f"{shortened(field['torn'], LONG)} comes back in its shard; {TOGETHER}"
+    return f"{shortened(field['torn'])} comes back in its shard; {TOGETHER}"
 
 
 def uneven(shards: Facts) -> bool:
@@ -121,125 +229,27 @@ def uneven(shards: Facts) -> bool:
 
 def together(fields: Iterable[str]) -> str:
     """Return the names of *fields*, separated by blanks."""
-    return " ".join(shortened(name, LONG) for name in fields)
+    return " ".join(shortened(name) for name in fields)
 
 
-def shortened(text: str, width: int) -> str:
-    r"""Return *text* on one line of at most *width* characters; a dash for none.
-
-    >>> shortened("a\x1b[2J", 20), shortened("segmentation", 8), shortened("", 5)
-    ('a\\x1b[2J', 'segment…', '-')
-    """
-    line = printable(text[: width + 1]) or "-"
-    return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def percent(part: int, whole: int) -> str:
-    """Return *part* as a percentage of *whole*."""
-    return f"{100 * part / max(whole, 1):.1f} %"
-
-
-def bar(part: float, whole: float, width: int = BAR) -> str:
-    """Return a bar for *part* of *whole*, which would fill *width*; a bar for more than 0 is never empty.
-
-    >>> bar(1, 2, 4), bar(1, 64, 4), bar(0, 3)
-    ('██', '▏', '')
-    """
-    eighths = round(8 * width * part / max(whole, 1))
-    eighths = max(eighths, 1) if part else 0
-    return EIGHTHS[-1] * (eighths // 8) + (EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
-
-
-def skyline(counts: Iterable[int]) -> str:
-    """Return *counts* as bars side by side.
-
-    >>> skyline([0, 1, 4, 8])
-    ' ▁▄█'
-    """
-    counts = list(counts)
-    most = max(counts, default=0)
-    return "".join(BARS[-(-8 * count // most) - 1] if count else " " for count in counts)
-
-
-def console_for(screen: Screen) -> Console:
-    """Return what draws on *screen*, in colours if it takes escape codes; nothing is written but to a capture."""
-    from rich.console import Console
-
-    return Console(
-        file=io.StringIO(),
-        width=screen.columns,
-        force_terminal=screen.codes,
-        color_system="standard" if screen.codes else None,
-        legacy_windows=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-
-
-def tables(facts: Facts, screen: Screen) -> str:
-    """Return the *facts* as tables as wide as *screen*, in colours if it takes escape codes."""
-    console = console_for(screen)
+def parts(facts: Facts) -> Iterator[Part]:
+    """Yield the *facts* as parts of a report on a terminal."""
     size, shards = facts["bytes"], facts["shards"]
-    with console.capture() as captured:
-        console.print(
-            f"{several(shards['count'], 'shard')}, {several(facts['samples'], 'sample')}, "
-            f"{several(facts['members'], 'member')}, {in_units(size['archives'])}",
-            style="bold",
-        )
-        parts = [(what, size[what]) for what in ("payloads", "headers", "padding", "other")]
-        rows = [
-            (what, in_units(part), percent(part, size["archives"]), bar(part, size["archives"])) for what, part in parts
-        ]
-        sections = [Section("", ("<Archives", ">bytes", ">share", "|"), rows), *field_tables(facts)]
-        sections += [*class_tables(facts), *combination_tables(facts), *shard_tables(facts)]
-        for section in sections:
-            console.print()
-            console.print(section)
-    return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
-
-
-class Section(NamedTuple):
-    """A table of *rows*, with the text *more* below it.
-
-    A sign precedes the name of each of *columns*: < left, > right, | a bar. The first column names the rows. If the
-    table is too wide, bars are left out, then words are cut, then the last columns are left out.
-    """
-
-    more: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
-        from rich.text import Text
-
-        below = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
-        wide = [max(map(cells, (column[1:], *parts))) for column, parts in zip(self.columns, below, strict=True)]
-        least = [
-            width if column[0] == ">" else min(width, LEAST) for column, width in zip(self.columns, wide, strict=True)
-        ]
-        shown = list(range(len(wide)))
-        if sum(wide[n] + GAP for n in shown) - GAP > options.max_width:
-            shown = [n for n in shown if self.columns[n][0] != "|"]
-        while shown[2:] and sum(least[n] + GAP for n in shown) - GAP > options.max_width:
-            shown.pop()
-        made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
-        for n in shown:
-            sign, name = self.columns[n][0], self.columns[n][1:]
-            heading = Text(name, style="" if made.columns else "bold not dim", no_wrap=True, overflow="ellipsis")
-            made.add_column(
-                heading,
-                justify="right" if sign == ">" else "left",
-                style="cyan" if sign == "|" else "",
-                no_wrap=sign == ">",  # columns that may wrap are made narrower first
-                min_width=least[n],
-            )
-        for row in self.rows:
-            made.add_row(*(Text(row[n], no_wrap=True, overflow="ellipsis") for n in shown))
-        yield made
-        if self.more:
-            yield Text(self.more, style="dim")
+    yield (
+        f"{several(shards['count'], 'shard')}, {several(facts['samples'], 'sample')}, "
+        f"{several(facts['members'], 'member')}, {in_units(size['archives'])}",
+        "bold",
+    )
+    whole = size["archives"]
+    rows = [
+        (what, in_units(size[what]), percent(size[what], whole), share(size[what], whole))
+        for what in ("payloads", "headers", "padding", "other")
+    ]
+    yield Section("", ("<Archives", ">bytes", ">share", "|"), rows)
+    yield from field_tables(facts)
+    yield from class_tables(facts)
+    yield from combination_tables(facts)
+    yield from shard_tables(facts)
 
 
 def field_tables(facts: Facts) -> Iterator[Section]:
@@ -258,7 +268,7 @@ def field_tables(facts: Facts) -> Iterator[Section]:
             f"{field['missing']:,}" if field["missing"] else "-",
             in_units(field["bytes"]),
             percent(field["bytes"], whole),
-            bar(field["bytes"], whole),
+            share(field["bytes"], whole),
         )
         for name, field in shown
     ]
@@ -274,7 +284,7 @@ def field_tables(facts: Facts) -> Iterator[Section]:
         if field.get("pictures"):
             yield picture_table(name, field["pictures"])
             yield from key_table(f"Broken {name}", field["pictures"]["broken_keys"], field["pictures"]["broken"])
-        note = torn(field) if field["torn"] is not None else ""
+        note = torn_words(field) if field["torn"] is not None else ""
         yield from key_table(f"Without {name}", field["missing_keys"] or (), field["missing"], note)
 
 
@@ -289,7 +299,7 @@ def picture_table(name: str, pictures: Facts) -> Section:
     """Return the table about the *pictures* of a field: formats, widths and heights, and the most frequent sizes."""
     sizes = list((pictures["sizes"] or {}).items())
     whole = sum(pictures["formats"].values())
-    rows = [(size.replace("x", " x "), f"{count:,}", bar(count, whole)) for size, count in sizes[:MOST]]
+    rows = [(size.replace("x", " x "), f"{count:,}", share(count, whole)) for size, count in sizes[:MOST]]
     formats = [f"{count:,} {form}" for form, count in pictures["formats"].items()]
     notes = [", ".join(formats), sides(pictures)] if formats else []
     if pictures["sizes"] is None or len(sizes) > MOST:
@@ -312,7 +322,7 @@ def class_tables(facts: Facts) -> Iterator[Section]:
             if classes["long"]:
                 notes.append(f"{classes['long']:,} values longer than 256 bytes")
             most = counts[0][1] if counts else 1
-            rows = [(shortened(value, 2 * NAME), f"{n:,}", bar(n, most)) for value, n in counts[:MOST]]
+            rows = [(shortened(value, 2 * NAME), f"{n:,}", share(n, most)) for value, n in counts[:MOST]]
             yield Section("\n".join(notes), (f"<Classes {shortened(field['field'], NAME)}", ">count", "|"), rows)
 
 
@@ -321,7 +331,7 @@ def combination_tables(facts: Facts) -> Iterator[Section]:
     found = facts["combinations"]
     if found is None or len(found) > 1:
         rows = [
-            (f"{each['samples']:,}", bar(each["samples"], facts["samples"]), together(each["fields"]))
+            (f"{each['samples']:,}", share(each["samples"], facts["samples"]), together(each["fields"]))
             for each in (found or ())[:MOST]
         ]
         more = f"{MANY} combinations" if found is None else f"{len(found):,} combinations" if found[MOST:] else ""
@@ -338,5 +348,25 @@ def shard_tables(facts: Facts) -> Iterator[Section]:
             ("samples", *(f"{samples[column]:,}" for column in columns)),
             ("bytes", *(in_units(sizes[column]) for column in columns)),
         ]
-        notes = [f"{what} {shortened(shards[what]['url'], LONG)}" for what in ("smallest", "largest")]
+        notes = [f"{what} {shortened(shards[what]['url'])}" for what in ("smallest", "largest")]
         yield Section("\n".join(notes if uneven(shards) else []), ("<Shards", *(f">{name}" for name in columns)), rows)
+
+
+def flaws(found: Summary) -> Iterator[str]:
+    """Yield a line about samples that are broken, and one for each field that most samples have and others lack."""
+    if broken := found.findings.get("broken"):
+        yield flaw("broken", broken.count, broken.first, found.samples)
+    if found.many_combinations:
+        return
+    counts = {tuple(fields.split("/")): tally.count for fields, tally in found.combinations.items()}
+    for name in sorted(set[str]().union(*counts)):
+        lacking = sum(count for fields, count in counts.items() if name not in fields)
+        if lacking and 2 * lacking < found.samples:
+            yield flaw(f"without {name or '-'}", lacking, found.lacking(name) or (), found.samples)
+
+
+def flaw(what: str, count: int, keys: Sequence[str], samples: int) -> str:
+    """Return in a line that *count* of *samples* are *what*, and the first of their *keys*."""
+    more = f", and {count - len(keys):,} more" if count > len(keys) else ""
+    listed = ", ".join(printable(key) for key in keys)
+    return f"{what}: {count:,} of {several(samples, 'sample')}: {listed}{more}"

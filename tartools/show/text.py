@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
+from tartools.samples import decoding
 from tartools.samples.filetypes import FIRST, PICTURES, SOUND, is_picture, suffix_of, type_of
 from tartools.samples.sample import Sample, field_name
-from tartools.show import decoding, sound
+from tartools.show import sound
 from tartools.tar import Member
 
 HEAD = 1 << 16  # bytes of a member that are read

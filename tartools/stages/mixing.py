@@ -9,11 +9,18 @@ over blocks. Within a block the order is random. At every place the chance of a 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from math import lcm
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from tartools.errors import SampleError
+from tartools import storage
+from tartools.errors import SampleError, StorageError, shown
+from tartools.samples.account import FIRST, Account
+from tartools.shards.reading import closing_upstream
+from tartools.storage.url import Url
+from tartools.tables.schema import is_table
+from tartools.tar import compression
 
 if TYPE_CHECKING:
     from fractions import Fraction  # takes 4 ms to import
@@ -98,6 +105,177 @@ class Mixture(Generic[Item]):
             raise SampleError(f"source {which} is an iterator that has ended, and can't be iterated again")
         self.rounds[which] += 1
         return again
+
+
+class MixedSource(Generic[Item]):
+    """What stands for the samples of *urls*: the items of the batches that *read* returns. It is to be closed.
+
+    If it is iterated again, they are read once more. An empty one is a failure if it is *needed*. With *rows*, reading
+    costs nothing. Holds: what *read* returned.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[Url],
+        read: Callable[[], Iterator[Any]],
+        account: Account,
+        *,
+        needed: bool,
+        rows: bool,
+    ) -> None:
+        self.name = f"{shown(urls[0])}{f' and {len(urls) - 1} more' if urls[1:] else ''}"
+        self._urls = urls
+        self._read = read
+        self._account = account
+        self._needed = needed
+        self._rows = rows
+        self._counts: list[int] = []  # samples of each round that ended
+        self._waiting = 0  # samples of the current batch that were not taken
+        self._batches: Iterator[Any] = read() if rows else iter(())
+
+    def __iter__(self) -> Iterator[Item]:
+        """Return the items. Raises: StorageError if they can't be read again."""
+        for url in self._urls if self._counts else ():
+            if not storage.is_repeatable(url):
+                raise StorageError(
+                    "has ended before the longest source, and can't be read again: copy it to a file", url=url
+                )
+        self._batches = self._read()
+        return self._items()
+
+    def _items(self) -> Iterator[Item]:
+        account, count = self._account, 0
+        for batch in self._batches:
+            self._waiting = len(batch)
+            for item in batch:
+                account.samples_in += 1
+                self._waiting -= 1
+                count += 1
+                yield item
+        if not count and self._needed:
+            raise SampleError("this source has no samples, so --stop longest can't repeat it", url=self._urls[0])
+        if self._counts and self._counts[0] != count:
+            raise StorageError(
+                f"changed while it was read: it had {self._counts[0]} samples, now {count}", url=self._urls[0]
+            )
+        self._counts.append(count)
+
+    def rest(self, all_of_it: bool) -> int | None:
+        """Return how many samples were not taken; None if that takes reading what may be large, unless *all_of_it*.
+
+        They are counted as read. Only tables are counted in any case: of plain local shards only headers are read, but
+        all of compressed ones, and of what servers and commands send.
+        """
+        if not self._rows and not all(is_table(url) or (all_of_it and is_plain(url)) for url in self._urls):
+            return None
+        left = self._waiting + sum(map(len, self._batches))
+        self._account.samples_in += left
+        return left
+
+    def close(self) -> None:
+        """Stop reading."""
+        with closing_upstream(self._batches):
+            pass
+
+
+def is_plain(url: Url) -> bool:
+    """Tell whether *url* is a local file that is not compressed."""
+    if storage.plain_size(url) is None:
+        return False
+    opened = storage.open_read(url)
+    try:
+        return opened.file is not None and not compression.is_compressed(compression.head_of(opened.file))
+    finally:
+        opened.close()
+
+
+class Mixing(Generic[Item]):
+    """*sources* in *shares*, mixed as `Mixture` says, up to *total* samples if it is given; and what is said of them.
+
+    *rekey* is the template of the keys that samples get.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[MixedSource[Item]],
+        shares: Sequence[int],
+        stop: Stop,
+        seed: int,
+        total: int | None,
+        rekey: str | None,
+        account: Account,
+    ) -> None:
+        self._sources = sources
+        self._stop = stop
+        self._total = total
+        self._rekey = rekey or ""
+        self._account = account
+        self._mixture = Mixture(sources, shares, stop, seed)
+        self._known: set[bytes] = set()  # the first keys that are written
+        self._again: bytes | None = None  # one of these that comes again
+
+    def __iter__(self) -> Iterator[tuple[Item, int, int]]:
+        """Yield items, each with the number of its source and the round; then say what was left out."""
+        yield from islice(self._mixture, self._total)
+        self._report()
+
+    def written(self, batches: Iterable[Any], keys: Callable[[Any], Iterable[bytes | None]]) -> Iterator[Any]:
+        """Yield *batches*, which are made of the items and have *keys*; then warn if a key may come again."""
+        batches = iter(batches)
+        for batch in batches:
+            if self._again is None:
+                for key in islice(keys(batch), FIRST - len(self._known)):
+                    if key in self._known:
+                        self._again = key
+                        break
+                    if key is not None:
+                        self._known.add(key)
+            yield batch
+            if len(self._known) == FIRST:
+                break
+        yield from batches
+        self._warn_of_keys()
+
+    def _report(self) -> None:
+        """Count and tell what the sources still have."""
+        mixture, total, account = self._mixture, self._total, self._account
+        count = sum(mixture.taken)
+        full = total is not None and count == total
+        left: list[str] = []
+        for number, source in enumerate(self._sources):
+            if mixture.rounds[number] or number in mixture.ended or (self._stop != "first" and not full):
+                continue
+            found = source.rest(not full)
+            account.left_out += found or 0
+            if found is None:
+                left.append(f"what follows in {source.name} (not read)")
+            elif found:
+                left.append(f"{found} of {source.name}")
+        why = f"{count} samples are written, as --count says"
+        if not full:
+            last = mixture.ended[-1]
+            why = f"{self._sources[last].name} ended after {mixture.taken[last]} samples"
+            if total is not None:
+                why += f", so {count} samples are written, not {total}"
+        if left or (total is not None and not full):
+            account.warn("; left out: ".join([why, *([", ".join(left)] if left else [])]))
+
+    def _warn_of_keys(self) -> None:
+        """Warn once if samples of the output may have the same key."""
+        repeated = [number for number, rounds in enumerate(self._mixture.rounds) if rounds]
+        if repeated and "{round" not in self._rekey and "{index" not in self._rekey:
+            first = repeated[0]
+            more = ", others too" if repeated[1:] else ""
+            self._account.warn(
+                f"{self._sources[first].name} was begun {self._mixture.rounds[first] + 1} times{more}, so keys come "
+                "again; --rekey '{source}/{round}/{key}' makes them differ"
+            )
+        elif self._again is not None and not repeated:
+            key = self._again.decode("utf-8", "surrogateescape")
+            self._account.warn(
+                f"the key {key!r} comes again among the first {FIRST:,} samples; "
+                "--rekey '{source}/{key}' makes keys of different sources differ"
+            )
 
 
 def mixed(

@@ -1,19 +1,122 @@
-"""To which part of a data set each sample goes: by a hash of its key, or by the value of a field."""
+"""To which part of a data set each sample goes: by a hash of its key, by the value of a field, or by both.
+
+By both, each part has its share of the samples of each value, exactly to one sample: of those with one value, in the
+order of the hashes of their keys, the first part gets the first ones. So the sets depend on keys and values alone, not
+on order or sharding. Samples are records in two sorts: by value and hash, which gives their parts, and by position.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import groupby, islice
 from typing import NoReturn
 
 from tartools.errors import SampleError
-from tartools.samples import shares
-from tartools.samples.answers import texts
-from tartools.samples.listed import keys_of
+from tartools.samples.account import Phase
 from tartools.samples.sample import Batch
+from tartools.samples.sortkeys import text_bytes
 from tartools.samples.values import Column, field_list
+from tartools.shards.dataset import DataSet
+from tartools.shards.partshards import changed
+from tartools.shards.writing import Batches
+from tartools.stages import shares
+from tartools.stages.externalsort import NUMBER, TURN, Spool, external_sort, pack_blocks, records_of
+from tartools.tables.listed import ListedBatch, keys_of, texts
 
 MOST = 1000  # values, each of which has an output that is open
+MEMORY = 32 << 20  # bytes of records, three times
+
+
+class Parting:
+    """To which of *parts* samples go; with *column*, to one for each of its values, or *exact* shares of each value.
+
+    Raises ValueError by *check* for a value that can't be the name of a part: see `ByValue`.
+    """
+
+    def __init__(
+        self, parts: Sequence[shares.Part], column: Column | None, exact: bool, check: Callable[[str], None]
+    ) -> None:
+        self._parts = parts
+        self._column = column
+        self._exact = exact
+        self._check = check
+
+    def labelled(
+        self, data: DataSet, counted: Callable[[Counter[str]], None] | None
+    ) -> Iterator[tuple[Batches, Sequence[str]]]:
+        """Yield the samples of *data*, or the rows that list them, with their parts.
+
+        *counted* is told before how many samples each part gets, if it is given. Raises: SampleError for a value that
+        is missing or can't be a name, and for other samples than when they were counted.
+        """
+        if data.lists and self._column is not None:
+            data.keep()
+        if data.lists:
+            data.rows()
+        progress = data.account.progress
+        phase = progress.phase
+        exact = self._column if self._exact else None
+        plan = None if exact is None else self._plan(data, exact)
+        counts = plan.counts if plan is not None else self._counts(data) if counted is not None else None
+        if counts is not None:
+            if counted is not None:
+                counted(counts)
+            account, total = data.account, counts.total()
+            progress.phase = phase if data.lists else Phase("writing", total, lambda: account.samples_out)
+        if plan is not None and exact is not None:
+            values, rest = Values(exact), plan.rest()
+            yield from data.answered(
+                lambda batch: plan.take(entries(batch, values)), lambda keys: list(islice(rest, len(keys)))
+            )
+            plan.end()
+            return
+        route = self._route()
+        yield from data.answered(route.parts, route.of_keys if isinstance(route, ByKey) else None)
+
+    def _route(self) -> ByKey | ByValue:
+        return ByKey(self._parts) if self._column is None else ByValue(self._column, self._check)
+
+    def _counts(self, data: DataSet) -> Counter[str]:
+        """Return how many samples each part gets."""
+
+        def count(batches: Iterator[Batch]) -> dict[str, int]:
+            route = self._route()
+            found: Counter[str] = Counter()
+            for batch in batches:
+                found.update(route.parts(batch))
+            return dict(found)
+
+        total = Counter({part.name: 0 for part in self._parts})
+        route = self._route()
+        if data.lists and isinstance(route, ByKey):
+            for _, parts in data.answered(route.parts, route.of_keys):
+                total.update(parts)
+            return total
+        for each in data.results(count):
+            total.update(each)
+        return total
+
+    def _plan(self, data: DataSet, column: Column) -> StratifiedPlan:
+        """Return the part of each sample, so that each part has its share of each value."""
+
+        def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
+            values = Values(column)
+            position = number << TURN
+
+            def records() -> Iterator[bytes]:
+                nonlocal position
+                for batch in batches:
+                    for each in entries(batch, values):
+                        yield record(each, position)
+                        position += 1
+
+            yield from pack_blocks(records())
+            return position
+
+        return StratifiedPlan(records_of(data.counted_gather(work)), self._parts, data.reading.tmpdir)
 
 
 class ByKey:
@@ -47,7 +150,7 @@ class Values:
         found = texts(batch, self._column)
         if None in found:
             sample = batch[found.index(None)]
-            if batch.columns is not None and batch.columns.values(self._column.name) is not None:
+            if isinstance(batch, ListedBatch) and batch.columns.values(self._column.name) is not None:
                 raise SampleError(f"sample {sample.key!r} has no value in {self._column.name}", url=batch.columns.url)
             raise SampleError(
                 f"sample {sample.key!r} has no {self._column.name} (its fields: {field_list(sample.fields)}); "
@@ -88,3 +191,75 @@ class ByValue:
     def _fail(self, batch: Batch, number: int, why: str) -> NoReturn:
         sample = batch[number]
         raise SampleError(f"sample {sample.key!r}: its {self._name} can't name an output: {why}", url=sample.shard)
+
+
+def entries(batch: Batch, values: Values) -> Iterable[bytes]:
+    """Return what sorts the next samples, those of *batch*, by value and hash."""
+    return map(entry, values.of(batch), keys_of(batch))
+
+
+def entry(value: str, key: bytes) -> bytes:
+    """Return what sorts a sample by *value*, and then by the hash of *key*."""
+    number = shares.number_of(key).to_bytes(NUMBER, "big")
+    return text_bytes(value.encode("utf-8", "surrogatepass")) + number + text_bytes(key)
+
+
+def record(entry: bytes, position: int) -> bytes:
+    """Return the record of the sample with this *entry* and *position* in the input."""
+    return entry + position.to_bytes(NUMBER, "big")
+
+
+class StratifiedPlan:
+    """To which of *parts* each sample of a data set goes, given a *record* of each; reads them all.
+
+    `counts` has the samples of each part. Holds: 100 MiB; the others are in unnamed files in *tmpdir*.
+    """
+
+    def __init__(self, records: Iterable[bytes], parts: Sequence[shares.Part], tmpdir: str | None) -> None:
+        self._parts = parts
+        self._tmpdir = tmpdir
+        self.counts = Counter({part.name: 0 for part in parts})
+        self._assigned = external_sort(self._assign(external_sort(records, MEMORY, tmpdir)), MEMORY, tmpdir)
+        self._next = next(self._assigned, None)
+
+    def _assign(self, records: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the position of each of *records*, sorted by value and hash, a digest of its entry, and its part."""
+        for _, same in groupby(records, lambda found: found[: found.index(b"\0\0")]):
+            spool = Spool(MEMORY, self._tmpdir)
+            count = 0
+            for found in same:
+                count += 1
+                spool.add(found[-NUMBER:] + _digest(found[:-NUMBER]))
+            ranked = iter(spool)
+            for number, share in enumerate(shares.apportioned(count, self._parts)):
+                self.counts[self._parts[number].name] += share
+                for found in islice(ranked, share):
+                    yield found + number.to_bytes(NUMBER, "big")
+
+    def take(self, entries: Iterable[bytes]) -> list[str]:
+        """Return the parts of the next samples, which have *entries*. Raises: SampleError if the input has changed."""
+        parts = []
+        for each in entries:
+            found, self._next = self._next, next(self._assigned, None)
+            if found is None or found[NUMBER : 2 * NUMBER] != _digest(each):
+                raise changed()
+            parts.append(self._part(found))
+        return parts
+
+    def rest(self) -> Iterator[str]:
+        """Yield the parts of all samples, in the order of the input."""
+        while (found := self._next) is not None:
+            self._next = next(self._assigned, None)
+            yield self._part(found)
+
+    def _part(self, found: bytes) -> str:
+        return self._parts[int.from_bytes(found[2 * NUMBER :], "big")].name
+
+    def end(self) -> None:
+        """Raise SampleError if there were more samples when the records were made."""
+        if self._next is not None:
+            raise changed()
+
+
+def _digest(entry: bytes) -> bytes:
+    return blake2b(entry, digest_size=NUMBER).digest()

@@ -2,17 +2,18 @@
 
 The table in `url` says which module reads and writes the URLs of a scheme. `open_read` and `open_write` give
 streams of raw bytes; `checks` looks at URLs before anything is read or written. Outputs appear under their name whole
-or not at all. `expand` turns what users write into URLs, `objects` has the stores. Begin reading at `open_read`.
+or not at all. `expand` turns what users write into URLs, `openfiles` reads many places of local files, `objects` has
+the stores. Begin reading at `open_read`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Protocol, cast
 
-from tartools.errors import StorageError, UsageError
+from tartools.errors import StorageError, UsageError, in_units
 from tartools.storage import local, stdio
 from tartools.storage.checks import (
     check_connection,
@@ -34,6 +35,7 @@ __all__ = [
     "OutputStream",
     "alone",
     "appended",
+    "cached",
     "check_connection",
     "check_inputs",
     "check_output",
@@ -45,12 +47,15 @@ __all__ = [
     "is_missing",
     "is_repeatable",
     "make_directory",
+    "one_commit",
     "open_read",
     "open_write",
     "plain_size",
     "remove",
     "run",
     "share_memory",
+    "sync",
+    "sync_folder",
     "writing",
 ]
 
@@ -90,6 +95,21 @@ def open_write(url: str, force: bool = False) -> OutputStream:
     url = Url(url)
     with _named(url):
         return _opener(url, "write").open_write(url, force)
+
+
+def sync(output: OutputStream) -> None:
+    """Bring what was written to *output* to the disk, in whatever thread; its `commit` follows, then `sync_folder`.
+
+    Does nothing for what is not a local file: stores keep what they have confirmed. Raises: StorageError.
+    """
+    if isinstance(output, local.FileOutput):
+        output.sync()
+
+
+def sync_folder(url: str) -> None:
+    """Bring the names of the outputs beside *url* to the disk, after `sync` of each; see there."""
+    if Url(url).is_local:
+        local.sync_folder(url)
 
 
 @contextmanager
@@ -177,6 +197,18 @@ def remove(url: str) -> None:
         raise StorageError("only files and objects can be removed", url=url)
 
 
+def one_commit(url: str) -> AbstractContextManager[None]:
+    """Return a block in which all outputs beside *url* appear together at its normal end, if their store has commits.
+
+    Else none of them appears. In other stores each appears when it is complete.
+    """
+    if Url(url).scheme != "hf":
+        return nullcontext()
+    from tartools.storage.objects import hubcommit
+
+    return hubcommit.one_commit()
+
+
 def run(template: str, word: str) -> None:
     """Run the command *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
 
@@ -185,6 +217,19 @@ def run(template: str, word: str) -> None:
     from tartools.storage import pipe  # only when needed: subprocess costs 5 ms
 
     pipe.run(template, word)
+
+
+def cached() -> str:
+    """Return how much of what was read so far the cache had, "" if there is none or nothing remote was read."""
+    if not os.environ.get("TARTOOLS_CACHE"):
+        return ""
+    from tartools.storage.objects import cache
+
+    counts = cache.counts()
+    if not any(counts):
+        return ""
+    hits, fetched, kept = in_units(counts.hits * cache.BLOCK), in_units(counts.fetched), in_units(counts.kept)
+    return f"cache: up to {hits} were there, {fetched} fetched, {kept} of them kept"
 
 
 def share_memory(count: int) -> None:

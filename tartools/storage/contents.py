@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from tartools.errors import StorageError
+from tartools.storage import objects
 from tartools.storage.local import path_of
-from tartools.storage.objects import fetch
+from tartools.storage.objects import fetched
 from tartools.storage.objects.contract import ListedObject
-from tartools.storage.objects.fetch import fetched
 from tartools.storage.objects.retry import setting
 from tartools.storage.pool import Threads
 from tartools.storage.streams import FileVersion
@@ -78,7 +78,7 @@ def _in_ranges(url: str, size: int, version: str) -> bytes:
     data = io.BytesIO()  # gives its bytes without a copy
     waiting: deque[Callable[[], bytes]] = deque()
     for begin in range(0, size, RANGE):
-        if len(waiting) >= fetch.requests_at_once():
+        if len(waiting) >= objects.requests_at_once():
             data.write(waiting.popleft()())
         task = partial(fetched, url, begin, min(begin + RANGE, size), version, REPLACED)
         waiting.append(_ranges_of(os.getpid()).submit(task))
@@ -105,4 +105,4 @@ def _requests_of(process: int) -> Readers:
 @functools.cache
 def _ranges_of(process: int) -> Readers:
     """Return other threads, for ranges: those for whole objects wait for them."""
-    return Threads(fetch.requests_at_once())
+    return Threads(objects.requests_at_once())

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from tartools import storage
 from tartools.errors import StorageError, UsageError
 from tartools.storage.names import has_wildcards, is_literal, matches, unfolded
-from tartools.storage.streams import stream_file
 from tartools.storage.url import Url
 
 
@@ -47,22 +46,21 @@ def named(patterns: Sequence[str], lists: Sequence[str], separator: str = "\n") 
 
 def read_list(name: str) -> str:
     """Return the text of *name*, or of stdin for -."""
-    with stream_file(storage.open_read(name), name) as file:
-        return file.read().decode("utf-8", "surrogateescape")
+    return storage.content(name).decode("utf-8", "surrogateescape")
 
 
 def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
     """Yield the URLs that each of *patterns* stands for."""
     for pattern in map(Url, patterns):
         if is_literal(pattern) or not any(character in pattern for character in "{*?["):
-            yield pattern
+            yield _settled(pattern)
         else:
             yield from expand_pattern(pattern)
 
 
 def expand_pattern(pattern: str) -> Iterator[Url]:
     """Yield the URLs that the braces and wildcards of *pattern* stand for."""
-    for url in map(Url, unfolded(pattern)):
+    for url in map(_settled, map(Url, unfolded(pattern))):
         if not (url.is_local or url.is_listed) or not has_wildcards(url) or is_literal(url):
             yield url
         elif url.is_local:
@@ -71,3 +69,12 @@ def expand_pattern(pattern: str) -> Iterator[Url]:
             from tartools.storage import listing
 
             yield from (Url(found.url) for found in listing.matching(url))
+
+
+def _settled(url: Url) -> Url:
+    """Return *url*; if its store has revisions, which may move on, with that which this run reads."""
+    if url.scheme != "hf" or url.read_command:
+        return url
+    from tartools.storage.objects import hub
+
+    return Url(hub.pinned(url))

@@ -16,7 +16,7 @@ from tartools.storage.checks import exists
 from tartools.storage.local import path_of
 from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
 from tartools.storage.objects import object_at, store_of
-from tartools.storage.objects.contract import ListedObject, Store
+from tartools.storage.objects.contract import ListedObject, Page, Store
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.url import Url
 
@@ -40,7 +40,7 @@ def ls(name: str) -> Iterator[ListedObject]:
         elif url.is_stored:
             yield from _one_object(url)
         else:
-            raise StorageError("cannot be listed; possible are local names, s3:, gs:, ais: and http(s):", url=url)
+            raise StorageError("cannot be listed; possible are local names, s3:, gs:, ais:, hf: and http(s):", url=url)
 
 
 def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
@@ -61,26 +61,26 @@ def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
 
     pages = _pages(store, prefix, flat)
     first = next(pages)
-    if not _in_order([*map(name_of, first)]):
-        found = {name_of(entry): entry for page in (first, *pages) for entry in page}
+    if not first.ordered or not _in_order([*map(name_of, first.entries)]):
+        found = {name_of(entry): entry for page in (first, *pages) for entry in page.entries}
         yield from (found[name] for name in sorted(found))
         return
     last: list[str] = []
     for page in chain([first], pages):
-        names = [*last, *map(name_of, page)]
+        names = [*last, *map(name_of, page.entries)]
         if not _in_order(names):
             raise StorageError("the store lists its objects out of order", url=prefix)
         last = names[-1:]
-        yield from page
+        yield from page.entries
 
 
-def _pages(store: Store, prefix: str, flat: bool) -> Iterator[list[ListedObject]]:
+def _pages(store: Store, prefix: str, flat: bool) -> Iterator[Page]:
     """Yield the pages of a listing, at least one."""
     page = with_retries(lambda: store.page(prefix, "", flat), prefix)
-    yield page.entries
+    yield page
     while token := page.next:
         page = with_retries(partial(store.page, prefix, token, flat), prefix)
-        yield page.entries
+        yield page
 
 
 def _in_order(names: Sequence[str]) -> bool:
@@ -108,13 +108,14 @@ def matching(url: str) -> Iterator[ListedObject]:
 
 
 def _one_object(url: str) -> Iterator[ListedObject]:
-    if Url(url).name.endswith("/"):
+    prefix = Url(url).name.endswith("/")
+    found = None if prefix else with_retries(object_at(url).head, url)
+    if found is not None:
+        yield found
+    elif prefix or "*" in Url(url).name:
         yield from listed(url)  # raises the reason
-        return
-    found = with_retries(object_at(url).head, url)
-    if found is None:
+    else:
         raise StorageError("no such object", url=url)
-    yield found
 
 
 def _files(url: str) -> Iterator[ListedObject]:

@@ -14,7 +14,7 @@ from functools import cache
 
 from tartools.errors import ExistsError, StorageError, UsageError, shown
 from tartools.storage.interrupts import handled_signals
-from tartools.storage.streams import FileSink, InputFile, enlarge, wait_until_ready
+from tartools.storage.streams import FileSink, InputFile, enlarge, sync, wait_until_ready
 from tartools.storage.url import FILE
 
 LONGEST = 100  # bytes of the output's name in that of the temporary file; file systems allow 255
@@ -139,7 +139,9 @@ def open_append(url: str) -> FileSink:
     try:
         if not os.path.lexists(os.path.dirname(path) or "."):
             make_directory(os.path.dirname(path))
-        return FileSink(path, url, os.O_CREAT | os.O_APPEND, 0o600)
+        sink = FileSink(path, url, os.O_CREAT | os.O_APPEND, 0o600)
+        sync(os.path.dirname(path))
+        return sink
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 
@@ -181,11 +183,20 @@ def between(prefix: str, suffix: str) -> list[str]:
     return sorted(name for name in names if os.path.isfile(path_of(name)))
 
 
+def sync_folder(url: str) -> None:
+    """Bring the names in the folder of *url* to the disk. Raises: StorageError."""
+    try:
+        sync(os.path.dirname(os.path.realpath(path_of(url))))
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=url) from error
+
+
 def remove(url: str) -> None:
     """Remove a local file; it is no failure if it does not exist. Raises: StorageError."""
     try:
         with suppress(FileNotFoundError):
             os.unlink(path_of(url))
+            sync_folder(url)
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
 
@@ -216,7 +227,10 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
 
 
 def make_directory(url: str) -> list[str]:
-    """Make the directory *url*, and those above it, unless it exists; return those made. Raises: StorageError."""
+    """Make the directory *url*, and those above it, unless it exists; return those made. Raises: StorageError.
+
+    They are on the disk then.
+    """
     path, made = path_of(url), []
     above = path
     while above and not os.path.isdir(above):
@@ -224,6 +238,8 @@ def make_directory(url: str) -> list[str]:
         above = os.path.dirname(above)
     try:
         os.makedirs(path, exist_ok=True)
+        for each in made:
+            sync(os.path.dirname(each))
     except OSError as error:
         raise StorageError(error.strerror or str(error), url=url) from error
     return made[::-1]
@@ -253,7 +269,10 @@ def open_in_place(path: str, url: str) -> OpenOutput:
 
 
 class FileOutput:
-    """A file that is written under a temporary name beside its own, which it takes at `commit`."""
+    """A file that is written under a temporary name beside its own, which it takes at `commit`.
+
+    Its bytes are on the disk before its name is; see `streams.sync`.
+    """
 
     streaming = False
 
@@ -263,11 +282,26 @@ class FileOutput:
         self._owner = os.getpid()  # a fork of this process leaves the file alone when it ends
         self._temporary, self.sink = _temporary_file(path, url)
         self._open = True
+        self._synced = False
         if mode is not None:
             os.fchmod(self.sink.fileno(), mode)
 
+    def sync(self) -> None:
+        """Bring what was written to the disk, in whatever thread; only `commit` may follow, and `sync_folder`.
+
+        Raises: StorageError.
+        """
+        self.sink.sync()
+        self._synced = True
+
     def commit(self) -> None:
-        """Close, and rename to the name of the output. Raises: StorageError if that exists by now."""
+        """Close, and take the name of the output. Both are on the disk then; the name is not if `sync` was called.
+
+        Raises: StorageError if the name exists by now.
+        """
+        synced = self._synced
+        if not synced:
+            self.sync()
         try:
             lock = os.dup(self.sink.fileno())  # until the file has its name
             try:
@@ -281,6 +315,8 @@ class FileOutput:
         except OSError as error:
             raise StorageError(error.strerror or str(error), url=self.sink.url) from error
         self._open = False
+        if not synced:
+            sync_folder(self.sink.url)
 
     def _link(self) -> None:
         """Take the name only if it is free, which a rename can't do."""

@@ -1,4 +1,4 @@
-"""Temporary files without a name, and private directories, for what does not fit into memory."""
+"""Temporary files without a name, copies of streams in them, and private directories: for what memory can't hold."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import io
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tartools.errors import StorageError
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.streams import FileSink, SharedFile
+from tartools.storage.local import FileInput
+from tartools.storage.streams import FileSink, Input, InputFile, SharedFile, Stream, chunks
 
 Identity = tuple[int | str, ...]
 
@@ -53,6 +54,45 @@ def reread(file: io.FileIO) -> io.BufferedReader:
     found = open(os.dup(file.fileno()), "rb")  # noqa: SIM115  # the caller closes it
     found.seek(0)
     return found
+
+
+def copy_of(stream: Stream, folder: str | None = None, note: Callable[[int], object] = lambda count: None) -> io.FileIO:
+    """Return a file as `scratch_file` does, with what is left of *stream*; *note* gets numbers of copied bytes."""
+    scratch = scratch_file(folder)
+    for chunk in chunks(stream):
+        scratch.write(chunk)
+        note(len(chunk))
+    return scratch
+
+
+def copied(stream: Stream) -> io.BufferedReader:
+    """Return a temporary file without a name that holds what is left of *stream*."""
+    return reread(copy_of(stream))
+
+
+class Copy:
+    """The bytes of *stream*, the input *url*: read to their end now, and kept for `open` as long as this object lives.
+
+    They are copied as by `copy_of`. If stdin is a regular file, nothing is copied. *stream* is closed.
+
+    Raises: StorageError, also if there is no room for the copy.
+    """
+
+    def __init__(self, stream: Input, url: str, folder: str | None, note: Callable[[int], object]) -> None:
+        try:
+            self._start, found = stream.start, stream.file
+            if isinstance(found, InputFile):
+                self._file = found
+                return
+            self._scratch = copy_of(stream, folder, note)
+            self._file = InputFile(self._scratch.fileno(), url)
+        finally:
+            stream.close()
+
+    def open(self) -> FileInput:
+        """Return the bytes from the first on. What was opened before may not be read any more."""
+        os.lseek(self._file.fileno(), self._start, os.SEEK_SET)
+        return FileInput(self._file)
 
 
 def private_directory(folder: str | None = None) -> str:

@@ -11,14 +11,13 @@ import os
 from tartools import storage
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
-from tartools.storage.objects import object_at
+from tartools.storage.objects import fetched, object_at
 from tartools.storage.objects.contract import Object
-from tartools.storage.objects.fetch import fetched
 from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.outputs import ClosedByBlock, Pending
-from tartools.storage.scratch import reread, scratch_file
-from tartools.storage.streams import BUFFER, FileVersion, Input, Stream, check_whole, chunks, stream_file
+from tartools.storage.scratch import copied
+from tartools.storage.streams import BUFFER, FileVersion, Input, check_whole, stream_file
 from tartools.storage.url import Url
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
@@ -75,14 +74,6 @@ def _copy(stream: Input, url: str) -> io.BufferedReader:
         file.close()
         raise
     return file
-
-
-def copied(stream: Stream) -> io.BufferedReader:
-    """Return a temporary file without a name that holds what is left of *stream*."""
-    scratch = scratch_file()
-    for chunk in chunks(stream):
-        scratch.write(chunk)
-    return reread(scratch)
 
 
 class _RangedFile(io.RawIOBase):

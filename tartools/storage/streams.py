@@ -1,5 +1,6 @@
 """Streams of bytes: the types that every scheme gives, and the open files below them."""
 
+import errno
 import fcntl
 import io
 import os
@@ -14,6 +15,7 @@ from tartools.errors import StorageError
 PIPE_SIZE = 1 << 20  # bytes; Linux's limit for users without privileges
 BUFFER = 128 << 10  # bytes that a file over a stream holds
 CHUNK = 1 << 20  # bytes that are copied at once
+CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.EROFS)  # pipes, devices, some file systems
 
 
 class Stream(Protocol):
@@ -206,6 +208,34 @@ class FileSink(SharedFile):
             what = "the reader has closed the pipe" if gone else error.strerror or str(error)
             raise StorageError(what, url=self.url) from error
         return len(data)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk, as `sync` does. Raises: StorageError."""
+        try:
+            sync(self)
+        except OSError as error:
+            raise StorageError(error.strerror or str(error), url=self.url) from error
+
+
+def sync(file: io.FileIO | str) -> None:
+    """Bring the open *file*, or the names in the folder *file*, to the disk: what is there then outlives a power cut.
+
+    Does nothing with `TARTOOLS_FSYNC=0`, and where the file system can't. Raises: OSError.
+    """
+    if os.environ.get("TARTOOLS_FSYNC") == "0":
+        return
+    fd = os.open(file or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if isinstance(file, str) else file.fileno()
+    try:
+        if hasattr(fcntl, "F_FULLFSYNC"):  # on macOS fsync leaves data in the memory of the disk
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(fd)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC:
+            raise
+    finally:
+        if isinstance(file, str):
+            os.close(fd)
 
 
 def wait_until_ready(fd: int, *, writing: bool) -> None:

@@ -17,6 +17,7 @@ PIPE, FILE = "pipe:", "file:"
 Name = str | os.PathLike[str]  # what a Python program gives as a path or a URL
 _SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"  # patterns are compiled when they are needed
 _CREDENTIALS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#@]*@"
+_COMMIT = r"\A(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/)"
 _PROVIDER = r"\?provider=(ais|aws|gcp|azure|oci|ht)\Z"
 
 # Which module of `tartools.storage` reads and writes the URLs of a scheme; imported when it is first needed. Those that
@@ -31,6 +32,7 @@ SCHEMES = {
     "ais": "objects.ais",
     "aws": "objects.ais",
     "gcp": "objects.ais",
+    "hf": "objects.hf",
     "http": "objects.web",
     "https": "objects.web",
     "azure": "fallback",  # this and what follows is left to smart_open
@@ -43,7 +45,7 @@ SCHEMES = {
     "ftps": "fallback",
 }
 STORES = "objects."
-LISTED = ("objects.s3", "objects.gs", "objects.ais")  # stores that list their objects: wildcards expand
+LISTED = ("objects.s3", "objects.gs", "objects.ais", "objects.hf")  # stores that list their objects: wildcards expand
 
 
 class Url(str):
@@ -127,6 +129,25 @@ class Url(str):
             return SCHEMES[self.scheme]
         known = ", ".join(f"{name}:" for name in SCHEMES if name not in ("", "-"))
         raise StorageError(f"cannot {verb} {self.scheme}: URLs (supported are plain paths, {known})", url=self)
+
+
+def unpinned(url: str) -> str:
+    """Return *url* without the commit that `expand` has put in place of a revision.
+
+    >>> unpinned(f"hf://datasets/org/set@{'7' * 40}/a.tar"), unpinned("hf://datasets/org/set@dev/a.tar")
+    ('hf://datasets/org/set/a.tar', 'hf://datasets/org/set@dev/a.tar')
+    """
+    return re.sub(_COMMIT, r"\1", url) if url.startswith("hf:") else url
+
+
+def bucket_and_name(url: str) -> tuple[str, str]:
+    """Return bucket and name of the object *url*; the name may be empty, and has what looks like a query.
+
+    >>> bucket_and_name("s3://b/d/a?.tar")
+    ('b', 'd/a?.tar')
+    """
+    bucket, _, name = url.partition("://")[2].partition("/")
+    return bucket, name
 
 
 def name_of(name: Name) -> str:

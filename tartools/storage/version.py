@@ -74,7 +74,7 @@ def looks(urls: Sequence[str]) -> dict[str, Look]:
     """Return what each of *urls* is now; servers are asked side by side."""
     if all(Url(url).is_local for url in urls):
         return {url: look(url) for url in urls}
-    from tartools.storage.objects.fetch import requests_at_once
+    from tartools.storage.objects import requests_at_once
     from tartools.storage.pool import Threads
 
     with closing(Threads(requests_at_once(), look)) as requests:

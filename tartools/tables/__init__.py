@@ -1,14 +1,15 @@
 """Tables: a data set as one Parquet file, with a row for each sample that says where its bytes are.
 
-`schema` has the columns and the names of shards in a table. Making one: `rows` finds the rows of samples, `facts` what
-columns say of them, `kinds` the types of these; `spool` collects rows, `foreign` writes the indexes of other tools.
+`schema` has the columns, their types, and the names of shards in a table. Making one: `rows` finds the rows of samples
+and collects them, `facts` finds what columns say of samples, `foreign` writes the indexes of other tools.
 
-Reading one: `reading` gives the samples that a table lists; `places` has where they are, `local` and `remote` read
-them, `checking` compares them with the rows; `choosing` and `table` do so for single samples. `columns` has what a
-table knows of samples that are not read. Begin reading at `tablesamples.table_batches`.
+Reading one: `source` opens the file, `tablesamples` gives the samples that it lists; `rowplaces` has where they are,
+`localshards` and `remote` read them, `checking` compares them with the rows, and `bulk` does so for many at once.
+`table` is for single samples, in Python. `columnvalues` has what a table knows of samples, `listed` those that are not
+read unless somebody asks. Begin reading at `tablesamples.table_batches`.
 
-Tables from tables: `inputs` has the rows of many, in the columns that `unified` makes of them, `order` brings them into
-another order, `writing` writes them.
+Tables from tables: `inputs` has the rows of many, in the same columns for all, `order` brings them into another order,
+`tablewriter` writes them.
 
 Only this room imports pyarrow.
 """

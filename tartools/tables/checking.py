@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 
 from tartools.errors import TarFormatError
@@ -102,6 +103,31 @@ class Checker:
     def _count(self, size: int) -> None:
         self._account.bytes_in += size
         self._account.unpacked += size
+
+
+class Chunks:
+    """The bytes of *chunks*, one after the other as a stream."""
+
+    file: io.FileIO | None = None
+    start = 0
+
+    def __init__(self, chunks: Iterable[bytes | memoryview]) -> None:
+        self._chunks = iter(chunks)
+        self._left = memoryview(b"")  # of the chunk that is being read
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end. Raises what getting a chunk raises."""
+        count = 0
+        while count < len(view):
+            if not self._left:
+                self._left = memoryview(next(self._chunks, b""))
+                if not self._left:
+                    break
+            some = self._left[: len(view) - count]
+            view[count : count + len(some)] = some
+            self._left = self._left[len(some) :]
+            count += len(some)
+        return count
 
 
 def matching(part: Parsed, rows: Piece, at: int, bounds: list[int]) -> int:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from tartools.errors import UsageError
-from tartools.samples.digests import payload_digests
 from tartools.samples.sample import Batch, Sample, field_name
-from tartools.samples.values import Column, lookup, no_sample_has, parse_column
+from tartools.samples.values import Column, lookup, no_sample_has, parse_column, payload_digests
 from tartools.tables import schema
 from tartools.tables.rows import Fact
-from tartools.tar import ContiguousGroups, Member, read_range
+from tartools.tar import Member
 
 NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 OWN = (schema.SHARD, schema.VERSION, schema.INDEX, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
-NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
 DIGEST = 16  # bytes
-PICTURE = (("width", "int"), ("height", "int"), ("format", "string"), ("mode", "string"), ("broken", "string"))
+PICTURE = (("width", "int64"), ("height", "int64"), ("format", "string"), ("mode", "string"), ("broken", "string"))
 
 Described = tuple[int | None, int | None, str | None, str | None, str | None]  # a picture, as PICTURE has it
 
@@ -64,7 +61,7 @@ class WantedFacts(NamedTuple):
         Payloads that are ranges of files are read only if they are needed, and large ones in pieces, but for values and
         decoded pictures. Raises: SampleError as `samples.values.lookup`.
         """
-        return map(self._found, in_memory(batch))
+        return map(self._found, batch)
 
     def _found(self, sample: Sample) -> dict[Fact, object]:
         found: dict[Fact, object] = {}
@@ -123,7 +120,7 @@ def _words(options: Iterable[str]) -> Iterable[str]:
 
 def _likeness_facts(field: str) -> list[Fact]:
     """Return the columns of what the picture *field* looks like."""
-    return [(f"{field}.dhash", "uint"), (f"{field}.colours", "colours")]
+    return [(f"{field}.dhash", "uint64"), (f"{field}.colours", "colours")]
 
 
 @lru_cache(1000)
@@ -131,26 +128,6 @@ def _picture_facts(name: str) -> list[Fact]:
     """Return the columns of facts of the picture field *name*."""
     name = name.encode("utf-8", "replace").decode()
     return [(f"{name}.{what}", kind) for what, kind in PICTURE]
-
-
-def in_memory(batch: Batch) -> Batch:
-    """Return *batch* with its bytes read at once, if they are a range of a file and its members are small.
-
-    Holds: 8 KiB for each member. Raises: StorageError if the file has become shorter.
-    """
-    groups = batch.groups
-    if groups is None or not groups.members or not isinstance(groups.source, io.FileIO):
-        return batch
-    start, end = groups.starts[0], groups.starts[-1]
-    if end - start > NEAR * len(groups.members):
-        return batch
-    held = read_range(groups.source, start, end)
-    members = [
-        Member(path, held, begin - start, data - start, size, head)
-        for path, _, begin, data, size, head in groups.members
-    ]
-    starts = [begin - start for begin in groups.starts]
-    return Batch(ContiguousGroups(held, groups.keys, starts, members, groups.firsts), batch.shard)
 
 
 def value_of(text: object) -> object:

@@ -6,19 +6,18 @@ import contextlib
 import io
 import os
 import resource
-import threading
 from collections.abc import Iterator
 from functools import partial
 from operator import eq
-from time import perf_counter
 
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
+from tartools.storage.openfiles import OPEN_FILES, OpenFiles
 from tartools.storage.streams import FileVersion, check_unchanged, size_of
-from tartools.tables.checking import Checker
-from tartools.tables.headers import sound
+from tartools.tables.bulk import sound
+from tartools.tables.checking import Checker, Chunks
 from tartools.tables.rowplaces import Listing, Piece
 from tartools.tar import ContiguousGroups, split_path
 from tartools.tar.rescan import Read, headers_in
@@ -26,10 +25,7 @@ from tartools.tar.rescan import Read, headers_in
 GATHERED = 1 << 20  # bytes of small samples in a batch
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
 WALKED = 1 << 16  # bytes; of a larger sample that lies alone only the headers are read
-OPEN_FILES = 128  # at once; macOS allows 256
 BEHIND = "the shard ends before this sample does"
-COLD = 20e-6  # seconds to read a sample from disk; from the page cache it takes 2e-6
-ASKED = 64  # batches for which the kernel is asked in advance once a batch had to wait for the disk
 
 
 class LocalShards:
@@ -42,16 +38,13 @@ class LocalShards:
         self, listing: Listing, account: Account, checker: Checker, ranges: bool, listed: bool, sources: int = 1
     ) -> None:
         most = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 or 2)
-        self._kept = max(most // sources, 2)
+        self.places = OpenFiles(max(most // sources, 2))
         self.together = max(most // 2, 1)  # shards of which samples are read at once
         self._listing = listing
         self._account = account
         self._checker = checker
         self._ranges = ranges
         self._listed = listed
-        self._open: dict[int, io.FileIO] = {}  # least recently used first
-        self._opening = threading.Lock()
-        self.cold = 0  # batches to come that are taken not to be in the page cache
 
     def samples(self, rows: Piece) -> Iterator[Batch]:
         """Yield the samples of *rows*, in batches."""
@@ -105,17 +98,19 @@ class LocalShards:
                 if batch is not None:
                     yield batch
                     continue
-            yield from self._checker.samples(part, partial(Gathered, self, part), joined=True)
+            yield from self._checker.samples(part, partial(self._joined, part), joined=True)
 
     def _together(self, rows: Piece) -> Batch | None:
         """Return the samples of *rows* in one batch; None if that takes a closer look."""
         import numpy as np
 
+        room = self.whole(rows, None)
+        if not isinstance(room, bytes):
+            return None
         starts = np.concatenate(([0], (rows.ends - rows.begins).cumsum()))
-        room = Gathered(self, rows, 0).whole()
         keys = rows.keys
         if len(rows) == 1:
-            key = key_of(lambda count, at: bytes(room[at : at + count]), 0, len(room))
+            key = key_of(lambda count, at: room[at : at + count], 0, len(room))
             keys = [key] if key is not None and keys in (None, [key]) else None
         elif keys is not None and not sound(room, starts, keys):
             keys = None
@@ -128,51 +123,78 @@ class LocalShards:
         found = ContiguousGroups(room, keys, starts.tolist(), None, [])
         return Batch(found, urls[0] if len(set(numbers)) == 1 else urls)
 
-    def files(self, rows: Piece) -> list[io.FileIO] | None:
-        """Return the open shard of each of *rows*; None if they are too many to be open at once."""
-        if len(set(rows.numbers.tolist())) > self.together:
-            return None
-        return Gathered(self, rows, 0).files(0, len(rows))
+    def _joined(self, rows: Piece, index: int) -> Chunks:
+        """Return the bytes of *rows* from row *index* on, one after the other as a stream."""
+        return Chunks(self._chunks(rows, index))
+
+    def _chunks(self, rows: Piece, index: int) -> Iterator[bytes | memoryview]:
+        bounds = (rows.ends - rows.begins).cumsum()
+        while index < len(rows):
+            before = int(bounds[index - 1]) if index else 0
+            part = rows.part(index, max(index + 1, int(bounds.searchsorted(before + GATHERED, "right"))))
+            data = self.whole(part, None)
+            if data is None:
+                raise self._too_short(part)
+            yield data
+            index += len(part)
 
     def whole(self, rows: Piece, room: memoryview | None) -> bytes | memoryview | None:
         """Return the bytes of *rows*, one after the other, in *room* if there is one; None if a shard ends before."""
         import numpy as np
 
-        begins, ends, numbers = rows.begins, rows.ends, rows.numbers
-        new = np.flatnonzero((begins[1:] != ends[:-1]) | (numbers[1:] != numbers[:-1])) + 1
+        new = np.flatnonzero((rows.begins[1:] != rows.ends[:-1]) | (rows.numbers[1:] != rows.numbers[:-1])) + 1
         first, last = np.append(0, new), np.append(new, len(rows)) - 1
         known = None if rows.rows is None else rows.rows[first]
-        return Gathered(self, Piece(rows.first, numbers[first], begins[first], ends[last], None, known), 0).at_once(
-            room
-        )
+        runs = Piece(rows.first, rows.numbers[first], rows.begins[first], rows.ends[last], None, known)
+        begins, sizes = runs.begins.tolist(), (runs.ends - runs.begins).tolist()
+        step = len(runs) if len(set(runs.numbers.tolist())) <= self.together else self.together
+        parts: list[bytes] = []
+        done = 0
+        for low in range(0, len(runs), step):
+            some = slice(low, low + step)
+            files = self.files(runs, low, min(low + step, len(runs)))
+            if room is None:
+                parts.append(self.places.read(files, begins[some], sizes[some]))
+            else:
+                done += self.places.read_into(files, begins[some], sizes[some], room[done:])
+            for file in set(files):
+                check_unchanged(file)
+        if room is not None:
+            return room if done == sum(sizes) else None
+        data = b"".join(parts)
+        return data if len(data) == sum(sizes) else None
+
+    def files(self, rows: Piece, low: int, high: int) -> list[io.FileIO]:
+        """Return the open shard of each of the rows *low* to *high* (exclusive) of *rows*, if they are not too many."""
+        numbers = rows.numbers[low:high].tolist()
+        known = {number: self.file(rows, low + numbers.index(number)) for number in set(numbers)}
+        return [known[number] for number in numbers]
 
     def file(self, rows: Piece, index: int) -> io.FileIO:
         """Return the shard of row *index* of *rows*; check its version when it is opened."""
+        return self.places.file(int(rows.numbers[index]), partial(self._opened, rows, index))
+
+    def _opened(self, rows: Piece, index: int) -> io.FileIO:
         number = int(rows.numbers[index])
-        with self._opening:
-            file = self._open.pop(number, None)
-            if file is None:
-                try:
-                    file = opened(self._listing.urls[number])
-                except StorageError as error:
-                    raise self._listing.failure(rows, index, error) from error
-                known = self._listing.versions[number]
-                if known is not None and str(FileVersion.of(file)) != known:
-                    what = "this file was changed, or copied without its time, since the table was made"
-                    raise self._listing.failure(rows, index, what)
-            self._open[number] = file
-            if len(self._open) > self._kept:
-                check_unchanged(self._open.pop(next(iter(self._open))))
+        try:
+            file = opened(self._listing.urls[number])
+        except StorageError as error:
+            raise self._listing.failure(rows, index, error) from error
+        known = self._listing.versions[number]
+        if known is not None and str(FileVersion.of(file)) != known:
+            what = "this file was changed, or copied without its time, since the table was made"
+            raise self._listing.failure(rows, index, what)
         return file
 
-    def failure(self, rows: Piece, index: int, what: str) -> StorageError:
-        """Return the failure of the sample that row *index* of *rows* is about."""
-        return self._listing.failure(rows, index, what)
+    def _too_short(self, rows: Piece) -> StorageError:
+        """Return the failure of *rows*, whose bytes are not all there."""
+        ends = rows.ends.tolist()
+        short = (n for n, file in enumerate(self.files(rows, 0, len(rows))) if ends[n] > size_of(file))
+        return self._listing.failure(rows, next(short, 0), BEHIND)
 
     def check(self) -> None:
         """Raise StorageError if a file has changed since it was opened."""
-        for file in list(self._open.values()):
-            check_unchanged(file)
+        self.places.check()
 
 
 class FileSpan:
@@ -195,126 +217,6 @@ class FileSpan:
     def skip(self, count: int, /) -> None:
         """Skip *count* bytes."""
         self._position += count
-
-
-class Gathered:
-    """The bytes of *rows*, from row *index* on, one after the other as a stream.
-
-    Once reads have had to wait for the disk, the kernel is asked for all samples before the first is read.
-    """
-
-    file: io.FileIO | None = None
-    start = 0
-
-    def __init__(self, shards: LocalShards, rows: Piece, index: int) -> None:
-        import numpy as np
-
-        self._shards = shards
-        self._rows = rows
-        self._next = index
-        self._done = 0  # bytes of that row that were read
-        self._bounds = np.cumsum(rows.ends - rows.begins)
-
-    def at_once(self, room: memoryview | None) -> bytes | memoryview | None:
-        """Return all the bytes, in *room* if there is one; None if a shard ends before."""
-        rows = self._rows
-        sizes = (rows.ends - rows.begins).tolist()
-        most = self._shards.together
-        step = len(rows) if len(set(rows.numbers.tolist())) <= most else most
-        parts: list[bytes] = []
-        done = at = 0
-        for low in range(0, len(rows), step):
-            files, begins = self.files(low, min(low + step, len(rows))), rows.begins[low : low + step].tolist()
-            started = self._before(files, begins, sizes[low : low + step])
-            if room is None:
-                parts += map(os.pread, [file.fileno() for file in files], sizes[low : low + step], begins)
-            else:
-                for file, begin, size in zip(files, begins, sizes[low : low + step], strict=True):
-                    done += os.preadv(file.fileno(), [room[at : at + size]], begin)
-                    at += size
-            self._after(files, started)
-        if room is not None:
-            return room if done == sum(sizes) else None
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        return data if len(data) == sum(sizes) else None
-
-    def whole(self) -> bytes | bytearray:
-        """Return all the bytes."""
-        rows = self._rows
-        begins, sizes = rows.begins.tolist(), (rows.ends - rows.begins).tolist()
-        if len(set(rows.numbers.tolist())) <= self._shards.together:
-            files = self.files(0, len(rows))
-            started = self._before(files, begins, sizes)
-            data = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
-            self._after(files, started)
-            if len(data) == sum(sizes):
-                return data
-        room = bytearray(sum(sizes))
-        with memoryview(room) as view:
-            at = 0
-            while count := self.readinto(view[at:]):
-                at += count
-        return room
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if a file has changed."""
-        rows, low = self._rows, self._next
-        if low == len(rows) or not len(view):
-            return 0
-        before = int(self._bounds[low - 1]) if low else 0
-        high = int(self._bounds.searchsorted(before + self._done + len(view), "right"))
-        if self._done or high == low:  # a part of one sample
-            _, begin, end = rows.place(low)
-            count = self._read(low, low + 1, [begin + self._done], [min(len(view), end - begin - self._done)], view)
-            self._done += count
-            if begin + self._done == end:
-                self._next, self._done = low + 1, 0
-            return count
-        if len(set(rows.numbers[low:high].tolist())) > self._shards.together:
-            high = min(high, low + self._shards.together)
-        begins = rows.begins[low:high]
-        count = self._read(low, high, begins.tolist(), (rows.ends[low:high] - begins).tolist(), view)
-        self._next = high
-        return count
-
-    def _read(self, low: int, high: int, begins: list[int], sizes: list[int], view: memoryview) -> int:
-        """Read *sizes* bytes from *begins* on, of the shards of rows *low* to *high*, into *view*; return their sum."""
-        files, at = self.files(low, high), 0
-        started = self._before(files, begins, sizes)
-        for index, (file, begin, size) in enumerate(zip(files, begins, sizes, strict=True), low):
-            if os.preadv(file.fileno(), [view[at : at + size]], begin) != size:
-                raise self._short(index, file)
-            at += size
-        self._after(files, started)
-        return at
-
-    def _before(self, files: list[io.FileIO], begins: list[int], sizes: list[int]) -> float:
-        """Ask the kernel for what will be read, if the files are cold; return the time."""
-        if self._shards.cold and hasattr(os, "posix_fadvise"):
-            for file, begin, size in zip(files, begins, sizes, strict=True):
-                os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
-        return perf_counter()
-
-    def _after(self, files: list[io.FileIO], started: float) -> None:
-        """Note whether reads that *started* then had to wait. Raises: StorageError if a file has changed."""
-        shards = self._shards
-        if shards.cold:
-            shards.cold -= 1
-        else:
-            shards.cold = ASKED * (perf_counter() - started > COLD * len(files))
-        for file in set(files):
-            check_unchanged(file)
-
-    def files(self, low: int, high: int) -> list[io.FileIO]:
-        """Return the open shard of each of the rows *low* to *high*."""
-        numbers = self._rows.numbers[low:high].tolist()
-        known = {number: self._shards.file(self._rows, low + numbers.index(number)) for number in set(numbers)}
-        return [known[number] for number in numbers]
-
-    def _short(self, index: int, file: io.FileIO) -> StorageError:
-        """Return the failure of row *index*, whose bytes are not all there."""
-        check_unchanged(file)
-        return self._shards.failure(self._rows, index, BEHIND)
 
 
 def key_of(read: Read, begin: int, end: int) -> bytes | None:

@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from mmap import mmap
-from typing import Any
+from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, TarToolsError
 from tartools.samples.sample import Batch
-from tartools.storage.objects import object_at
-from tartools.storage.objects.fetch import fetch_into, fetched, requests_at_once
+from tartools.storage.objects import fetch_into, fetched, object_at, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.pool import Threads
 from tartools.storage.version import version_of
-from tartools.tables.checking import Checker
-from tartools.tables.fetching import Span, spans
+from tartools.tables.checking import Checker, Chunks
 from tartools.tables.rowplaces import Listing, Piece
 
 LARGE = 16 << 20  # bytes; a larger sample is read as a stream
 WINDOW = 32 << 20  # bytes of samples that are requested together
 WINDOWS = 3  # that are under way
 WHOLE = 4  # windows; more samples are not read into one buffer
+SPAN = 8 << 20  # bytes of one request, at most
+LEAST = 1 << 20  # and at least, before more requests are made instead
+GAP = 1 << 20  # bytes between two samples that one request may bring in vain
+WASTE = 0.1  # of the bytes of a request
+
+
+class Span(NamedTuple):
+    """One request: bytes *begin* to *end* of the shard *number*, for the rows *wanted* (by their index)."""
+
+    number: int
+    begin: int
+    end: int
+    wanted: list[int]
+
+
+def spans(rows: Piece, most: int) -> list[Span]:
+    """Return the requests that bring the samples of *rows*: those near each other in one shard together.
+
+    So many as *most* are made side by side, each of at least 1 MiB, because each connection has its own limit.
+    """
+    import numpy as np
+
+    size = min(max(int((rows.ends - rows.begins).sum()) // most, LEAST), SPAN)
+    found: list[Span] = []
+    useful = 0
+    for index in np.lexsort((rows.ends, rows.begins, rows.numbers)).tolist():
+        number, begin, end = rows.place(index)
+        if found:
+            last = found[-1]
+            upto = max(end, last.end)
+            lost = upto - last.begin - useful - max(0, end - max(begin, last.end))
+            near = begin <= last.end + GAP and upto - last.begin <= size
+            if number == last.number and near and lost <= WASTE * (upto - last.begin):
+                last.wanted.append(index)
+                found[-1] = last._replace(end=upto)
+                useful = upto - last.begin - lost
+                continue
+        found.append(Span(number, begin, end, [index]))
+        useful = end - begin
+    return found
+
 
 Asked = tuple[Piece, list[Span], list[Callable[[], bytes]]]
 
@@ -159,7 +197,7 @@ class RemoteShards:
     def _received(self, rows: Piece, wanted: list[Span], answers: list[Callable[[], bytes]]) -> Iterator[Batch]:
         """Yield the samples of *rows*, whose bytes were requested."""
         parts = self._parts(rows, wanted, answers)
-        yield from self._checker.samples(rows, partial(Parts, parts), joined=True)
+        yield from self._checker.samples(rows, lambda index: Chunks(parts[index:]), joined=True)
 
     def _parts(self, rows: Piece, wanted: list[Span], answers: list[Callable[[], bytes]]) -> list[memoryview]:
         """Return the bytes of each of *rows*, which were requested."""
@@ -177,27 +215,3 @@ class RemoteShards:
             return answer()
         except TarToolsError as error:
             raise self._listing.failure(rows, min(span.wanted), error) from error
-
-
-class Parts:
-    """The bytes of *parts*, from number *index* on, one after the other as a stream."""
-
-    file: io.FileIO | None = None
-    start = 0
-
-    def __init__(self, parts: list[memoryview], index: int) -> None:
-        self._parts = parts
-        self._next = index
-        self._done = 0  # bytes of that part that were read
-
-    def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end."""
-        count = 0
-        while count < len(view) and self._next < len(self._parts):
-            part = self._parts[self._next][self._done : self._done + len(view) - count]
-            view[count : count + len(part)] = part
-            count += len(part)
-            self._done += len(part)
-            if self._done == len(self._parts[self._next]):
-                self._next, self._done = self._next + 1, 0
-        return count

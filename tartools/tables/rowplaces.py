@@ -10,11 +10,14 @@ from typing import Any
 from tartools.errors import StorageError, TarToolsError, shown
 from tartools.storage import is_missing
 from tartools.storage.url import Url
-from tartools.tables import keysums, schema
+from tartools.tables import schema
 
 ADVICE = "tarindex --update makes the table again"
 MOVED = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
 MOST = (1 << 63) - 1  # bytes of a shard
+WORD = 8  # bytes
+FACTOR = 0x9E3779B97F4A7C15  # odd; its powers have no pattern
+UNKNOWN_KEY = 0  # the sum of the key of a row that has none
 
 
 @dataclass
@@ -68,6 +71,29 @@ class RowError(StorageError):
     """A sample is not as its row says."""
 
 
+class ShardNumbers:
+    """A number for each shard; a shard is a URL and a version, which may be None: not known."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str | None], int] = {}
+        self._all: list[tuple[str, str | None]] = []
+
+    def number(self, url: str, version: str | None) -> int:
+        """Return the number of this shard; the next one if it is new."""
+        number = self._numbers.setdefault((url, version), len(self._all))
+        if number == len(self._all):
+            self._all.append((url, version))
+        return number
+
+    def url(self, number: int) -> str:
+        """Return the URL of the shard *number*."""
+        return self._all[number][0]
+
+    def since(self, number: int) -> list[tuple[str, str | None]]:
+        """Return URL and version of the shards from *number* on."""
+        return self._all[number:]
+
+
 class Listing:
     """The shards that the table *url* names, by number: *urls*, *versions* (None if not known), which are *far*.
 
@@ -107,12 +133,12 @@ class Listing:
         return found
 
     def key_sums(self, rows: Any, first: int) -> Any:
-        """Return what stands for the keys in the record batch *rows*, as `keysums`; `UNKNOWN` if they have none."""
+        """Return the `key_sums` of the keys in the record batch *rows*; `UNKNOWN_KEY` if they have none."""
         column = rows.column(schema.KEY) if schema.KEY in rows.schema.names else None
         if column is None or column.null_count:
-            return keysums.UNKNOWN
+            return UNKNOWN_KEY
         with self._text(first):
-            return keysums.of_column(schema.raw(column))
+            return _key_sums_of_column(schema.raw(column))
 
     def _check_members(self, column: Any, found: Piece) -> None:
         """Raise StorageError if a member of a sample is not between its begin and end, as the row says them."""
@@ -120,10 +146,10 @@ class Listing:
 
         pa = schema.arrow()
         for place in column.flatten() if pa.types.is_struct(column.type) else ():
-            if not pa.types.is_struct(place.type) or [field.name for field in place.type] != ["offset", "size"]:
+            if not schema.is_place(place.type):
                 continue
             try:
-                (offsets, has_offset), (sizes, has_size) = map(_whole, place.flatten())
+                (offsets, has_offset), (sizes, has_size) = map(whole_numbers, place.flatten())
             except pa.ArrowException:
                 what = f"rows {found.first} to {found.first + len(found) - 1}: not all {schema.MEMBERS} are numbers"
                 raise StorageError(what, url=self.table) from None
@@ -154,7 +180,7 @@ class Listing:
             row = first + column.is_null().to_pylist().index(True)
             raise StorageError(f"row {row}: {name} is null", url=self.table)
         try:
-            return _whole(column)[0]
+            return whole_numbers(column)[0]
         except pa.ArrowException:
             for row, value in enumerate(column, first):
                 try:
@@ -228,7 +254,7 @@ def _encoded(column: Any) -> tuple[Any, list[object]]:
     return np.where(known, numbers.astype(np.int64) + 1, 0), encoded.dictionary.to_pylist()
 
 
-def _whole(column: Any) -> tuple[Any, Any]:
+def whole_numbers(column: Any) -> tuple[Any, Any]:
     """Return *column* as an array of int64, and which are not null. Raises: ArrowException if that can't be."""
     import numpy as np
 
@@ -254,3 +280,45 @@ def _numbers(column: Any) -> tuple[Any, Any]:
     first, last = column.offset // 8, (column.offset + len(column) + 7) // 8
     known = np.unpackbits(np.frombuffer(bits, np.uint8, last - first, first), bitorder="little").astype(bool)
     return np.from_dlpack(bare), known[column.offset % 8 :][: len(column)]
+
+
+def key_sums(text: Any, begins: Any, lengths: Any) -> Any:
+    """Return four bytes, never 0, for each key: so rows are compared with keys in shards, and keys are not held.
+
+    Keys begin at *begins* in *text* (uint8), and have these *lengths*. Those of one length are summed up together, in
+    words of 8 bytes. Of 4 billion pairs of different keys one is alike.
+    """
+    import numpy as np
+
+    found = np.empty(len(begins), np.uint32)
+    if not len(begins):
+        return found
+    first = int(lengths[0])
+    several = [first] if (lengths == first).all() else np.unique(lengths).tolist()
+    for length in several:
+        some = slice(None) if len(several) == 1 else lengths == length
+        at = begins[some]
+        words = -(-length // WORD) or 1
+        keys = np.zeros((len(at), words * WORD), np.uint8)
+        keys[:, :length] = text[at[:, None] + np.arange(length)]
+        weights = np.cumprod(np.full(words, FACTOR, np.uint64))
+        found[some] = (keys.view("<u8") * weights).sum(axis=1, dtype=np.uint64) >> 32
+    return found | 1
+
+
+def key_sums_of(keys: Sequence[bytes]) -> Any:
+    """Return the sums of *keys*."""
+    import numpy as np
+
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    return key_sums(np.frombuffer(b"".join(keys), np.uint8), np.cumsum(lengths) - lengths, lengths)
+
+
+def _key_sums_of_column(column: Any) -> Any:
+    """Return the sums of the keys in *column* of Arrow, bytes without nulls."""
+    import numpy as np
+
+    _, places, data = column.buffers()
+    kind = np.int64 if str(column.type).startswith("large") else np.int32
+    ends = np.frombuffer(places, kind, len(column) + 1, column.offset * np.dtype(kind).itemsize).astype(np.int64)
+    return key_sums(np.frombuffer(data or b"", np.uint8), ends[:-1], np.diff(ends))

@@ -1,26 +1,32 @@
 """The rows of samples: where each sample and each of its members are in the shard.
 
-Rows travel in blocks of bytes, from the process that reads a shard to the one that writes the table.
+Rows travel in blocks of bytes, from the process that reads a shard to the one that writes the table. There they are in
+a temporary file until all fields and types are known.
 """
 
 from __future__ import annotations
 
+import io
 import marshal
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-from tartools.samples.places import begin_of, payloads_of
-from tartools.samples.sample import Batch, Sample
+from tartools.errors import SampleError
+from tartools.samples.sample import Batch, Sample, field_name
+from tartools.storage.scratch import reread, scratch_file
+from tartools.tables import schema
+from tartools.tables.rowplaces import ShardNumbers
 from tartools.tar import BLOCK, ContiguousGroups, split_path
+from tartools.tar.groups import Alike
 from tartools.tar.member import Chunk
 
 ROWS = 1 << 13  # in a block
 ABSENT = -1  # offset of a member that a sample lacks
-
 TWICE = -2  # offset of a field that a sample has more than once, so that its name does not say which is meant
 
-Fact = tuple[str, str]  # a column of facts: its name, and its kind; "" for one that its values show (see `kinds`)
+Fact = tuple[str, str]  # a column of facts: its name, and that of its type; "" for one that its values show
 Facts = Callable[[Batch], Iterable[Mapping[Fact, object]]]
 
 
@@ -66,7 +72,7 @@ class RowBlock:
     def add(self, batch: Batch) -> None:
         """Add the samples of *batch*. Raises: SampleError if one of them can't be read alone."""
         groups = batch.groups
-        if groups is None or not (self._add_arrays(groups) if groups.alike is not None else self._add_lists(groups)):
+        if groups is None or not (self._add_arrays(groups, groups.alike) if groups.alike else self._add_lists(groups)):
             for number, sample in enumerate(batch):
                 self.add_sample(sample, begin_of(sample, batch, number))
 
@@ -78,9 +84,8 @@ class RowBlock:
                 column.extend([None] * (number - len(column)))
                 column.append(value)
 
-    def _add_arrays(self, groups: ContiguousGroups) -> bool:
+    def _add_arrays(self, groups: ContiguousGroups, alike: Alike) -> bool:
         """Add *groups*, whose members are in arrays, if none lacks a field or has it twice; tell whether that is so."""
-        alike = groups.alike
         fields = [behind[1:] for behind in alike.behind]
         if not all(fields) or len(set(fields)) < alike.each:
             return False
@@ -136,18 +141,20 @@ class RowBlock:
     def add_sample(self, sample: Sample, begin: int) -> None:
         """Add *sample*, which is in the shard from byte *begin* on."""
         seen: set[bytes] = set()
-        for member, data in payloads_of(sample, begin):
+        end = begin
+        for member in sample.members:
             field = split_path(member.path)[1]
             if field and field not in seen:
                 offsets, sizes = self._columns(field)
-                offsets.append(data)
+                offsets.append(end + (member.data - member.start if member.head is None else len(member.head)))
                 sizes.append(member.size)
             elif field:
                 self.offsets[field][-1] = TWICE
             seen.add(field)
+            end += member.stored
         self.keys.append(sample.raw_key)
         self.begins.append(begin)
-        self.ends.append(begin + sum(member.stored for member in sample.members))
+        self.ends.append(end)
 
 
 def base_of(groups: ContiguousGroups) -> int:
@@ -173,3 +180,150 @@ def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[byt
             block.add_facts(facts(batch), first)
     if block is not None:
         yield block.packed()
+
+
+def begin_of(sample: Sample, batch: Batch, number: int) -> int:
+    """Return the byte of the shard at which *sample*, number *number* of *batch*, begins.
+
+    Raises: SampleError if it is not in one piece there.
+    """
+    if batch.groups is not None:
+        return batch.groups.starts[number] + base_of(batch.groups)
+    if batch.offset is not None:
+        return batch.offset
+    members = sample.members
+    file = members[0].source
+    together = all(a.source is b.source and a.end == b.start for a, b in pairwise(members))
+    if together and isinstance(file, io.FileIO) and not file.writable():
+        return members[0].start
+    raise SampleError(
+        f"sample {sample.key!r}, with {field_name(members[0])!r}, is not in one piece with its own headers, so a "
+        "table can't say where it is; tarcat makes a copy that a table can list",
+        url=sample.shard,
+    )
+
+
+class RowSpool:
+    """The rows of shards, whose *versions* are known by URL.
+
+    *facts* are columns of values that they have in any case, before others that blocks bring.
+    Holds: one block; disk: about 60 bytes a sample.
+    """
+
+    def __init__(
+        self,
+        facts: Sequence[Fact],
+        versions: Mapping[str, str],
+        shards: ShardNumbers,
+        tmpdir: str | None = None,
+    ) -> None:
+        self._shards = shards
+        self._numbers = {url: shards.number(url, version) for url, version in versions.items()}
+        self._file = scratch_file(tmpdir)
+        self._fields: dict[bytes, None] = {}
+        self._types = {fact: _type_of(fact, ()) for fact in facts}
+        self.rows = 0
+        self.counts: dict[str, int] = {}  # of rows, by URL
+
+    def know(self, url: str, version: str) -> None:
+        """Add the shard *url*, of this *version*."""
+        self._numbers[url] = self._shards.number(url, version)
+
+    def add(self, block: bytes) -> None:
+        """Add the rows of *block*: see `rows.blocks`. Raises: SampleError for a key that is not UTF-8."""
+        shard, keys, _, _, columns, facts = marshal.loads(block)  # noqa: S302  # from our own process
+        for key in keys:
+            try:
+                key.decode()
+            except UnicodeDecodeError:
+                raise SampleError(f"the key {key!r} is not UTF-8, which tables need", url=shard) from None
+        self._fields.update(dict.fromkeys(columns))
+        for fact, values in facts.items():
+            found = _type_of(fact, values)
+            self._types[fact] = schema.joined_type(self._types.get(fact, found), found)
+        self.rows += len(keys)
+        self.counts[shard] = self.counts.get(shard, 0) + len(keys)
+        self._file.write(len(block).to_bytes(8, "big") + block)
+
+    @property
+    def schema(self) -> Any:
+        """The unified schema of the rows that were added. Raises: SampleError if two columns would have one name."""
+        names = [name for name, _ in self._types]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SampleError(f"two columns would have the name {twice!r}")
+        fields = [field.decode("utf-8", "replace") for field in list(self._fields)[: schema.MOST_FIELDS]]
+        values = [(name, schema.stored_type(found)) for (name, _), found in self._types.items()]
+        return schema.arrow().schema([*schema.own_types().items(), *schema.members_column(fields), *values])
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows in unified record batches, in the order in which they were added; only *columns*, if given."""
+        import numpy as np
+
+        pa = schema.arrow()
+        whole = self.schema
+        fields = list(self._fields)[: schema.MOST_FIELDS]
+        types = {fact: whole.field(fact[0]).type for fact in self._types}
+        index, end, before = 0, 0, ""
+        for block in self._blocks():
+            shard, keys, begins, ends, found, facts = marshal.loads(block)  # noqa: S302  # from our own process
+            count = len(keys)
+            begin, stop = (np.frombuffer(column, np.int64) for column in (begins, ends))
+            numbered = _numbered(begin, stop, *((index, end) if shard == before else (0, 0)))
+            places = [_places(found.get(field), count) for field in fields]
+            members = [pa.StructArray.from_arrays(places, type=whole.field(schema.MEMBERS).type)] if fields else []
+            made = pa.RecordBatch.from_arrays(
+                [
+                    pa.array(np.full(count, self._numbers[shard], np.int32)),
+                    pa.array(numbered),
+                    pa.array([key.decode() for key in keys], pa.string()),
+                    pa.array(begin.astype(np.uint64)),
+                    pa.array(stop.astype(np.uint64)),
+                    *members,
+                    *(schema.column_of(facts.get(fact) or [None] * count, type_) for fact, type_ in types.items()),
+                ],
+                schema=whole,
+            )
+            yield made if columns is None else made.select([name for name in whole.names if name in columns])
+            index, end, before = int(numbered[-1]) + 1, int(stop[-1]), shard
+
+    def _blocks(self) -> Iterator[bytes]:
+        with reread(self._file) as file:
+            while length := file.read(8):
+                yield file.read(int.from_bytes(length, "big"))
+
+
+def _type_of(fact: Fact, values: Sequence[object]) -> Any:
+    """Return the type of the column *fact* that has *values*."""
+    return schema.named_type(fact[1]) if fact[1] else schema.type_of(values)
+
+
+def _numbered(begins: Any, ends: Any, first: int, end: int) -> Any:
+    """Return the numbers of samples in their shard; *first* is that of the next one, if it begins behind byte *end*.
+
+    They begin anew where a sample does not come behind the one before: there the shard was named once more.
+    """
+    import numpy as np
+
+    number = np.arange(first, first + len(begins), dtype=np.int64)
+    for again in np.flatnonzero(begins < np.concatenate(([end], ends[:-1]))):
+        number[again:] = np.arange(len(begins) - again)
+    return number.astype(np.uint64)
+
+
+def _places(found: tuple[bytes, bytes] | None, count: int) -> Any:
+    """Return the column of offset and size of one field; null where a sample lacks it.
+
+    Where a sample has the field twice, both of them are null.
+    """
+    import numpy as np
+
+    pa = schema.arrow()
+    if found is None:
+        return pa.nulls(count, schema.place_type())
+    offsets, sizes = (np.frombuffer(column, np.int64) for column in found)
+    unknown = offsets < 0
+    return pa.StructArray.from_arrays(
+        [pa.array(offsets.astype(np.uint64), mask=unknown), pa.array(sizes.astype(np.uint64), mask=unknown)],
+        ["offset", "size"],
+        mask=pa.array(offsets == ABSENT),
+    )

@@ -1,23 +1,51 @@
-"""The columns of a table, and the names of shards in it.
+"""What a table is, by its name and its first bytes; its columns, their types, and the names of shards in it.
 
-Everything that reading relies on is a column, because SQL engines drop the metadata of a file.
+Everything that reading relies on is a column, because SQL engines drop the metadata of a file. The type of a column of
+values is known only when all values are: JSON's, for lists and objects too, or text for values of several kinds.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
+from tartools import storage
 from tartools.errors import StorageError, how_to_install
-from tartools.storage.url import Url
-from tartools.tar import compression
-from tartools.tar.runs import one_thread
+from tartools.samples.values import as_text
+from tartools.storage.url import Url, unpinned
 
 SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
 BEGIN, END, MEMBERS = "__begin__", "__end__", "__members__"
-MAGIC, SUFFIX = compression.PARQUET, compression.TABLE
+MAGIC, SUFFIX = b"PAR1", ".parquet"
 ROW_GROUP = 1 << 16  # rows
 MOST_FIELDS = 1000  # in `__members__`
+DEEPEST = 20  # lists and objects in each other; what is deeper becomes text
+MOST_NAMES = 1000  # in an object; one with more becomes text
+LEAST, GREATEST = -(1 << 63), (1 << 63) - 1  # of int64
+
+
+def is_table_name(url: str) -> bool:
+    """Tell whether the output *url* is to be a table that lists samples, not a shard that holds them.
+
+    >>> is_table_name("s3://b/good.parquet"), is_table_name("pipe:cat > good.parquet")
+    (True, False)
+    """
+    return SUFFIX in url.lower() and Url(url).scheme != "pipe" and Url(url).name.lower().endswith(SUFFIX)
+
+
+def is_table(url: str) -> bool:
+    """Tell whether *url* is a table, by its first bytes; stdin, commands and fifos are not looked into: False.
+
+    On a server, where a look costs a request, only what has the name of a table can be one. Raises: StorageError.
+    """
+    url = Url(url)
+    if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_far(url)):
+        return False
+    from tartools.storage.version import look
+
+    return look(url).first == MAGIC
 
 
 def check_installed() -> None:
@@ -30,6 +58,8 @@ def check_installed() -> None:
 
 def arrow() -> Any:
     """Return pyarrow, with `pyarrow.parquet` imported. Raises: StorageError that says how to install it."""
+    from tartools.tar.runs import one_thread
+
     try:
         with one_thread():
             import pyarrow
@@ -71,8 +101,8 @@ def relative(shard: str, folder: str) -> str:
     >>> relative("s3://b/sets/a.tar", "s3://b/sets/"), relative("s3://b/a.tar", "sets/")
     ('a.tar', 's3://b/a.tar')
     """
-    if folder and shard.startswith(folder):
-        return shard[len(folder) :]
+    if folder and unpinned(shard).startswith(unpinned(folder)):
+        return unpinned(shard)[len(unpinned(folder)) :]
     if not Url(shard).is_local or "://" in shard:
         return shard
     path = shard.removeprefix("file:")
@@ -93,3 +123,176 @@ def resolved(name: str, folder: str) -> str:
     if url.scheme in ("-", "pipe") or (far and outside):
         raise StorageError(f"a table may not name the shard {str(name)!r}")
     return name if url.scheme or os.path.isabs(name) else folder + name
+
+
+# ---- columns that tartools needs ----
+
+
+def own_types() -> dict[str, Any]:
+    """Return the types of columns of unified rows, in order, but for members and values: see `inputs`."""
+    pa = arrow()
+    return {SHARD: pa.int32(), INDEX: pa.uint64(), KEY: pa.string(), BEGIN: pa.uint64(), END: pa.uint64()}
+
+
+def place_type() -> Any:
+    """Return the type of a place in `__members__`."""
+    pa = arrow()
+    return pa.struct([("offset", pa.uint64()), ("size", pa.uint64())])
+
+
+def is_place(found: Any) -> bool:
+    """Tell whether *found* is the type of a place, whatever the types of its numbers."""
+    return arrow().types.is_struct(found) and [field.name for field in found] == ["offset", "size"]
+
+
+def members_column(fields: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return name and type of the column of places of *fields*; nothing without one: Parquet has no empty structs."""
+    return [(MEMBERS, arrow().struct([(field, place_type()) for field in fields]))] if fields else []
+
+
+def fields_of(found: Any) -> list[str]:
+    """Return the fields that samples have by the unified schema *found*."""
+    return [field.name for field in found.field(MEMBERS).type] if MEMBERS in found.names else []
+
+
+# ---- types of values ----
+
+
+def named_type(name: str) -> Any:
+    """Return the type of a column of facts that *name* says: an alias of Arrow's, "digest", or "colours"."""
+    pa = arrow()
+    sizes = {"digest": 16, "colours": 48}
+    return pa.binary(sizes[name]) if name in sizes else pa.type_for_alias(name)
+
+
+class _MixedError(Exception):
+    """Values that no type but text holds."""
+
+
+def type_of(values: Sequence[Any]) -> Any:
+    """Return the type of a column of *values* of JSON: null without any, text for values of several kinds.
+
+    It does not depend on how values are cut into blocks: `joined_type` of the types of blocks is that of the whole.
+
+    >>> print(type_of([1, None, 2.5]), type_of([[1], []]), type_of([{"a": 1}, {"b": True}]), type_of([1, True]))
+    double list<item: int64> struct<a: int64, b: bool> string
+    """
+    try:
+        return _type_of(values, 0)
+    except _MixedError:
+        return arrow().string()
+
+
+def _type_of(values: Sequence[Any], depth: int) -> Any:
+    found = arrow().null()
+    types = set(map(type, values))
+    for each in types - {type(None)}:
+        alike = values if len(types) == 1 else [value for value in values if type(value) is each]
+        found = _joined(found, _type_of_alike(alike, each, depth))
+    return found
+
+
+def _type_of_alike(values: Sequence[Any], each: type, depth: int) -> Any:
+    """Return the type of *values*, which are all of type *each*."""
+    pa = arrow()
+    if each not in (list, dict):
+        if each is int and (min(values) < LEAST or max(values) > GREATEST):
+            raise _MixedError
+        return {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}[each]
+    if depth == DEEPEST:
+        raise _MixedError
+    if each is list:
+        return pa.list_(_type_of([*chain.from_iterable(values)], depth + 1))
+    names = dict.fromkeys(chain.from_iterable(values))
+    if len(names) > MOST_NAMES or not all(map(_encodable, names)):
+        raise _MixedError
+    return pa.struct([(name, _type_of([value.get(name) for value in values], depth + 1)) for name in names])
+
+
+def _encodable(name: str) -> bool:
+    """Tell whether *name*, of JSON, can be written as UTF-8: it may hold half of a surrogate pair."""
+    return name.isascii() or name == name.encode("utf-8", "replace").decode()
+
+
+def joined_type(one: Any, other: Any) -> Any:
+    """Return a type that holds the values of both types: the same, a number, lists or objects of such, or text.
+
+    `pyarrow.unify_schemas` says the same of the types that `type_of` finds. Of others it promises what can't be kept:
+    int64 for uint64 and int64.
+    """
+    try:
+        return _joined(one, other)
+    except _MixedError:
+        return arrow().string()
+
+
+def _joined(one: Any, other: Any) -> Any:
+    pa = arrow()
+    is_a, both = pa.types, (one, other)
+    if one == other or is_a.is_null(other):
+        return one
+    if is_a.is_null(one):
+        return other
+    if all(map(is_a.is_signed_integer, both)):
+        return pa.int64()
+    if all(is_a.is_integer(each) or is_a.is_floating(each) for each in both):
+        return pa.float64()
+    if all(map(is_a.is_list, both)):
+        return pa.list_(_joined(one.value_type, other.value_type))
+    if not all(map(is_a.is_struct, both)):
+        raise _MixedError
+    types = {field.name: field.type for field in one}
+    for field in other:
+        types[field.name] = _joined(types.get(field.name, field.type), field.type)
+    if len(types) > MOST_NAMES:
+        raise _MixedError
+    return pa.struct(list(types.items()))
+
+
+def stored_type(found: Any) -> Any:
+    """Return the type that Parquet has for *found*: text for null, and for objects one of which has no names."""
+    try:
+        return _stored(found)
+    except _MixedError:
+        return arrow().string()
+
+
+def _stored(found: Any) -> Any:
+    pa = arrow()
+    if pa.types.is_list(found):
+        return pa.list_(_stored(found.value_type))
+    if not pa.types.is_struct(found):
+        return pa.string() if pa.types.is_null(found) else found
+    if not found.num_fields:
+        raise _MixedError
+    return pa.struct([(field.name, _stored(field.type)) for field in found])
+
+
+def column_of(values: Sequence[Any], type_: Any) -> Any:
+    """Return *values* as a column of *type_*; what is not text goes into a column of text as `as_text` makes it.
+
+    A whole number that a double can't hold exactly is rounded; half of a surrogate pair in JSON becomes "?".
+    """
+    pa = arrow()
+    if pa.types.is_string(type_):
+        values = [None if value is None else as_text(value) for value in values]
+    try:
+        return pa.array(values, type_)
+    except (pa.ArrowInvalid, UnicodeEncodeError):
+        return pa.array([_fitting(value, type_) for value in values], type_)
+
+
+def _fitting(value: Any, type_: Any) -> Any:
+    """Return *value* in a form that pyarrow takes for *type_*."""
+    types = arrow().types
+    if value is None:
+        return None
+    if types.is_floating(type_):
+        return float(value)
+    if types.is_string(type_):
+        return value.encode("utf-8", "replace").decode()
+    if types.is_list(type_):
+        return [_fitting(each, type_.value_type) for each in value]
+    if types.is_struct(type_):
+        return {name: _fitting(each, type_.field(name).type) for name, each in value.items()}
+    return value

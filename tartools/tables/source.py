@@ -11,10 +11,9 @@ from typing import Any
 
 from tartools.errors import TarFormatError, TruncatedError
 from tartools.tables import schema
-from tartools.tar.compression import PARQUET
 
-FOOTER = 8  # bytes at the end: the size of the metadata, and PARQUET
-ENCRYPTED = b"PARE"  # in place of PARQUET, the first and the last bytes
+FOOTER = 8  # bytes at the end: the size of the metadata, and `schema.MAGIC`
+ENCRYPTED = b"PARE"  # in place of `schema.MAGIC`, the first and the last bytes
 NEEDED = (schema.SHARD, schema.BEGIN, schema.END)
 ROWS = 1 << 13  # read from a table at a time
 
@@ -59,11 +58,7 @@ class ParquetSource:
         if schema.MEMBERS not in found.names:
             return None
         kind = found.field(found.names.index(schema.MEMBERS)).type
-        pa = schema.arrow()
-        if not pa.types.is_struct(kind) or any(
-            not pa.types.is_struct(field.type) or [part.name for part in field.type] != ["offset", "size"]
-            for field in kind
-        ):
+        if not schema.arrow().types.is_struct(kind) or not all(schema.is_place(field.type) for field in kind):
             return None
         fields = [field.name for field in kind]
         return fields if len(fields) < schema.MOST_FIELDS and "\ufffd" not in "".join(fields) else None
@@ -78,11 +73,31 @@ class ParquetSource:
         Holds: a row group of these columns. Raises: TarFormatError if the table is damaged.
         """
         wanted = [name for name in columns if name in self.names]
+        expected = self.rows
+        if groups is not None:
+            expected = sum(self.parquet.metadata.row_group(group).num_rows for group in groups)
+        found = 0
         with _arrow_errors(self.url, self._what):
             for batch in self.parquet.iter_batches(most, columns=wanted, row_groups=groups, use_threads=False):
-                if len(batch):
+                found += len(batch)
+                if len(batch) and found <= expected:
                     batch.validate(full=True)  # a damaged table may have text and numbers that crash who uses them
                     yield batch
+        if found != expected and wanted:
+            raise TarFormatError(f"this {self._what} is damaged: it has {found} of {expected} rows", url=self.url)
+
+    def slices(self, columns: Sequence[str], rows: range) -> Iterator[tuple[int, Any]]:
+        """Yield *columns* of the rows with the numbers *rows*, in record batches with the number of their first row.
+
+        Other row groups are not read. Raises: TarFormatError.
+        """
+        for group, first, count in self.groups():
+            if first < rows.stop and first + count > rows.start:
+                for batch in self.batches(columns, groups=[group]):
+                    low, high = max(0, rows.start - first), min(len(batch), rows.stop - first)
+                    if low < high:
+                        yield first + low, batch.slice(low, high - low)
+                    first += len(batch)
 
     def groups(self) -> Iterator[tuple[int, int, int]]:
         """Yield number, first row and number of rows of each row group."""
@@ -154,10 +169,10 @@ def _failure(file: io.BufferedReader, url: str, what: str, error: TarFormatError
     """Return the failure of *file*, a *what* that pyarrow does not open because of *error*, with its byte."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    if file.read(len(PARQUET)) not in (PARQUET, ENCRYPTED):
+    if file.read(len(schema.MAGIC)) not in (schema.MAGIC, ENCRYPTED):
         return TarFormatError("this is not a Parquet file: it does not begin as one", url=url, offset=0)
-    file.seek(max(len(PARQUET), size - len(PARQUET)))
-    if file.read() not in (PARQUET, ENCRYPTED):
+    file.seek(max(len(schema.MAGIC), size - len(schema.MAGIC)))
+    if file.read() not in (schema.MAGIC, ENCRYPTED):
         return TruncatedError(f"this {what} was cut: its end is missing", url=url, offset=size)
     return TarFormatError(error.message, url=url, offset=metadata_begin(file))
 

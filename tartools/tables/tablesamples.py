@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from tartools import tar
 from tartools.errors import TarFormatError
 from tartools.samples.account import Account
-from tartools.samples.listed import ListedBatch
-from tartools.samples.sample import Batch
+from tartools.samples.sample import Batch, Sample
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
 from tartools.tables.bulk import Bulk, RoomOf, in_buffer, in_files
 from tartools.tables.checking import Checker
 from tartools.tables.columnvalues import TableColumns
+from tartools.tables.listed import ListedBatch
 from tartools.tables.localshards import LocalShards
 from tartools.tables.rowplaces import Listing, Piece
 
@@ -60,8 +60,6 @@ def table_batches(
                 else:
                     yield from shards.samples(listing.piece(rows, first))
                 first += len(rows)
-            if first != table.rows:
-                raise TarFormatError(f"this table is damaged: it has {first} of {table.rows} rows", url=url)
             shards.check()
 
 
@@ -71,18 +69,59 @@ def row_batches(url: str, rows: range, account: Account) -> Iterator[Batch]:
     with source.opened(url) as table:
         listing = Listing(url)
         with closing(Shards(listing, account)) as shards:
-            for group, first, count in table.groups():
-                if first >= rows.stop or first + count <= rows.start:
-                    continue
-                for found in table.batches(COLUMNS, groups=[group]):
-                    low, high = max(0, rows.start - first), min(len(found), rows.stop - first)
-                    if low < high:
-                        yield from shards.samples(listing.piece(found, first).part(low, high))
-                        done += high - low
-                    first += len(found)
+            for first, found in table.slices(COLUMNS, rows):
+                yield from shards.samples(listing.piece(found, first))
+                done += len(found)
             if done != len(rows):
                 raise TarFormatError(f"this table is damaged: it has {done} of {len(rows)} rows", url=url)
             shards.check()
+
+
+def chosen(urls: Sequence[str], account: Account, place: int | None, key: str | None) -> Iterator[tuple[int, Sample]]:
+    """Yield number and sample of the rows of the tables *urls* that have number *place* and *key*, if they are given.
+
+    Rows are counted through all tables. Rows whose keys the table does not tell are among them. Each sample is read
+    when it is its turn, from a server by one request. In *account* are the rows that were looked at.
+
+    Holds: a row group of keys and places.
+    Raises: StorageError if a sample is not as its row says; TarFormatError for a damaged table.
+    """
+    before = 0  # rows of earlier tables
+    for url in urls:
+        with source.opened(url) as table:
+            listing = Listing(url)
+            with closing(Shards(listing, account)) as shards:
+                for group, first, count in table.groups():
+                    account.samples_in = before + first
+                    for row in _rows_with(table, group, count, None if place is None else place - before - first, key):
+                        account.samples_in = before + first + row + 1
+                        for at, rows in table.slices(COLUMNS, range(first + row, first + row + 1)):
+                            for batch in shards.samples(listing.piece(rows, at)):
+                                yield before + at, batch[0]
+                    account.samples_in = before + first + count
+                    if place is not None and place < account.samples_in:
+                        account.samples_in = place + 1
+                        return
+            before += table.rows
+            account.shards_done += 1
+
+
+def _rows_with(
+    table: source.ParquetSource, group: int, count: int, place: int | None, key: str | None
+) -> Iterator[int]:
+    """Yield the numbers in row group *group*, of *count* rows, of those with *place* and perhaps *key*, in order."""
+    if place is not None and not 0 <= place < count:
+        return
+    if key is None or schema.KEY not in table.names:
+        yield from range(count) if place is None else (place,)
+        return
+    raw, at = key.encode("utf-8", "surrogateescape"), 0
+    for rows in table.batches((schema.KEY,), groups=[group]):
+        found = schema.raw(rows.column(0)).to_pylist()
+        for row in [row for row, each in enumerate(found, at) if each is None or each == raw]:
+            if place in (None, row):
+                yield row
+        at += len(rows)
 
 
 def _samples(shards: Shards, rows: TableColumns, numbers: Sequence[int]) -> Iterator[Batch]:
@@ -136,7 +175,8 @@ class Shards:
         far, sizes = np.array(self._listing.far)[rows.numbers], rows.ends - rows.begins
         if far.any() and not far.all():
             return None
-        if not far.any() and sizes.mean() >= APART and (files := self._local.files(rows)) is not None:
+        if not far.any() and sizes.mean() >= APART and len(set(rows.numbers.tolist())) <= self._local.together:
+            files = self._local.files(rows, 0, len(rows))
             return in_files(files, rows.begins, rows.ends, room_of, fields)
         source = self._servers() if far.any() else self._local
         data = source.whole(rows, None if room_of is None else room_of(int(sizes.sum())))

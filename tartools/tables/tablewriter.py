@@ -8,8 +8,8 @@ from typing import Any
 from tartools import storage
 from tartools.samples.sample import Label
 from tartools.storage.streams import Sink
-from tartools.tables import schema, unified
-from tartools.tables.unified import ShardNumbers
+from tartools.tables import inputs, schema
+from tartools.tables.rowplaces import ShardNumbers
 
 WEIGHT = 32  # bytes of memory for a row that is held
 
@@ -37,8 +37,9 @@ class RowBatch:
 
     @property
     def keys(self) -> list[bytes]:
-        """The keys of the samples."""
-        return schema.raw(self.rows.column(schema.KEY)).to_pylist()  # type: ignore[no-any-return]
+        """The keys of the samples; none if there is no column for them."""
+        named = schema.KEY in self.rows.schema.names
+        return schema.raw(self.rows.column(schema.KEY)).to_pylist() if named else []
 
     def weight(self, first: int, last: int) -> int:
         """Return the bytes that rows *first* to *last* (exclusive) may take in memory."""
@@ -110,7 +111,7 @@ class TableWriter:
         self._finished = False
         self.samples = 0
         self.size = 0  # bytes of the tar that the samples would be, without its end
-        whole = unified.table_schema(columns)
+        whole = inputs.table_schema(columns)
         values = [name for name in whole.names if not name.startswith("__")]
         self._output = storage.open_write(url, force)
         self._file = SinkFile(self._output.sink)
@@ -146,7 +147,7 @@ class TableWriter:
         for url, version in self._shards.since(len(self._names)):
             self._names.append((schema.relative(url, self._folder), version))
         held = pa.Table.from_batches(self._held, self._columns)
-        self._parquet.write_table(unified.table_rows(held.slice(0, count), self._names))
+        self._parquet.write_table(inputs.table_rows(held.slice(0, count), self._names))
         self._held = held.slice(count).to_batches()
         self._count -= count
 
@@ -160,6 +161,10 @@ class TableWriter:
         self.flush()
         self._parquet.close()
         self._finished = True
+
+    def sync(self) -> None:
+        """Bring the table to the disk, in whatever thread, after `finish`. Raises: StorageError."""
+        storage.sync(self._output)
 
     def commit(self) -> None:
         """Write the rest of the table, unless `finish` has, and let it appear under its name. Raises: StorageError."""

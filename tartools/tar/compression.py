@@ -1,92 +1,207 @@
-"""Compressed tar streams: recognised by magic number when read, chosen by suffix when written."""
+"""Compressed streams: recognised by magic number when read, chosen by suffix when written.
 
-from __future__ import annotations
+A codec is an entry of one table; its library is imported when a stream needs it.
+"""
 
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from tartools import storage
-from tartools.errors import StorageError, TarFormatError, TarToolsError, TruncatedError, UsageError
+from tartools.errors import StorageError, TarFormatError, TarToolsError, TruncatedError
 from tartools.storage.streams import Sink, Stream
-from tartools.storage.url import Url
-from tartools.tar.codecs import (
-    CODECS,
-    MAGIC,
-    SUFFIXES,
-    Codec,
-    Compressor,
-    Decompressor,
-    codec_of,
-    is_shortage,
-    zstd_window,
-)
 
+LONGEST_NAME = 1 << 16  # bytes of a name or comment in a gzip header; a longer one is taken for damage
 READ = 1 << 18  # compressed bytes a read
-PARQUET = b"PAR1"  # the first bytes of a table
-TABLE = ".parquet"  # the suffix of an output that is one
 STEP = 1 << 17  # most decompressed bytes a call: some libraries are slower the more they may return
 
 
-def split_suffix(url: str) -> tuple[str, str]:
-    """Return *url* without its tar suffix, and the suffix.
+class Decompressor(Protocol):
+    """What the libraries' incremental decompressors have in common: the interface of `bz2.BZ2Decompressor`."""
+
+    @property
+    def eof(self) -> bool: ...  # noqa: D102
+    @property
+    def needs_input(self) -> bool: ...  # noqa: D102
+    @property
+    def unused_data(self) -> bytes: ...  # noqa: D102
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...  # noqa: D102
+
+
+class Compressor(Protocol):
+    """What the libraries' incremental compressors have in common."""
+
+    def compress(self, data: bytes | bytearray | memoryview, /) -> bytes: ...  # noqa: D102
+    def flush(self) -> bytes: ...  # noqa: D102
+
+
+class Codec(NamedTuple):
+    """One kind of compression.
+
+    If it is *padded*, zeros may follow each compressed stream (gzip on tapes). *begins* tells whether bytes are enough
+    to start the decompressor.
+    """
+
+    name: str
+    magic: tuple[bytes, ...]
+    suffixes: tuple[str, ...]
+    decompressor: Callable[[], Decompressor]
+    compressor: Callable[[], Compressor]
+    padded: bool = False
+    begins: Callable[[bytes], bool] = bool
+
+
+def _gzip_reader() -> Decompressor:
+    from isal import igzip_lib
+
+    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+
+
+def _gzip_begins(data: bytes) -> bool:
+    """Return whether *data* holds a whole gzip header (RFC 1952, 2.3): isal loses its position in a partial one.
+
+    A header whose name does not end counts as whole; decompressing it then reports the damage.
+    """
+    if len(data) < 10:
+        return False
+    flags, at = data[3], 10
+    if flags & 4:  # FEXTRA
+        at += 2 + int.from_bytes(data[at : at + 2], "little")
+    for flag in (8, 16):  # FNAME, FCOMMENT: up to a zero
+        if flags & flag and at <= len(data):
+            end = data.find(0, at)
+            at = end + 1 if end >= 0 else at + LONGEST_NAME
+    at += flags & 2  # FHCRC, two bytes
+    return at <= len(data)
+
+
+def _gzip_writer() -> Compressor:
+    from isal import isal_zlib
+
+    return isal_zlib.compressobj(level=2, wbits=31)  # the header holds no time: same input, same bytes
+
+
+def _bzip2_reader() -> Decompressor:
+    import bz2
+
+    return bz2.BZ2Decompressor()
+
+
+def _bzip2_writer() -> Compressor:
+    import bz2
+
+    return bz2.BZ2Compressor()
+
+
+def _xz_reader() -> Decompressor:
+    import lzma
+
+    return lzma.LZMADecompressor()
+
+
+def _xz_writer() -> Compressor:
+    import lzma
+
+    return lzma.LZMACompressor()
+
+
+def _zstd_reader() -> Decompressor:
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
+    except ImportError:
+        from backports import zstd
+    return zstd.ZstdDecompressor()  # type: ignore[no-any-return,unused-ignore]
+
+
+def _zstd_writer() -> Compressor:
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
+    except ImportError:
+        from backports import zstd
+    # with a checksum, as zstd(1), to detect damage; level 1 is twice as fast as 3, and no larger than gzip -6
+    parameter = zstd.CompressionParameter
+    return zstd.ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})  # type: ignore[no-any-return,unused-ignore]
+
+
+def _lz4_reader() -> Decompressor:
+    from lz4 import frame
+
+    return frame.LZ4FrameDecompressor()  # type: ignore[no-any-return,unused-ignore]
+
+
+class _Lz4Writer:
+    """lz4's compressor, which needs a call to begin a frame."""
+
+    def __init__(self) -> None:
+        from lz4 import frame
+
+        self._lz4 = frame.LZ4FrameCompressor(content_checksum=True)
+        self._begun = False
+
+    def compress(self, data: bytes | bytearray | memoryview, /) -> bytes:
+        begin = b"" if self._begun else self._lz4.begin()
+        self._begun = True
+        return begin + bytes(self._lz4.compress(data))
+
+    def flush(self) -> bytes:
+        return self.compress(b"") + bytes(self._lz4.flush())
+
+
+# RFC 1952; bzip2's stream header followed by that of a block or of the end; xz file format 2.1.1; RFC 8878, 3.1 (zstd,
+# with skippable frames); lz4 frame format.
+_SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))
+_BZIP2 = tuple(b"BZh%d" % level + block for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90"))
+CODECS = (
+    Codec("gzip", (b"\x1f\x8b\x08",), (".tgz", ".tar.gz"), _gzip_reader, _gzip_writer, True, _gzip_begins),
+    Codec("bzip2", _BZIP2, (".tar.bz2",), _bzip2_reader, _bzip2_writer),
+    Codec("xz", (b"\xfd7zXZ\0",), (".tar.xz",), _xz_reader, _xz_writer, True),
+    Codec("zstd", (b"\x28\xb5\x2f\xfd", *_SKIPPABLE), (".tar.zst",), _zstd_reader, _zstd_writer),
+    Codec("lz4", (b"\x04\x22\x4d\x18",), (".tar.lz4",), _lz4_reader, _Lz4Writer),
+)
+SUFFIXES = (*(suffix for codec in CODECS for suffix in codec.suffixes), ".tar")
+MAGIC = 10  # bytes of the longest magic number
+
+
+def is_shortage(error: Exception) -> bool:
+    """Tell whether *error*, which a decompressor raised, says that there is too little memory."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(
+        word in text for word in ("allocat", "not enough memory", "unable to create")
+    )
+
+
+def zstd_window(head: bytes) -> int:
+    """Return the bytes of the window that the zstd frame that begins with *head* needs (RFC 8878, 3.1.1.1).
+
+    0 if *head* does not tell.
+
+    >>> zstd_window(bytes.fromhex("28b52ffd0090")) >> 20
+    256
+    """
+    if len(head) < 6 or head[4] & 0x20:  # of a single segment: all of the frame is the window
+        return 0
+    base = 1 << (10 + (head[5] >> 3))
+    return base + (base >> 3) * (head[5] & 7)
+
+
+def codec_of(head: bytes) -> Codec | None:
+    """Return the codec whose magic number *head* begins with; None if it has none."""
+    for codec in CODECS:
+        if head.startswith(codec.magic):
+            return codec
+    return None
+
+
+def split_suffix(name: str) -> tuple[str, str]:
+    """Return *name* without its tar suffix, and the suffix.
 
     >>> split_suffix("a/train.tar.zst"), split_suffix("b")
     (('a/train', '.tar.zst'), ('b', ''))
     """
     for suffix in SUFFIXES:
-        if url.lower().endswith(suffix):
-            return url[: -len(suffix)], url[-len(suffix) :]
-    return url, ""
-
-
-def is_table_name(url: str) -> bool:
-    """Tell whether the output *url* is to be a table that lists samples, not a shard that holds them.
-
-    >>> is_table_name("s3://b/good.parquet"), is_table_name("pipe:cat > good.parquet")
-    (True, False)
-    """
-    return TABLE in url.lower() and Url(url).scheme != "pipe" and Url(url).name.lower().endswith(TABLE)
-
-
-def split_output(url: str) -> tuple[str, str]:
-    """Return the output *url* without its suffix, and the suffix: that of a shard or of a table."""
-    return (url[: -len(TABLE)], url[-len(TABLE) :]) if is_table_name(url) else split_suffix(url)
-
-
-def is_table(url: str) -> bool:
-    """Tell whether *url* is a table, by its first bytes; stdin, commands and fifos are not looked into: False.
-
-    On a server, where a look costs a request, only what has the name of a table can be one. Raises: StorageError.
-    """
-    url = Url(url)
-    if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_far(url)):
-        return False
-    from tartools.storage.version import look
-
-    return look(url).first == PARQUET
-
-
-def check_suffix(name: str) -> None:
-    """Raise UsageError if the output *name* is that of a zip file, which would hold a tar archive."""
-    if name.lower().endswith(".zip"):
-        raise UsageError("not the name of a shard: tar shards are .tar, .tgz, .tar.zst ..., not .zip", url=name)
-
-
-def codec_for(url: str, gzip: bool) -> Codec | None:
-    """Return the codec for an output named *url*: by its suffix, or gzip if *gzip* is set.
-
-    A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
-
-    Raises UsageError if *gzip* is set and the suffix is that of another codec or of a table, or if it is .zip.
-    """
-    name = "" if Url(url).scheme == "pipe" else Url(url).name
-    check_suffix(name)
-    suffix = split_output(name)[1].lower()
-    if gzip and suffix not in ("", *CODECS[0].suffixes):
-        raise UsageError(f"-z writes gzip, but this name ends in {suffix}", url=url)
-    return CODECS[0] if gzip else next((codec for codec in CODECS if suffix in codec.suffixes), None)
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)], name[-len(suffix) :]
+    return name, ""
 
 
 def split_packed(name: str) -> tuple[str, Codec | None]:
@@ -100,26 +215,6 @@ def split_packed(name: str) -> tuple[str, Codec | None]:
         if name.lower().endswith(suffix):
             return name[: -len(suffix)], codec
     return name, None
-
-
-def check_bare(url: str, kind: str) -> None:
-    """Raise UsageError if *url* has the suffix of a codec: it names a file of a *kind* that is compressed inside."""
-    name = Url(url).name
-    if Url(url).scheme != "pipe" and (bare := split_packed(name)[0]) != name:
-        raise UsageError(f"a {kind} file is compressed inside: call it {bare}, not {name}")
-
-
-@contextmanager
-def writing(url: str, force: bool = False) -> Iterator[Sink]:
-    """Give a sink as `storage.writing` does, which compresses if *url* has the suffix of a codec: .gz, .zst ..."""
-    codec = None if Url(url).scheme == "pipe" else split_packed(Url(url).name)[1]
-    with storage.writing(url, force) as sink:
-        if codec is None:
-            yield sink
-        else:
-            packed = CompressedSink(sink, codec.compressor())
-            yield packed
-            packed.finish()
 
 
 def decompressed(stream: Stream, url: str) -> Stream:

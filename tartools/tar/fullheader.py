@@ -10,7 +10,9 @@ from tartools.tar.header import (
     TYPE,
     Records,
     checksum_matches,
+    long_name,
     padded,
+    parse_records,
     regular_name,
 )
 from tartools.tar.writer import extended_header
@@ -112,8 +114,6 @@ def read_full_header(view: memoryview, start: int, governing: Records) -> FullHe
         elif kind in PAX:
             records |= _parsed(payload, at)
         else:
-            from tartools.tar.extended import long_name
-
             path = long_name(payload) if kind == LONG_NAME else path
             kept += bytes(view[at:end])
         at = end
@@ -143,8 +143,6 @@ def _checked(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _parsed(payload: bytes, at: int) -> Records:
-    from tartools.tar.extended import parse_records
-
     try:
         return parse_records(payload)
     except TarFormatError as error:

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from tartools.tar.alike import Alike, is_dense
 from tartools.tar.grouping import NAME_BYTES, NO_STEM
-from tartools.tar.groups import ContiguousGroups, belongs
+from tartools.tar.groups import Alike, ContiguousGroups, belongs
 from tartools.tar.header import BLOCK
+from tartools.tar.window import is_dense
 
 if TYPE_CHECKING:
     from tartools.tar.grouping import Grouper

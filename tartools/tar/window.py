@@ -11,12 +11,13 @@ from tartools.errors import TruncatedError
 from tartools.storage.streams import Stream, size_of, skip
 from tartools.tar.fullheader import FullHeader
 from tartools.tar.grouping import LARGE, Grouper
-from tartools.tar.header import BLOCK, Records
+from tartools.tar.header import BLOCK, MAGIC, Records
 from tartools.tar.member import Chunk, Member
 
 READ = 1 << 20  # bytes per read; fewer and longer reads are faster, from pipes and from libraries
 BUFFER = 1 << 20  # bytes; a member that fits is a view, a larger one is a range or gets a buffer of its own
 CARRIED = 1 << 18  # bytes of a group that are copied to the next buffer, so that the group stays contiguous
+DENSE = 256  # headers in a MiB
 SKIPPED = 1 << 16  # bytes; if more than these are skipped in a file, the next read is short
 NEXT = 1 << 13  # bytes of that short read, since more payloads to skip may follow
 
@@ -61,11 +62,7 @@ class Window:
 
     def _is_dense(self, file: io.FileIO, begin: int) -> bool:
         """Return whether *file* is large, and begins with many small members: to read them takes less than to skip."""
-        if self.size - begin < LARGE:
-            return False
-        from tartools.tar.alike import is_dense
-
-        return is_dense(file, self.stream.start + begin)
+        return self.size - begin >= LARGE and is_dense(file, self.stream.start + begin)
 
     def refill(self) -> bool:
         """Read on, so that `parse` can go on; return False at the end of the stream.
@@ -164,3 +161,9 @@ class Window:
         return TruncatedError(
             f"the input ends inside {self.waiting}: {missing} bytes are missing", url=self.url, offset=total
         )
+
+
+def is_dense(file: io.FileIO, at: int) -> bool:
+    """Return whether the MiB of *file* that begins at byte *at* has many members."""
+    head = os.pread(file.fileno(), 1 << 20, at)
+    return sum(head[byte : byte + 5] == b"ustar" for byte in range(MAGIC.start, len(head), BLOCK)) > DENSE

@@ -4,11 +4,10 @@ Why it is fast: adjacent members of one source are written as one piece, whateve
 without a copy, short ones are collected to 1 MiB, and ranges of files go by `sendfile` where the system has it.
 """
 
-from __future__ import annotations
-
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from tartools.errors import SampleError, StorageError
 from tartools.storage.streams import Sink, check_unchanged
@@ -25,9 +24,12 @@ from tartools.tar.header import (
     TYPE,
     USTAR,
     Records,
+    adler32,
     byte_sum,
+    format_records,
     padded,
     parse_number,
+    parse_records,
 )
 from tartools.tar.member import Member, Source, located, read_range
 
@@ -248,8 +250,6 @@ def extended_header(records: Records, block: bytes) -> bytes:
     """Return the pax header of *records* for the member with header *block*; empty if *records* is empty."""
     if not records:
         return b""
-    from tartools.tar.extended import format_records
-
     payload = format_records(records)
     head = bytearray(NEW_BLOCK)
     head[NAME] = (b"PaxHeaders/" + block[NAME].partition(b"\0")[0].rpartition(b"/")[2])[:100].ljust(100, b"\0")
@@ -283,8 +283,6 @@ def _is_utf8(path: bytes) -> bool:
 
 def _records_of(header: bytes) -> Records:
     """Return the pax records in the blocks of *header*."""
-    from tartools.tar.extended import parse_records
-
     records: Records = {}
     at = 0
     while at < len(header) - BLOCK:
@@ -306,3 +304,70 @@ def _new_block() -> bytes:
 
 
 NEW_BLOCK = _new_block()
+
+
+# ---- many new members at once: a header is made of a template, in which only path, size and checksum differ ----
+
+
+class NewMembers(NamedTuple):
+    """The bytes of new members, as columns: headers in two parts, payloads, paddings; and their *sizes* together."""
+
+    heads: list[bytes]
+    tails: list[bytes]
+    payloads: Sequence[bytes]
+    paddings: list[bytes]
+    sizes: list[int]
+
+
+def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers:
+    """Return the bytes of members as those of `new_member`, for many that are in memory: that is faster."""
+    sizes = list(map(len, payloads))
+    found = list(map(_MIDDLES.__getitem__, sizes))
+    heads = [path.ljust(100, b"\0") + middle for path, (middle, _, _) in zip(paths, found, strict=True)]
+    tails = [_TAILS[adler32(head) & 0xFFFF] for head in heads]
+    paddings, stored = [padding for _, padding, _ in found], [size for _, _, size in found]
+    for number in _unusual(paths, sizes):
+        heads[number], tails[number] = encode_header(paths[number], sizes[number]), b""
+        stored[number] += len(heads[number]) - BLOCK
+    return NewMembers(heads, tails, payloads, paddings, stored)
+
+
+def _unusual(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
+    """Return the numbers of the members that need more than one plain header block."""
+    joined = b"".join(paths)
+    short = len(max(paths, key=len, default=b"")) <= 100 and max(sizes, default=0) <= LARGEST_OCTAL
+    if short and joined.isascii() and b"\0" not in joined and all(paths):
+        return []
+    return [
+        number
+        for number, (path, size) in enumerate(zip(paths, sizes, strict=True))
+        if len(path) > 100 or not path.isascii() or b"\0" in path or not path or size > LARGEST_OCTAL
+    ]
+
+
+class _Middles(dict[int, tuple[bytes, bytes, int]]):
+    """Size of a payload -> mode, owner, size and time of a new header; the padding; the size of all. Bounded."""
+
+    def __missing__(self, size: int) -> tuple[bytes, bytes, int]:
+        if len(self) > 1 << 14:
+            self.clear()
+        middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, LARGEST_OCTAL) + NEW_BLOCK[136:148]
+        found = self[size] = middle, ZEROS[: -size % BLOCK], BLOCK + padded(size)
+        return found
+
+
+class _Tails(dict[int, bytes]):
+    """Low half of the Adler-32 sum of a new header up to the checksum -> the header from there on. Bounded.
+
+    The low half is 1 + the sum of these bytes, 148 if the path has up to 100: see `header`.
+    """
+
+    def __missing__(self, low: int) -> bytes:
+        if len(self) > 1 << 14:
+            self.clear()
+        tail = NEW_BLOCK[156:]
+        found = self[low] = b"%06o\0 " % (low - 1 + 8 * 0x20 + sum(tail)) + tail
+        return found
+
+
+_MIDDLES, _TAILS = _Middles(), _Tails()

@@ -15,6 +15,7 @@ from tartools.errors import how_to_install
 _MODULES = {
     "ObjectDataset": "objects",
     "ObjectStream": "objects",
+    "Resize": "payloaddecoding",
     "StatefulSampler": "sampler",
     "StorageReader": "distributed",
     "StorageWriter": "distributed",
@@ -26,6 +27,7 @@ _MODULES = {
     "loader": "loading",
     "open_urls": "objects",
     "pack": "packing",
+    "picture": "payloaddecoding",
     "samples": "samplestream",
     "stream_map": "mapping",
 }
@@ -37,6 +39,8 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'tartools.train' has no attribute {name!r}")
     try:
+        if _MODULES[name]:
+            import_module("torch")  # which some modules import only when they need it
         module = import_module(f"tartools.train.{_MODULES[name] or name}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":

@@ -29,8 +29,9 @@ from tartools.storage import pagecache
 from tartools.storage.streams import stream_file
 from tartools.tables.table import Table
 from tartools.tar import split_path
-from tartools.train.fieldchooser import KEY, URL, FieldChooser, PictureDecoder
+from tartools.train.fieldchooser import KEY, URL, FieldChooser
 from tartools.train.objects import ObjectDataset
+from tartools.train.payloaddecoding import PictureDecoder
 from tartools.train.sampler import StatefulSampler
 from tartools.train.samplestream import samples
 from tartools.train.tabledataset import TableDataset

@@ -5,24 +5,24 @@ Decoders are those of webdataset. What would unpickle is refused, because whoeve
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
-from tartools.samples import pictures
-from tartools.samples.filetypes import NUMBERS
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import field_list
+from tartools.tar import Member
+from tartools.train.payloaddecoding import FILE, Resize, decoder_of, pictures_of
 from tartools.train.sending import check_sent
 
-UNPICKLED = ("pyd", "pickle", "pkl", "pth", "pt")  # what others unpickle
-LONGEST = 50  # bytes of a value in a message
 KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
 HAVE = "__fields__"  # what a sample has, where one of the fields that are needed is not there
 
 Fields = str | Sequence[str] | None
-Decode = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
+Decoder = str | Callable[..., Any]
+Decode = Decoder | Sequence[Decoder] | Mapping[str, Decoder] | None
+Size = int | tuple[int, int] | Resize | None
 Transform = Callable[..., Any] | Sequence[Callable[..., Any] | None] | None
 
 
@@ -40,15 +40,26 @@ class FieldChooser:
     pickle, pkl, pth, pt, arrays of objects) are refused, unless a function decodes them: `handle_extension("pyd",
     loads)`.
 
+    A dict has decoders of some fields: names, and functions of bytes. "file" is a binary file that can seek, for
+    transforms that need a part: `decode={"mp4": "file", "jpg": "rgb8"}`. Of a local shard that is read by number, such
+    a file reads what it is asked for, and no more, if the field has more than 1 MiB.
+
     Pictures are of the formats that tarshow knows (JPEG, PNG and nine others), whatever their suffix says, and have up
     to 89,478,485 pixels, or what `PIL.Image.MAX_IMAGE_PIXELS` is set to; others are refused.
+
+    JPEGs are decoded by simplejpeg where that is installed (it is part of the extra), to the same bytes as by Pillow;
+    what it refuses goes to Pillow, and `by_pillow` counts it.
+
+    *resize*: pixels that the shorter side of pictures gets, (height, width), or `Resize`, which also takes the centre.
 
     *transform*: a function of the dict or tuple; or, with fields, one for each field, None to leave it as it is.
 
     Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these.
     """
 
-    def __init__(self, fields: Fields = None, decode: Decode = None, transform: Any = None) -> None:
+    def __init__(
+        self, fields: Fields = None, decode: Decode = None, transform: Any = None, resize: Size = None
+    ) -> None:
         names = fields.split() if isinstance(fields, str) else fields
         self.fields = None if names is None else [name.split(";") for name in names]
         self.transform = transform
@@ -56,19 +67,27 @@ class FieldChooser:
             self.transform = list(transform)
             if self.fields is None or len(self.fields) != len(self.transform):
                 raise ValueError("transforms in a list are one for each of the fields")
-        self.decoder = None if decode is None else _decoder(decode)
+        self.decoder = decoder_of(decode, resize)
+        given = decode.items() if isinstance(decode, Mapping) else ()
+        self.files = frozenset(field.lower() for field, how in given if how == FILE)
         self.raw = decode is None and transform is None  # payloads are given as they are
         known = (name for one in self.fields or () for name in one)
         self.needed = None if self.fields is None else {name.lower() for name in known}
 
+    @property
+    def by_pillow(self) -> int:
+        """How many JPEGs Pillow has decoded that simplejpeg refused, here and in workers: odd ones, or damaged."""
+        return sum(one.by_pillow for one in pictures_of(() if self.decoder is None else self.decoder.handlers))
+
     def __getstate__(self) -> dict[str, Any]:
         check_sent("transform", self.transform if isinstance(self.transform, list) else [self.transform])
-        check_sent("decode", () if self.decoder is None else self.decoder.handlers)
+        handlers = () if self.decoder is None else self.decoder.handlers
+        check_sent("decode", [getattr(one, "function", one) for one in handlers])
         return self.__dict__
 
     def __call__(self, sample: Sample | Mapping[str, Any]) -> Any:
         """Return what training takes of *sample*."""
-        found: Any = as_dict(sample) if isinstance(sample, Sample) else sample
+        found: Any = as_dict(sample, None, self.files) if isinstance(sample, Sample) else sample
         if self.fields is not None:
             values = [self._value(found, names) for names in self.fields]
             return self._transformed(found, tuple(values))
@@ -106,21 +125,29 @@ class FieldChooser:
             raise
 
 
-def as_dict(sample: Sample, wanted: Set[str] | None = None) -> dict[str, Any]:
+def as_dict(sample: Sample, wanted: Set[str] | None = None, files: Set[str] = frozenset()) -> dict[str, Any]:
     """Return *sample* as webdataset gives it: `__key__`, `__url__`, and payloads by field, in lower case.
 
+    Those of *files* that are ranges of a file are given as files.
     Only the fields *wanted* are read, if they are given; HAVE names all if it lacks one of these. Raises: SampleError
     if two fields differ only in case, or if one begins with two underscores.
     """
-    fields = ((field_name(member), member.read) for member in sample.members)
+    fields = ((field_name(member), _reader(member, files)) for member in sample.members)
     found = dict_of(sample.key, sample.shard, fields, wanted)
     if wanted is not None and not wanted <= found.keys():
         found[HAVE] = sample.fields
     return found
 
 
+def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
+    """Return what reads the payload of *member*."""
+    if files and isinstance(member.source, io.FileIO) and field_name(member).lower() in files:
+        return member.open
+    return member.read
+
+
 def dict_of(
-    key: str, url: str, fields: Iterable[tuple[str, Callable[[], bytes]]], wanted: Set[str] | None
+    key: str, url: str, fields: Iterable[tuple[str, Callable[[], Any]]], wanted: Set[str] | None
 ) -> dict[str, Any]:
     """Return the sample *key* of *url* with *fields*, (name, what reads the payload), as `as_dict` does."""
     found: dict[str, Any] = {KEY: key, URL: url}
@@ -144,78 +171,3 @@ def undecodable(sample: Mapping[str, Any], field: str, error: BaseException | No
     """Return the failure of decoding *field* of *sample*, for what *error* says."""
     text = f"{type(error).__name__}: {error} (tarcheck --decode lists all fields that can't be decoded)"
     return _failure(sample, f"field {field!r}: {error.message if isinstance(error, TarToolsError) else text}")
-
-
-class PictureDecoder:
-    """Decodes fields with one of *suffixes*, by default webdataset's, as *spec* says: a name of webdataset.
-
-    Raises: ValueError for a name that webdataset does not have.
-    """
-
-    def __init__(self, spec: str, suffixes: Collection[str] | None = None) -> None:
-        from webdataset.autodecode import IMAGE_EXTENSIONS, imagespecs
-
-        if spec not in imagespecs:
-            raise ValueError(f"no decoder is called {spec!r}; for pictures there are {', '.join(imagespecs)}")
-        self._made, kind, mode = imagespecs[spec]
-        self._floats, self._mode = kind == "float", mode.upper()
-        self._suffixes = frozenset(IMAGE_EXTENSIONS if suffixes is None else suffixes)
-
-    def __call__(self, field: str, data: bytes) -> Any:
-        """Return the picture *data*; None if *field* is no picture. Raises: as `pictures.picture`."""
-        if re.sub(r".*[.]", "", field).lower() not in self._suffixes:
-            return None
-        if self._made == "pil":
-            return pictures.picture(data, self._mode)
-        is_torch = self._made == "torch"
-        found = pictures.array(data, self._mode, first=is_torch, floats=self._floats)
-        if not is_torch:
-            return found
-        import torch
-
-        return torch.from_numpy(found)
-
-
-def decoders(decode: Any) -> list[Callable[..., Any]]:
-    """Return the decoders that *decode* names: a name, a function, or several; "basic" adds none to what all decode.
-
-    Raises: TypeError for anything else; ValueError for another name.
-    """
-    several = [decode] if isinstance(decode, str) or callable(decode) else decode
-    if not isinstance(several, (list, tuple)) or not all(isinstance(one, str) or callable(one) for one in several):
-        raise TypeError(
-            f"decode is 'pil', 'torchrgb8' or another name, a function, or a list of these, not {decode!r}; "
-            "decode='basic' decodes text, numbers, JSON and arrays alone"
-        )
-    return [PictureDecoder(one) if isinstance(one, str) else one for one in several if one != "basic"]
-
-
-def _decoder(decode: Any) -> Any:
-    """Return webdataset's decoder with the handlers *decode*, and nothing in it that unpickles."""
-    from webdataset.autodecode import Decoder
-
-    return Decoder(decoders(decode), post=[plain])
-
-
-def plain(key: str, data: bytes) -> Any:
-    """Decode *data* as webdataset's basic handlers do: text, numbers, JSON, arrays.
-
-    Raises: SampleError for pickles, and for text where a number should be.
-    """
-    from webdataset.autodecode import basichandlers
-
-    suffix = re.sub(r".*[.]", "", key).lower()
-    if suffix in UNPICKLED:
-        raise SampleError(
-            "this would be unpickled, and could run any code; read it with a function of your own, as "
-            'decode=[handle_extension("pyd", pickle.loads)]'
-        )
-    try:
-        return basichandlers(key, data)
-    except ValueError:
-        if suffix not in NUMBERS:
-            raise
-        raise SampleError(
-            f"{data[:LONGEST].decode(errors='replace')!r} is not a whole number, and this field is decoded as one: "
-            f'store the number of the class, or take the text, decode=[handle_extension("{suffix}", bytes.decode)]'
-        ) from None

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from tartools import storage
 from tartools.errors import TarToolsError, several, shown
 from tartools.storage.url import Name
-from tartools.train.fieldchooser import Decode, Fields
-from tartools.train.sampler import StatefulSampler
+from tartools.train.fieldchooser import Decode, Fields, Size
+from tartools.train.sampler import StatefulSampler, log
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
-from tartools.train.tablebatch import TableBatch
-from tartools.train.tabledataset import TableDataset, TableSource
+from tartools.train.tabledataset import TableBatch, TableDataset, TableSource
 
 ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
 NAMED = 8  # rows and shards in a message
@@ -26,9 +26,11 @@ def loader(
     batch_size: int,
     *,
     table: Name | None = None,
+    cache: str | None = None,
     fields: Fields = None,
     decode: Decode = None,
     transform: Any = None,
+    resize: Size = None,
     shuffle: bool | str = True,
     seed: int = 0,
     block: int | str = "4MB",
@@ -48,18 +50,21 @@ def loader(
     In a script, put this below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the
     script in each worker; define functions that workers call (*transform*, *collate_fn*) by `def`, not by `lambda`.
 
-    *table*, *fields*, *decode* and *transform* are those of TableDataset, *shuffle*, *seed*, *block*, *weights*,
-    *drop_last*, *rank* and *world_size* those of `StatefulSampler`, and *options* those of DataLoader (`num_workers`,
-    `pin_memory`, ...).
+    *table*, *cache*, *fields*, *decode*, *transform* and *resize* are those of TableDataset, *shuffle*, *seed*,
+    *block*, *weights*, *drop_last*, *rank* and *world_size* those of `StatefulSampler`, and *options* those of
+    DataLoader (`num_workers`, `pin_memory`, ...).
 
     With *decode* or *transform*, batches are collated as DataLoader does; with *collate_fn*, by this function of a list
     of samples, in the worker. Else payloads are bytes, and a batch is `TableBatch`, which are iterated over, or taken
     by number: from workers they come in one buffer of shared memory, and are sliced when they are used.
     """
-    given = (fields, decode, transform, table)
-    if isinstance(source, TableDataset) and given != (None,) * 4:
-        raise ValueError("this is a TableDataset: give fields, decode, transform and table to it")
-    data = source if isinstance(source, TableDataset) else TableDataset(source, fields, decode, transform, table=table)
+    given = (fields, decode, transform, resize)
+    if not isinstance(source, TableDataset):
+        data = TableDataset(source, *given, table=table, cache=cache)
+    elif (*given, table, cache) == (None,) * 6:
+        data = source
+    else:
+        raise ValueError("this is a TableDataset: give fields, decode, transform, resize, table and cache to it")
     sampler = StatefulSampler(data, seed, shuffle, block, batch_size, rank, world_size, weights, drop_last)
     return Loader(data, sampler, collate_fn, **options)
 
@@ -93,6 +98,7 @@ class Loader(DataLoader[Any]):
             check_sendable("collate_fn", [self.collate_fn])
             check_sendable("worker_init_fn", [self.worker_init_fn])
         self._handed = 0
+        before = self._data.chooser.by_pillow
         buffers: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
         keep_freed_memory()
         batches: Any = None
@@ -112,12 +118,17 @@ class Loader(DataLoader[Any]):
                 raise
             what = str(error) if torchs else "a worker has ended, or was killed, before its batch was received"
             what = " ".join(what.split()).rstrip(".")
-            if method != "fork" and not self._handed:
+            if method != "fork" and not self._handed and not _killed(batches):
                 what += f" (perhaps as it began, with an error of its own, which is above: {GUARD.format(method)})"
             raise RuntimeError(what + self._under_way(self._handed)) from error
         finally:
             del batches  # an exception holds this frame, and this the workers
         self._handed = None
+        if refused := self._data.chooser.by_pillow - before:
+            told = several(refused, "JPEG")
+            log.warning("Pillow decoded %s that simplejpeg refuses: tarcheck --decode names them", told)
+        if cached := storage.cached():
+            log.info("%s", cached)
 
     def _under_way(self, handed: int) -> str:
         """Say of which rows and shards batches were asked for, but not handed out yet."""
@@ -188,6 +199,14 @@ class _TableBatches(Dataset[Any]):
             found.bulk.shards = places.numpy()
         _free(taken)
         return found
+
+
+def _killed(batches: Any) -> bool:
+    """Tell whether a signal has ended one of the workers that make *batches*."""
+    workers = getattr(batches, "_workers", ())
+    for worker in workers:
+        worker.join(1)
+    return any((worker.exitcode or 0) < 0 for worker in workers)
 
 
 def _some(values: list[Any]) -> str:

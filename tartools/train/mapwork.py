@@ -10,6 +10,7 @@ from tartools.errors import StorageError, UsageError, shown
 from tartools.storage import is_far, is_repeatable
 from tartools.storage.url import Url
 from tartools.storage.version import look
+from tartools.tables import schema
 from tartools.tables.table import Table
 from tartools.tar import compression
 from tartools.train.fieldchooser import KEY, URL, FieldChooser, as_dict
@@ -39,7 +40,7 @@ def sources_of(urls: Sequence[str]) -> list[MapSource]:
     for url in urls:
         if not is_repeatable(url) and Url(url).scheme != "pipe":
             raise UsageError("workers can't share this, since it can be read only once: copy it to a file", url=url)
-    return [Table(url) if compression.is_table(url) else url for url in urls]
+    return [Table(url) if schema.is_table(url) else url for url in urls]
 
 
 def chunks_of(names: Sequence[str], sources: Sequence[MapSource], size: int | None) -> Iterator[MapChunk]:

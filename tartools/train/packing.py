@@ -23,18 +23,16 @@ from tartools.samples.sample import Sample, build, raw_bytes
 from tartools.samples.sortkeys import shuffled
 from tartools.shards.numbering import Numbering, existing_shards, parse_numbering
 from tartools.shards.reading import Reading, read_batches
-from tartools.shards.shardrows import TableDestination, row_batches
-from tartools.shards.writing import Destination, ShardWriter, shard_writer, write_batches
+from tartools.shards.shardrows import write_rows
+from tartools.shards.writing import Destination, ShardWriter, codec_for, shard_writer
 from tartools.storage.names import has_number
 from tartools.storage.url import Name, name_of
 from tartools.storage.version import version_of
 from tartools.tables import schema
 from tartools.tables.inputs import RowInputs
-from tartools.tables.rows import RowBlock
-from tartools.tables.spool import RowSpool
+from tartools.tables.rowplaces import ShardNumbers
+from tartools.tables.rows import RowBlock, RowSpool
 from tartools.tables.table import Table
-from tartools.tables.unified import ShardNumbers
-from tartools.tar.compression import codec_for
 
 KEEP, ENCODINGS = "keep", ("jpg", "png", "webp")
 OPTIONS = {"jpg": {"quality": 95}, "webp": {"quality": 95}}
@@ -89,7 +87,7 @@ def pack(
     table = table_url(output, names)
     check_table(table, len(packing.order))
     inputs = packing.run()
-    write_batches(row_batches(inputs), TableDestination(table, True, lambda: inputs), Account())
+    write_rows(inputs, table, force=True)
     return table
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+NUMBERS = 512  # in one piece of shared memory, each of which is an open file
 
 
 class ReaderId(NamedTuple):
@@ -19,6 +21,22 @@ class ReaderId(NamedTuple):
         return cls(worker * world_size + number, workers * world_size)
 
 
+_free: tuple[int, Any] = 0, ()  # a process, and what it has of shared memory for more numbers
+
+
+def shared_numbers(count: int) -> Any:
+    """Return *count* numbers, each 0, as a tensor of torch that this process and its workers have in common."""
+    import torch
+
+    global _free  # noqa: PLW0603
+    process, left = _free
+    if process != os.getpid() or len(left) < count:
+        left = torch.zeros(max(NUMBERS, count), dtype=torch.int64)
+        left.share_memory_()  # type: ignore[no-untyped-call]
+    _free = os.getpid(), left[count:]
+    return left[:count]
+
+
 class SharedEpoch:
     """The *number* of the epoch, in shared memory: workers that were started before see what `set_epoch` says.
 
@@ -27,10 +45,8 @@ class SharedEpoch:
     """
 
     def __init__(self, number: int = 0) -> None:
-        import torch
-
-        self._shared = torch.tensor([number, 0])
-        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._shared = shared_numbers(2)
+        self._shared[0] = number
         self._loaded_by = 0  # a process
 
     @property

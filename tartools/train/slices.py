@@ -18,6 +18,7 @@ from tartools import storage
 from tartools.errors import TarFormatError
 from tartools.storage import seekable
 from tartools.storage.url import Url
+from tartools.tables import schema
 from tartools.tar import compression
 from tartools.tar.cut import LOOKED_AT, WINDOW, Cut, find_cut
 from tartools.tar.fullheader import FullHeader, read_full_header
@@ -65,7 +66,7 @@ def shard_identity(url: str) -> str:
     not count, because each host may have a copy. Raises: StorageError.
     """
     size = storage.plain_size(url)
-    if size is None or not compression.is_table(url):
+    if size is None or not schema.is_table(url):
         return "" if size is None else str(size)
     with seekable.reading(url) as file:
         return file_digest(file, "sha256").hexdigest()
@@ -97,7 +98,7 @@ def found_in(url: str, piece: ShardSlice) -> ShardSlice | None:
     """
     if piece.begin == piece.end:
         return None
-    if compression.is_table(url):
+    if schema.is_table(url):
         return _rows(url, piece)
     whole = piece._replace(slices=1) if piece.number == 0 else None
     if piece.slices == 1 or not storage.is_repeatable(url) or Url(url).read_command:

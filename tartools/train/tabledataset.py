@@ -1,9 +1,12 @@
-"""`TableDataset`: the samples of a table, or of shards, for torch's DataLoader."""
+"""`TableDataset`: the samples of a table, or of shards, for torch's DataLoader; `TableBatch`, what it gives of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import repeat
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
@@ -11,20 +14,20 @@ from torch.utils.data import Dataset
 from tartools import storage
 from tartools.errors import ExistsError
 from tartools.samples.account import Account
-from tartools.shards import updating
 from tartools.shards.reading import Reading
-from tartools.shards.shardrows import Indexing, TableDestination, listed, row_batches, rows_at
-from tartools.shards.writing import write_batches
+from tartools.shards.shardrows import Indexing, row_inputs, rows_at, updated, write_rows
 from tartools.storage.expand import expand
 from tartools.storage.url import Name, name_of, names_of
-from tartools.tables import schema, unified
+from tartools.tables import schema
+from tartools.tables.inputs import table_rows
+from tartools.tables.schema import is_table
 from tartools.tables.table import Table
-from tartools.tar.compression import is_table
-from tartools.train.fieldchooser import Decode, FieldChooser, Fields
-from tartools.train.tablebatch import TableBatch
+from tartools.train.caching import CacheSetting
+from tartools.train.fieldchooser import HAVE, KEY, URL, Decode, FieldChooser, Fields, Size
+from tartools.train.sharedmemory import ReceivedBuffer
 
 if TYPE_CHECKING:
-    from tartools.tables.bulk import RoomOf
+    from tartools.tables.bulk import Bulk, RoomOf
 
 TableSource = Name | Iterable[Name] | Table
 INDEXING = Indexing(Reading(), 1)  # no other process
@@ -41,8 +44,11 @@ class TableDataset(Dataset[Any]):
     this URL; where it is there already, only shards that have changed are read, as by `tarindex --update`. Of several
     ranks the first makes it, and the others take it.
 
-    *fields*, *decode* and *transform* are those of `FieldChooser`: without them a sample is a dict of `__key__`,
-    `__url__` and its fields as bytes.
+    *fields*, *decode*, *transform* and *resize* are those of `FieldChooser`: without them a sample is a dict of
+    `__key__`, `__url__` and its fields as bytes.
+
+    *cache*, "/nvme/cache:500GB", keeps what is read of remote shards on the local disk, as `TARTOOLS_CACHE` does: for
+    all that this process reads, and its workers.
 
     A batch is read at once (`__getitems__`, which DataLoader calls): samples near each other are joined, and requests
     are made side by side. It pickles as the table's URL, or with the rows of a table that is held, and may be used in
@@ -57,11 +63,14 @@ class TableDataset(Dataset[Any]):
         fields: Fields = None,
         decode: Decode = None,
         transform: Any = None,
+        resize: Size = None,
         *,
         table: Name | None = None,
+        cache: str | None = None,
     ) -> None:
+        self._cache = CacheSetting(cache)  # first: what follows may read
         self.table = table_of(source, table)
-        self.chooser = FieldChooser(fields, decode, transform)
+        self.chooser = FieldChooser(fields, decode, transform, resize)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -79,7 +88,7 @@ class TableDataset(Dataset[Any]):
 
     def batch(self, rows: list[int], buffer_of: RoomOf | None = None) -> TableBatch | list[Any]:
         """Return the samples of *rows* in one buffer, `buffer_of(size)` if given; a list of them if that can't be."""
-        found = self.table.bulk(rows, buffer_of, self.chooser.needed)
+        found = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
         return list(map(self.chooser, self.table[rows])) if found is None else TableBatch(found, self.chooser)
 
 
@@ -105,12 +114,12 @@ def table_of(source: TableSource, kept: Name | None = None) -> Table:
             return _kept(urls, kept)
     if len(urls) == 1 and is_table(urls[0]):
         return Table(urls[0])
-    inputs = listed(urls, Account(), INDEXING)
+    inputs = row_inputs(urls, Account(), INDEXING)
     names = [name for name in inputs.schema.names if name != schema.MEMBERS]
     pa = schema.arrow()
     columns = pa.schema([inputs.schema.field(name) for name in names])
     rows = pa.Table.from_batches(inputs.batches(names), columns)
-    return Table.from_arrow(unified.table_rows(rows, inputs.shards.since(0)))
+    return Table.from_arrow(table_rows(rows, inputs.shards.since(0)))
 
 
 def _names(source: Any) -> list[str]:
@@ -132,17 +141,141 @@ def _kept(urls: Sequence[str], kept: str) -> Table:
     if found := [url for url in urls if is_table(url)]:
         raise ValueError(f"table= keeps the table of shards, and this is a table: {found[0]}")
     if not storage.exists(kept):
-        inputs = listed(urls, Account(), INDEXING)
+        inputs = row_inputs(urls, Account(), INDEXING)
         with suppress(ExistsError):  # a rank on another machine was faster: its table is looked at
-            write_batches(row_batches(inputs), TableDestination(kept, False, lambda: inputs), Account())
+            write_rows(inputs, kept)
             return Table(kept)
     import numpy as np
 
-    update = updating.updated(urls, kept, Account(), INDEXING)
+    update = updated(urls, kept, Account(), INDEXING)
     table = Table(kept)
     rows = np.fromiter(update.rows, np.int64)
     if np.array_equal(rows, np.arange(len(table))):
         return table
-    anew = rows_at(update.inputs, rows.tolist(), None)
-    write_batches(anew, TableDestination(kept, True, lambda: update.inputs), Account())
+    write_rows(update.inputs, kept, force=True, batches=rows_at(update.inputs, rows.tolist(), None))
     return Table(kept)
+
+
+class TableBatch:
+    """The samples of *bulk* as *chooser* makes them, one after the other or by number.
+
+    Holds: the buffer; each sample that is made has copies of its payloads.
+    """
+
+    def __init__(self, bulk: Bulk, chooser: FieldChooser) -> None:
+        self.bulk = bulk
+        self.chooser = chooser
+
+    def __len__(self) -> int:
+        return len(self.bulk)
+
+    def __repr__(self) -> str:
+        return f"<TableBatch: {len(self)} with {' '.join(self.bulk.fields)}>"
+
+    def __getitem__(self, index: int) -> Any:
+        """Return sample *index*. Raises: IndexError."""
+        number = range(len(self))[index]
+        bulk = self.bulk
+        some = slice(number, number + 1)
+        part = replace(
+            bulk,
+            names=bulk.names[some],
+            keys=bulk.keys[some],
+            offsets=bulk.offsets[:, some],
+            sizes=bulk.sizes[:, some],
+            columns=bulk.columns and {n: column[some] for n, column in bulk.columns.items()},
+            shards=bulk.shards[some],
+        )
+        return next(iter(TableBatch(part, self.chooser)))
+
+    def __iter__(self) -> Iterator[Any]:
+        chooser = self.chooser
+        if not chooser.raw:
+            return map(chooser, self._dicts())
+        if chooser.fields is None:
+            return self._dicts()
+        return self._tuples() or map(chooser, self._dicts())
+
+    def _tuples(self) -> Iterator[tuple[Any, ...]] | None:
+        """Return the tuples of chosen fields; None if a sample lacks one."""
+        columns = []
+        for names in self.chooser.fields or ():
+            column = self._column(names)
+            if column is None:
+                return None
+            columns.append(column)
+        return zip(*columns, strict=True) if columns else None
+
+    def _column(self, names: list[str]) -> Iterable[Any] | None:
+        """Return what the samples have of the first of *names* that they have; None if one has none of them."""
+        bulk = self.bulk
+        if names[0] in (KEY, URL):
+            return self._keys() if names[0] == KEY else self._urls()
+        known = [bulk.fields.index(name.lower()) for name in names if name.lower() in bulk.fields]
+        if not known:
+            return None
+        lacking = bulk.offsets[known] < 0
+        if lacking.all(axis=0).any():
+            return None
+        if not lacking[0].any():
+            return self._payloads(known[0])
+        columns = zip(*map(self._payloads, known), strict=True)
+        return map(getitem, columns, lacking.argmin(axis=0).tolist())  # the first that each has
+
+    def _dicts(self) -> Iterator[dict[str, Any]]:
+        """Return the samples as dicts of the fields that are needed."""
+        bulk = self.bulk
+        needed = self.chooser.needed
+        which = [n for n, name in enumerate(bulk.fields) if needed is None or name in needed]
+        fields = [bulk.fields[n] for n in which]
+        if bulk.uniform:
+            columns: list[Iterable[Any]] = list(map(self._payloads, which))
+            if needed is not None and not needed <= {*fields, KEY, URL}:
+                fields.append(HAVE)
+                columns.append(repeat((bulk.whole or (bulk.fields,))[0]))
+            values = zip(self._keys(), self._urls(), *columns, strict=False)
+            return map(dict, map(zip, repeat((KEY, URL, *fields)), values))
+        return self._varied(which)
+
+    def _varied(self, which: list[int]) -> Iterator[dict[str, Any]]:
+        """Yield the samples as dicts of the fields *which*, in the order of the archive."""
+        bulk = self.bulk
+        columns = zip(*map(self._payloads, which), strict=True) if which else repeat(())
+        orders = bulk.offsets[which].argsort(axis=0).T.tolist()
+        places = bulk.offsets[which].T.tolist()
+        needed = self.chooser.needed
+        names, offsets = bulk.whole or (bulk.fields, bulk.offsets)
+        samples = zip(self._keys(), self._urls(), columns, orders, places, strict=False)
+        for number, (key, url, values, order, at) in enumerate(samples):
+            found: dict[str, Any] = {KEY: key, URL: url}
+            found |= {bulk.fields[which[n]]: values[n] for n in order if at[n] >= 0}
+            if needed is not None and not needed <= found.keys():
+                found[HAVE] = [name for name, offset in zip(names, offsets[:, number], strict=True) if offset >= 0]
+            yield found
+
+    def _keys(self) -> list[str]:
+        names, width = self.bulk.names.tobytes(), self.bulk.names.shape[1]
+        begins = range(0, len(names), width)
+        lengths = self.bulk.keys.tolist()
+        return [
+            str(names[at : at + size], "utf-8", "surrogateescape") for at, size in zip(begins, lengths, strict=True)
+        ]
+
+    def _urls(self) -> list[str]:
+        return list(map(self.bulk.urls.__getitem__, self.bulk.shards.tolist()))
+
+    def _payloads(self, field: int) -> Iterable[bytes]:
+        """Return the payloads of a field, of each sample; what is not there is empty.
+
+        They are copied one by one, so that who drops each sample has the next one in the same memory.
+        """
+        bulk = self.bulk
+        if bulk.columns is not None:
+            return bulk.columns[field]
+        begins = bulk.offsets[field]
+        ends = begins + bulk.sizes[field]
+        spans = map(slice, begins.tolist(), ends.tolist())
+        if isinstance(bulk.data, bytes):
+            return map(bulk.data.__getitem__, spans)
+        data = bulk.data.view() if isinstance(bulk.data, ReceivedBuffer) else memoryview(bulk.data)
+        return map(bytes, map(data.__getitem__, spans))

@@ -16,7 +16,9 @@ from webdataset.pipeline import DataPipeline
 from tartools.errors import UsageError, several
 from tartools.storage.url import Name
 from tartools.train import streamstate
-from tartools.train.fieldchooser import UNPICKLED, Decode, FieldChooser, Fields, decoders, plain
+from tartools.train.caching import CacheSetting
+from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
+from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
 from tartools.train.ranks import SharedEpoch
 from tartools.train.samplestream import SampleStream
 from tartools.train.sending import check_sent
@@ -49,9 +51,12 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     *shuffle*: True, or a number: shards are shuffled, and samples in blocks of 1,000, or of so many. *resampled*:
     shards are drawn at random, without end. Both follow from *seed* and the epoch: call `set_epoch` before each epoch,
-    as for torch's DistributedSampler, or all have the same order. *fields*, *decode* and *transform* are those of
-    `FieldChooser`; pipelines may call them *extensions*, *decoder* and *transforms*. No decoder unpickles, unless it is
-    a function of your own.
+    as for torch's DistributedSampler, or all have the same order. *fields*, *decode*, *transform* and *resize* are
+    those of `FieldChooser`; pipelines may call them *extensions*, *decoder* and *transforms*. No decoder unpickles,
+    unless it is a function of your own.
+
+    *cache_dir* keeps what is read of remote shards on the local disk, up to *cache_size* bytes, as `TARTOOLS_CACHE`
+    does: for all that this process reads, and its workers.
 
     `state_dict` and `load_state_dict`, which torchdata's StatefulDataLoader calls, go on with the sample after the last
     one, for the same URLs and seed: local shards of other sizes, and another local table, are refused, and shards on
@@ -74,10 +79,13 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         fields: Fields = None,
         decode: Decode = None,
         transform: Any = None,
+        resize: Size = None,
         *,
         extensions: Fields = None,
         decoder: Decode = None,
         transforms: Any = None,
+        cache_dir: str | None = None,
+        cache_size: int = 1 << 62,
     ) -> None:
         for names, given in (
             ("fields and extensions", (fields, extensions)),
@@ -86,6 +94,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         ):
             if None not in given:
                 raise TypeError(f"{names} are one thing: give one of them")
+        self._cache = CacheSetting(cache_dir and f"{cache_dir}:{cache_size}")
         super().__init__(SampleStream(urls, bool(shuffle), seed, resampled))
         if (size := BLOCK if shuffle is True else int(shuffle)) > 1:
             self.append(ShuffleStage(size, seed))
@@ -93,6 +102,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
             fields if extensions is None else extensions,
             decode if decoder is None else decoder,
             transform if transforms is None else transforms,
+            resize,
         )
         if chooser.fields is not None or chooser.decoder is not None or chooser.transform is not None:
             self.append(ChooseStage(chooser))
@@ -161,6 +171,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def decode(
         self,
         *args: Any,
+        resize: Size = None,
         pre: Any = None,
         post: Any = None,
         only: Any = None,
@@ -169,9 +180,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     ) -> WebDataset:
         """Decode fields as webdataset does, but refuse to unpickle, unless one of *args* does it.
 
-        Pictures are those of `FieldChooser`.
+        Pictures, and *resize*, are those of `FieldChooser`.
         """
-        decoder = autodecode.Decoder(decoders(args), pre, [plain] if post is None else post, only, partial)
+        decoder = autodecode.Decoder(decoders(args, resize), pre, [plain] if post is None else post, only, partial)
         return self.map(DecodeStage(decoder), handler=handler)  # type: ignore[no-any-return]
 
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:

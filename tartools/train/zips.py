@@ -7,7 +7,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Set
 from functools import partial
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from itertools import accumulate
 from typing import Any, BinaryIO, cast
 from zipfile import ZipInfo
@@ -19,13 +19,13 @@ from tartools.formats.zipread import LOCAL, ZipSamples, path_of
 from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.expand import expand
-from tartools.storage.objects.fetch import fetched, requests_at_once
+from tartools.storage.objects import fetched, requests_at_once
 from tartools.storage.pool import Threads
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.storage.version import version_of
 from tartools.tar import split_path
-from tartools.train.fieldchooser import HAVE, Decode, FieldChooser, Fields, dict_of
+from tartools.train.fieldchooser import HAVE, Decode, FieldChooser, Fields, Size, dict_of
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
@@ -38,8 +38,8 @@ class ZipDataset(Dataset[Any]):
 
     Adjacent members of a zip file with one key are a sample, as for `tarcreate --zip`, in the order of the file's
     directory; `photos/a.jpg` alone is the sample `photos/a` with the field jpg. *urls* are names and patterns of local
-    files and objects. *fields*, *decode* and *transform* are those of `FieldChooser`: without them a sample is a dict
-    of `__key__`, `__url__` and its fields as bytes.
+    files and objects. *fields*, *decode*, *transform* and *resize* are those of `FieldChooser`: without them a sample
+    is a dict of `__key__`, `__url__` and its fields as bytes.
 
     Stored and deflated members are read, each sample with one request of its bytes, and the requests of a batch side by
     side. Lengths and checksums of the fields that are needed are compared with the directory. It pickles as URLs and
@@ -50,9 +50,14 @@ class ZipDataset(Dataset[Any]):
     """
 
     def __init__(
-        self, urls: Name | Iterable[Name], fields: Fields = None, decode: Decode = None, transform: Any = None
+        self,
+        urls: Name | Iterable[Name],
+        fields: Fields = None,
+        decode: Decode = None,
+        transform: Any = None,
+        resize: Size = None,
     ) -> None:
-        self.chooser = FieldChooser(fields, decode, transform)
+        self.chooser = FieldChooser(fields, decode, transform, resize)
         self._zips = [_Zip(url, version_of(url)) for url in expand(names_of(urls))]
         account = Account()  # warnings go to `warnings`
         for found in self._zips:
@@ -105,17 +110,21 @@ class ZipDataset(Dataset[Any]):
 
 
 class _Zip:
-    """The zip file *url* of this *version*; what it holds is read when it is needed, and not pickled."""
+    """The zip file *url* of this *version*; what it holds is read when it is needed, and not pickled.
 
-    def __init__(self, url: str, version: str) -> None:
+    Of a local file, whose version is size and time, the directory is that of *digest*, if it was read before.
+    """
+
+    def __init__(self, url: str, version: str, digest: bytes | None = None) -> None:
         self.url = url
         self.is_local = Url(url).is_local
         self.version = version
+        self._digest = digest
         self._zipped: ZipSamples | None = None
         self._open: tuple[int, SharedFile] | None = None  # a process, and what it opened
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Zip, (self.url, self.version)
+        return _Zip, (self.url, self.version, self._digest)
 
     def zipped(self) -> ZipSamples:
         """Return what the directory of the file says. Raises: StorageError if it is another file now."""
@@ -123,7 +132,14 @@ class _Zip:
             with seekable.reading(self.url) as file:
                 if seekable.version(file) != self.version:
                     raise self._replaced()
-                self._zipped = ZipSamples(file, self.url)
+                zipped = ZipSamples(file, self.url)
+                if self.is_local:
+                    file.seek(zipped.directory.start)
+                    found = file_digest(file, blake2b).digest()
+                    if found != (self._digest or found):
+                        raise self._replaced()
+                    self._digest = found
+                self._zipped = zipped
         return self._zipped
 
     def sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:

@@ -139,21 +139,6 @@ def markdown(rows: Sequence[Sequence[str]], about: dict[str, str], runs: int) ->
     return f"{about['date']}: {told}. Medians of {runs} rounds.\n\n{''.join(lines)}"
 
 
-def draw(rows: Sequence[Sequence[str]]) -> None:
-    """Print the table on a terminal."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for column, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if column in RIGHT else "left")
-    for row in rows:
-        table.add_row(*map(Text, row), style="bold red" if {"NO", "FAILED"} & set(row) else "")
-    Console().print(table)
-
-
 def machine() -> dict[str, str]:
     """Return the date, the machine, and the versions of what was compared."""
     from importlib import metadata
@@ -271,8 +256,6 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(figures_as_json(done, options))
     elif options.markdown:
         sys.stdout.write(markdown(cells_of(done), machine(), options.runs))
-    elif sys.stdout.isatty():
-        draw(cells_of(done))
     else:
         sys.stdout.write(plain(cells_of(done)))
     return 1 if any(each.failure for each in done) else 0

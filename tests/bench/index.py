@@ -18,12 +18,9 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import Order, decoder, key_encoder
 from tartools.samples.values import parse_column
-from tartools.stages.sorting.externalsort import external_sort
-from tartools.stages.sorting.index import index_records
-from tartools.stages.sorting.joining import join_equal_keys
-from tartools.stages.sorting.records import unpacked
-from tartools.stages.sorting.samplefiles import SampleFiles
-from tartools.stages.sorting.sort import MEMORY
+from tartools.stages.externalsort import external_sort
+from tartools.stages.samplefiles import SampleFiles, unpacked
+from tartools.stages.sorting.sort import MEMORY, index_records, join_equal_keys
 from tartools.tar import ContiguousGroups, Member
 
 IN_A_RUN = 700  # samples

@@ -2,7 +2,7 @@
 
     python -m tests.bench.loading < lines
 
-Reads lines such as `table order 0 FOLDER`, `litdata random 0 FOLDER`, `webdataset order 2 FOLDER decoded`: a library
+Reads lines such as `table order 0 FOLDER`, `litdata random 0 FOLDER`, `webdataset order 2 FOLDER Pillow`: a library
 of `peers`, the order, workers, a folder of shards; and those of `loose`. Writes one line of JSON for each: a count of
 samples (or MB), and the seconds of wall and of CPU that they took; or an error.
 """
@@ -63,7 +63,7 @@ def loaded(words: list[str], seconds: float, tables: Path) -> dict[str, float]:
     library, way, workers, folder, *decoded = words
     place = Path(folder)
     batch = 16 if decoded else BATCHES.get(place.name[0], 64)
-    epoch = READERS[library](Task(place, way, int(workers), bool(decoded), batch, tables))
+    epoch = READERS[library](Task(place, way, int(workers), "".join(decoded), batch, tables))
     gc.freeze()
     # CPU of workers is that of batches that nobody had, too: some 64 pictures
     count, wall, cpu = counted(epoch, 3 * seconds if decoded else seconds)

@@ -24,12 +24,15 @@ CHUNK = 1 << 26  # bytes of a file of litdata and streaming
 
 
 class Task(NamedTuple):
-    """What is to be read: shards below *folder*, in *way* "order" or "random", in batches, by so many *workers*."""
+    """What is to be read: shards below *folder*, in *way* "order" or "random", in batches, by so many *workers*.
+
+    If it is *decoded*, that is how peers do it: "Pillow", as their documentation has it, or "ours", by our function.
+    """
 
     folder: Path
     way: str
     workers: int
-    decoded: bool
+    decoded: str
     batch: int
     tables: Path  # where tables of shards are kept
 
@@ -71,12 +74,35 @@ class Task(NamedTuple):
 Epoch = Callable[[], Iterable[int]]
 
 
-def small(data: bytes) -> Any:
-    """Return a JPEG as 224 x 224 pixels: what training does with a picture."""
+SIZE = (224, 224)  # what training does with a picture
+OURS = {"fields": ("jpg",), "decode": "torchrgb8", "resize": SIZE}
+
+
+def by_pillow(data: bytes) -> Any:
+    """Return a JPEG in this size."""
     import numpy as np
     from PIL import Image
 
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB").resize((224, 224)))
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB").resize(SIZE))
+
+
+def by_ours(data: bytes) -> Any:
+    """Return the same by our function."""
+    from tartools.train import picture
+
+    return picture(data, "torchrgb8", SIZE)
+
+
+def bare(data: bytes) -> Any:
+    """Return the same by no more than libjpeg and torch."""
+    import simplejpeg
+    import torch
+
+    planes = torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)[None]
+    return torch.nn.functional.interpolate(planes, SIZE, mode="bicubic", antialias=True)[0]
+
+
+SMALL: dict[str, Callable[[bytes], Any]] = {"Pillow": by_pillow, "ours": by_ours, "bare": bare}
 
 
 def table_of(task: Task) -> str:
@@ -93,7 +119,7 @@ def table(task: Task) -> Epoch:
     from tartools.train import loader
 
     shuffle = task.way == "random"
-    chosen: dict[str, Any] = {"fields": ("jpg",), "transform": [small]} if task.decoded else {}
+    chosen: dict[str, Any] = OURS if task.decoded else {}
     batches = loader(table_of(task), task.batch, shuffle=shuffle, **chosen, **task.options)
     if task.decoded:
         return lambda: (len(pictures) for (pictures,) in batches)
@@ -106,7 +132,7 @@ def stream(task: Task) -> Epoch:
 
     from tartools.train import WebDataset
 
-    chosen: dict[str, Any] = {"fields": ("jpg",), "transform": [small]} if task.decoded else {}
+    chosen: dict[str, Any] = OURS if task.decoded else {}
     data = WebDataset([str(shard) for shard in task.shards], **chosen)
     return webdatasets(task, data, DataLoader)
 
@@ -118,7 +144,7 @@ def webdataset(task: Task) -> Epoch:
     wds: Any = import_module("webdataset")
     data = wds.WebDataset([str(shard) for shard in task.shards], shardshuffle=False)
     if task.decoded:
-        data = data.to_tuple("jpg").map_tuple(small)
+        data = data.to_tuple("jpg").map_tuple(SMALL[task.decoded])
     return webdatasets(task, data, DataLoader)
 
 
@@ -148,7 +174,7 @@ def litdata(task: Task) -> Epoch:
     class Data(lit.StreamingDataset):  # type: ignore[misc]
         def __getitem__(self, index: Any) -> Any:
             sample = super().__getitem__(index)
-            return small(sample["jpg"]) if task.decoded else sample
+            return SMALL[task.decoded](sample["jpg"]) if task.decoded else sample
 
     data = Data(path, shuffle=False)
     if task.way == "random":
@@ -176,7 +202,7 @@ def streaming(task: Task) -> Epoch:
     class Data(mds.StreamingDataset):  # type: ignore[misc]
         def __getitem__(self, index: int) -> Any:
             sample = super().__getitem__(index)
-            return small(sample["jpg"]) if task.decoded else sample
+            return SMALL[task.decoded](sample["jpg"]) if task.decoded else sample
 
     data = Data(local=path, shuffle=False, batch_size=task.batch)
     if task.way == "random":
@@ -217,7 +243,7 @@ def webshart(task: Task) -> Epoch:
 
         def read(index: int) -> Any:
             data = places[index][0](places[index][1])
-            return small(data) if task.decoded else data
+            return SMALL[task.decoded](data) if task.decoded else data
 
         return lambda: one_by_one(read, len(places), task.batch)
 
@@ -226,7 +252,7 @@ def webshart(task: Task) -> Epoch:
             about = get_worker_info()
             for entry in library.TarDataLoader(opened(about.id if about else 0)):
                 if entry.path.endswith(task.main):  # the others count as samples of their own
-                    yield small(entry.data) if task.decoded else (entry.path, entry.data)
+                    yield SMALL[task.decoded](entry.data) if task.decoded else (entry.path, entry.data)
 
     batches = DataLoader(Data(), task.batch, **task.collation, **task.options)
     return lambda: map(len, batches)
@@ -288,7 +314,7 @@ def zipped(task: Task) -> Epoch:
             if os.getpid() not in mine:
                 mine[os.getpid()] = zipfile.ZipFile(path)
             data = mine[os.getpid()].read(names[index])
-            return small(data) if task.decoded else data
+            return SMALL[task.decoded](data) if task.decoded else data
 
     if task.way == "random":
         return lambda: one_by_one(Data().__getitem__, len(names), task.batch)
@@ -302,7 +328,7 @@ def decoding(task: Task) -> Epoch:
 
     def epoch() -> Iterator[int]:
         for picture in pictures:
-            small(picture)
+            SMALL[task.decoded](picture)
             yield 1
 
     return epoch

@@ -20,7 +20,7 @@ from tests.bench.__main__ import WORKS, cells_of
 from tests.bench.data import SETS, home, make, samples_in
 from tests.bench.measure import Bench, Measured, Round, installed
 from tests.bench.works import Goal, Line, Work
-from tests.conftest import BIN, ROOT, Result, clean_environment, running
+from tests.conftest import BIN, ROOT, Result, python, running, start
 from tests.storage.objects import servers
 from tests.tiers import also, exhaustive
 
@@ -42,16 +42,9 @@ def bench(command: list[str], tmp_path: Path) -> Benchmarks:
     """Return a function that runs the benchmarks, and sees that they leave no output."""
 
     def bench(*arguments: str, env: dict[str, str] | None = None) -> Result:
-        done = subprocess.run(
-            [*command, *arguments],
-            cwd=ROOT,
-            env=clean_environment() | (env or {}),
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
+        done = start(*command, *arguments, folder=ROOT, env=env)
         assert list((tmp_path / "out").iterdir()) == []
-        return Result(done.returncode, done.stdout, done.stderr.decode())
+        return done
 
     return bench
 
@@ -189,7 +182,7 @@ def test_what_works_ask_for_is_there() -> None:
         names = [line.name for line in work.lines]
         assert len(set(names)) == len(names), work.name
         assert {goal.beside for goal in work.goals} <= {"", *names[1:]}, work.name
-        alone = work.name in ("near-1m", "job-true") or work.ours.needs  # hashes at random, items; a server
+        alone = work.name == "job-true" or work.ours.needs  # items; a server
         assert work.sets or alone, work.name
 
 
@@ -249,10 +242,9 @@ def test_readers_of_training_come_to_each_sample_once(tmp_path: Path) -> None:
         """
     make(tmp_path, SCALE, "A16")
     count = 16 * samples_in("A16", SCALE)
-    words = [sys.executable, "-c", program, home(tmp_path, SCALE) / SETS["A16"].path, tmp_path]
-    done = subprocess.run(words, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, check=False)
+    done = python(program, home(tmp_path, SCALE) / SETS["A16"].path, tmp_path, folder=ROOT)
     libraries = ("table", "stream", "webdataset", "zipped", "pread", "pread_kept")
-    assert done.stdout.splitlines() == [
+    assert done.stdout.decode().splitlines() == [
         f"{library} {way} {count} {count}" for library in libraries for way in ("order", "random")
     ], done.stderr
 

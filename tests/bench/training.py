@@ -26,19 +26,21 @@ LOADERS = ("litdata", "webshart", "streaming", "webdataset", "zipped")
 AHEAD = 1.0
 
 
-def line(library: str, way: str, workers: int, data: str, decoded: bool = False) -> Line:
-    words = f'{library} {way} {workers} "${FOLDERS[data]}"{" decoded" if decoded else ""}'
+def line(library: str, way: str, workers: int, data: str, decoded: str = "") -> Line:
+    words = f'{library} {way} {workers} "${FOLDERS[data]}" {decoded}'.rstrip()
     return Line(TOLD[library], words, told="samples", needs=NEEDS.get(library, ""))
 
 
-def work(
-    name: str, ours: str, way: str, workers: int, data: str, beside: dict[str, float], decoded: bool = False
-) -> Work:
+def work(name: str, ours: str, way: str, workers: int, data: str, beside: dict[str, float], decoded: str = "") -> Work:
     """Return the work of our library *ours*, with the ratio to reach for each of those *beside* it; 0 for none."""
+    bare = decoded and "bare"
     return Work(
         name,
         line(ours, way, workers, data, decoded),
-        tuple(line(peer, way, 0 if peer == "decoding" else workers, data, decoded) for peer in beside),
+        tuple(
+            line(peer, way, 0, data, bare) if peer == "decoding" else line(peer, way, workers, data, decoded)
+            for peer in beside
+        ),
         tuple(Goal(most, TOLD[peer]) for peer, most in beside.items() if most),
         check="",
         by_name=True,
@@ -61,13 +63,15 @@ def loaders(data: str) -> list[Work]:
 
 
 def decoded() -> list[Work]:
-    """Photographs, decoded to 224 x 224 pixels: what a loader takes is a small part of it."""
-    beside = dict.fromkeys(("decoding", *LOADERS), 0.0)
-    return [
-        work("decoded", "table", "order", 0, "photos", beside, True),
-        work("decoded-2", "table", "order", 2, "photos", beside, True),
-        work("decoded-stream-2", "stream", "order", 2, "photos", {"decoding": 0.0, "webdataset": 0.0}, True),
-    ]
+    """Photographs, decoded and resized to 224 x 224 pixels: by peers as they document it, and by our function."""
+    works = []
+    for workers, end in ((0, ""), (2, "-2")):
+        for how, most in (("Pillow", 1 / 2.5), ("ours", AHEAD)):
+            beside = {"decoding": 1 / 0.9 if how == "ours" and not workers else 0.0} | dict.fromkeys(LOADERS, most)
+            more = "-ours" if how == "ours" else ""
+            works.append(work(f"decoded{more}{end}", "table", "order", workers, "photos", beside, how))
+    beside = {"webdataset": 1 / 2.5}
+    return [*works, work("decoded-stream-2", "stream", "order", 2, "photos", beside, "Pillow")]
 
 
 def opening() -> Work:

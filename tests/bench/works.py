@@ -149,6 +149,16 @@ def outputs() -> list[Work]:
             PAYLOADS.format("A"),
         ),
         Work(
+            "split-1000",
+            Line("tarsplit", 'tarsplit -s 1e6 -o "$OUT/x" "$A"'),
+            (
+                Line("tarsplit, TARTOOLS_FSYNC=0", 'TARTOOLS_FSYNC=0 tarsplit -s 1e6 -o "$OUT/x" "$A"'),
+                Line("cp, sync -f", 'cp "$A" "$OUT/x"; sync -f "$OUT/x"'),
+            ),
+            (Goal(1.15, "cp, sync -f"),),
+            PAYLOADS.format("A"),
+        ),
+        Work(
             "split-B",
             Line("tarsplit", 'tarsplit -n 10000 -o "$OUT/x" "$B"'),
             (cp("B"),),
@@ -358,8 +368,7 @@ def filtering() -> Work:
 
 
 def duplicates() -> list[Work]:
-    """Leave out equal samples, and find which of a million pictures look alike."""
-    near = 'python -P "$(dirname "$READERS")/near.py"'
+    """Leave out equal samples."""
     count = 'tar2tsv --no-header --no-key -f txt "$B" | LC_ALL=C sort -u | wc -l'
     return [
         Work(
@@ -368,14 +377,6 @@ def duplicates() -> list[Work]:
             (Line("tarsort", 'tarsort "$B" -o "$OUT/x.tar"'), Line("tar tf", 'tar tf "$B" >"$OUT/x.txt"')),
             (),
             f'test "$(tar -tf "$OUT/x.tar" | wc -l)" = $((2 * $({count})))',
-        ),
-        Work(
-            "near-1m",
-            Line("1 M pictures, bands", f"{near} bands 1000000"),
-            (Line("30 K pictures, all pairs", f"{near} pairs 30000", rounds=1),),
-            (Goal(60), Goal(500, figure="memory")),
-            f"{near} bands 10000 && {near} pairs 10000",
-            by_name=True,
         ),
     ]
 

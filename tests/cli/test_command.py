@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from tartools.cli import process
+from tartools.commands.tarls import tarls
 from tests.conftest import Run, make_samples, make_tar, python
 
 
@@ -31,11 +34,17 @@ def test_no_more_threads(line: str, shell: Run, tmp_path: Path) -> None:
     assert done.stderr == f"{name}: can't start new thread: no more processes or memory are allowed (see ulimit -a)\n"
 
 
+def test_a_signal_that_was_swallowed_is_told_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(process, "came", [signal.SIGTERM])
+    assert tarls.main([__file__, "--all"]) == process.SIGNALLED + signal.SIGTERM
+
+
 def test_what_is_registered_for_the_exit(tmp_path: Path) -> None:
     """The interpreter is not taken apart at the end, but does what it was asked to do before."""
     (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
     program = "import atexit, sys\nfrom tartools.commands.tarls import tarls\n"
     program += "atexit.register(print, 'first')\natexit.register(print, 'last')\ntarls()"
-    done = python(program, tmp_path / "in.tar")
-    assert (done.status, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-2:] == [b"last", b"first"] and done.stdout.count(b"last") == 1
+    out = python(program, tmp_path / "in.tar").output()
+    assert out.splitlines()[-2:] == [b"last", b"first"] and out.count(b"last") == 1

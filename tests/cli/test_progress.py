@@ -244,17 +244,19 @@ def test_phases(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> Non
 
 
 def test_phases_of_tarsplit(terminal: Terminal, fed: threading.Event, tmp_path: Path) -> None:
-    """The first shard waits to be sent away."""
-    terminal.start("cat slow | tarsplit --shards 2 -o out --post 'until test -e go; do sleep 0.05; done # {}'")
+    """The first shard waits to be sent away, when four more are full."""
+    terminal.start("cat slow | tarsplit --shards 10 -o out --post 'until test -e go; do sleep 0.05; done # {}'")
     terminal.read_until(lambda seen: re.search(rb"tarsplit: copying [0-9.]+ kB, ", ESCAPE.sub(b"", seen)))
     fed.set()
     terminal.read_until(lambda seen: b" 50 of 100 samples" in ESCAPE.sub(b"", seen))
     (tmp_path / "go").touch()
     assert terminal.finish() == 0
     assert b"tarsplit: writing " in ESCAPE.sub(b"", terminal.seen)
-    assert DRAWING.sub(b"", terminal.seen) == b"out-000000.tar\r\nout-000001.tar\r\n"
-    found = [members_of((tmp_path / f"out-{n:06d}.tar").read_bytes()) for n in range(2)]
-    assert found == [make_samples(50), make_samples(50, 50)]
+    names = [f"out-{n:06d}.tar" for n in range(10)]
+    assert DRAWING.sub(b"", terminal.seen) == b"".join(name.encode() + b"\r\n" for name in names)
+    assert [members_of((tmp_path / name).read_bytes()) for name in names] == [
+        make_samples(10, 10 * n) for n in range(10)
+    ]
 
 
 def test_what_remains_is_told(terminal: Terminal, tmp_path: Path) -> None:

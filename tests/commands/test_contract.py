@@ -18,7 +18,10 @@ import pytest
 from tartools.errors import UsageError
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.pipe import fill
-from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of, python, running
+from tests.commands.test_every_command import COMMANDS
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of, python, running, start
+from tests.processes import on_terminal
+from tests.tiers import in_both
 
 SAMPLES = make_samples(5)
 TAR = make_tar(SAMPLES)
@@ -67,10 +70,8 @@ def test_a_terminal_is_no_output_under_any_name(output: str, run: Run, tmp_path:
     (tmp_path / "run.py").write_text(
         f"import os, pty\nos._exit(os.waitstatus_to_exitcode(pty.spawn(['tarcat', 'a.tar', '-o', '{output}'])))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "run.py"], cwd=tmp_path, env=clean_environment(), capture_output=True, check=False
-    )
-    assert done.returncode == 2
+    done = start(sys.executable, "run.py", folder=tmp_path)
+    assert done.status == 2
     assert done.stdout.decode().startswith(f"tarcat: {output}: is a terminal")
 
 
@@ -211,10 +212,9 @@ def test_what_precedes_damage_is_written_unordered_too(run: Run, tmp_path: Path)
 
 def test_an_upstream_that_stays_does_not_keep_tarpcat(shell: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(TAR)
-    done = shell(
+    shell(
         "tarpcat -c 1 - < <(echo $BASHPID > pid; cat a.tar; exec sleep 1000 2> /dev/null) > b.tar; kill $(cat pid)"
-    )
-    assert (done.status, done.stderr) == (0, "")  # there was one to be killed
+    ).output()
 
 
 # ---- progress ----
@@ -223,8 +223,7 @@ def test_an_upstream_that_stays_does_not_keep_tarpcat(shell: Run, tmp_path: Path
 def test_progress_in_a_log_is_lines_of_text(shell: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(TAR)
     waiting = "pipe:cat a.tar; until grep -q far log; do sleep 0.05; done"
-    done = shell(f"tarcat --progress '{waiting}' -o b.tar 2> log")
-    assert done == (0, b"", "")
+    assert shell(f"tarcat --progress '{waiting}' -o b.tar 2> log") == (0, b"", "")
     assert re.fullmatch(r"(tarcat: 5 samples, 20\.5 kB, [0-9.]+ k?B/s so far\n)+", (tmp_path / "log").read_text())
 
 
@@ -324,11 +323,116 @@ def test_an_alarm_that_was_set_before_ends_us(options: list[str], tmp_path: Path
 def test_no_tick_ends_a_command_that_takes_its_time_to_end(tmp_path: Path) -> None:
     program = "import atexit, sys, time\nfrom tartools.cli import process\nfrom tartools.commands.tarls import tarls\n"
     program += "process.PULSE = 0.1\natexit.register(time.sleep, 0.3)\nsys.argv[1:] = ['--version']\ntarls()"
-    done = python(program)
-    assert (done.status, done.stderr) == (0, "")
+    python(program).output()
 
 
 def waiting_in(pipe: IO[bytes]) -> int:
     """Return the bytes that wait in *pipe*."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4)))
     return int(count)
+
+
+# A finder of modules that finds nothing, but sends the signal when the module AT is looked for.
+SENDER = """
+import os, sys
+
+class Sender:
+    def find_spec(name, path=None, target=None):
+        if name == os.environ.get("AT"):
+            os.kill(os.getpid(), 2)
+
+sys.meta_path.insert(0, Sender)
+"""
+MODULES = ("tartools.cli", "tartools.cli.optionvalues", "tartools.storage", "tartools.samples.account")
+
+
+def interrupted(command: list[str], at: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run *command* with SIGINT at the import of *at*."""
+    (folder / "sitecustomize.py").write_text(SENDER)
+    environment = clean_environment() | {"PYTHONPATH": str(folder), "AT": at}
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@in_both
+def test_a_command_dies_of_it(name: str, thorough: bool, tmp_path: Path) -> None:
+    """At the import of its own module, and of others: of all of them, or of one."""
+    own, number = f"tartools.commands.{name}", list(COMMANDS).index(name)
+    for at in (own, *MODULES, "nothing") if thorough else (own, MODULES[number % len(MODULES)]):
+        done = interrupted([str(BIN / name), "--version"], at, tmp_path)
+        if at == "nothing":
+            assert (done.returncode, done.stderr) == (0, "")
+        else:
+            assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", ""), at
+
+
+@pytest.mark.parametrize("start", [[str(BIN / "tartools")], [sys.executable, "-m", "tartools"]], ids=["script", "-m"])
+def test_tartools_dies_of_it(start: list[str], tmp_path: Path) -> None:
+    for at in ("pkgutil", "tartools.commands.tarcat", "tartools.cli"):
+        done = interrupted([*start, "tarcat", "--version"], at, tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", ""), at
+
+
+def test_a_shell_sees_130(tmp_path: Path) -> None:
+    line = f"{BIN / 'tarcat'} --version; echo $?"
+    assert interrupted(["bash", "-c", line], "tartools.cli", tmp_path).stdout == "130\n"
+
+
+def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    line = f"trap '' INT; {BIN / 'tarcat'} --version; echo $?"
+    done = interrupted(["bash", "-c", line], "tartools.cli", tmp_path)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("0", "")
+
+
+@pytest.mark.parametrize("script", ["program.py", "tarball.py", "report"])
+def test_a_program_that_imports_us_keeps_its_handler(script: str, tmp_path: Path) -> None:
+    (tmp_path / script).write_text(
+        "import signal, tartools\n"
+        "from tartools.commands.tarcat import tarcat\n"
+        "tartools.read\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    )
+    done = interrupted([sys.executable, str(tmp_path / script)], "nothing", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+TITLE = "\x1b]0;title\x07"
+SEEN = r"\x1b]0;title\x07"
+VALUE = TITLE + "a\u00e4\x9b2J"
+
+
+def shown(folder: Path, line: str) -> bytes:
+    """Return what *line* shows on a terminal, which ends lines by CR LF."""
+    return on_terminal(line.split(), folder).output().expandtabs()
+
+
+TABLES = [
+    ("", "__key__\ttxt\n{}\t{}\n"),
+    ("--csv ", "__key__,txt\r\n{},{}\r\n"),
+    ("--no-header --no-key --jsonl ", '{{"txt": "{1}"}}\n'),
+]
+
+
+@pytest.mark.parametrize(("options", "table"), TABLES)
+def test_a_table(options: str, table: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(make_tar([(f"{TITLE}.txt", VALUE.encode())]))
+    line = f"tar2tsv {options}-f txt in.tar"
+    if "json" in options:  # escapes itself what is below a blank
+        value, seen = r"\u001b]0;title\u0007aä" + "\x9b2J", r"\u001b]0;title\u0007aä\x9b2J"
+    else:
+        value, seen = VALUE, rf"{SEEN}aä\x9b2J"
+    assert run(*line.split()) == (0, table.format(TITLE, value).encode(), "")
+    expected = table.format(SEEN, seen).replace("\r", "").replace("\n", "\r\n")
+    assert shown(tmp_path, line) == expected.encode().expandtabs()
+
+
+def test_names_of_shards(run: Run, tmp_path: Path) -> None:
+    (tmp_path / f"{TITLE}.tar").write_bytes(b"")
+    assert run("tarls") == (0, f"{TITLE}.tar\n".encode(), "")
+    assert shown(tmp_path, "tarls") == f"{SEEN}.tar\r\n".encode()
+
+
+def test_an_output_that_is_a_file_gets_the_values_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(make_tar([("a.txt", VALUE.encode())]))
+    assert shown(tmp_path, "tar2tsv -f txt in.tar -o out.tsv") == b""
+    assert (tmp_path / "out.tsv").read_text() == f"__key__\ttxt\na\t{VALUE}\n"

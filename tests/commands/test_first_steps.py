@@ -14,7 +14,7 @@ from PIL import Image
 
 from tartools import commands
 from tartools.__main__ import main
-from tests.conftest import ROOT, Run, clean_environment, make_tar, members_of, python
+from tests.conftest import ROOT, Run, make_tar, members_of, python, start
 
 
 @pytest.fixture
@@ -51,17 +51,9 @@ def test_the_tutorial_runs_as_printed(pictures: Path, shell: Run, duckdb_command
     assert [len(part) for part in parts] == [20, 20, 20]
     assert {payload for part in parts for name, payload in part if name.endswith(".cls")} == {b"1-blue"}
     assert len({name for part in parts for name, _ in part}) == 60
-    read = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        cwd=pictures,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert len(read.stdout.splitlines()) == 60
-    assert re.fullmatch(r"\(64, \d+\) (0-red|1-blue)", read.stdout.splitlines()[0])
+    read = start(sys.executable, "-W", "ignore", "-c", program, folder=pictures).output().splitlines()
+    assert len(read) == 60
+    assert re.fullmatch(rb"\(64, \d+\) (0-red|1-blue)", read[0])
 
 
 def first_screen(folder: Path, count: int) -> str:
@@ -88,8 +80,7 @@ def test_the_tasks_of_the_readme_are_done_by_their_lines(shell: Run, tmp_path: P
     tasks = dict(re.findall(r"^\| ([a-z 0-9/]+) \| `([^`]*)`", screen, re.MULTILINE))
     for task, line in tasks.items():
         if task != "train":
-            done = shell(f"set -o pipefail; {line}".replace(r"\|", "|"))
-            assert (done.status, done.stderr) == (0, ""), line
+            shell(f"set -o pipefail; {line}".replace(r"\|", "|")).output()
     classes = shell("tar2tsv --no-key --no-header -f cls circles.tar | sort -u").stdout
     assert classes == b"circle\n"
     train, val = (shell(f"tar2tsv --no-header {part}-*.tar").stdout.split() for part in ("train", "val"))
@@ -151,10 +142,8 @@ def zipped(path: Path) -> None:
 )
 def test_what_is_no_archive_is_told(content: bytes, what: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(content)
-    done = run("tarcat", "x.tar")
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr.startswith(f"tarcat: x.tar: at byte 0: this is not a tar archive but {what}")
-    assert done.stderr.count("\n") == 1
+    said = run("tarcat", "x.tar").failure(lines=1)
+    assert said.startswith(f"tarcat: x.tar: at byte 0: this is not a tar archive but {what}")
 
 
 def test_what_is_said_of_a_zip_archive_helps(run: Run, shell: Run, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import tartools
 from tartools.samples.sample import split_path
 from tests.archives import data, header, pax
-from tests.conftest import Run, clean_environment, has_end, members_of
+from tests.conftest import Run, has_end, members_of, start
 
 webdataset = pytest.importorskip("webdataset")
 
@@ -98,33 +98,18 @@ def _infos(archive: bytes) -> list[dict[str, Any]]:
     return infos
 
 
-@pytest.mark.parametrize("format", GNU_TAR)
-def test_gnu_tar(format: str, run: Run, tmp_path: Path) -> None:
-    if not is_gnu_tar():
+@pytest.mark.parametrize(
+    ("program", "format"), [*(("tar", format) for format in GNU_TAR), *(("bsdtar", format) for format in BSDTAR)]
+)
+def test_other_programs(program: str, format: str, run: Run, tmp_path: Path) -> None:
+    if program == "tar" and not is_gnu_tar():
         pytest.skip("needs GNU tar")
-    files = GNU_TAR[format]
+    need(program)
+    files = (GNU_TAR if program == "tar" else BSDTAR)[format]
     names = tree(tmp_path / "t", files, format in HAS_OLD)
-    archive = subprocess.run(
-        ["tar", f"--format={format}", "-cf", "-", "--no-recursion", "-C", tmp_path / "t", "--", *names],
-        capture_output=True,
-        env=clean_environment(),
-        check=True,
-    ).stdout
-    check_reading(run, archive, files, 2)
-
-
-@pytest.mark.parametrize("format", BSDTAR)
-def test_bsdtar(format: str, run: Run, tmp_path: Path) -> None:
-    need("bsdtar")
-    files = BSDTAR[format]
-    names = tree(tmp_path / "t", files, format in HAS_OLD)
-    archive = subprocess.run(
-        ["bsdtar", f"--format={format}", "-cf", "-", "-n", "-C", tmp_path / "t", "--", *names],
-        capture_output=True,
-        env=clean_environment(),
-        check=True,
-    ).stdout
-    check_reading(run, archive, files, 2)
+    alone = "--no-recursion" if program == "tar" else "-n"
+    line = (program, f"--format={format}", "-cf", "-", alone, "-C", tmp_path / "t", "--", *names)
+    check_reading(run, start(*line).output(), files, 2)
 
 
 @pytest.mark.parametrize("format", PYTHON, ids=["ustar", "gnu", "pax"])
@@ -212,10 +197,7 @@ def test_tars_read_what_we_write(program: str, run: Run, tmp_path: Path) -> None
     for archive, prefix in (("a.tar", ""), ("b.tar", "new/")):
         folder = tmp_path / f"x-{archive}"
         folder.mkdir()
-        done = subprocess.run(
-            READERS[program](tmp_path / archive, folder), capture_output=True, env=clean_environment(), check=True
-        )
-        assert done.stderr == b""
+        start(*READERS[program](tmp_path / archive, folder)).output()
         found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
         expected = {prefix + (n if n != "plain/a.cls" else "other/a.cls"): payload for n, payload in names.items()}
         assert found == expected
@@ -266,13 +248,6 @@ def test_archives_behind_one_another(run: Run, tmp_path: Path) -> None:
     parts = []
     for n, (_, files) in enumerate(PYTHON.items()):
         names = tree(tmp_path / str(n), files, False)
-        parts.append(
-            subprocess.run(
-                ["tar", "-cf", "-", "--no-recursion", "-C", tmp_path / str(n), "--", *names[1:-2]],
-                capture_output=True,
-                check=True,
-            ).stdout
-        )
-    done = run("tarcat", stdin=b"".join(parts))
-    assert (done.status, done.stderr) == (0, "")
-    assert members_of(done.stdout) == [member for part in parts for member in members_of(part)]
+        parts.append(start("tar", "-cf", "-", "--no-recursion", "-C", tmp_path / str(n), "--", *names[1:-2]).output())
+    out = run("tarcat", stdin=b"".join(parts)).output()
+    assert members_of(out) == [member for part in parts for member in members_of(part)]

@@ -79,8 +79,7 @@ def test_of_a_signal(label: str, line: list[str], number: int, run: Run, tmp_pat
     """While the input waits."""
     wait = f"sleep 6{os.getpid()}.{int(number)}"
     words = [word.replace("{}", f"pipe:cat in.tar; kill -{int(number)} $PPID; exec {wait}") for word in line]
-    done = run(*words, env={"TMPDIR": "tmp"})
-    assert done == (-number, b"", "")
+    assert run(*words, env={"TMPDIR": "tmp"}) == (-number, b"", "")
     assert subprocess.run(["pgrep", "-f", wait], capture_output=True, check=False).stdout == b""
     check_nothing_is_left(tmp_path)
 

@@ -7,8 +7,6 @@ import io
 import json
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,10 @@ from tartools.commands.tar2parquet import tar2parquet
 from tartools.commands.tarcreate import tarcreate
 from tartools.commands.tarindex import tarindex
 from tartools.formats import parquetread, parquetwrite
+from tests.archives import encoded
 from tests.commands.conftest import Inside
 from tests.commands.test_conservation import FEED, peak_memory
-from tests.conftest import Result, Run, clean_environment, has_end, make_samples, make_tar, members_of
-from tests.payloads import encoded
+from tests.conftest import Result, Run, has_end, make_samples, make_tar, members_of, python
 from tests.tiers import also
 
 
@@ -161,9 +159,8 @@ def test_what_a_parquet_file_cannot_hold(
     members: list[tuple[str, bytes]], options: tuple[str, ...], said: str, inside: Inside, tmp_path: Path
 ) -> None:
     archive = make_tar(members)
-    done = inside("tar2parquet", *options, "-o", "a.parquet", stdin=archive)
-    assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
-    assert done.stderr.removeprefix("tar2parquet: ").removeprefix("stdin: ").startswith(said)
+    failure = inside("tar2parquet", *options, "-o", "a.parquet", stdin=archive).failure(lines=1)
+    assert failure.removeprefix("tar2parquet: ").removeprefix("stdin: ").startswith(said)
     assert not (tmp_path / "a.parquet").exists()
     assert not inside("tar2parquet", *options, stdin=archive).stdout.endswith(b"PAR1")  # what was streamed has no end
 
@@ -268,9 +265,8 @@ def test_what_is_refused(
     columns: dict[str, Any], options: tuple[str, ...], said: str, inside: Inside, tmp_path: Path
 ) -> None:
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    done = inside("tarcreate", "--parquet", "a.parquet", *options, "-o", "a.tar")
-    assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
-    assert done.stderr.startswith(f"tarcreate: a.parquet: {said}")
+    failure = inside("tarcreate", "--parquet", "a.parquet", *options, "-o", "a.tar").failure(lines=1)
+    assert failure.startswith(f"tarcreate: a.parquet: {said}")
     assert not (tmp_path / "a.tar").exists()
 
 
@@ -427,8 +423,7 @@ def test_datasets_reads_and_writes_such_files(run: Run, tmp_path: Path) -> None:
     archive = make_tar([("1.jpg", jpegs[0]), ("1.cls", b"7"), ("2.jpg", jpegs[1]), ("2.cls", b"8")])
     assert run("tar2parquet", "-o", "a.parquet", stdin=archive).status == 0
     assert run("tarcreate", "--parquet", "a.parquet", "-o", "b.tar").status == 0
-    environment = clean_environment() | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    subprocess.run([sys.executable, "-c", DATASETS], cwd=tmp_path, env=environment, check=True)
-    done = run("tarcreate", "--parquet", "c.parquet", "-f", "jpg=image cls=label")
-    assert (done.status, done.stderr) == (0, "")
-    assert [data for _, data in members_of(done.stdout)] == [jpegs[0], b"1", jpegs[1], b"0"]
+    done = python(DATASETS, folder=tmp_path, env={"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"})
+    assert done.status == 0, done
+    out = run("tarcreate", "--parquet", "c.parquet", "-f", "jpg=image cls=label").output()
+    assert [data for _, data in members_of(out)] == [jpegs[0], b"1", jpegs[1], b"0"]

@@ -15,8 +15,8 @@ from PIL import Image
 from tartools.commands.tarbench import tarbench
 from tartools.errors import how_to_install
 from tartools.storage import pagecache
+from tests.archives import encoded
 from tests.conftest import Run, make_tar
-from tests.payloads import encoded
 from tests.schedule import needs_torch
 from tests.tiers import also
 
@@ -39,9 +39,8 @@ def members(count: int = COUNT) -> list[tuple[str, bytes]]:
 
 
 def measured(run: Run, *arguments: object, passes: int = 1) -> dict[str, Any]:
-    done = run("tarbench", "--json", "--passes", passes, "--batch", BATCH, *arguments)
-    assert (done.status, done.stderr) == (0, "")
-    facts: dict[str, Any] = json.loads(done.stdout)
+    out = run("tarbench", "--json", "--passes", passes, "--batch", BATCH, *arguments).output()
+    facts: dict[str, Any] = json.loads(out)
     return facts
 
 
@@ -102,9 +101,8 @@ def test_what_is_measured_does_not_depend_on_how_it_is_kept(run: Run, tmp_path: 
 def test_a_picture_that_is_broken_is_named(workers: str, run: Run, tmp_path: Path) -> None:
     damaged = [(name, data[:60] if name == "d1/3.png" else data) for name, data in members()]
     (tmp_path / "a.tar").write_bytes(make_tar(damaged))
-    done = run("tarbench", "--passes", 1, "--workers", workers, "a.tar")
-    assert (done.status, done.stdout) == (1, b"")
-    assert re.fullmatch(r"tarbench: a\.tar: sample 'd1/3': field 'png': [^\n]+\n", done.stderr), done.stderr
+    said = run("tarbench", "--passes", 1, "--workers", workers, "a.tar").failure()
+    assert re.fullmatch(r"tarbench: a\.tar: sample 'd1/3': field 'png': [^\n]+\n", said), said
     assert os.listdir(tmp_path) == ["a.tar"]
 
 

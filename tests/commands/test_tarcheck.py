@@ -24,11 +24,9 @@ from PIL import Image
 from tartools.commands.tarcheck import tarcheck
 from tartools.samples.filetypes import NUMBERS
 from tartools.stages.checking import walk as walking
-from tartools.stages.checking.codes import CODES, NOTE
-from tartools.stages.checking.readers import READERS
-from tests.archives import BLOCK, END, data, entry, header, long, pax, sealed
+from tartools.stages.checking.codes import CODES, NOTE, READERS
+from tests.archives import BLOCK, END, data, encoded, ended_early, entry, header, long, pax, sealed, wav
 from tests.conftest import Run, has_end, make_tar, members_of
-from tests.payloads import encoded, wav
 
 KEYS = [f"{n:04d}" for n in range(12)]
 
@@ -38,6 +36,7 @@ def picture(form: str = "JPEG") -> bytes:
 
 
 JPEG = picture()
+LARGE = encoded(Image.effect_noise((64, 64), 50), "JPEG")
 
 
 def sample(key: str | bytes, **fields: bytes) -> bytes:
@@ -187,6 +186,11 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
         [],
     ),
     "a cut JPEG": ("broken-picture", [field_of_all("jpg", JPEG, JPEG[: len(JPEG) // 2])], ["--decode"]),
+    "a JPEG that ends in the middle": (
+        "damaged-picture",
+        [field_of_all("jpg", LARGE, ended_early(LARGE))],
+        ["--decode"],
+    ),
     "JSON": ("broken-json", [field_of_all("json", b"{}", b'{"a": ')], ["--decode"]),
     "a short array": ("broken-array", [field_of_all("npy", npy(9, 9), npy(9, 8))], ["--decode"]),
     "a sound without its header": ("broken-sound", [field_of_all("wav", wav(90), wav(90)[:20])], ["--decode"]),

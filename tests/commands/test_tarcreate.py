@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import BIN, Run, clean_environment, has_end, make_tar, members_of
+from tests.conftest import BIN, Run, has_end, make_tar, members_of, start
 
 PLAN = "__key__\t@jpg\tcls\nd/a\tone\t5\nd/b\t\t\nd/c\ttwo\t\\t\\\\\n"
 EXPECTED = [("d/a.jpg", b"1"), ("d/a.cls", b"5"), ("d/b.cls", b""), ("d/c.jpg", b"2" * 3000), ("d/c.cls", b"\t\\")]
@@ -34,9 +33,8 @@ def test_tables(run: Run, data: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.csv").write_text('__key__,@jpg,cls\r\nd/a,one,5\r\nd/b,,\r\nd/c,two,"\t\\"\r\n')
     (tmp_path / "plan").write_text(PLAN)
     for arguments in (("plan.tsv",), ("plan.csv",), ("--format", "tsv", "plan")):
-        done = run("tarcreate", "-C", "data", *arguments)
-        assert (done.status, done.stderr) == (0, "")
-        assert members_of(done.stdout) == EXPECTED and has_end(done.stdout)
+        out = run("tarcreate", "-C", "data", *arguments).output()
+        assert members_of(out) == EXPECTED and has_end(out)
     for arguments in ((), ("-",), ("--format", "tsv")):
         done = run("tarcreate", "-v", "-C", "data", *arguments, stdin=PLAN.encode())
         assert members_of(done.stdout) == EXPECTED
@@ -74,9 +72,8 @@ def test_a_plan_may_be_where_its_files_are(run: Run, data: Path) -> None:
     ],
 )
 def test_keys_and_columns(run: Run, options: tuple[str, ...], plan: str, names: list[str]) -> None:
-    done = run("tarcreate", *options, stdin=plan.encode())
-    assert (done.status, done.stderr) == (0, "")
-    assert [name for name, _ in members_of(done.stdout)] == names and has_end(done.stdout)
+    out = run("tarcreate", *options, stdin=plan.encode()).output()
+    assert [name for name, _ in members_of(out)] == names and has_end(out)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +136,8 @@ def test_failures(run: Run, tmp_path: Path, options: tuple[str, ...], plan: str,
 
 
 def test_a_password_in_a_plan_is_refused(run: Run) -> None:
-    done = run("tarcreate", stdin=b"@a\ns3://me:pw@b/x\n")
-    assert (done.status, done.stdout) == (2, b"")
-    assert done.stderr.startswith("tarcreate: stdin: line 2, column @a: a s3 URL with a password in it is refused")
+    said = run("tarcreate", stdin=b"@a\ns3://me:pw@b/x\n").failure(2)
+    assert said.startswith("tarcreate: stdin: line 2, column @a: a s3 URL with a password in it is refused")
 
 
 def test_all_sources_are_looked_at_first(run: Run, data: Path, tmp_path: Path) -> None:
@@ -288,10 +284,9 @@ def test_a_shard_is_no_plan(run: Run, tmp_path: Path) -> None:
 )
 def test_tables_name_regular_files_only(form: str, plan: str, place: str, file: str, run: Run, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    done = run("tarcreate", "--format", form, stdin=plan.replace("FILE", file).encode())
-    assert (done.status, done.stdout) == (1, b"")
+    failure = run("tarcreate", "--format", form, stdin=plan.replace("FILE", file).encode()).failure()
     said = f"{place}: {file} is not a regular file, and is not read without --allow-pipe"
-    assert done.stderr == f"tarcreate: stdin: {said}\n"
+    assert failure == f"tarcreate: stdin: {said}\n"
 
 
 def test_a_table_that_is_trusted_may_name_a_fifo(shell: Run) -> None:
@@ -433,14 +428,8 @@ def test_outputs(run: Run, data: Path, tmp_path: Path) -> None:
 def piped(archive: bytes, *options: str) -> list[tuple[str, bytes]]:
     """Return the members of *archive* after `tar2tsv | tarcreate`, in the same format."""
     form = ["--format", "csv"] if "--csv" in options else []
-    environment = clean_environment()
-    table = subprocess.run(
-        [BIN / "tar2tsv", "--verbatim", *options], input=archive, env=environment, capture_output=True, check=True
-    )
-    made = subprocess.run(
-        [BIN / "tarcreate", *form], input=table.stdout, env=environment, capture_output=True, check=True
-    )
-    return members_of(made.stdout)
+    table = start(BIN / "tar2tsv", "--verbatim", *options, stdin=archive).output()
+    return members_of(start(BIN / "tarcreate", *form, stdin=table).output())
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)) | st.sampled_from("\t\n\r\\\"',\0\ufeff"), max_size=12)

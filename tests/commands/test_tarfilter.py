@@ -11,11 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tartools.samples import shares
+from tartools.stages import shares
+from tests.archives import encoded
 from tests.commands.test_tardedup import keys_in
 from tests.conftest import Run, make_samples, make_tar, members_of
-from tests.payloads import encoded
-from tests.tables.test_tables import good
 
 Members = list[tuple[str, bytes]]
 
@@ -52,8 +51,10 @@ def test_recorded_sets_of_keys(run: Run) -> None:
     """As any other machine and release of Python finds them; in any order of the samples."""
     for keys in (KEYS, KEYS[::-1]):
         archive = make_tar([(f"{key}.cls", b"1") for key in keys])
-        assert sorted(keys_in(good(run, "tarfilter", "--share", "0.5:0.75", stdin=archive))) == sorted(HALF)
-        assert sorted(keys_in(good(run, "tarfilter", "--sample", "0.2", "--seed", "7", stdin=archive))) == sorted(FIFTH)
+        assert sorted(keys_in(run("tarfilter", "--share", "0.5:0.75", stdin=archive).output())) == sorted(HALF)
+        assert sorted(keys_in(run("tarfilter", "--sample", "0.2", "--seed", "7", stdin=archive).output())) == sorted(
+            FIFTH
+        )
 
 
 def test_the_hash_is_as_the_manual_says() -> None:
@@ -81,16 +82,16 @@ def test_shares_of_many_keys() -> None:
 def test_columns_that_only_the_table_has(run: Run, tmp_path: Path) -> None:
     """They keep their types; null is a missing value."""
     (tmp_path / "a.tar").write_bytes(make_tar(some(30)))
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     table = pq.read_table(tmp_path / "t.parquet")
     scores = [None if number == 7 else number / 30 for number in range(30)]
     pq.write_table(table.append_column("score", pa.array(scores)), tmp_path / "s.parquet")
     wanted = [number for number in range(30) if number != 7 and number / 30 > 0.5]
-    found = good(run, "tarfilter", "-S", "score > 0.5", "--ignore-errors", "s.parquet")
+    found = run("tarfilter", "-S", "score > 0.5", "--ignore-errors", "s.parquet").output()
     assert numbers_in(found) == wanted
-    mixed = good(run, "tarfilter", "-S", "score > 0.5 and len(txt) >= 0", "--ignore-errors", "s.parquet")
+    mixed = run("tarfilter", "-S", "score > 0.5 and len(txt) >= 0", "--ignore-errors", "s.parquet").output()
     assert numbers_in(mixed) == [number for number in wanted if number % 4]
-    good(run, "tarfilter", "-S", "not has('score')", "s.parquet", "-o", "no.parquet")
+    run("tarfilter", "-S", "not has('score')", "s.parquet", "-o", "no.parquet").output()
     assert pq.read_table(tmp_path / "no.parquet").column("score").to_pylist() == [None]
     done = run("tarfilter", "-S", "score > 0.5", "s.parquet")
     assert done.status == 1 and "sample 'x/0007' has no 'score'; its fields are: cls json txt" in done.stderr
@@ -99,11 +100,11 @@ def test_columns_that_only_the_table_has(run: Run, tmp_path: Path) -> None:
 def test_what_columns_say_is_not_read(run: Run, tmp_path: Path) -> None:
     """The shard is gone, and a table of it is still filtered."""
     (tmp_path / "a.tar").write_bytes(make_tar(some(30)))
-    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "t.parquet")
+    run("tarindex", "-f", "cls", "a.tar", "-o", "t.parquet").output()
     (tmp_path / "a.tar").unlink()
     for line in (["-S", "int(cls) == 3"], ["--fields-present", "txt"], ["-S", "size('txt') > 2 or not has('cls')"]):
         line = [*line, "--ignore-errors"] if line[0] == "-S" else line
-        good(run, "tarfilter", *line, "t.parquet", "-o", "o.parquet", "--force")
+        run("tarfilter", *line, "t.parquet", "-o", "o.parquet", "--force").output()
         assert 0 < pq.read_table(tmp_path / "o.parquet").num_rows < 30
 
 
@@ -151,8 +152,8 @@ def test_errors(line: list[str], status: int, message: str, run: Run, tmp_path: 
 def test_missing_false_takes_every_failure_of_values_as_false(run: Run) -> None:
     archive = make_tar([("a.txt", b"1"), ("b.txt", b"no"), ("c.txt", b"\xff"), ("d.cls", b"1"), ("e.txt", b"2")])
     line = ["tarfilter", "-S", "int(txt) > 0", "--ignore-errors"]
-    assert keys_in(good(run, *line, stdin=archive)) == ["a", "e"]
-    assert keys_in(good(run, *line, "--invert", stdin=archive)) == ["b", "c", "d"]
+    assert keys_in(run(*line, stdin=archive).output()) == ["a", "e"]
+    assert keys_in(run(*line, "--invert", stdin=archive).output()) == ["b", "c", "d"]
 
 
 def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_what_no_sample_had_is_told(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["tar", "parquet"])
 def test_nothing_chosen_is_told_with_the_values_there_are(form: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(30)))
-    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "a.parquet")
+    run("tarindex", "-f", "cls", "a.tar", "-o", "a.parquet").output()
     none = "tarfilter: none of 30 samples was chosen"
     values = f"{none}; values of cls: {', '.join(repr(str(n)) for n in range(10))}\n"
     for source in ("a.tar", "a.parquet"):
@@ -200,7 +201,7 @@ def test_nothing_chosen_is_told_with_the_values_there_are(form: str, run: Run, t
 
 def test_whole_headers_pass_unchanged(run: Run) -> None:
     archive = make_tar(make_samples(300))
-    assert good(run, "tarfilter", "--share", "0:1", stdin=archive) == good(run, "tarcat", stdin=archive)
+    assert run("tarfilter", "--share", "0:1", stdin=archive).output() == run("tarcat", stdin=archive).output()
 
 
 def test_neighbours_with_one_key_are_a_failure(run: Run, tmp_path: Path) -> None:

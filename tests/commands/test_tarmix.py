@@ -18,7 +18,6 @@ from tartools.commands.tarmix import MixingOptions, tarmix
 from tartools.samples.account import Account
 from tests.commands.conftest import Inside
 from tests.conftest import Run, make_tar, members_of
-from tests.tables.test_tables import good
 
 SIZES = {"a": 70, "b": 100, "c": 5}
 
@@ -166,13 +165,11 @@ def test_keys(folder: Path, inside: Inside) -> None:
     assert "two samples with the key 'a0000' side by side" in done.stderr
     done = inside("tarmix", "--stop", "all", "1", "a.tar", "1", "a.tar", "-o", "twice.parquet")
     assert (done.status, done.stderr[:38]) == (0, "tarmix: the key 'a0000' comes again am")
-    done = inside("tarmix", "--stop", "all", "--rekey", "{source}/{key}", "1", "a.tar", "1", "a.tar")
-    assert (done.status, done.stderr) == (0, "")
-    assert sorted(keys_in(done.stdout)) == [f"{source}/a{n:04d}" for source in (0, 1) for n in range(70)]
+    out = inside("tarmix", "--stop", "all", "--rekey", "{source}/{key}", "1", "a.tar", "1", "a.tar").output()
+    assert sorted(keys_in(out)) == [f"{source}/a{n:04d}" for source in (0, 1) for n in range(70)]
     template = "{source}-{round}-{index:03d}-{shard}-{txt}"
-    done = inside("tarmix", "--stop", "longest", "--rekey", template, "7", "a.tar", "3", "c.tar")
-    assert (done.status, done.stderr) == (0, "")
-    keys = [key.split("-") for key in keys_in(done.stdout)]
+    out = inside("tarmix", "--stop", "longest", "--rekey", template, "7", "a.tar", "3", "c.tar").output()
+    keys = [key.split("-") for key in keys_in(out)]
     assert [int(key[2]) for key in keys] == list(range(len(keys)))
     assert [(key[1], key[4]) for key in keys if key[3] == "c"][:11] == [(str(n // 5), str(n % 5)) for n in range(11)]
     assert {(key[0], key[3]) for key in keys} == {("0", "a"), ("1", "c")}
@@ -201,11 +198,11 @@ def test_fifty_sources_with_few_open_files(run: Run, shell: Run, tmp_path: Path)
             (tmp_path / name).write_bytes(some(f"{number:02d}{part}", 2))
         words += ["1", f"{number:02d}.parquet" if number % 2 else f"{number:02d}-?.tar"]
         indexed += names * (number % 2)
-    good(run, "tarindex", *indexed, "-o", "all.parquet")
+    run("tarindex", *indexed, "-o", "all.parquet").output()
     table = pq.read_table(tmp_path / "all.parquet")
     for place, number in enumerate(range(1, 50, 2)):
         pq.write_table(table.slice(12 * place, 12), tmp_path / f"{number:02d}.parquet")
-    content = good(run, "tarmix", "--stop", "all", *words)
+    content = run("tarmix", "--stop", "all", *words).output()
     assert len(set(keys_in(content))) == len(keys_in(content)) == 600
     assert Counter(key[:2] for key in keys_in(content)[:300]) == Counter(
         {f"{number:02d}": pytest.approx(6, abs=2) for number in range(50)}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.commands.test_conservation import peak_memory
-from tests.conftest import BIN, Result, Run, clean_environment, has_end, make_samples, make_tar, members_of, python
+from tests.conftest import BIN, Result, Run, has_end, make_samples, make_tar, members_of, python, start
 from tests.processes import alive
 from tests.shards.counted import PROGRAM
 from tests.tiers import also, by_turns
@@ -21,9 +20,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ten shards, plain and compressed, of different lengths."""
     folder = tmp_path_factory.mktemp("packed")
     for k, suffix in enumerate(["tar", "tgz", "tar.zst", "tar.bz2", "tar.lz4", "tar.xz", "tar", "tgz", "tar", "tgz"]):
-        pack: list[str | Path] = [BIN / "tarcat", "-o", f"s{k}.{suffix}"]
         members = make_samples(20 + 30 * (k % 3), 1000 * k)
-        subprocess.run(pack, input=make_tar(members), cwd=folder, env=clean_environment(), check=True)
+        start(BIN / "tarcat", "-o", f"s{k}.{suffix}", folder=folder, stdin=make_tar(members)).output()
     return folder
 
 
@@ -38,9 +36,7 @@ def shards(packed: Path, tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize("memory", ["1", "100K", "256M"])
 @by_turns("memory")
 def test_the_bytes_are_those_of_tarcat(run: Run, shards: list[str], workers: int, memory: str) -> None:
-    done = run("tarpcat", "-p", workers, "-M", memory, *shards)
-    assert (done.status, done.stderr) == (0, "")
-    assert done.stdout == run("tarcat", *shards).stdout
+    assert run("tarpcat", "-p", workers, "-M", memory, *shards).output() == run("tarcat", *shards).stdout
 
 
 @pytest.mark.parametrize(
@@ -110,9 +106,8 @@ def test_memory_is_what_the_budget_says(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [[], ["-p", "3", "-M", "100K"], ["--interleave", "3"]], ids=" ".join)
 def test_what_commands_give_is_read_ahead_too(run: Run, shards: list[str], options: list[str]) -> None:
-    done = run("tarpcat", *options, *(f"pipe:cat {name}" for name in shards))
-    assert (done.status, done.stderr) == (0, "")
-    assert done.stdout == run("tarcat", *(options if "--interleave" in options else []), *shards).stdout
+    out = run("tarpcat", *options, *(f"pipe:cat {name}" for name in shards)).output()
+    assert out == run("tarcat", *(options if "--interleave" in options else []), *shards).stdout
 
 
 LARGE = ["l0.tgz", "l1.tar.bz2", "l2.tar.xz", "l3.tar.zst", "l4.tar.lz4", "l5.tgz"]
@@ -125,8 +120,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for k, name in enumerate([*LARGE, "plain.tar", "small.tgz"]):
         count = 5 if name == "small.tgz" else 40
         members = [(f"{k}-{n:03d}.bin", bytes(60_000) + os.urandom(20_000)) for n in range(count)]
-        pack: list[str | Path] = [BIN / "tarcat", "-o", name]
-        subprocess.run(pack, input=make_tar(members), cwd=folder, env=clean_environment(), check=True)
+        start(BIN / "tarcat", "-o", name, folder=folder, stdin=make_tar(members)).output()
     return folder
 
 
@@ -136,8 +130,7 @@ def counted(folder: Path, *arguments: object, kill: int = 0) -> Result:
 
 
 def tarcat(folder: Path, *arguments: object) -> bytes:
-    line: list[str | Path] = [BIN / "tarcat", *map(str, arguments)]
-    return subprocess.run(line, cwd=folder, env=clean_environment(), capture_output=True, check=False).stdout
+    return start(BIN / "tarcat", *arguments, folder=folder).stdout
 
 
 @pytest.mark.parametrize("workers", [1, 2, 16])
@@ -201,7 +194,6 @@ def test_tables_from_commands_are_read_where_they_end(run: Run, shards: list[str
     assert run("tarindex", "s0.tar", "-o", "a.parquet").status == 0
     done = run("tarpcat", "-p", 2, "pipe:cat a.parquet", "s1.tgz", "pipe:cat a.parquet")
     assert done == (0, run("tarcat", "s0.tar", "s1.tgz", "s0.tar").stdout, "")
-    one = run("tarpcat", "--unordered", "-p", 2, "pipe:cat a.parquet")
-    assert one == (0, run("tarcat", "s0.tar").stdout, "")
+    assert run("tarpcat", "--unordered", "-p", 2, "pipe:cat a.parquet") == (0, run("tarcat", "s0.tar").stdout, "")
     failed = run("tarpcat", "-p", 2, "pipe:cat a.parquet; exit 3")
     assert failed == (1, b"", "tarpcat: pipe:cat …: the command ended with status 3\n")

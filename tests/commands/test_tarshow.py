@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.archives import encoded, wav
 from tests.conftest import BIN, Run, make_samples, make_tar
-from tests.payloads import encoded, wav
 from tests.processes import on_terminal
 
 

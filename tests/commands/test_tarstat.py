@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tartools.samples.distribution import Distribution
-from tests.archives import END, entry, pax
+from tartools.stages.summary import Distribution
+from tests.archives import END, encoded, entry, pax
 from tests.conftest import BIN, Run, make_samples, make_tar, python
-from tests.payloads import encoded
 from tests.processes import on_terminal
 from tests.shards.counted import FORKED
 from tests.tiers import in_both
@@ -49,9 +48,7 @@ def picture(format: str, width: int, height: int) -> bytes:
 
 
 def facts(run: Run, *arguments: object, stdin: bytes = b"") -> dict[str, Any]:
-    done = run("tarstat", "--json", *arguments, stdin=stdin)
-    assert (done.status, done.stderr) == (0, "")
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(run("tarstat", "--json", *arguments, stdin=stdin).output())
     size = found["bytes"]
     assert size["payloads"] + size["headers"] + size["padding"] + size["other"] == size["archives"]
     assert min(size.values()) >= 0
@@ -342,9 +339,8 @@ def test_which_fields_have_classes(run: Run) -> None:
     assert [each["field"] for each in found["fields"] if "classes" in each] == ["cls", "cls.top", "Label", "label"]
     assert field(found, "cls.top")["classes"]["counts"] == {"x": 1}
     assert field(found, "label")["classes"] == {"values": 0, "counts": {}, "long": 1}
-    done = run("tarstat", "--classes", "split label", stdin=archive)
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr == "tarstat: no sample had the field split; the fields were: cls cls.top Label txt label\n"
+    said = run("tarstat", "--classes", "split label", stdin=archive).failure()
+    assert said == "tarstat: no sample had the field split; the fields were: cls cls.top Label txt label\n"
 
 
 def test_an_archive_without_samples(run: Run) -> None:
@@ -397,9 +393,7 @@ print(read() - before)
 
 def drawn_on(folder: Path, *arguments: str, **options: Any) -> str:
     """Return what tarstat writes to a terminal."""
-    done = on_terminal([BIN / "tarstat", *arguments], folder, **options)
-    assert (done.status, done.stderr) == (0, "")
-    return done.stdout.decode().replace("\r\n", "\n")
+    return on_terminal([BIN / "tarstat", *arguments], folder, **options).output().decode().replace("\r\n", "\n")
 
 
 def hostile() -> Sequence[tuple[str, bytes]]:

@@ -17,14 +17,14 @@ PROGRAM = """
 import json, os, sys
 from tartools.commands.tar2tsv import tar2tsv
 from tartools.commands.tarstat import tarstat
-from tartools.tar import alike
+from tartools.tar import groups
 if sys.argv[1] == "columns":
     import numpy
-made, make = [], alike.Alike.__init__
+made, make = [], groups.Alike.__init__
 def noted(*found):
     made.append(1)
     make(*found)
-alike.Alike.__init__ = noted
+groups.Alike.__init__ = noted
 told = []
 for number, (name, *arguments) in enumerate(json.loads(sys.argv[2])):
     os.dup2(os.open(f"{sys.argv[1]}-{number}", os.O_WRONLY | os.O_CREAT), 1)

@@ -214,7 +214,6 @@ def test_usage_errors(line: str, message: str, inside: Inside, tmp_path: Path) -
     archive = make_tar(make_samples(9))
     (tmp_path / "a.tar").write_bytes(archive)
     (tmp_path / "b.tsv").write_text("key\ttxt\n")
-    done = inside(*words, stdin=archive)
-    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, b"", 1), done.stderr
-    assert done.stderr.startswith(f"{words[0]}: ") and message in done.stderr
+    said = inside(*words, stdin=archive).failure(2, lines=1)
+    assert said.startswith(f"{words[0]}: ") and message in said
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "b.tsv"]

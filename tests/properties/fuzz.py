@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tartools.cli import Command
 from tartools.commands.tarcat import tarcat
-from tartools.tar.codecs import CODECS
+from tartools.tar.compression import CODECS
 from tests.archives import BLOCK, END, GNU, V7, base256, entry, header, long, pax, sealed
 from tests.commands.conftest import remembering, standing
 from tests.properties import strict

@@ -34,8 +34,7 @@ LINES = {
 def folder_with_inputs(path: Path) -> Path:
     (path / "tmp").mkdir(parents=True)
     (path / "in.tar").write_bytes(make_tar(make_samples(2000)))
-    command = [BIN / "tarcat", "-o", path / "in-2.tgz", "-"]
-    subprocess.run(command, input=make_tar(make_samples(500, 5000)), check=True, env=clean_environment())
+    start(BIN / "tarcat", "-o", path / "in-2.tgz", "-", stdin=make_tar(make_samples(500, 5000))).output()
     for name in path.iterdir():
         name.touch()  # once: a table has the time of its shards
     return path

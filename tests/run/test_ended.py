@@ -218,8 +218,7 @@ def test_a_stdout_that_was_closed(start: Started, tmp_path: Path) -> None:
 
 
 def test_head(shell: Run) -> None:
-    done = shell("tarjob -j 1 -s '{1..1000}' -- seq 1 | head -n 1; echo ${PIPESTATUS[0]}")
-    assert done == (0, b"1\n141\n", "")
+    assert shell("tarjob -j 1 -s '{1..1000}' -- seq 1 | head -n 1; echo ${PIPESTATUS[0]}") == (0, b"1\n141\n", "")
 
 
 @pytest.mark.parametrize("count", [7, *also(20)])
@@ -257,9 +256,9 @@ def test_a_guard_that_does_not_start(sh: str | None, why: str, line: str, run: R
         (tmp_path / "programs/sh").write_text(sh)
         (tmp_path / "programs/sh").chmod(0o755)
     name, *words = line.split()
-    done = run(name, *words, env={"PATH": str(tmp_path / "programs"), "TMPDIR": str(tmp_path / "tmp")}, real=True)
-    assert (done.status, done.stdout) == (1, b"")
-    assert re.fullmatch(f"{name}: cannot start `sh`, .*: {why}\n", done.stderr)
+    environment = {"PATH": str(tmp_path / "programs"), "TMPDIR": str(tmp_path / "tmp")}
+    said = run(name, *words, env=environment, real=True).failure()
+    assert re.fullmatch(f"{name}: cannot start `sh`, .*: {why}\n", said)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tar", "programs", "tmp"]
     assert list((tmp_path / "tmp").iterdir()) == []
 

@@ -18,7 +18,7 @@ import pytest
 import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError, how_to_install
 from tartools.run import functions, ray
-from tests.conftest import clean_environment, has_end, make_samples, make_tar, members_of
+from tests.conftest import Result, has_end, make_samples, make_tar, members_of, start
 from tests.processes import PATIENCE
 
 Members = list[tuple[str, bytes]]
@@ -49,19 +49,11 @@ def written(samples: Iterable[dict[str, object]], path: Path) -> bytes:
     return path.read_bytes()
 
 
-def program(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+def program(tmp_path: Path, text: str) -> Result:
     """Run a program in *tmp_path*, from a file, since processes that it spawns look for that."""
     (tmp_path / "program.py").write_text(text)
     try:
-        return subprocess.run(
-            [sys.executable, "-W", "error", "program.py"],
-            cwd=tmp_path,
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        return start(sys.executable, "-W", "error", "program.py", folder=tmp_path, timeout=PATIENCE)
     finally:
         (tmp_path / "program.py").unlink()
 
@@ -380,9 +372,7 @@ if __name__ == "__main__":
 
 
 def test_processes_work_too(shard: str, out: Path) -> None:
-    done = program(out.parent, PROCESSES)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
+    assert program(out.parent, PROCESSES).output().decode().splitlines() == [
         "200",
         "['half.tar']",
         "bad label [\"in sample '000042' of a.tar\"]",
@@ -424,8 +414,7 @@ except KeyboardInterrupt:
 )
 def test_an_interrupt_ends_what_would_never_end(shard: str, out: Path, call: str) -> None:
     (out.parent / "b.tar").write_bytes(make_tar(make_samples(10)))
-    done = program(out.parent, INTERRUPTED % call)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted ['MainThread']\n", "")
+    assert program(out.parent, INTERRUPTED % call) == (0, b"interrupted ['MainThread']\n", "")
     assert sorted(os.listdir(out.parent)) == ["a.tar", "b.tar"] + ["done.tar"] * ("done" in call)
 
 

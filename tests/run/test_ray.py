@@ -314,17 +314,15 @@ def test_tasks_at_a_time() -> None:
 
 def test_ray_is_not_installed(tmp_path: Path, tarjob: TarJob) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError\n")
-    done = tarjob("--engine", "ray", "-s", 1, "--", "true", env={"PYTHONPATH": str(tmp_path)})
-    assert (done.status, done.stdout) == (2, b"")
-    assert re.fullmatch(r"tarjob: Ray is not installed: \S+/python3? -m pip install ray\n", done.stderr)
+    said = tarjob("--engine", "ray", "-s", 1, "--", "true", env={"PYTHONPATH": str(tmp_path)}).failure(2)
+    assert re.fullmatch(r"tarjob: Ray is not installed: \S+/python3? -m pip install ray\n", said)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", *also("[::1]:1", "ray://[::1]:1")])
 def test_nothing_listens(address: str, tarjob: TarJob) -> None:
     """Without IPv6 the reason is another one, but it is said as soon."""
-    done = tarjob("--engine", "ray", "--address", address, "-s", 1, "--", "true")
-    assert (done.status, done.stdout) == (1, b"")
-    assert re.fullmatch(rf"tarjob: {re.escape(address)}: cannot connect: (?!.*Ray).*\n", done.stderr)
+    said = tarjob("--engine", "ray", "--address", address, "-s", 1, "--", "true").failure()
+    assert re.fullmatch(rf"tarjob: {re.escape(address)}: cannot connect: (?!.*Ray).*\n", said)
 
 
 @exhaustive

@@ -192,9 +192,8 @@ def test_a_directory_shows_nothing(tarjob: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["out", "pipe:cat > {}", "out-{}/"])
 def test_a_pattern_that_shows_nothing(pattern: str, tarjob: Run) -> None:
-    done = tarjob("-o", pattern, "-s", "a", "--", "true")
-    assert (done.status, done.stdout) == (2, b"")
-    assert done.stderr.startswith(f"tarjob: -o '{pattern}' can't show what is done: ")
+    said = tarjob("-o", pattern, "-s", "a", "--", "true").failure(2)
+    assert said.startswith(f"tarjob: -o '{pattern}' can't show what is done: ")
 
 
 def test_two_items_with_one_output(tarjob: Run, tmp_path: Path) -> None:
@@ -255,17 +254,14 @@ def test_no_engine_is_asked_when_there_is_nothing_to_do(tarjob: Run, tmp_path: P
 def test_one_of_two_hundred_fails(tarjob: Run, tmp_path: Path) -> None:
     line = "echo {} >> tried; test {} != 137 || { echo one; echo these are my last words; exit 3; } >&2; echo > out-{}"
     options = ("-v", "-o", "out-{}", "-s", "{000..199}", "--log", "log", "--", "bash", "-c", line)
-    done = tarjob(*options)
-    assert (done.status, done.stdout) == (1, b"")
-    failed, summary = done.stderr.splitlines()
+    failed, summary = tarjob(*options).failure().splitlines()
     assert failed == "tarjob: 137: ended with status 3: these are my last words"
     assert summary.startswith("tarjob: 200 items: 199 done, 1 failed, ")
     assert len((tmp_path / "tried").read_text().split()) == 200
     (tmp_path / "tried").unlink()
-    done = tarjob(*options)
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr.splitlines()[0] == failed
-    assert "200 items: 0 done, 199 there before, 1 failed, " in done.stderr
+    said = tarjob(*options).failure()
+    assert said.splitlines()[0] == failed
+    assert "200 items: 0 done, 199 there before, 1 failed, " in said
     assert (tmp_path / "tried").read_text() == "137\n"
 
 
@@ -353,10 +349,8 @@ def test_an_absent_output_is_a_failure_that_stops_all(tarjob: Run) -> None:
     ],
 )
 def test_how_items_fail(line: str, failure: str, tarjob: Run) -> None:
-    done = tarjob("-s", "x", "--", "bash", "-c", line)
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr.startswith(f"tarjob: x: {failure}")
-    assert done.stderr.count("\n") == 1
+    said = tarjob("-s", "x", "--", "bash", "-c", line).failure(lines=1)
+    assert said.startswith(f"tarjob: x: {failure}")
 
 
 def test_a_program_that_is_not_there_is_said_once(tarjob: Run, tmp_path: Path) -> None:
@@ -366,10 +360,9 @@ def test_a_program_that_is_not_there_is_said_once(tarjob: Run, tmp_path: Path) -
         (("{1..9}", "--", "./text"), "./text: this is"),
         (("text", "b.tar", "--", "echo"), "b.tar: there is"),  # what an unquoted *.tar gives
     ):
-        done = tarjob("-s", *words)
-        assert (done.status, done.stdout) == (2, b"")
-        assert done.stderr.startswith(f"tarjob: {place}")
-        assert done.stderr.endswith("; if the shell has expanded SPEC, quote it\n")
+        said = tarjob("-s", *words).failure(2)
+        assert said.startswith(f"tarjob: {place}")
+        assert said.endswith("; if the shell has expanded SPEC, quote it\n")
 
 
 def test_programs_that_depend_on_the_item(tarjob: Run, tmp_path: Path) -> None:
@@ -471,9 +464,8 @@ sys.exit(tarjob.main(["-j", "1", "-s", "{1..2}", "--", "touch", "ran-{}"]))
 
 def test_what_can_not_be_written_down_is_not_begun(shell: Run, tmp_path: Path) -> None:
     """As on a full disk: no file can become longer."""
-    done = shell(f"{sys.executable} -", stdin=FULL.encode())
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr == "".join(f"tarjob: {n}: can't be run: touch: File too large\n" for n in (1, 2))
+    said = shell(f"{sys.executable} -", stdin=FULL.encode()).failure()
+    assert said == "".join(f"tarjob: {n}: can't be run: touch: File too large\n" for n in (1, 2))
     assert os.listdir(tmp_path) == []
 
 

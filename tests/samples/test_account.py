@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tartools.samples.account import Account
+from tartools.samples.account import Account, FirstKeys
+from tartools.shards.reading import check_shards
 from tests.conftest import has_end, make_samples, make_tar, members_of, python
 
 LOSING = """
@@ -27,9 +28,8 @@ tarcat()
 
 def test_a_command_whose_stage_loses_a_sample_fails(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))
-    done = python(LOSING, folder=tmp_path)
-    assert (done.status, done.stdout) == (1, b"")
-    assert "AssertionError: 3 samples were read, but only 2 are accounted for" in done.stderr
+    said = python(LOSING, folder=tmp_path).failure()
+    assert "AssertionError: 3 samples were read, but only 2 are accounted for" in said
     kept = (tmp_path / "b.tar").read_bytes()
     assert has_end(kept) and members_of(kept)[0] == make_samples(3)[0]
 
@@ -43,3 +43,23 @@ def test_each_way_a_sample_can_go_is_counted(booked: str) -> None:
         account.settle()
     setattr(account, booked, getattr(account, booked) + 1)
     account.settle()
+
+
+def test_progress_is_of_all_that_was_named_first(tmp_path: Path) -> None:
+    """tardiff reads its two sides one after the other, and a table is made of several groups of shards."""
+    urls = [str(tmp_path / name) for name in ("a.tar", "b.tar")]
+    for url in urls:
+        Path(url).write_bytes(make_tar(make_samples(3)))
+    account = Account()
+    size = check_shards(urls, account)
+    assert size == sum(Path(url).stat().st_size for url in urls)
+    assert check_shards(urls[:1], account) == Path(urls[0]).stat().st_size
+    assert (account.progress.shards, account.progress.expected) == (2, size)
+
+
+def test_a_key_that_comes_back_among_ascending_ones() -> None:
+    back: list[bytes] = []
+    first = FirstKeys(back.append)
+    for keys in ([b"b"], [b"a"], [b"b", b"c"], [b"c", b"d"]):  # the last pair is of neighbours
+        first.add(keys)
+    assert back == [b"b"]

@@ -263,8 +263,7 @@ for sample in samples:
     writer.write(sample)
 writer.close()
 """
-    done = python(program, folder=tmp_path)
-    assert (done.status, done.stderr) == (0, "")
+    python(program, folder=tmp_path).output()
     assert members_of((tmp_path / "out.tar").read_bytes()) == make_samples(3000)
 
 
@@ -367,9 +366,8 @@ writer.close()
 """
     os.mkfifo(tmp_path / "fifo")
     fifo = subprocess.Popen(["cat", "fifo"], cwd=tmp_path, stdout=subprocess.PIPE) if output == "fifo" else None
-    done = python(program, folder=tmp_path)
-    assert (done.status, done.stderr) == (0, "")
-    written = done.stdout if output == "-" else fifo.communicate()[0] if fifo else (tmp_path / output).read_bytes()
+    out = python(program, folder=tmp_path).output()
+    written = out if output == "-" else fifo.communicate()[0] if fifo else (tmp_path / output).read_bytes()
     assert members_of(written) == [("a.cls", b"1"), ("c.cls", b"3")]
 
 
@@ -393,9 +391,8 @@ file.write(b"two")
 file.close()
 """
     for arguments in ([], ["stdout"]):
-        done = python(program, *arguments, folder=tmp_path)
-        assert (done.status, done.stderr) == (0, "")
-        assert (done.stdout if arguments else (tmp_path / "out").read_bytes()) == b"one two"
+        out = python(program, *arguments, folder=tmp_path).output()
+        assert (out if arguments else (tmp_path / "out").read_bytes()) == b"one two"
         (tmp_path / "out").unlink(missing_ok=True)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tartools.show.benchreport import PARTS, advise, plain_lines, tables
+from tartools.show.benchreport import PARTS, advise, parts, plain_lines
+from tartools.show.sections import drawn
 from tartools.show.terminal import Screen
 
 HOSTILE = "\x1b]0;a\x07.tar"
@@ -58,6 +59,11 @@ def facts_of(*rows: dict[str, Any]) -> dict[str, Any]:
 
 LOOSE = row("loose files", "loose", [0.02, 0.09, 3.0, 0.1])
 TABLE = row("table, shuffled", "table", [0.01, 0.06, 3.0, 0.1])
+
+
+def tables(facts: dict[str, Any], screen: Screen) -> str:
+    """Return the report as a terminal shows it."""
+    return drawn(parts(facts), screen)
 
 
 def test_where_decoding_limits_packing_gains_little() -> None:

@@ -13,11 +13,11 @@ import pytest
 from PIL import Image, ImageFilter
 
 from tartools import tar
-from tartools.show import broken, decoding, sound, text
+from tartools.samples import decoding
+from tartools.show import broken, sound, text
 from tartools.show.html import tile
-from tests.archives import END, entry
+from tests.archives import END, encoded, entry
 from tests.conftest import Run, make_tar
-from tests.payloads import encoded
 
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "jpg": ("JPEG", {"quality": 90}),

@@ -15,10 +15,11 @@ import PIL
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
 
-from tartools.show import decoding, graphics, terminal
+from tartools.samples import decoding
+from tartools.show import graphics, terminal
+from tests.archives import encoded
 from tests.commands.test_tarshow import npy
 from tests.conftest import Run, clean_environment, make_tar
-from tests.payloads import encoded
 from tests.show.screen import Screen, sixels
 
 PROTOCOLS = ("kitty", "iterm", "sixel", "blocks")

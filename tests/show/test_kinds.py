@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from tests.archives import npy
 from tests.conftest import Run, make_tar
-from tests.payloads import npy
 
 RATE = 8000
 BEATS = (np.sin(np.arange(2 * RATE) / 5) * np.repeat([0.3, 0.5, 0.0, 0.1], RATE // 2)).astype("float32")

@@ -21,8 +21,8 @@ from tartools import storage
 from tartools.samples.account import Account
 from tartools.shards.reading import read_samples
 from tartools.show.html.page import Choice, write
+from tests.archives import encoded
 from tests.conftest import Run, make_tar
-from tests.payloads import encoded
 from tests.tiers import by_turns
 
 PHONE, NARROW, DESKTOP = (390, 844), (420, 900), (1280, 800)
@@ -86,8 +86,7 @@ class Reader(HTMLParser):
 
 
 def made(run: Run, tmp_path: Path, archive: bytes, *options: object) -> str:
-    done = run("tarshow", "-q", "--html", "page.html", "--force", *options, stdin=archive)
-    assert done == (0, b"", "")
+    assert run("tarshow", "-q", "--html", "page.html", "--force", *options, stdin=archive) == (0, b"", "")
     return (tmp_path / "page.html").read_text()
 
 
@@ -224,7 +223,7 @@ def test_progress_knows_how_many_samples_are_drawn(tmp_path: Path) -> None:
         samples = read_samples([str(tmp_path / "a.tar")], account)
         with storage.writing(str(tmp_path / f"{total}.html")) as sink:
             write(samples, sink, "a", Choice(first, drawn, 0), 384, 1, account)
-        phase = account.phase
+        phase = account.progress.phase
         assert (phase.name, phase.total, phase.done()) == (name, total, total)
 
 

@@ -23,8 +23,8 @@ from tartools.samples.sample import Sample, build
 from tartools.show import pager
 from tartools.show.sheet import cells
 from tartools.show.terminal import Screen
+from tests.archives import encoded
 from tests.conftest import Run, clean_environment, make_samples, make_tar
-from tests.payloads import encoded
 from tests.show.screen import Screen as Drawn
 from tests.show.test_graphics import bomb
 from tests.tiers import also, by_turns
@@ -68,15 +68,19 @@ class Terminal:
         before, _, self.output = self.output.partition(wanted)
         return before + wanted
 
-    def press(self, keys: str | bytes) -> None:
-        os.write(self.fd, keys.encode() if isinstance(keys, str) else keys)
+    def press(self, keys: str, until: str | bytes = b"") -> bytes:
+        """Press *keys*, and return what comes up to and with *until*."""
+        os.write(self.fd, keys.encode())
+        return self.read(until) if until else b""
 
     def echoes(self) -> bool:
         """Tell whether the terminal is as a shell wants it, and not as somebody who reads single keys."""
         return termios.tcgetattr(self._theirs) == self.settings
 
-    def end(self) -> tuple[int, bytes]:
-        """Return the exit status, and what came since it was read last."""
+    def end(self, keys: str = "") -> tuple[int, bytes]:
+        """Press *keys*, and return the exit status, and what came since it was read last."""
+        if keys:
+            self.press(keys)
         give_up = time.monotonic() + PATIENCE
         while self.process.poll() is None or select.select([self.fd], [], [], 0)[0]:
             assert time.monotonic() < give_up, self.output
@@ -164,25 +168,17 @@ def test_keys_turn_the_pages(line: str, folder: Path) -> None:
             assert b"number: %d\r\n" % (place - 1) in page
             if key == "ä":  # two bytes, and two keys that mean nothing
                 terminal.read("? help")
-        terminal.press("\x1b[H")
-        assert b"number: 0" in terminal.read("? help")
-        terminal.press("?")
-        assert b"\x1b[23;1H\x1b[7m space n \xe2\x86\x92 next," in terminal.read("g grid, q quit")
-        terminal.press("?")
-        terminal.read("? help")
-        terminal.press("p")
-        assert b"number: 0" in terminal.read("this is the first")
+        assert b"number: 0" in terminal.press("\x1b[H", "? help")
+        assert b"\x1b[23;1H\x1b[7m space n \xe2\x86\x92 next," in terminal.press("?", "g grid, q quit")
+        terminal.press("?", "? help")
+        assert b"number: 0" in terminal.press("p", "this is the first")
         terminal.press("n" * 11)
         for _ in range(11):
             terminal.read("? help")
-        terminal.press("n")
-        assert b" 12 of 12  k11  " in terminal.read("this is the last")
-        terminal.press("<")
-        assert b" 1 of 12  k0  " in terminal.read("? help")
-        terminal.press("\x1b[F")
-        assert b" 12 of 12  k11  " in terminal.read("? help")
-        terminal.press("q")
-        status, output = terminal.end()
+        assert b" 12 of 12  k11  " in terminal.press("n", "this is the last")
+        assert b" 1 of 12  k0  " in terminal.press("<", "? help")
+        assert b" 12 of 12  k11  " in terminal.press("\x1b[F", "? help")
+        status, output = terminal.end("q")
         assert status == 0 and output.endswith(LEAVE) and terminal.echoes()
 
 
@@ -190,34 +186,25 @@ def test_typing_into_the_pager(folder: Path) -> None:
     """As `test_samples_are_gone_to_and_searched`, with the bytes that a terminal sends."""
     with at("tarshow -i --graphics none words.tar", folder) as terminal:
         terminal.read("? help")
-        terminal.press("/W3x\x7f7\r")
-        assert b" 38 of 40  w37  " in terminal.read("? help")
-        terminal.press("/ä\x7fä\r")
-        terminal.read("no key has ä ")
-        terminal.press("41\x7f2\r")
-        assert b" 40 of 40  w39  " in terminal.read("this is the last")
-        terminal.press("4\r")
-        assert b" 4 of 40  w3  " in terminal.read("? help")
-        terminal.press("g\x1b[B")
-        assert b"\x1b[7m> w3 " in terminal.read("? help") and b"\x1b[7m> w6 " in terminal.read("? help")
-        terminal.press("\r\x1b[4~")
-        assert b"number: 6\r\n" in terminal.read("? help") and b" 40 of 40  w39  " in terminal.read("? help")
-        terminal.press("12")
-        terminal.read(" go to sample: 12 ")
+        assert b" 38 of 40  w37  " in terminal.press("/W3x\x7f7\r", "? help")
+        terminal.press("/ä\x7fä\r", "no key has ä ")
+        assert b" 40 of 40  w39  " in terminal.press("41\x7f2\r", "this is the last")
+        assert b" 4 of 40  w3  " in terminal.press("4\r", "? help")
+        assert b"\x1b[7m> w3 " in terminal.press("g\x1b[B", "? help") and b"\x1b[7m> w6 " in terminal.read("? help")
+        assert b"number: 6\r\n" in terminal.press("\r\x1b[4~", "? help")
+        assert b" 40 of 40  w39  " in terminal.read("? help")
+        terminal.press("12", " go to sample: 12 ")
         terminal.resize(60, 12)
         assert b"\x1b[12;1H" in terminal.read(" go to sample: 12 ")
-        terminal.press("\r")
-        assert b" 12 of 40  w11  " in terminal.read("? help")
-        terminal.press("q")
-        assert terminal.end()[0] == 0 and terminal.echoes()
+        assert b" 12 of 40  w11  " in terminal.press("\r", "? help")
+        assert terminal.end("q")[0] == 0 and terminal.echoes()
 
 
 def test_a_key_stops_the_way_to_the_end(folder: Path) -> None:
     (folder / "many.tar").write_bytes(make_tar([(f"w{n}.cls", b"1") for n in range(5000)]))
     with at("cat many.tar | tarshow -iv --graphics none", folder) as terminal:
         terminal.read("? help")
-        terminal.press("Gq")
-        status, output = terminal.end()
+        status, output = terminal.end("Gq")
     assert status == 0 and b" 1,001 samples read; any key stops" in output
     assert b"tarshow: 1001 samples in, 1001 out" in output
 
@@ -229,8 +216,9 @@ def test_what_is_not_looked_at_is_not_read(key: str, folder: Path) -> None:
     with at("tarshow -iv -c 3 cut.tar", folder) as terminal:
         for n in range(3):
             assert b" %d of 3  w%d  cut.tar " % (n + 1, n) in terminal.read("? help")
-            terminal.press("n" if n < 2 else key)
-        status, output = terminal.end()
+            if n < 2:
+                terminal.press("n")
+        status, output = terminal.end(key)
         assert status == 0 and b"tarshow: 3 samples in, 3 out" in output and LEAVE in output and terminal.echoes()
 
 
@@ -239,8 +227,7 @@ def test_a_failure_is_told_on_the_screen_as_it_was(folder: Path) -> None:
     (folder / "cut.tar").write_bytes(archive[: 3 * 1024 + 512])
     with at("tarshow -i cut.tar", folder) as terminal:
         terminal.read("? help")
-        terminal.press("nnnn")
-        status, output = terminal.end()
+        status, output = terminal.end("nnnn")
         assert status == 1 and terminal.echoes()
         assert output.partition(LEAVE)[2].startswith(b"tarshow: cut.tar: at byte ")
 
@@ -263,31 +250,24 @@ def test_signals_leave_the_terminal_as_it_was(number: str, status: int, folder: 
 def test_it_stops_and_goes_on(folder: Path) -> None:
     with at("set -m; cat a.tar | tarshow -i; echo stopped; read x; fg > /dev/null; echo ended $?", folder) as terminal:
         terminal.read("? help")
-        terminal.press("n")
-        terminal.read(" 2  k1")
+        terminal.press("n", " 2  k1")
         terminal.read("? help")
-        terminal.press("\x1a")
-        assert LEAVE in terminal.read("stopped\r\n") and terminal.echoes()
-        terminal.press("\n")
-        terminal.read(ENTER)
+        assert LEAVE in terminal.press("\x1a", "stopped\r\n") and terminal.echoes()
+        terminal.press("\n", ENTER)
         assert b" 2  k1  " in terminal.read("? help")
-        terminal.press("n")
-        assert b" 3  k2  " in terminal.read("? help")
-        terminal.press("q")
-        assert LEAVE in terminal.read("ended 0") and terminal.echoes()
+        assert b" 3  k2  " in terminal.press("n", "? help")
+        assert LEAVE in terminal.press("q", "ended 0") and terminal.echoes()
 
 
 @pytest.mark.parametrize("option", ["--progress", *also("")])
 def test_it_is_still_as_long_as_nobody_does_anything(option: str, folder: Path) -> None:
     with at(f"tarshow -i --graphics none {option} words.tar", folder) as terminal:
         terminal.read("? help")
-        terminal.press("?")
-        terminal.read("q quit")
+        terminal.press("?", "q quit")
         terminal.read("\x1b[0m")
         assert terminal.output == b""
         assert select.select([terminal.fd], [], [], 2.5)[0] == []  # more than two ticks, and what progress waits for
-        terminal.press("q")
-        assert terminal.end()[0] == 0
+        assert terminal.end("q")[0] == 0
 
 
 def test_it_fills_a_terminal_whose_size_changes(folder: Path) -> None:
@@ -308,8 +288,7 @@ def test_a_page_fits(term: str, size: tuple[int, int], folder: Path) -> None:
     (folder / "large.tar").write_bytes(make_tar(members))
     with at("tarshow -i large.tar", folder, {"TERM": term}, size) as terminal:
         page = terminal.read("? help")
-        terminal.press("q")
-        assert terminal.end()[0] == 0
+        assert terminal.end("q")[0] == 0
     shown = page.partition(b"\x1b[2J")[2].decode()
     shown = re.sub(r"\x1b_[^\x1b]*\x1b\\|\x1bP[^\x1b]*\x1b\\|\x1b[78]|\x1b\[\d+[AC]|\x1b\[[\d;]*m", "", shown)
     text, _, foot = shown.partition(f"\x1b[{size[1]};1H")
@@ -319,8 +298,7 @@ def test_a_page_fits(term: str, size: tuple[int, int], folder: Path) -> None:
 
 
 def test_it_needs_terminals(run: Run, folder: Path) -> None:
-    done = run("tarshow", "-i", "a.tar")
-    assert done == (2, b"", "tarshow: -i needs a terminal on stdout\n")
+    assert run("tarshow", "-i", "a.tar") == (2, b"", "tarshow: -i needs a terminal on stdout\n")
     with at("tarshow -i a.tar", folder, {"TERM": "dumb"}) as terminal:
         assert terminal.end() == (2, b"tarshow: -i needs a terminal that it can clear (TERM is dumb)\r\n")
     ours, theirs = os.openpty()
@@ -522,7 +500,5 @@ def test_fields_are_chosen_for_the_pager_too(folder: Path) -> None:
     (folder / "s.tar").write_bytes(make_tar(make_samples(30)))
     with at("cat s.tar | tarshow -i -f cls", folder) as terminal:
         terminal.read("? help")
-        terminal.press("nn<")
-        assert b"000000" in terminal.read(" 1 of 3+  000000")
-        terminal.press("q")
-        assert terminal.end()[0] == 0
+        assert b"000000" in terminal.press("nn<", " 1 of 3+  000000")
+        assert terminal.end("q")[0] == 0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tartools.stages.sorting import externalsort
-from tartools.stages.sorting.externalsort import (
+from tartools.stages import externalsort
+from tartools.stages.externalsort import (
     BLOCK,
     SortedRun,
     external_sort,

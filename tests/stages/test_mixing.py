@@ -1,4 +1,4 @@
-"""Mixing, from Python: shares in every stretch, chances at every place, and what is refused."""
+"""Mixing, from Python: shares in every stretch, chances at every place, and what is refused; the shuffle buffer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from fractions import Fraction
 import pytest
 
 from tartools.errors import SampleError
+from tartools.samples.account import Account
 from tartools.stages import mixing
 from tartools.stages.mixing import Mixture, mixed
+from tartools.stages.shuffle import shuffle_buffer
 
 COUNT = 100_000
 SHARES = [[0.7, 0.3], [1, 1], [999, 1], [1, 1, 1], [0.6, 0.3, 0.1], [1] * 50]
@@ -80,3 +82,11 @@ def test_what_is_refused() -> None:
         list(mixed([[1] * 9, []], [1, 1], stop="longest"))
     with pytest.raises(SampleError, match="source 0 is an iterator that has ended"):
         list(mixed([iter([1]), [2] * 99], [1, 1], stop="longest"))
+
+
+def test_a_shuffle_buffer_holds_what_it_was_told_to() -> None:
+    read: list[int] = []
+    found = shuffle_buffer((read.append(n) or n for n in range(10)), 3, 0, Account())  # type: ignore[func-returns-value]
+    first = next(found)
+    assert read == [0, 1, 2, 3]
+    assert sorted([first, *found]) == [*range(10)]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tartools import storage
+from tartools.errors import StorageError
 from tests.conftest import BIN, Run, make_samples, make_tar, members_of, python, running
 
 TAR = make_tar(make_samples(5))
@@ -47,6 +49,7 @@ def test_the_next_run_removes_what_a_killed_one_left(output: str, run: Run, tmp_
 def test_only_files_of_this_host_and_of_this_output_are_looked_at(run: Run, tmp_path: Path) -> None:
     host = os.uname().nodename
     kept = [f".out.tar.another-{host}.1-00000000.tmp", ".out.tar.1-00000000.tmp", f".out.tar.gz.{host}.1-00000000.tmp"]
+    kept += [f".out.tar.{host}.mine.tmp", f".out.tar.{host}.1-00000000.tmp~.tmp"]
     for name in [*kept, left := f".out.tar.{host}.1-00000000.tmp"]:
         (tmp_path / name).write_bytes(b"part")
     (tmp_path / "a.tar").write_bytes(TAR)
@@ -62,6 +65,17 @@ def test_a_file_that_cannot_be_locked_is_written_all_the_same(run: Run, tmp_path
     done = run("tarcat", "a.tar", "-o", "out.tar", env={"PYTHONPATH": str(tmp_path)}, real=True)
     assert (done.status, done.stderr, hidden(tmp_path)) == (0, "", [])
     assert (tmp_path / "out.tar").read_bytes() == TAR
+
+
+def test_a_name_that_is_taken_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "urandom", bytes)
+    with storage.writing(str(tmp_path / "one")) as sink:
+        sink.write(b"1")
+    taken = tmp_path / f".two.{os.uname().nodename}.{os.getpid()}-00000000.tmp"
+    taken.write_bytes(b"somebody's")
+    with pytest.raises(StorageError, match="File exists"), storage.writing(str(tmp_path / "two")):
+        pass
+    assert taken.read_bytes() == b"somebody's"
 
 
 def test_a_resumed_job_removes_what_a_killed_one_left(run: Run, tmp_path: Path) -> None:

@@ -5,28 +5,25 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import random
-import subprocess
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from tartools.tables import rows
+from tests.archives import encoded, ended_early
 from tests.commands.conftest import Inside
-from tests.conftest import Run, make_tar
-from tests.payloads import encoded
+from tests.conftest import Run, make_tar, python
+from tests.tables.test_tables import rows_of
 
 PICTURE = ("width", "height", "format", "mode", "broken")
-
-
-def good(run: Run, *line: str) -> None:
-    done = run(*line)
-    assert (done.status, done.stdout, done.stderr) == (0, b"", ""), done
 
 
 def table_of(path: Path) -> pa.Table:
@@ -46,7 +43,7 @@ def indexed(run: Run, folder: Path, values: list[Any], *options: str) -> pa.Tabl
         for n, value in enumerate(values)
     ]
     (folder / "a.tar").write_bytes(make_tar(members))
-    good(run, "tarindex", "-f", "json:v", *options, "a.tar", "-o", "t.parquet", "--force")
+    assert run("tarindex", "-f", "json:v", *options, "a.tar", "-o", "t.parquet", "--force") == (0, b"", "")
     return table_of(folder / "t.parquet").column("json:v")
 
 
@@ -143,7 +140,7 @@ def test_pictures(run: Run, tmp_path: Path) -> None:
         ("g.jpg", whole),
     ]
     (tmp_path / "a.tar").write_bytes(make_tar(members))
-    good(run, "tarindex", "--pictures", "a.tar", "-o", "t.parquet")
+    assert run("tarindex", "--pictures", "a.tar", "-o", "t.parquet") == (0, b"", "")
     table = table_of(tmp_path / "t.parquet")
     names = [f"{field}.{what}" for field in ("jpg", "seg.png", "JPG") for what in PICTURE]
     assert table.column_names[7:] == names
@@ -158,13 +155,36 @@ def test_pictures(run: Run, tmp_path: Path) -> None:
     assert other[1] == [7, 5, "PNG", "L", None, *nothing] and other[4] == [*nothing, 40, 30, "GIF", "P", None]
     assert other[0] == other[2] == other[3] == other[5] == other[6] == [*nothing, *nothing]
 
-    good(run, "tarindex", "--decode", "a.tar", "-o", "d.parquet")
+    assert run("tarindex", "--decode", "a.tar", "-o", "d.parquet") == (0, b"", "")
     decoded = table_of(tmp_path / "d.parquet")
     broken = decoded.column("jpg.broken").to_pylist()
     assert broken[0] is None and "it is cut" in broken[1] and broken[3] == bad
     assert decoded.column("jpg.width").to_pylist() == table.column("jpg.width").to_pylist()
     told = json.loads(run("tarstat", "--decode", "--json", "a.tar").stdout)["fields"][0]["pictures"]
     assert told["broken_keys"] == [key for key, why in zip("abcdefg", broken, strict=True) if why]
+
+
+LENIENT = "import sys; sys.modules['simplejpeg'] = None"  # as if it were not installed
+
+
+def test_jpegs_are_decoded_strictly_where_simplejpeg_is(run: Run, shell: Run, tmp_path: Path) -> None:
+    """Pillow passes over an error in the middle; without simplejpeg each command says what is missing."""
+    whole = encoded(Image.effect_noise((64, 64), 50), "JPEG")
+    members = [("a.jpg", whole), ("b.jpg", ended_early(whole)), ("c.jpg", b"x")]
+    (tmp_path / "a.tar").write_bytes(make_tar(members))
+    why = "strict decoders refuse it: Corrupt JPEG data: premature end of data segment"
+    assert run("tarindex", "--decode", "a.tar", "-o", "t.parquet") == (0, b"", "")
+    assert table_of(tmp_path / "t.parquet").column("jpg.broken").to_pylist()[:2] == [None, why]
+    told = json.loads(run("tarstat", "--decode", "--json", "a.tar").stdout)["fields"][0]["pictures"]
+    assert told["broken_keys"] == ["b", "c"]
+    found = json.loads(run("tarcheck", "--decode", "--json", "a.tar").stdout)["findings"]
+    assert ("damaged-picture", f"jpg: {why}") in [(each["code"], each["places"][0]["what"]) for each in found]
+    (tmp_path / "sitecustomize.py").write_text(LENIENT)
+    for name, more in (("tarindex", "-o l.parquet"), ("tarstat", ""), ("tarcheck", "")):
+        done = shell(f"PYTHONPATH=$PWD {name} --decode a.tar {more}", real=True)
+        assert re.fullmatch(rf"{name}: JPEGs whose .* only with simplejpeg: .* simplejpeg\n", done.stderr)
+        assert b"strict" not in done.stdout
+    assert table_of(tmp_path / "l.parquet").column("jpg.broken").to_pylist()[:2] == [None, None]
 
 
 @pytest.mark.usefixtures("many_parts")
@@ -176,7 +196,7 @@ def test_pictures_in_any_number_of_processes(inside: Inside, tmp_path: Path) -> 
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     for parallel in ("1", "3"):
         line = ["--pictures", "--hash", "bin webp", "--dhash", "png", "-p", parallel]
-        good(inside, "tarindex", *line, "a.tar", "-o", f"{parallel}.parquet")
+        assert inside("tarindex", *line, "a.tar", "-o", f"{parallel}.parquet") == (0, b"", "")
     table = table_of(tmp_path / "1.parquet")
     assert table.equals(table_of(tmp_path / "3.parquet"))
     assert table.column_names[7:12] == ["bin.blake2b", "webp.blake2b", "png.dhash", "png.colours", "png.width"]
@@ -188,7 +208,7 @@ def test_pictures_in_any_number_of_processes(inside: Inside, tmp_path: Path) -> 
 def test_digests(size: int, run: Run, tmp_path: Path) -> None:
     data = random.Random(size).randbytes(size)
     (tmp_path / "a.tar").write_bytes(make_tar([("a.bin", data), ("a.cls", b"7"), ("b.cls", b"8")]))
-    good(run, "tarindex", "--hash", "bin", "--hash", "CLS", "a.tar", "-o", "t.parquet")
+    assert run("tarindex", "--hash", "bin", "--hash", "CLS", "a.tar", "-o", "t.parquet") == (0, b"", "")
     table = table_of(tmp_path / "t.parquet")
     assert table.schema.field("bin.blake2b").type == pa.binary(16)
     assert table.column("bin.blake2b").to_pylist() == [hashlib.blake2b(data, digest_size=16).digest(), None]
@@ -215,7 +235,7 @@ def test_difference_hashes(run: Run, tmp_path: Path) -> None:
     members = [(f"{n:02d}.png", data) for n, data in enumerate(pictures)]
     broken = [("x.png", pictures[0][:-400]), ("y.png", b""), ("z.cls", b"1")]
     (tmp_path / "a.tar").write_bytes(make_tar([*members, *broken]))
-    good(run, "tarindex", "--dhash", "png", "a.tar", "-o", "t.parquet")
+    assert run("tarindex", "--dhash", "png", "a.tar", "-o", "t.parquet") == (0, b"", "")
     column = table_of(tmp_path / "t.parquet").column("png.dhash")
     assert column.type == pa.uint64()
     assert column.to_pylist() == [*map(difference_hash, pictures), None, None, None]
@@ -232,7 +252,7 @@ def test_a_picture_whose_hash_is_known(run: Run, tmp_path: Path) -> None:
     """Of 9 by 8 pixels none is changed: brighter to the right in the first row, darker in the others."""
     grey = bytes([*range(9), *[8 - x for _ in range(7) for x in range(9)]])
     (tmp_path / "a.tar").write_bytes(make_tar([("a.png", encoded(Image.frombytes("L", (9, 8), grey), "PNG"))]))
-    good(run, "tarindex", "--dhash", "png", "a.tar", "-o", "t.parquet")
+    assert run("tarindex", "--dhash", "png", "a.tar", "-o", "t.parquet") == (0, b"", "")
     assert table_of(tmp_path / "t.parquet").column("png.dhash").to_pylist() == [0xFF << 56]
 
 
@@ -269,9 +289,8 @@ def test_large_payloads_are_not_read(options: list[str], shell: Run, tmp_path: P
 )
 def test_a_field_that_no_sample_has(options: list[str], name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1"), ("a.jpg", b"x")]))
-    done = run("tarindex", *options, "a.tar", "-o", "t.parquet")
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr == f"tarindex: no sample had the field {name}; the fields were: cls jpg\n"
+    said = run("tarindex", *options, "a.tar", "-o", "t.parquet").failure()
+    assert said == f"tarindex: no sample had the field {name}; the fields were: cls jpg\n"
     assert not (tmp_path / "t.parquet").exists()
 
 
@@ -289,6 +308,88 @@ def test_ordinary_tables_import_no_pillow(tmp_path: Path) -> None:
         "atexit.register(lambda: print('PIL' in sys.modules, file=sys.stderr)); tarindex()"
     )
     for options, loaded in (["-f", "cls", "--hash", "png"], "False"), (["--pictures"], "True"):
-        line = [sys.executable, "-c", program, "-p", "1", *options, "a.tar", "-o", "t.parquet", "--force"]
-        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert done.stderr == f"{loaded}\n"
+        done = python(program, "-p", 1, *options, "a.tar", "-o", "t.parquet", "--force", folder=tmp_path)
+        assert (done.status, done.stderr) == (0, f"{loaded}\n")
+
+
+COUNT = 50
+
+
+def shard(number: int, samples: int = 4, size: int = 900) -> bytes:
+    members = []
+    for sample in range(samples):
+        members += [(f"{number:02d}{sample}.txt", b"x" * size), (f"{number:02d}{sample}.cls", b"%d" % number)]
+    return make_tar(members)
+
+
+def shards(folder: Path) -> list[str]:
+    names = [f"{number:02d}.tar" for number in range(COUNT)]
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(shard(number, samples=number % 4 + 1))
+    return names
+
+
+def told(run: Run, *line: str) -> str:
+    done = run(*line)
+    assert done.status == 0, done
+    return done.stderr
+
+
+def test_one_of_fifty_changed(run: Run, tmp_path: Path) -> None:
+    names = shards(tmp_path)
+    assert run("tarindex", "-f", "cls", *names, "-o", "old.parquet") == (0, b"", "")
+    (tmp_path / "17.tar").write_bytes(shard(17, samples=30, size=100))
+    said = told(run, "tarindex", "-v", "-f", "cls", "--update", "old.parquet", *names, "-o", "new.parquet")
+    assert said.startswith("tarindex: old.parquet: shards taken over: 49, read: 1, dropped: 0\n")
+    assert run("tarindex", "-f", "cls", *names, "-o", "fresh.parquet") == (0, b"", "")
+    assert (tmp_path / "new.parquet").read_bytes() == (tmp_path / "fresh.parquet").read_bytes()
+
+
+def test_shards_that_came_and_went(run: Run, tmp_path: Path) -> None:
+    names = shards(tmp_path)
+    assert run("tarindex", *names[:40], "-o", "t.parquet") == (0, b"", "")
+    os.unlink(tmp_path / names[3])
+    os.unlink(tmp_path / names[5])
+    wanted = [name for name in reversed(names) if name not in ("03.tar", "05.tar")]
+    said = told(run, "tarindex", "--update", "t.parquet", *wanted, "-o", "t.parquet", "--force")
+    assert said == "tarindex: t.parquet: shards taken over: 38, read: 10, dropped: 2\n"
+    assert run("tarindex", *wanted, "-o", "fresh.parquet") == (0, b"", "")
+    assert rows_of(tmp_path / "t.parquet").equals(rows_of(tmp_path / "fresh.parquet"))
+
+
+def test_without_names_the_shards_are_those_of_the_table(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    names = shards(tmp_path / "data")
+    assert run("tarindex", *(f"data/{name}" for name in names), "-o", "data/t.parquet") == (0, b"", "")
+    os.unlink(tmp_path / "data/49.tar")
+    (tmp_path / "data/01.tar").write_bytes(shard(1, samples=9))
+    said = told(run, "tarindex", "--update", "data/t.parquet", "-o", "data/t.parquet", "--force")
+    assert said == "tarindex: data/t.parquet: shards taken over: 48, read: 1, dropped: 1\n"
+    assert run("tarcat", "data/t.parquet").output() == run("tarcat", *(f"data/{name}" for name in names[:-1])).output()
+
+
+@pytest.mark.parametrize("choose", ["__index__ > 0", "__index__ < 1 OR __index__ > 1"])
+def test_a_table_that_lacks_rows_of_a_shard(choose: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(shard(1))
+    assert run("tarindex", "a.tar", "-o", "t.parquet") == (0, b"", "")
+    duckdb.sql(f"COPY (FROM '{tmp_path}/t.parquet' WHERE {choose}) TO '{tmp_path}/few.parquet'")
+    said = told(run, "tarindex", "--update", "few.parquet", "a.tar", "-o", "new.parquet")
+    assert "taken over: 0, read: 1" in said
+    assert rows_of(tmp_path / "new.parquet").equals(rows_of(tmp_path / "t.parquet"))
+
+
+def test_columns(run: Run, tmp_path: Path) -> None:
+    """A column that is asked for and not there has all shards read; one that nobody asks for is told about."""
+    names = shards(tmp_path)[1:4]
+    assert run("tarindex", *names, "-o", "plain.parquet") == (0, b"", "")
+    said = told(run, "tarindex", "-f", "cls", "--update", "plain.parquet", *names, "-o", "cls.parquet")
+    assert "taken over: 0, read: 3" in said
+    assert rows_of(tmp_path / "cls.parquet").column("cls").to_pylist() == [1, 1, 2, 2, 2, 3, 3, 3, 3]
+    (tmp_path / names[0]).write_bytes(shard(7, samples=1))
+    said = told(run, "tarindex", "--update", "cls.parquet", *names, "-o", "new.parquet")
+    assert said.splitlines()[1] == (
+        "tarindex: cls.parquet: no option names these columns, which are null in shards read now: cls"
+    )
+    assert rows_of(tmp_path / "new.parquet").column("cls").to_pylist() == [None, 2, 2, 2, 3, 3, 3, 3]
+    done = run("tarindex", "--update", "cls.parquet", names[0], f"./{names[0]}", "-o", "x.parquet")
+    assert (done.status, done.stderr) == (2, f"tarindex: {names[0]}: named twice, which --update does not allow\n")

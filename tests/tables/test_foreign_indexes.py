@@ -10,7 +10,6 @@ import random
 import sqlite3
 import struct
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ import yaml
 
 from tests.archives import END, entry, header
 from tests.commands.conftest import Inside
-from tests.conftest import Run, make_samples, make_tar
+from tests.conftest import Run, make_samples, make_tar, python
 from tests.tiers import by_turns
 
 Members = list[tuple[str, bytes]]
@@ -35,11 +34,6 @@ FILES = {  # of the shards d/a.tar and d/b.tar
     ],
 }
 NEEDED = pytest.mark.skipif(importlib.util.find_spec("wids") is None, reason="wids is not installed")
-
-
-def good(run: Run, *line: str) -> None:
-    done = run(*line)
-    assert (done.status, done.stdout, done.stderr) == (0, b"", ""), done
 
 
 def files_in(folder: Path) -> list[str]:
@@ -103,7 +97,7 @@ def accented(name: str) -> str:
 def test_dali(kind: int, change: Callable[[str], str], run: Run, tmp_path: Path) -> None:
     """A line `v1.2 SAMPLES`, then for each sample `EXTENSION OFFSET SIZE NAME` of each of its components."""
     shards = put(tmp_path, 1, change, kind)
-    good(run, "tarindex", "--for", "dali", "d/a.tar", "d/b.tar")
+    assert run("tarindex", "--for", "dali", "d/a.tar", "d/b.tar") == (0, b"", "")
     assert files_in(tmp_path) == sorted([*FILES["dali"], "d/a.tar", "d/b.tar"])
     for name, members in zip("ab", shards, strict=True):
         data, where = (tmp_path / f"d/{name}.tar").read_bytes(), places(tmp_path / f"d/{name}.tar")
@@ -150,7 +144,7 @@ for number in range(len(data)):
 @by_turns("kind")
 def test_wids(kind: int, output: str | None, run: Run, tmp_path: Path) -> None:
     shards = put(tmp_path, 2, kind=kind)
-    good(run, "tarindex", "--for", "wids", *(["-o", output] if output else []), "d/a.tar", "d/b.tar")
+    assert run("tarindex", "--for", "wids", *(["-o", output] if output else []), "d/a.tar", "d/b.tar") == (0, b"", "")
     index = f"{output or 'd'}/shardindex.json"
     told = json.loads((tmp_path / index).read_text())
     base = "../d/" if output == "elsewhere" else ""
@@ -166,9 +160,7 @@ def test_wids(kind: int, output: str | None, run: Run, tmp_path: Path) -> None:
             for name, members in zip("ab", shards, strict=True)
         ],
     }
-    line = [sys.executable, "-c", READ_BY_WIDS, index, str(tmp_path / "cache")]
-    read = subprocess.run(line, cwd=tmp_path, capture_output=True, check=True).stdout
-    found = [json.loads(row) for row in read.splitlines()]
+    found = [json.loads(row) for row in python(READ_BY_WIDS, index, "cache", folder=tmp_path).stdout.splitlines()]
     expected = [
         [key, f"d/{shard}.tar", {f".{field}": data.hex() for field, data in fields.items()}]
         for shard, members in zip("ab", shards, strict=True)
@@ -190,9 +182,8 @@ def test_wids(kind: int, output: str | None, run: Run, tmp_path: Path) -> None:
 )
 def test_what_wids_would_see_in_another_way(names: list[str], why: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([(name, b"1") for name in names], tarfile.PAX_FORMAT))
-    done = run("tarindex", "--for", "wids", "a.tar")
-    assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
-    assert done.stderr.startswith(f"tarindex: a.tar: the member {names[1]!r} has ") and why in done.stderr
+    said = run("tarindex", "--for", "wids", "a.tar").failure(lines=1)
+    assert said.startswith(f"tarindex: a.tar: the member {names[1]!r} has ") and why in said
     assert files_in(tmp_path) == ["a.tar"]
 
 
@@ -201,11 +192,9 @@ def test_names_that_wids_reads(run: Run, tmp_path: Path) -> None:
     """Names that are not ASCII, in plain headers, and members without a dot, which it passes over."""
     members = [("ä.cls", b"1"), ("README", b"no"), ("ü.cls", b"2"), ("k" * 96 + ".cls", b"3")]
     (tmp_path / "a.tar").write_bytes(make_tar(members, tarfile.GNU_FORMAT))
-    done = run("tarindex", "--for", "wids", "a.tar")
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr == "tarindex: a.tar: not in the index, since its name has no field: README\n"
-    line = [sys.executable, "-c", READ_BY_WIDS, "shardindex.json", str(tmp_path / "cache")]
-    read = subprocess.run(line, cwd=tmp_path, capture_output=True, check=True).stdout
+    said = run("tarindex", "--for", "wids", "a.tar").failure()
+    assert said == "tarindex: a.tar: not in the index, since its name has no field: README\n"
+    read = python(READ_BY_WIDS, "shardindex.json", "cache", folder=tmp_path).stdout
     found = [json.loads(row) for row in read.splitlines() if row.startswith(b"[")]
     assert [(key, fields) for key, _, fields in found] == [
         (name.removesuffix(".cls"), {".cls": data.hex()}) for name, data in members if name != "README"
@@ -218,7 +207,8 @@ def test_names_that_wids_reads(run: Run, tmp_path: Path) -> None:
 def test_webshart(change: Callable[[str], str], apart: bool, run: Run, tmp_path: Path) -> None:
     webshart = pytest.importorskip("webshart")
     shards = put(tmp_path, 3, change)
-    good(run, "tarindex", "--for", "webshart", *(["-o", "index"] if apart else []), "d/a.tar", "d/b.tar")
+    folder = ["-o", "index"] if apart else []
+    assert run("tarindex", "--for", "webshart", *folder, "d/a.tar", "d/b.tar") == (0, b"", "")
     source = {"metadata": str(tmp_path / "index")} if apart else {}
     data = webshart.discover_dataset(str(tmp_path / "d"), **source)
     assert data.num_shards == 2
@@ -243,7 +233,7 @@ def test_webshart(change: Callable[[str], str], apart: bool, run: Run, tmp_path:
 def test_energon(kind: int, change: Callable[[str], str], run: Run, tmp_path: Path) -> None:
     """SHARD.tar.idx, index.sqlite, .info.json and split.yaml, as Energon's documents and its own queries have them."""
     shards = put(tmp_path, 4, change, kind)
-    good(run, "tarindex", "--for", "energon", "d/a.tar", "d/b.tar")
+    assert run("tarindex", "--for", "energon", "d/a.tar", "d/b.tar") == (0, b"", "")
     assert files_in(tmp_path) == sorted([*FILES["energon"], "d/a.tar", "d/b.tar"])
     meta = tmp_path / "d/.nv-meta"
     counts = [len(grouped(members)) for members in shards]
@@ -285,7 +275,7 @@ def test_an_energon_set_is_named_by_its_content(run: Run, tmp_path: Path) -> Non
     names = set()
     for seed in (1, 1, 2):
         (tmp_path / "a.tar").write_bytes(make_tar(sets(seed)[0]))
-        good(run, "tarindex", "--for", "energon", "--force", "a.tar")
+        assert run("tarindex", "--for", "energon", "--force", "a.tar") == (0, b"", "")
         names.add((tmp_path / ".nv-meta/index.uuid").read_text())
     assert len(names) == 2 and all(len(name) == 36 for name in names)
 
@@ -304,9 +294,8 @@ def test_an_energon_set_is_named_by_its_content(run: Run, tmp_path: Path) -> Non
 def test_what_energon_does_not_take(first: list[str], last: list[str], why: str, run: Run, tmp_path: Path) -> None:
     for name, members in (("a", first), ("b", last)):
         (tmp_path / f"{name}.tar").write_bytes(make_tar([(member, b"1") for member in members]))
-    done = run("tarindex", "--for", "energon", "a.tar", "b.tar")
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr.splitlines()[-1].startswith(f"tarindex: {why}")
+    said = run("tarindex", "--for", "energon", "a.tar", "b.tar").failure()
+    assert said.splitlines()[-1].startswith(f"tarindex: {why}")
     assert not {"b.tar.idx", ".nv-meta/index.sqlite", ".nv-meta/.info.json"} & {*files_in(tmp_path)}
 
 
@@ -338,7 +327,7 @@ def test_the_same_files_by_any_number_of_processes(name: str, inside: Inside, tm
     (tmp_path / "d/b.tar").write_bytes(make_tar([(f"b{n}", data) for n, data in members[:60]]))
     found = []
     for parallel in ("1", "3"):
-        good(inside, "tarindex", "--for", name, "--force", "-p", parallel, "d/a.tar", "d/b.tar")
+        assert inside("tarindex", "--for", name, "--force", "-p", parallel, "d/a.tar", "d/b.tar") == (0, b"", "")
         found.append({path: (tmp_path / path).read_bytes() for path in FILES[name]})
     assert found[0] == found[1] and files_in(tmp_path) == sorted([*FILES[name], "d/a.tar", "d/b.tar"])
 
@@ -349,14 +338,13 @@ def test_files_that_exist(name: str, run: Run, tmp_path: Path) -> None:
     for file in FILES[name]:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_bytes(b"old")
-        done = run("tarindex", "--for", name, "d/a.tar", "d/b.tar")
-        assert (done.status, done.stdout) == (1, b"")
-        assert done.stderr.startswith(f"tarindex: {file}: ") and "--force" in done.stderr
+        said = run("tarindex", "--for", name, "d/a.tar", "d/b.tar").failure()
+        assert said.startswith(f"tarindex: {file}: ") and "--force" in said
         assert files_in(tmp_path) == sorted([file, "d/a.tar", "d/b.tar"])
         (tmp_path / file).unlink()
     for file in FILES[name]:
         (tmp_path / file).write_bytes(b"old")
-    good(run, "tarindex", "--for", name, "--force", "d/a.tar", "d/b.tar")
+    assert run("tarindex", "--for", name, "--force", "d/a.tar", "d/b.tar") == (0, b"", "")
     assert all((tmp_path / file).read_bytes() != b"old" for file in FILES[name])
 
 
@@ -372,9 +360,7 @@ def test_damage_and_what_no_index_can_say(name: str, run: Run, tmp_path: Path) -
         (twice, "a.tar: the member '1.cls' is there twice in one sample, which an index can't say"),
     ):
         (tmp_path / "a.tar").write_bytes(content)
-        done = run("tarindex", "--for", name, "a.tar")
-        assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
-        assert done.stderr.startswith(f"tarindex: {why}")
+        assert run("tarindex", "--for", name, "a.tar").failure(lines=1).startswith(f"tarindex: {why}")
         assert files_in(tmp_path) == ["a.tar"]
 
 
@@ -382,9 +368,8 @@ def test_damage_and_what_no_index_can_say(name: str, run: Run, tmp_path: Path) -
 def test_shards_that_cannot_be_read_in_parts(name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_bytes(make_tar(make_samples(3)))
     subprocess.run("gzip -c b.tar > a.tar", shell=True, cwd=tmp_path, check=True)
-    done = run("tarindex", "--for", name, "a.tar")
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr.startswith("tarindex: a.tar: is compressed, so it can't be read in parts; tarcat a.tgz")
+    said = run("tarindex", "--for", name, "a.tar").failure()
+    assert said.startswith("tarindex: a.tar: is compressed, so it can't be read in parts; tarcat a.tgz")
     assert files_in(tmp_path) == ["a.tar", "b.tar"]
     for output in ("-", "pipe:cat", "index.parquet"):
         done = run("tarindex", "--for", name, "-o", output, "b.tar")
@@ -399,9 +384,7 @@ def test_samples_without_a_field(run: Run, tmp_path: Path) -> None:
     members = [("0.cls", b"1"), ("README", b"a"), ("LICENSE", b"b"), ("1.cls", b"2")]
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     for name in FORMATS:
-        done = run("tarindex", "-v", "--for", name, "a.tar")
-        assert (done.status, done.stdout) == (1, b"")
-        first, account = done.stderr.splitlines()
+        first, account = run("tarindex", "-v", "--for", name, "a.tar").failure().splitlines()
         assert first == "tarindex: a.tar: not in the index, since its name has no field: README (and 1 more)"
         assert account.startswith("tarindex: 4 samples in, 2 out, 2 dropped, ")
     assert (tmp_path / "a.idx").read_text() == "v1.2 2\ncls 512 1 0.cls\ncls 3584 1 1.cls\n"
@@ -433,16 +416,16 @@ def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:
         assert done.status == 2 and f"x/a.tar and y/a.tar would have the same index i/a.{suffix}" in done.stderr
         done = run("tarindex", "--for", name, "x/a.tar", "x/a.tar")
         assert done.status == 2 and f"would have the same index x/a.{suffix}" in done.stderr
-        good(run, "tarindex", "--for", name, "x/a.tar", "y/a.tar")
+        assert run("tarindex", "--for", name, "x/a.tar", "y/a.tar") == (0, b"", "")
         assert {f"x/a.{suffix}", f"y/a.{suffix}"} < {*files_in(tmp_path)}
-    good(run, "tarindex", "--for", "energon", "x/a.tar", "y/a.tar")
+    assert run("tarindex", "--for", "energon", "x/a.tar", "y/a.tar") == (0, b"", "")
     assert json.loads((tmp_path / ".nv-meta/.info.json").read_text())["shard_counts"] == {"x/a.tar": 1, "y/a.tar": 1}
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_tables_have_no_index(name: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(1)))
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    assert run("tarindex", "a.tar", "-o", "t.parquet") == (0, b"", "")
     done = run("tarindex", "--for", name, "-o", ".", "t.parquet")
     what = "Energon needs a name that ends in .tar" if name == "energon" else "this is a table, and an index is made of"
     assert done.status == 2 and what in done.stderr

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tests.archives import END, entry
+from tests.archives import END, encoded, entry
 from tests.conftest import Run, make_tar
-from tests.payloads import encoded
 from tests.tiers import also
 
 FIELDS = ("jpg", "cls", "seg.png", "cls.fine", "ü.txt")
@@ -40,9 +39,7 @@ def anything(seed: int, count: int = 300) -> bytes:
 
 
 def facts(run: Run, *arguments: object) -> dict[str, Any]:
-    done = run("tarstat", "--json", *arguments)
-    assert (done.status, done.stderr) == (0, "")
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(run("tarstat", "--json", *arguments).output())
     return found
 
 
@@ -125,9 +122,8 @@ def test_classes_that_are_asked_for(run: Run, tmp_path: Path) -> None:
     same(facts(run, "--classes", "cls.fine", "t.parquet"), whole)
     (tmp_path / "b.tar").unlink()
     assert run("tarstat", "--classes", "cls.FINE", "t.parquet").stderr.startswith("tarstat: b.tar: ")
-    done = run("tarstat", "--classes", "nope", "-q", "t.parquet")
-    assert (done.status, done.stdout) == (1, b"")
-    assert "no sample had the field nope; the fields were: jpg " in done.stderr
+    said = run("tarstat", "--classes", "nope", "-q", "t.parquet").failure()
+    assert "no sample had the field nope; the fields were: jpg " in said
 
 
 def test_rows_in_another_order_and_of_other_programs(run: Run, tmp_path: Path) -> None:
@@ -173,6 +169,4 @@ def test_numbers_that_cannot_be(run: Run, tmp_path: Path) -> None:
     ends = table.column("__end__").to_pylist()
     ends[4] = 512
     pq.write_table(table.set_column(5, "__end__", pa.array(ends, pa.uint64())), tmp_path / "t.parquet")
-    done = run("tarstat", "t.parquet")
-    assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
-    assert "the sample cannot begin at 4096 and end at 512" in done.stderr
+    assert "the sample cannot begin at 4096 and end at 512" in run("tarstat", "t.parquet").failure(lines=1)

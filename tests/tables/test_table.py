@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import subprocess
-import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +18,7 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError, TarFormatError
-from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors
+from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors, python
 from tests.tables.test_tables import as_before
 from tests.tiers import also
 
@@ -51,8 +49,7 @@ def folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "sets/c.tar").write_bytes(
         make_tar([("big.bin", random.Random(1).randbytes(3 << 20)), ("big.cls", b"0")])
     )
-    done = run("tarindex", "-f", "cls", "sets/a.tar", "sets/b.tar", "sets/c.tar", "-o", "sets/t.parquet")
-    assert (done.status, done.stderr) == (0, "")
+    run("tarindex", "-f", "cls", "sets/a.tar", "sets/b.tar", "sets/c.tar", "-o", "sets/t.parquet").output()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -229,8 +226,7 @@ def test_the_key_is_compared(names: str, size: int, run: Run, tmp_path: Path, mo
 
 def test_a_table_that_outlives_all_modules_ends_in_silence(folder: Path) -> None:
     program = "import os, tartools; os.kept = tartools.Table('sets/t.parquet'); print(os.kept[0].key)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == (tartools.Table("sets/t.parquet")[0].key + "\n", "")
+    assert python(program).output().decode() == tartools.Table("sets/t.parquet")[0].key + "\n"
 
 
 def test_nothing_stays_open(folder: Path) -> None:
@@ -293,8 +289,5 @@ def test_nothing_imports_pandas(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         "import tartools; table = tartools.Table('sets/t.parquet'); table[3]; table.find('b/000005'); table[[7, 2]]",
         "from tartools.train import TableDataset; TableDataset('sets/t.parquet').__getitems__([3, 1])",
     ]
-    done = [
-        subprocess.run([sys.executable, "-c", f"import sys; {line}"], check=False, capture_output=True, text=True)
-        for line in lines
-    ]
-    assert [(each.returncode, {*each.stdout.split()}) for each in done] == [(0, {"pandas"}), *[(0, set())] * 4]
+    done = [python(f"import sys; {line}") for line in lines]
+    assert [(each.status, {*each.stdout.split()}) for each in done] == [(0, {b"pandas"}), *[(0, set())] * 4]

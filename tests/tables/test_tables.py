@@ -39,12 +39,6 @@ def anything(seed: int, count: int = 60) -> bytes:
     return make_tar(members, tarfile.PAX_FORMAT if seed % 2 else tarfile.GNU_FORMAT)
 
 
-def good(run: Run, *line: str, **options: bytes) -> bytes:
-    done = run(*line, **options)
-    assert (done.status, done.stderr) == (0, ""), done
-    return done.stdout
-
-
 def rows_of(table: Path) -> pa.Table:
     return pq.read_table(table)
 
@@ -54,7 +48,7 @@ def test_the_columns(run: Run, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a.tar").write_bytes(make_tar(members))
     spec = "cls json:w n=json:tags jpg;cls"
-    good(run, "tarindex", "-f", spec.replace(" jpg;cls", ""), "data/a.tar", "-o", "data/t.parquet")
+    run("tarindex", "-f", spec.replace(" jpg;cls", ""), "data/a.tar", "-o", "data/t.parquet").output()
     found = rows_of(tmp_path / "data/t.parquet").to_pylist()
     about = os.stat(tmp_path / "data/a.tar")
     assert found[0] == {
@@ -94,7 +88,7 @@ def test_the_columns(run: Run, tmp_path: Path) -> None:
 )
 def test_types_of_values(values: list[bytes], kind: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([(f"{n}.cls", value) for n, value in enumerate(values)]))
-    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "t.parquet")
+    run("tarindex", "-f", "cls", "a.tar", "-o", "t.parquet").output()
     column = rows_of(tmp_path / "t.parquet").column("cls")
     assert str(column.type) == kind
     if kind == "string":
@@ -108,8 +102,8 @@ def test_the_index_is_that_of_one_process(inside: Inside, tmp_path: Path) -> Non
     """Files are read in parts by several workers."""
     members = [member for n in range(9000) for member in ((f"{n:05d}.txt", b"t"), (f"{n:05d}.cls", b"%d" % n))]
     (tmp_path / "a.tar").write_bytes(make_tar(members))
-    good(inside, "tarindex", "-f", "cls", "-p", "1", "a.tar", "a.tar", "-o", "one.parquet")
-    good(inside, "tarindex", "-f", "cls", "-p", "3", "a.tar", "a.tar", "-o", "three.parquet")
+    assert inside("tarindex", "-f", "cls", "-p", "1", "a.tar", "a.tar", "-o", "one.parquet") == (0, b"", "")
+    assert inside("tarindex", "-f", "cls", "-p", "3", "a.tar", "a.tar", "-o", "three.parquet") == (0, b"", "")
     one = rows_of(tmp_path / "one.parquet")
     assert one.equals(rows_of(tmp_path / "three.parquet"))
     assert one.column("__index__").to_pylist() == [*range(9000), *range(9000)]
@@ -136,27 +130,27 @@ def by_arrow(table: Path, made: Path) -> None:
 def test_tables_of_other_programs(writer: Callable[[Path, Path], None], run: Run, tmp_path: Path) -> None:
     samples = [m for n in range(50) for m in ((f"{n}.cls", b"%d" % n), (f"{n}.bin", bytes([n]) * n * 300))]
     (tmp_path / "a.tar").write_bytes(make_tar(samples))
-    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "t.parquet")
+    run("tarindex", "-f", "cls", "a.tar", "-o", "t.parquet").output()
     writer(tmp_path / "t.parquet", tmp_path / "made.parquet")
     order = rows_of(tmp_path / "made.parquet").column("__begin__").to_pylist()
     places = rows_of(tmp_path / "t.parquet").column("__begin__").to_pylist()
     expected = [m for begin in order for m in samples[2 * places.index(begin) : 2 * places.index(begin) + 2]]
-    assert members_of(good(run, "tarcat", "made.parquet")) == expected
+    assert members_of(run("tarcat", "made.parquet").output()) == expected
 
 
 def test_a_data_set_that_was_moved(run: Run, tmp_path: Path) -> None:
     (tmp_path / "old/shards").mkdir(parents=True)
     (tmp_path / "old/shards/a.tar").write_bytes(anything(7))
-    good(run, "tarindex", "old/shards/a.tar", "-o", "old/t.parquet")
+    run("tarindex", "old/shards/a.tar", "-o", "old/t.parquet").output()
     (tmp_path / "old").rename(tmp_path / "new")
-    assert good(run, "tarcat", "new/t.parquet") == good(run, "tarcat", "new/shards/a.tar")
-    good(run, "tarindex", str(tmp_path / "new/shards/a.tar"), "-o", "out.parquet")
+    assert run("tarcat", "new/t.parquet").output() == run("tarcat", "new/shards/a.tar").output()
+    run("tarindex", str(tmp_path / "new/shards/a.tar"), "-o", "out.parquet").output()
     assert rows_of(tmp_path / "out.parquet").column("__shard__").to_pylist()[0] == "new/shards/a.tar"
 
 
 def test_a_table_that_was_moved_alone(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(anything(7))
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     (tmp_path / "else").mkdir()
     (tmp_path / "t.parquet").rename(tmp_path / "else/t.parquet")
     why = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
@@ -218,7 +212,7 @@ def test_rows_that_are_wrong(name: str, value: object, what: str, keyed: bool, r
     if not keyed and name == "__key__":
         return
     (tmp_path / "a.tar").write_bytes(SHARDS)
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     table = changed(rows_of(tmp_path / "t.parquet").drop_columns(["__members__"]), name, 3, value)
     pq.write_table(table if keyed else table.drop_columns(["__key__"]), tmp_path / "bad.parquet")
     done = run("tarcat", "bad.parquet")
@@ -242,7 +236,7 @@ def as_before(path: Path, content: bytes) -> None:
 def test_a_shard_that_was_written_again(run: Run, tmp_path: Path) -> None:
     """With another time; all that may be changed at the old one: `test_reading`."""
     (tmp_path / "a.tar").write_bytes(SHARDS)
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     about = os.stat(tmp_path / "a.tar")
     os.utime(tmp_path / "a.tar", ns=(about.st_atime_ns, about.st_mtime_ns + 1))
     done = run("tarcat", "t.parquet")
@@ -253,9 +247,8 @@ def test_a_shard_that_was_written_again(run: Run, tmp_path: Path) -> None:
 
 def test_a_parquet_file_that_is_no_table(run: Run, tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "x.parquet")
-    done = run("tarcat", "x.parquet")
-    assert (done.status, done.stdout) == (1, b"")
-    assert "this Parquet file is not a table of samples: it has no column __shard__" in done.stderr
+    said = run("tarcat", "x.parquet").failure()
+    assert "this Parquet file is not a table of samples: it has no column __shard__" in said
 
 
 def test_members_apart_are_refused(run: Run, tmp_path: Path) -> None:
@@ -267,18 +260,17 @@ def test_members_apart_are_refused(run: Run, tmp_path: Path) -> None:
 
 def test_a_row_that_goes_on_to_the_end_of_the_archive(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(SHARDS)
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     table = rows_of(tmp_path / "t.parquet")
     pq.write_table(changed(table, "__end__", 7, 8 * SIZE + 1024).take([7, 0]), tmp_path / "bad.parquet")
-    done = run("tarcat", "bad.parquet")
-    assert (done.status, done.stdout) == (1, b"")
-    assert f"a.tar: at byte {7 * SIZE}: this is not one sample (row 0 of bad.parquet" in done.stderr
+    said = run("tarcat", "bad.parquet").failure()
+    assert f"a.tar: at byte {7 * SIZE}: this is not one sample (row 0 of bad.parquet" in said
 
 
 def test_whole_numbers_too_large_for_a_column_of_doubles(run: Run, tmp_path: Path) -> None:
     values = [b"%d" % (2**60 + 1)] * 9000 + [b"0.5"] * 9000
     (tmp_path / "a.tar").write_bytes(make_tar([(f"{n:05d}.cls", value) for n, value in enumerate(values)]))
-    good(run, "tarindex", "-f", "cls", "a.tar", "-o", "t.parquet")
+    run("tarindex", "-f", "cls", "a.tar", "-o", "t.parquet").output()
     column = rows_of(tmp_path / "t.parquet").column("cls")
     assert len(column) == 18_000
     assert {float(value) for value in column.to_pylist()} == {float(2**60 + 1), 0.5}
@@ -289,7 +281,7 @@ def test_whole_numbers_too_large_for_a_column_of_doubles(run: Run, tmp_path: Pat
 )
 def test_without_pyarrow(line: list[str], run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(SHARDS)
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     name, *arguments = line
     program = f"import sys; sys.modules['pyarrow'] = None; from tartools.commands.{name} import {name}; {name}()"
     done = python(program, *arguments, folder=tmp_path)

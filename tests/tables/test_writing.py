@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tartools.tables import order
 from tests.conftest import Run, make_tar
-from tests.tables.test_tables import good, rows_of
+from tests.tables.test_tables import rows_of
 
 
 def some(count: int, first: int = 0) -> bytes:
@@ -38,15 +40,15 @@ def test_rows_are_taken_over(line: list[str], run: Run, tmp_path: Path) -> None:
     """With their columns, which are null where a table lacks them. (What comes: `test_shards_and_tables`.)"""
     for name, count, first in (("a", 60, 0), ("b", 1, 60), ("c", 80, 61)):
         (tmp_path / f"{name}.tar").write_bytes(some(count, first))
-    good(run, "tarindex", "-f", "cls json:w", "a.tar", "b.tar", "-o", "ab.parquet")
-    good(run, "tarindex", "c.tar", "-o", "c.parquet")
-    good(run, *line, "ab.parquet", "c.parquet", "-o", "out.parquet")
+    run("tarindex", "-f", "cls json:w", "a.tar", "b.tar", "-o", "ab.parquet").output()
+    run("tarindex", "c.tar", "-o", "c.parquet").output()
+    run(*line, "ab.parquet", "c.parquet", "-o", "out.parquet").output()
     whole = [row for name in ("ab", "c") for row in rows_of(tmp_path / f"{name}.parquet").to_pylist()]
     places = {(row["__shard__"], row["__begin__"]): row for row in whole}
     for row in rows_of(tmp_path / "out.parquet").to_pylist():
         old = places[row["__shard__"], row["__begin__"]]
         assert {**dict.fromkeys(["cls", "json:w"]), **old} == row
-    good(run, *line, "a.tar", "b.tar", "ab.parquet", "-o", "shards.parquet")
+    run(*line, "a.tar", "b.tar", "ab.parquet", "-o", "shards.parquet").output()
     assert {*rows_of(tmp_path / "shards.parquet").column("__shard__").to_pylist()} <= {"a.tar", "b.tar"}
 
 
@@ -55,15 +57,15 @@ def test_rows_are_taken_over(line: list[str], run: Run, tmp_path: Path) -> None:
 )
 def test_parts_of_a_table(options: list[str], run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(some(200))
-    good(run, "tarsort", "-S", "shuffle", "a.tar", "-o", "t.parquet")
-    good(run, "tarcat", "t.parquet", "-o", "t.tar")
+    run("tarsort", "-S", "shuffle", "a.tar", "-o", "t.parquet").output()
+    run("tarcat", "t.parquet", "-o", "t.tar").output()
     (tmp_path / "tables").mkdir()
     (tmp_path / "shards").mkdir()
-    made = good(run, "tarsplit", *options, "t.parquet", "-o", "tables/part-%03d.parquet").decode()
-    whole = good(run, "tarsplit", *options, "t.tar", "-o", "shards/part-%03d.tar").decode()
+    made = run("tarsplit", *options, "t.parquet", "-o", "tables/part-%03d.parquet").output().decode()
+    whole = run("tarsplit", *options, "t.tar", "-o", "shards/part-%03d.tar").output().decode()
     assert made.replace("tables/", "shards/").replace(".parquet", ".tar") == whole
     for table, shard in zip(made.split(), whole.split(), strict=True):
-        assert good(run, "tarcat", table) == (tmp_path / shard).read_bytes()
+        assert run("tarcat", table).output() == (tmp_path / shard).read_bytes()
         assert rows_of(tmp_path / table).column("__shard__").to_pylist()[0] == "../a.tar"
     assert len(os.listdir(tmp_path / "tables")) == len(os.listdir(tmp_path / "shards"))
 
@@ -75,19 +77,21 @@ def test_rows_with_one_key(run: Run, tmp_path: Path) -> None:
     done = run("tarsort", "a.tar", "b.tar", "-o", "t.parquet")
     assert done.status == 1 and "2 rows have the key 'x', and a table can't list their members as one" in done.stderr
     assert not (tmp_path / "t.parquet").exists()
-    good(run, "tarindex", "a.tar", "b.tar", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "b.tar", "a.tar", "-o", "t.parquet").output()
     done = run("tarsort", "-u", "first", "t.parquet", "-o", "u.parquet")
     assert done.status == 1 and "3 rows have the key 'x'" in done.stderr
-    good(run, "tarindex", "a.tar", "a.tar", "-o", "aa.parquet")
-    good(run, "tarsort", "-u", "first", "aa.parquet", "-o", "u.parquet")
-    assert good(run, "tarcat", "u.parquet") == good(run, "tarcat", "a.tar")
-    assert good(run, "tarsort", "-u", "first", "t.parquet") == good(run, "tarsort", "-u", "first", "a.tar", "b.tar")
+    run("tarindex", "a.tar", "a.tar", "-o", "aa.parquet").output()
+    run("tarsort", "-u", "first", "aa.parquet", "-o", "u.parquet").output()
+    assert run("tarcat", "u.parquet").output() == run("tarcat", "a.tar").output()
+    assert (
+        run("tarsort", "-u", "first", "t.parquet").output() == run("tarsort", "-u", "first", "a.tar", "b.tar").output()
+    )
 
 
 def test_columns_that_a_table_lacks(run: Run, tmp_path: Path) -> None:
     """They can't come from nowhere: tarindex says so, and does not leave them out in silence."""
     (tmp_path / "a.tar").write_bytes(make_tar([("x.png", b""), ("x.cls", b"1")]))
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     lacking = {"-f": "cls", "--hash": "png", "--dhash": "png", "--pictures": "", "--decode": ""}
     columns = {"-f": "cls", "--hash": "png.blake2b", "--dhash": "png.dhash"}
     for option, value in lacking.items():
@@ -98,8 +102,8 @@ def test_columns_that_a_table_lacks(run: Run, tmp_path: Path) -> None:
             f"tarindex: t.parquet: this table has no column {name!r}; name its shards, to look into samples\n",
         )
     assert not (tmp_path / "new.parquet").exists()
-    good(run, "tarindex", "-f", "cls", "--pictures", "a.tar", "-o", "u.parquet")
-    good(run, "tarindex", "-f", "cls", "--pictures", "u.parquet", "a.tar", "-o", "new.parquet")
+    run("tarindex", "-f", "cls", "--pictures", "a.tar", "-o", "u.parquet").output()
+    run("tarindex", "-f", "cls", "--pictures", "u.parquet", "a.tar", "-o", "new.parquet").output()
     rows = rows_of(tmp_path / "new.parquet")
     assert rows.column("cls").to_pylist() == [1, 1] and rows.column("png.broken").to_pylist() == ["it is empty"] * 2
 
@@ -109,18 +113,18 @@ def test_tables_of_tables(run: Run, tmp_path: Path) -> None:
     for name, value in (("a", b"1"), ("b", b"2.5"), ("c", b"word")):
         (tmp_path / f"{name}.tar").write_bytes(make_tar([(f"{name}.cls", value), (f"{name}.{name}", b"")]))
         (tmp_path / name).mkdir()
-        good(run, "tarindex", "-f", "cls", f"{name}.tar", "-o", f"{name}/t.parquet")
+        run("tarindex", "-f", "cls", f"{name}.tar", "-o", f"{name}/t.parquet").output()
     (tmp_path / "none.tar").write_bytes(make_tar([]))
-    good(run, "tarindex", "none.tar", "-o", "none.parquet")
+    run("tarindex", "none.tar", "-o", "none.parquet").output()
     for tables, kind, values in (("ab", "double", [1.0, 2.5]), ("abc", "string", ["1", "2.5", "word"])):
         inputs = [f"{name}/t.parquet" for name in tables]
-        good(run, "tarindex", "none.parquet", *inputs, "-o", "all.parquet", "--force")
+        run("tarindex", "none.parquet", *inputs, "-o", "all.parquet", "--force").output()
         rows = rows_of(tmp_path / "all.parquet")
         assert str(rows.schema.field("cls").type) == kind
         assert rows.column("cls").to_pylist() == values
         assert rows.column("__shard__").to_pylist() == [f"{name}.tar" for name in tables]
         assert rows.column("__members__").to_pylist()[0]["b"] is None
-        assert good(run, "tarcat", "all.parquet") == good(run, "tarcat", *(f"{name}.tar" for name in tables))
+        assert run("tarcat", "all.parquet").output() == run("tarcat", *(f"{name}.tar" for name in tables)).output()
 
 
 def place(offset: object, size: object) -> dict[str, dict[str, object]]:
@@ -139,34 +143,91 @@ def place(offset: object, size: object) -> dict[str, dict[str, object]]:
 )
 def test_values_that_cannot_be_taken_over(name: str, values: list[object], what: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1"), ("b.txt", b"2")]))
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     table = rows_of(tmp_path / "t.parquet")
     pq.write_table(table.set_column(table.schema.get_field_index(name), name, pa.array(values)), tmp_path / "o.parquet")
     for command in ("tarcat", "tarsort"):
-        done = run(command, "o.parquet", "-o", "new.parquet")
-        assert (done.status, done.stdout, done.stderr.count("\n")) == (1, b"", 1)
-        assert done.stderr.startswith(f"{command}: o.parquet: rows 0 to 1: {what}")
+        said = run(command, "o.parquet", "-o", "new.parquet").failure(lines=1)
+        assert said.startswith(f"{command}: o.parquet: rows 0 to 1: {what}")
     assert not (tmp_path / "new.parquet").exists()
 
 
 def test_a_row_without_a_key(run: Run, tmp_path: Path) -> None:
     """Its sample has one, so a shard is sorted by those of the samples; a table can't be."""
     (tmp_path / "a.tar").write_bytes(make_tar([("b.txt", b"1"), ("c.txt", b"2"), ("a.txt", b"3")]))
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     table = rows_of(tmp_path / "t.parquet")
     keys = pa.array(["b", None, "a"])
     pq.write_table(table.set_column(table.schema.get_field_index("__key__"), "__key__", keys), tmp_path / "o.parquet")
-    assert good(run, "tarsort", "o.parquet") == good(run, "tarsort", "a.tar")
+    assert run("tarsort", "o.parquet").output() == run("tarsort", "a.tar").output()
     done = run("tarsort", "o.parquet", "-o", "new.parquet")
     assert (done.status, done.stderr) == (1, "tarsort: one of rows 0 to 2 has no __key__ to sort by\n")
 
 
 def test_values_of_several_types_become_text(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1")]))
-    good(run, "tarindex", "a.tar", "-o", "t.parquet")
+    run("tarindex", "a.tar", "-o", "t.parquet").output()
     table = rows_of(tmp_path / "t.parquet")
     values: list[object] = [7, b"\xff", True, ["x"], 0.5]
     for number, value in enumerate(values):
         pq.write_table(table.append_column("x", pa.array([value])), tmp_path / f"{number}.parquet")
-    good(run, "tarcat", *(f"{number}.parquet" for number in range(len(values))), "-o", "all.parquet")
+    assert run("tarcat", *(f"{number}.parquet" for number in range(len(values))), "-o", "all.parquet") == (0, b"", "")
     assert rows_of(tmp_path / "all.parquet").column("x").to_pylist() == ["7", "ff", "true", '["x"]', "0.5"]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 50, 1000])
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_each_place_has_its_row(chunk: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "CHUNK", chunk)
+    dice = random.Random(chunk)
+    for count in (0, 1, 5, 60, 300):
+        positions = [dice.randrange(rows) for _ in range(count)]
+        slots = order.Slots(rows, positions)
+        found: dict[int, int] = {}
+        for first in range(0, rows, 6):
+            before = -1
+            for numbers, places in slots.of(first, min(first + 6, rows)):
+                assert 0 < len(places) <= chunk
+                assert [before, *places.tolist()] == sorted({before, *places.tolist()})
+                before = int(places[-1])
+                assert not set(places.tolist()) & found.keys()
+                found.update(zip(places.tolist(), (first + numbers).tolist(), strict=True))
+        assert slots.count == count
+        assert [found[place] for place in range(count)] == positions
+
+
+JSON = [
+    ("[1, 2]", "[2.5]", "list<element: double>"),
+    ('{"a": 1}', '{"a": 0.5, "b": ["x"]}', "struct<a: double, b: list<element: string>>"),
+    ('[{"a": 1}]', '[{"b": true}]', "list<element: struct<a: int64, b: bool>>"),
+    ("[1]", '["x"]', "string"),
+    ('{"a": 1}', '{"a": [1]}', "string"),
+    ('{"a": 1}', "[1]", "string"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "kind"), JSON)
+def test_tables_together_have_the_types_that_one_table_has(
+    one: str, other: str, kind: str, run: Run, tmp_path: Path
+) -> None:
+    for name, value in (("a", one), ("b", other)):
+        (tmp_path / f"{name}.tar").write_bytes(make_tar([(f"{name}.json", b'{"v": %b}' % value.encode())]))
+        assert run("tarindex", "-f", "json:v", f"{name}.tar", "-o", f"{name}.parquet") == (0, b"", "")
+    assert run("tarindex", "-f", "json:v", "a.tar", "b.tar", "-o", "ab.parquet") == (0, b"", "")
+    assert run("tarcat", "a.parquet", "b.parquet", "-o", "joined.parquet") == (0, b"", "")
+    assert str(rows_of(tmp_path / "joined.parquet").schema.field("json:v").type) == kind
+    assert rows_of(tmp_path / "joined.parquet").equals(rows_of(tmp_path / "ab.parquet"))
+
+
+def test_numbers_that_no_integer_holds_become_doubles(run: Run, tmp_path: Path) -> None:
+    """Arrow's promotion would give int64, which does not hold them."""
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"1")]))
+    assert run("tarindex", "a.tar", "-o", "t.parquet") == (0, b"", "")
+    table = rows_of(tmp_path / "t.parquet")
+    for name, kind, value in (("a", pa.uint64(), 1 << 63), ("b", pa.int64(), -1)):
+        found = table.append_column("x", pa.array([value], kind))
+        pq.write_table(found.append_column("y", pa.array([[value]], pa.list_(kind))), tmp_path / f"{name}.parquet")
+    assert run("tarcat", "a.parquet", "b.parquet", "-o", "all.parquet") == (0, b"", "")
+    found = rows_of(tmp_path / "all.parquet")
+    assert found.column("x").to_pylist() == [float(1 << 63), -1.0]
+    assert found.column("y").to_pylist() == [[float(1 << 63)], [-1.0]]

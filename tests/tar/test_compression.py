@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tartools.errors import TarFormatError, TruncatedError, UsageError
+from tartools.errors import TarFormatError, TruncatedError
 from tartools.tar import compression
 from tartools.tar.compression import (
     CODECS,
     Codec,
     CompressedSink,
-    codec_for,
     codec_of,
     decompressed,
     head_of,
@@ -230,39 +229,6 @@ def test_a_plain_stream_stays_as_it_is() -> None:
 def test_a_name_that_begins_like_bzip2_is_a_name() -> None:
     plain = make_tar([("BZh9.jpg", b"x")])
     assert codec_of(plain[: compression.MAGIC]) is None
-
-
-@pytest.mark.parametrize(
-    ("url", "gzip", "name"),
-    [
-        ("a.tar", False, None),
-        ("a", False, None),
-        ("-", True, "gzip"),
-        ("a", True, "gzip"),
-        ("a.tgz", False, "gzip"),
-        ("a.tgz", True, "gzip"),
-        ("A.TAR.GZ", False, "gzip"),
-        ("a.tar.bz2", False, "bzip2"),
-        ("a.tar.xz", False, "xz"),
-        ("a.tar.zst", False, "zstd"),
-        ("a.tar.lz4", False, "lz4"),
-        ("a.gz", False, None),
-        ("s3://b/a.tar.zst", False, "zstd"),
-        ("https://h/a.tgz?signature=a.tar", False, "gzip"),
-        ("ais://b/a.tar.lz4?provider=aws", False, "lz4"),
-        ("pipe:gzip > a.tgz", False, None),
-        ("pipe:cat > a.tar", True, "gzip"),
-    ],
-)
-def test_the_suffix_of_an_output_decides(url: str, gzip: bool, name: str | None) -> None:
-    codec = codec_for(url, gzip)
-    assert (codec.name if codec else None) == name
-
-
-@pytest.mark.parametrize("url", ["a.tar", "a.tar.zst", "a.tar.xz"])
-def test_gzip_under_another_suffix_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="-z"):
-        codec_for(url, True)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from tartools.tar import (
     Member,
     ScatteredGroup,
     Special,
-    extended,
     grouping,
     header,
     located,
@@ -313,7 +312,7 @@ def test_global_records_are_folded_into_members_that_lack_them() -> None:
     found = parse_bytes(global_ + entry(b"a.x", b"1") + own + whole + END + entry(b"d.x", b"4") + END)
     members = [m for m in found if isinstance(m, Member)]
     assert contents(found) == [(b"a.x", b"1"), (b"b.x", b"2"), (b"c.x", b"3"), (b"d.x", b"4")]
-    heads = [extended.parse_records(m.header[BLOCK:-BLOCK].rstrip(b"\0")) for m in members]
+    heads = [header.parse_records(m.header[BLOCK:-BLOCK].rstrip(b"\0")) for m in members]
     assert heads[0] == {b"mtime": b"1.5", b"uname": b"me"}
     assert heads[1] == {b"mtime": b"2.5", b"uname": b"me"}
     assert raw(members[2:]) == whole + entry(b"d.x", b"4")

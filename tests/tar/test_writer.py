@@ -21,13 +21,13 @@ from tartools.tar import (
     ScatteredGroup,
     Writer,
     encode_header,
-    extended,
     new_member,
     read_members,
     renamed,
     rewritten,
     writer,
 )
+from tartools.tar.header import format_records, parse_records
 from tests.archives import BLOCK, END, GNU, V7, Trickle, base256, data, entry, header, long, pax
 from tests.conftest import has_end, make_samples, make_tar
 
@@ -192,8 +192,8 @@ def test_pax_headers_only_where_ustar_does_not_do(length: int, blocks: int) -> N
 @example(length=9983)
 def test_the_length_of_a_pax_record_counts_itself(length: int) -> None:
     records = {b"path": b"v" * length, b"comment": b"=\n"}
-    payload = extended.format_records(records)
-    assert extended.parse_records(payload) == records
+    payload = format_records(records)
+    assert parse_records(payload) == records
     assert int(payload.partition(b" ")[0]) == payload.index(b"\n") + 1
 
 

@@ -75,6 +75,12 @@ def test_what_was_saved_is_loaded(url: str, server: FaultServer) -> None:
     assert server.pending == 0
 
 
+def test_the_format_before_is_saved_and_loaded(url: str) -> None:
+    with checkpoint.writer(url) as file:
+        torch.save(state(1), file, _use_new_zipfile_serialization=False)
+    assert has(url, 1)
+
+
 def test_an_exception_leaves_the_one_before(url: str, server: FaultServer, tmp_path: Path) -> None:
     save(url, 1)
     with pytest.raises(KeyError), checkpoint.writer(url) as file:

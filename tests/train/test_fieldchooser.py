@@ -13,15 +13,18 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 from webdataset.autodecode import ImageHandler, handle_extension, imagespecs
 
 import tartools
 from tartools.errors import SampleError
+from tartools.tar import member
 from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
-from tartools.train.fieldchooser import FieldChooser, PictureDecoder
+from tartools.train.fieldchooser import FieldChooser
+from tartools.train.payloaddecoding import PictureDecoder
+from tests.archives import encoded, npy, wav
 from tests.conftest import Run, make_tar, python
-from tests.payloads import encoded, npy
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -215,8 +218,38 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // 94
     assert done.status == 0 and int(done.stdout) <= 4  # bytes a pixel: 3 of the array, 1 of Pillow
 
 
+def test_decoders_by_field() -> None:
+    raw = {"__key__": "k", "__url__": "a.tar", "png": png(), "seg.png": png(), "x": b"\x01\x02", "cls": b"7"}
+    found = chosen(raw, None, {"seg.png": "l8", "png": "torchrgb8", "x": list})
+    assert (found["png"].shape, found["seg.png"].shape, found["x"], found["cls"]) == ((3, 2, 3), (2, 3), [1, 2], 7)
+    found = chosen(raw, "x seg.png cls", {"X": "file", "seg.png": len})
+    assert (found[0].seek(1), found[0].read(), found[1], found[2]) == (1, b"\x02", len(png()), 7)
+
+
+def test_a_field_as_a_file_is_read_as_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second of a long sound: by number little is read; from a stream it is there already."""
+    monkeypatch.chdir(tmp_path)
+    sound = bytearray(wav(1 << 22))
+    sound[-16_000:] = b"\x01\x02" * 8_000
+    Path("a.tar").write_bytes(make_tar([("a.wav", bytes(sound)), ("a.txt", b"a"), ("b.wav", wav(9)), ("b.txt", b"b")]))
+    options: dict[str, Any] = {"fields": "txt wav", "decode": {"wav": "file"}, "transform": [None, last_second]}
+    with mock.patch("tartools.tar.member.read_range", wraps=member.read_range) as reading:
+        batches = list(loader("a.tar", 2, shuffle=False, collate_fn=list, **options))
+    assert sum(call.args[2] - call.args[1] for call in reading.call_args_list) < 100_000
+    first = (8_000, 0x0201 / (1 << 15))
+    assert batches == [[("a", first), ("b", (9, 0.0))]] == [[*WebDataset("a.tar", **options)]]
+    assert [*loader("a.tar", 2, shuffle=False, collate_fn=list, num_workers=1, **options)] == batches
+
+
+def last_second(file: Any) -> tuple[int, float]:
+    with soundfile.SoundFile(file) as opened:
+        opened.seek(max(opened.frames - 8_000, 0))
+        values = opened.read()
+        return len(values), float(values.max())
+
+
 def test_what_is_no_decoder() -> None:
-    for wrong in (True, 5, [7]):
+    for wrong in (True, 5, [7], {"jpg": 7}):
         with pytest.raises(TypeError, match=r"^decode is 'pil', 'torchrgb8' or another name, a function"):
             FieldChooser(decode=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^no decoder is called 'PIL'; for pictures there are .*torchrgb8, .*, pil, "):

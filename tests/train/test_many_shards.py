@@ -13,10 +13,10 @@ import pytest
 from torch.utils.data._utils.pin_memory import pin_memory
 
 import tartools
-from tartools.tables import localshards
+from tartools.storage import openfiles
 from tartools.train import StatefulSampler, TableDataset, loader
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers
-from tartools.train.tablebatch import TableBatch
+from tartools.train.tabledataset import TableBatch
 from tests.conftest import Run, make_tar, open_descriptors
 from tests.tiers import exhaustive
 
@@ -140,9 +140,9 @@ def test_files_that_were_slow_once_are_not_taken_to_be_so_for_ever(table: str, m
         now[0] += 1.0 if len(asked) == 0 else 0.0
         return now[0]
 
-    monkeypatch.setattr(localshards, "perf_counter", clock)
-    monkeypatch.setattr(localshards.os, "posix_fadvise", lambda *_: asked.append(number), raising=False)
-    monkeypatch.setattr(localshards.os, "POSIX_FADV_WILLNEED", 3, raising=False)
-    for number in range(2 * localshards.ASKED):
+    monkeypatch.setattr(openfiles, "perf_counter", clock)
+    monkeypatch.setattr(openfiles.os, "posix_fadvise", lambda *_: asked.append(number), raising=False)
+    monkeypatch.setattr(openfiles.os, "POSIX_FADV_WILLNEED", 3, raising=False)
+    for number in range(2 * openfiles.ASKED):
         assert [int(sample["cls"]) for sample in data.batch([number])] == [number]
-    assert asked == list(range(1, localshards.ASKED + 1))
+    assert asked == list(range(1, openfiles.ASKED + 1))

@@ -26,8 +26,8 @@ import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
 from tartools.storage.pool import Threads
 from tartools.train import samples, stream_map
+from tests.archives import encoded
 from tests.conftest import ROOT, Run, clean_environment, make_tar
-from tests.payloads import encoded
 from tests.processes import PATIENCE, until
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import exhaustive

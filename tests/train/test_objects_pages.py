@@ -6,17 +6,17 @@ import contextlib
 import io
 import re
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
+from tests.archives import encoded
 from tests.conftest import ROOT, clean_environment
-from tests.payloads import encoded
+from tests.guides import program
 from tests.storage.objects import servers
 from tests.storage.objects.faults import FaultServer
 from tests.storage.objects.memory import Bucket
@@ -38,23 +38,32 @@ def blocks(page: str, kind: str) -> list[str]:
     return [block for block in found if not theirs.search(block)]
 
 
-def ran(page: str, **replaced: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Run our Python of *page*, one block after the other; return the names that each leaves, and what is printed.
+Ran = Callable[..., tuple[list[dict[str, Any]], list[str]]]
 
-    *replaced* are names of buckets, and what stands for them on our server.
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """Return a function that runs our Python of a page, one block after the other.
+
+    It returns the names that each leaves, and what is printed. Options are names of buckets, and what stands for them.
     """
-    names: dict[str, Any] = {"__name__": "page"}
-    left, printed = [], io.StringIO()
-    for block in blocks(page, "python"):
+
+    def ran(page: str, **replaced: str) -> tuple[list[dict[str, Any]], list[str]]:
+        found = blocks(page, "python")
         for name, other in replaced.items():
-            block = block.replace(f"://{name}/", f"://{other}/")
-        with contextlib.redirect_stdout(printed):
-            exec(compile(block, page, "exec"), names)
-        left.append(dict(names))
-    return left, printed.getvalue().splitlines()
+            found = [block.replace(f"://{name}/", f"://{other}/") for block in found]
+        names, rest = program(found, f"page_{Path(page).stem}", tmp_path, monkeypatch)
+        left, printed = [], io.StringIO()
+        for block in rest:
+            with contextlib.redirect_stdout(printed):
+                exec(block, names)
+            left.append(dict(names))
+        return left, printed.getvalue().splitlines()
+
+    return ran
 
 
-def test_dataflux(server: FaultServer) -> None:
+def test_dataflux(server: FaultServer, ran: Ran) -> None:
     made = {f"train/{n % 3}/{n}.png": picture(n) for n in range(70)}
     server.objects.update(made)
     left, printed = ran("dataflux.md", bucket="b")
@@ -68,7 +77,7 @@ def test_dataflux(server: FaultServer) -> None:
     assert len(left) == 5
 
 
-def test_aistore(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aistore(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     with servers.aistore() as proxy:
         for name, value in environment("ais", proxy.base).items():
             monkeypatch.setenv(name, value)
@@ -83,6 +92,13 @@ def test_aistore(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (left[2]["url"], left[2]["data"]) == (urls[-1], b"4")
 
 
+TORCHVISION = """
+from types import SimpleNamespace
+from tests.train.test_objects_pages import ImageFolder
+datasets = SimpleNamespace(ImageFolder=ImageFolder)
+"""
+
+
 class ImageFolder:
     """What is asked of torchvision's: the files of a folder of classes, with the class of each."""
 
@@ -95,7 +111,7 @@ class ImageFolder:
         return len(self.samples)
 
 
-def test_cortx(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cortx(server: FaultServer, ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(10):
         path = tmp_path / "imagenet-val" / str(n % 2) / f"{n}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +122,7 @@ def test_cortx(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     shards = [name for name in server.objects if name.endswith(".tar")]
     assert len(shards) > 1
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(datasets=SimpleNamespace(ImageFolder=ImageFolder)))
+    (tmp_path / "torchvision.py").write_text(TORCHVISION)  # also for workers that are started
     left, printed = ran("cortx.md", testbucket="b")
     values = [(round(float(x[0, 0, 0]) * 255), int(y)) for x, y in left[0]["dataset"]]
     assert sorted(values) == [(n, n % 2) for n in range(10)]

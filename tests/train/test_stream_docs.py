@@ -12,8 +12,9 @@ import pytest
 import webdataset
 from PIL import Image
 
+from tests.archives import encoded
 from tests.conftest import ROOT, Run, make_tar
-from tests.payloads import encoded
+from tests.guides import program
 from tests.schedule import needs_torch
 
 pytestmark = needs_torch
@@ -42,32 +43,35 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [f"train-{shard:06d}.tar" for shard in range(4)]
 
 
-def blocks(kind: str) -> list[Any]:
+def blocks(kind: str) -> list[str]:
     """Return the code blocks of the page of this kind."""
-    found = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    return [compile(block, block.strip().splitlines()[0], "exec") for block in found]
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
-def test_every_block_runs(run: Run, shards: list[str]) -> None:
+def test_every_block_runs(run: Run, shards: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("tarindex", *shards, "-o", "train.parquet").status == 0
-    names: dict[str, Any] = {"__name__": "page"}
+    names, rest = program(blocks("python"), "page_webdataset", tmp_path, monkeypatch)
     try:
-        assert len(blocks("python")) > 12
-        for block in blocks("python"):
+        assert len(rest) > 12
+        for block in rest:
             exec(block, names)
     finally:
         names.clear()  # functions of the page refer to it: only now workers of loaders can end
         gc.collect()
 
 
+def flipped(picture: Any) -> Any:
+    return picture[:, ::-1].copy()
+
+
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # this machine may have two processors
 @pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves them
 def test_what_stands_beside_them_runs_with_webdataset(shards: list[str]) -> None:
     names: dict[str, Any] = {"wds": webdataset, "json": json, "url": shards[0], "urls": shards, "keep": bool}
-    names["augment"] = lambda picture: picture[:, ::-1].copy()
+    names["augment"] = flipped
     assert len(blocks("py")) == 6
     for block in blocks("py"):
-        exec(block, names)
+        exec(compile(block, block.strip().splitlines()[0], "exec"), names)
         assert next(iter(names.popitem()[1]))
     gc.collect()

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 
 from tartools.errors import SampleError, StorageError, TarFormatError
 from tartools.train import StatefulSampler, ZipDataset
+from tests.archives import encoded
 from tests.commands.test_zip import of_zip, with_mode, zipped
 from tests.conftest import BIN, ROOT
-from tests.payloads import encoded
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import also
 
@@ -129,6 +129,17 @@ def test_a_changed_file_is_told(archive: str) -> None:
     for again in (data, pickle.loads(pickle.dumps(data))):
         with pytest.raises(StorageError, match=r"photos.zip: was changed or replaced since this dataset was made"):
             again[1]
+
+
+def test_a_file_of_the_same_size_and_time_is_told_by_its_directory(archive: str) -> None:
+    """Before a process that is started for a worker has read it."""
+    data, path = ZipDataset(archive), Path(archive)
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"photos/", b"fotos2/"))
+    os.utime(archive, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert ZipDataset(archive)[0]["__key__"].startswith("fotos2/")
+    with pytest.raises(StorageError, match=r"photos.zip: was changed or replaced since this dataset was made"):
+        pickle.loads(pickle.dumps(data))[1]
 
 
 def test_damage(tmp_path: Path) -> None:

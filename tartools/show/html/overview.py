@@ -6,18 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tartools.errors import printable
-from tartools.samples.combinations import by_combination
-from tartools.samples.distribution import Distribution
+from tartools.samples import decoding
 from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
 from tartools.samples.sample import Sample, field_name
-from tartools.show import decoding, text
+from tartools.show import text
+from tartools.stages.combinations import by_combination
 from tartools.stages.statistics.counting import FieldKinds, count_fields
-from tartools.stages.statistics.totals import Counts, FieldStatistics, PictureSize, Statistics, joined
+from tartools.stages.summary import Counts, Distribution, PictureSize, Summary, Tally, joined
 from tartools.tar import Member
 
 LISTED = 1000  # broken members whose keys are listed
 GROUP, GROUP_SIZE = 256, 1 << 20  # samples, and bytes, that are counted at once
+BROKEN = "broken"
 NO_CLASSES = {"json", *PICTURES, *SOUNDS}  # the last parts of fields that hold no classes
+KINDS = FieldKinds(lambda field: suffix_of(field) not in NO_CLASSES, lambda _: False, lambda _: PictureSize())
 
 
 class Broken(NamedTuple):
@@ -34,34 +36,26 @@ class Broken(NamedTuple):
 
 
 class Overview:
-    """Counts of all samples: *samples*, their *sizes*, *fields* and *folders*, and what is *broken*.
+    """What all samples are like: *counts* has their fields and what is broken, *sizes* theirs, *folders* how many each.
 
-    Of more than 1,000 fields or folders, these are None. The first 1,000 broken members are *listed*. *more*: the input
-    has more samples than were wanted.
+    Of more than 1,000 folders there are no counts. *more*: the input has more samples than were wanted.
     """
 
     def __init__(self) -> None:
+        self.counts = Summary(LISTED)
         self.sizes = Distribution()
         self.folders: Counts = {}
-        self.broken = 0
         self.more = False
-        self.listed: list[Broken] = []
-        self._found = Statistics()
 
     @property
-    def samples(self) -> int:
-        """How many samples there were."""
-        return self._found.samples
+    def broken(self) -> Tally:
+        """The members that can't be decoded: `Broken`."""
+        return self.counts.findings.get(BROKEN, Tally())
 
-    @property
-    def fields(self) -> dict[str, FieldStatistics] | None:
-        """The counts of each field."""
-        return self._found.fields
-
-    def add_broken(self, broken: Sequence[Broken]) -> None:
+    def add_broken(self, broken: Iterable[Broken]) -> None:
         """Add *broken* members."""
-        self.broken += len(broken)
-        self.listed += broken[: LISTED - len(self.listed)]
+        for each in broken:
+            self.counts.note(BROKEN, each)
 
     def count(self, samples: Sequence[Sample]) -> None:
         """Add the counts of *samples*, one of the groups that `grouped` makes."""
@@ -78,9 +72,10 @@ class Overview:
                 folders[printable(folder)] = folders.get(printable(folder), 0) + 1
         self.sizes.add(Distribution.of(sum(member.size for member in sample.members) for sample in samples))
         self.folders = joined(self.folders, folders)
-        kinds = FieldKinds(may_be_classes, lambda _: False, lambda _: PictureSize())
-        fields = count_fields(by_combination(keys, members, firsts), kinds)
-        self._found.add(Statistics(len(samples), len(members), first=samples[0].key, fields=fields))
+        part = Summary(LISTED)
+        part.samples, part.first = len(samples), samples[0].key
+        count_fields(by_combination(keys, members, firsts), KINDS, part)
+        self.counts.add(part)
 
 
 def grouped(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
@@ -102,11 +97,6 @@ def same_source(one: Sample, other: Sample) -> bool:
     """Tell whether the members of both samples are all in one buffer or file."""
     source = one.members[0].source
     return all(member.source is source for sample in (one, other) for member in sample.members)
-
-
-def may_be_classes(field: str) -> bool:
-    """Tell whether the values of *field* may be classes."""
-    return suffix_of(field) not in NO_CLASSES
 
 
 def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:

@@ -20,10 +20,10 @@ from tartools.errors import TarToolsError, in_units, several
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.show import text
-from tartools.show.html import summary
+from tartools.show.html import cards
 from tartools.show.html.overview import Overview, broken_pictures, grouped
 from tartools.show.html.tile import BROKEN, IS, PageTile, make_tile, safe
-from tartools.stages import reservoir, select
+from tartools.stages import select, shuffle
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import Sink
 
@@ -88,23 +88,23 @@ def write(
         if choice.first is not None:
             samples = beginning(samples, choice.first, found, account)
         if choice.drawn is None:
-            account.phase = Phase("", choice.first, lambda: account.samples_out)
+            account.progress.phase = Phase("", choice.first, lambda: account.samples_out)
             samples = counted(samples, found)
         else:
-            account.phase = Phase("reading")
-            samples = reservoir.draw(checked(samples, found, workers), choice.drawn, choice.seed, account)
+            account.progress.phase = Phase("reading")
+            samples = shuffle.draw(checked(samples, found, workers), choice.drawn, choice.seed, account)
         makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[PageTile] = []
         with closing(windowed(audible(samples), makers, max(AHEAD, workers), busy=2 * workers)) as made:
             for _, answer in made:
                 tile = answer()
                 if not tiles and choice.drawn is not None:  # the input has ended
-                    total = min(choice.drawn, found.samples)
-                    account.phase = Phase("drawing", total, lambda: account.samples_out)
+                    total = min(choice.drawn, found.counts.samples)
+                    account.progress.phase = Phase("drawing", total, lambda: account.samples_out)
                 tiles.append(tile)
                 account.samples_out += 1
-                found.add_broken([each for each in tile.broken if choice.drawn is None or each.sound])
-    chosen = Chosen(len(tiles), found.samples, found.more)
+                found.add_broken(each for each in tile.broken if choice.drawn is None or each.sound)
+    chosen = Chosen(len(tiles), found.counts.samples, found.more)
     sink.write(page(tiles, title, chosen, found).encode())
     return chosen, found
 
@@ -174,7 +174,7 @@ def page(tiles: Sequence[PageTile], title: str, chosen: Chosen, found: Overview)
         style=style,
         script=script,
         totals=totals(tiles, chosen, found),
-        summary="\n".join(summary.cards(found, {tile.key for tile in tiles})),
+        summary="\n".join(cards.cards(found, {tile.key for tile in tiles})),
         tiles="\n".join(tile.html for tile in tiles),
     )
 
@@ -192,8 +192,8 @@ def sum_of(inline: str) -> str:
 def totals(tiles: Sequence[PageTile], chosen: Chosen, found: Overview) -> str:
     """Return the counts of samples, bytes and broken members; a button filters the broken samples that are shown."""
     parts = [str(chosen), in_units(found.sizes.total)]
-    if found.broken:
-        words = f"{found.broken:,} {BROKEN}"
+    if found.broken.count:
+        words = f"{found.broken.count:,} {BROKEN}"
         seen = any(tile.broken for tile in tiles)
         parts.append(f'<button type="button" data-filter="{IS}={BROKEN}">{words}</button>' if seen else words)
     if chosen.shown < chosen.seen:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
+from tartools.samples import decoding
 from tartools.samples.pictures import TooLargeError
 from tartools.samples.sample import Sample, field_name
-from tartools.show import decoding, sound, text
+from tartools.show import sound, text
 from tartools.show.html.overview import Broken
 from tartools.tar import Member
 

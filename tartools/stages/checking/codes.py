@@ -1,4 +1,4 @@
-"""The kinds of findings: a code, how much it weighs, what it means, and what to do."""
+"""The kinds of findings: a code, how much it weighs, what it means, what to do, and what other readers do with it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from typing import NamedTuple
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 WEIGHTS = (ERROR, WARNING, NOTE)  # the exit status is 1 with errors and warnings
+
+
+class Place(NamedTuple):
+    """Where: *shard* is the number of the input, *byte* that of its tar stream."""
+
+    shard: int
+    byte: int
+    key: str
+    what: str = ""
 
 
 class Code(NamedTuple):
@@ -87,6 +96,11 @@ CODES = {
     "pickle": Code(NOTE, "the payload is a pickle: reading it runs code", "read it only if you trust its maker"),
     "size-outlier": Code(NOTE, "the payload is far larger or smaller than most of its field", "look at it: tarshow"),
     "broken-picture": Code(ERROR, "the picture can't be decoded", MADE),
+    "damaged-picture": Code(
+        WARNING,
+        "a strict decoder refuses the JPEG, though Pillow decodes it",
+        "look at it: tarshow; --ignore damaged-picture keeps it",
+    ),
     "broken-json": Code(ERROR, "the JSON can't be decoded", MADE),
     "broken-array": Code(ERROR, "the array can't be decoded", MADE),
     "broken-sound": Code(ERROR, "the sound can't be decoded", MADE),
@@ -106,4 +120,61 @@ SPECIAL = {  # kinds of members that carry no data -> code
     "fifo": "device",
     "sparse file": "sparse",
     "continuation of another volume": "volume",
+}
+
+# What readers of other projects do with what was found: only what was seen when they ran.
+STOPS = "stops with an error there"
+REST = "takes it for the end of the archive: the rest is missing, without an error"
+SKIPS = "leaves it out, without an error"
+PARTS = "reads several samples with this key, each with a part of the fields"
+TWICE = "reads both samples"
+TAKES = "reads it as it is"
+
+# reader -> code -> what it does; webdataset 1.0.2, datasets 5.2.0, megatron-energon 7.4.1, DALI's index
+READERS = {
+    "webdataset": {
+        "cut-shard": "reads the samples before; then stops with an error, or without one if a header is cut",
+        "no-end": "reads what is there, a sample that lacks members too, without an error",
+        "empty-shard": STOPS,
+        "not-tar": STOPS,
+        "bad-header": f"{REST} (an error if it is the first header)",
+        "bad-size": REST,
+        "garbage-after-end": "does not read it",
+        "archive-after-end": "does not read what follows the first end, without an error",
+        "cut-compressed": "stops with an error, or loses the rest without one",
+        "garbage-after-compressed": "does not read it",
+        "no-samples": "goes on with the next shard",
+        "link": SKIPS,
+        "device": SKIPS,
+        "volume": SKIPS,
+        "sparse": TAKES,
+        "torn-sample": PARTS,
+        "split-sample": PARTS,
+        "key-twice": TWICE,
+        "key-in-two-shards": TWICE,
+        "field-twice": STOPS,
+        "case-twice": f"makes fields small letters; {STOPS}",
+        "missing-field": TAKES,
+        "unexpected-field": TAKES,
+        "empty-field": TAKES,
+        "not-a-number": f"reads it as it is; with .decode() it {STOPS}",
+        "dotted-name": "takes all that follows the first dot for the field",
+        "upper-case": "makes the field small letters",
+        "unsafe-path": TAKES,
+        "control-character": TAKES,
+        "no-field": SKIPS,
+        "reserved-name": "leaves out names that begin with __X__/, without an error",
+    },
+    "hf": {
+        "cut-shard": "reads the samples before; the rest is missing, without an error",
+        "bad-header": REST,
+        "not-a-number": STOPS,
+        "missing-shard": STOPS,
+    },
+    "dali": {"cut-shard": "indexes what is there, without an error"},
+    "energon": {
+        "cut-shard": "indexes what is there, without an error; reading stops with an error",
+        "bad-header": STOPS,
+        "missing-shard": STOPS,
+    },
 }

@@ -13,16 +13,24 @@ from operator import eq
 from struct import Struct
 
 from tartools.errors import shown
-from tartools.samples.combinations import text
 from tartools.samples.sortkeys import text_bytes
-from tartools.stages.checking.fields import names
-from tartools.stages.checking.found import DOUBTFUL, Place, Summary
+from tartools.stages.checking.codes import Place
+from tartools.stages.combinations import text
+from tartools.stages.summary import Summary
 
+Keyed = tuple[int, int, bytes, str]  # a sample: its input, byte, key, and fields
+Repeated = tuple[list[Keyed], list[tuple[str, int]]]  # samples that share a key, and what `judged` says of them
 Where = Callable[[int, int], tuple[str, int]]  # input and byte of a sample -> its shard, and the byte there
 
+DOUBTFUL = "\0"  # precedes the fields of a sample next to damage, which may lack some that it had
 TAIL = Struct(">IQ8s")
 TOGETHER = 4096  # records that are compared at a time
 MOST = 100_000  # samples with one key that are looked at together
+
+
+def names(combination: str) -> list[str]:
+    """Return the names of the fields of *combination*, in small letters: case makes no difference."""
+    return combination.removeprefix(DOUBTFUL).lower().split("/")
 
 
 def combination_number(combination: str) -> bytes:
@@ -38,9 +46,7 @@ def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number
     return [key + b"\0\0" + tail for key, tail in zip(keys, tails, strict=False)]
 
 
-def repeated(
-    records: Iterator[bytes], combinations: dict[bytes, str], dead: frozenset[int]
-) -> Iterator[list[tuple[int, int, bytes, str]]]:
+def repeated(records: Iterator[bytes], combinations: dict[bytes, str], dead: frozenset[int]) -> Iterator[list[Keyed]]:
     """Yield the samples that share a key, in order: (input, byte, key, fields).
 
     *combinations* are the fields by their numbers, and is complete once the first record comes. Records of the inputs
@@ -73,13 +79,13 @@ def repeated(
         yield [unpacked(each, combinations) for each in group]
 
 
-def unpacked(record: bytes, combinations: dict[bytes, str]) -> tuple[int, int, bytes, str]:
+def unpacked(record: bytes, combinations: dict[bytes, str]) -> Keyed:
     """Return input, byte, key and fields of *record*."""
     shard, byte, number = TAIL.unpack(record[-TAIL.size :])
     return shard >> 1, byte, record[: -TAIL.size - 2].replace(b"\0\xff", b"\0"), combinations.get(number, "")
 
 
-def judged(group: Sequence[tuple[int, int, bytes, str]], where: Where) -> Iterator[tuple[str, int]]:
+def judged(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, int]]:
     """Yield, for each of *group* but the first, its code, and the number of the sample that it belongs to."""
     fields = set(names(group[0][3]))
     shards = {where(*group[0][:2])[0]}
@@ -95,9 +101,7 @@ def judged(group: Sequence[tuple[int, int, bytes, str]], where: Where) -> Iterat
         shards.add(shard)
 
 
-def compare(
-    groups: Iterable[list[tuple[int, int, bytes, str]]], summary: Summary, where: Where
-) -> Iterator[tuple[list[tuple[int, int, bytes, str]], list[tuple[str, int]]]]:
+def compare(groups: Iterable[list[Keyed]], summary: Summary, where: Where) -> Iterator[Repeated]:
     """Add to *summary* what *groups* of samples with one key say; pass them on, each with what `judged` says.
 
     *where* returns URL and byte of the sample at the byte of an input.
@@ -116,7 +120,7 @@ def compare(
         if len(parts) > 1:
             for shard, byte, _, combination in parts:
                 if combination in summary.combinations:
-                    summary.combinations[combination] -= 1
+                    summary.combinations[combination].count -= 1
                 wrong.setdefault(combination, set()).add((shard, byte))
                 if len(wrong[combination]) > 10 * TOGETHER:
                     forget(summary, wrong)
@@ -142,6 +146,6 @@ def beside(place: tuple[str, int], own: tuple[str, int]) -> str:
 def forget(summary: Summary, wrong: dict[str, set[tuple[int, int]]]) -> None:
     """Remove the *wrong* places of samples from the combinations of *summary*."""
     for combination, places in wrong.items():
-        known = summary.places.get(combination, [])
-        summary.places[combination] = [each for each in known if (each.shard, each.byte) not in places]
+        if known := summary.combinations.get(combination):
+            known.first = [each for each in known.first if (each.shard, each.byte) not in places]
     wrong.clear()

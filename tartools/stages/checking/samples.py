@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import NamedTuple
 
-from tartools.samples.combinations import Combination, by_combination, text
-from tartools.samples.distribution import Distribution
 from tartools.samples.filetypes import BY_SUFFIX, FIRST, NUMBERS, PICKLES, TEXTS, suffix_of
 from tartools.samples.sample import Batch, Sample
-from tartools.stages.checking.codes import CODES, NOTE
-from tartools.stages.checking.found import DOUBTFUL, EXTREMES, LISTED, Place, Sizes, Summary, largest
-from tartools.stages.checking.keys import combination_number, key_records
-from tartools.stages.checking.membernames import codes_of_fields, codes_of_key, may_be_odd
-from tartools.stages.checking.suffixes import CLEAR_MAGICS, expected, lie, no_number
+from tartools.stages.checking.codes import CODES, NOTE, Place
+from tartools.stages.checking.keys import DOUBTFUL, combination_number, key_records
+from tartools.stages.checking.oddities import (
+    CLEAR_MAGICS,
+    codes_of_fields,
+    codes_of_key,
+    expected,
+    lie,
+    may_be_odd,
+    no_number,
+)
+from tartools.stages.combinations import Combination, by_combination, text
+from tartools.stages.summary import EXTREMES, Distribution, FieldSummary, Summary, largest
 from tartools.tar import Member, read_range
 
+LISTED = 1000  # places of a finding that are remembered
+USUAL = 50  # combinations of fields of which as many samples are remembered; of more, as many as of extremes
 NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
 SECONDS = frozenset(magic[:2] for magic in CLEAR_MAGICS)  # what clear magic numbers begin with
 
@@ -50,13 +59,26 @@ def rows_of(batch: Batch, shard: int) -> Rows | None:
     return Rows(shard, batch.keys, [batch.offset], sample.members, [0], batch.offset + sample.size)
 
 
+def rows_of_lists(
+    shard: int, keys: Sequence[bytes], begins: Sequence[int], members: Sequence[Sequence[Member]]
+) -> Rows:
+    """Return samples with *keys* that begin at *begins*, of which *members* has a list each."""
+    firsts = [0, *accumulate(map(len, members))]
+    return Rows(shard, keys, begins, [*chain.from_iterable(members)], firsts[:-1], members[-1][-1].end)
+
+
+def nothing_found() -> Summary:
+    """Return a summary of no samples, for `look`."""
+    return Summary(LISTED, USUAL)
+
+
 def look(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]:
     """Add to *summary* what is wrong with the samples *rows*; return a record of the key of each that has fields.
 
     Of payloads the first bytes are looked at; with *decode* all of them. Raises: StorageError.
     """
     summary.samples += len(rows.keys)
-    summary.bytes += rows.end - rows.begins[0]
+    summary.stored += rows.end - rows.begins[0]
     if may_be_odd(rows.keys):
         for key, byte in zip(rows.keys, rows.begins, strict=True):
             for code in codes_of_key(key):
@@ -86,8 +108,9 @@ def look_at(
     combination = "/".join(group.fields)
     if rows.doubtful:
         combination = DOUBTFUL + combination
-    known = LISTED - len(summary.places.get(combination, ()))
-    summary.combined(combination, count, [Place(shard, *each) for each in named(group.keys, begins, known)])
+    known = summary.combinations.get(combination)
+    most = LISTED - len(known.first) if known else LISTED
+    summary.combined(combination, count, [Place(shard, *each) for each in named(group.keys, begins, most)])
     for code, what in codes_of_fields(group.fields):
         for byte, key in named(group.keys, begins, count):
             summary.note(code, Place(shard, byte, key, what))
@@ -123,7 +146,7 @@ def look_into(
 ) -> None:
     """Add to *summary* what is wrong with the payloads *column* of *field* of *samples*."""
     sizes = list(map(itemgetter(4), column))
-    summary.sized(field, sizes_of(field, sizes, samples, summary))
+    summary.counted(field, sizes_of(field, sizes, samples, summary))
     if not min(sizes):
         for number, size in enumerate(sizes):
             if not size:
@@ -169,7 +192,7 @@ def suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
     return range(len(heads))
 
 
-def sizes_of(field: str, sizes: Sequence[int], samples: MeasuredColumn, summary: Summary) -> Sizes:
+def sizes_of(field: str, sizes: Sequence[int], samples: MeasuredColumn, summary: Summary) -> FieldSummary:
     """Return the *sizes* of payloads of *field*, with the places of those that may be the extremes of *summary*."""
     found = Distribution.of(sizes)
     known = summary.fields.get(field)
@@ -179,7 +202,7 @@ def sizes_of(field: str, sizes: Sequence[int], samples: MeasuredColumn, summary:
     least = sorted(((n, i) for i, n in enumerate(sizes) if n < low) if (found.least or 0) < low else ())
     large = [(-n, samples.place(i, field)) for n, i in most[:EXTREMES]]
     small = [(n, samples.place(i, field)) for n, i in least[:EXTREMES]]
-    return Sizes(found, small, sorted(large, key=largest))
+    return FieldSummary(sizes=found, small=small, large=sorted(large, key=largest))
 
 
 def reader(rows: Rows) -> Callable[[Sequence[Member]], Iterable[bytes]]:
@@ -205,8 +228,8 @@ def reader(rows: Rows) -> Callable[[Sequence[Member]], Iterable[bytes]]:
 
 def codes_of(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:
     """Return the findings of weight about *sample* alone: codes, and what they are about."""
-    summary = Summary()
+    summary = nothing_found()
     rows = Rows(0, [sample.raw_key], [0], sample.members, [0], 0)
     for _ in look(rows, summary, decode):
         pass
-    return [(code, found.places[0].what) for code, found in summary.findings.items() if CODES[code].weight != NOTE]
+    return [(code, found.first[0].what) for code, found in summary.findings.items() if CODES[code].weight != NOTE]

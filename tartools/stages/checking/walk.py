@@ -16,7 +16,7 @@ from tartools.stages.checking.codes import SPECIAL
 from tartools.tar import BLOCK, Member, padded, split_path
 from tartools.tar.fullheader import EXTENDED, BadChecksumError, FullHeader, GlobalHeader, NeedMore, read_full_header
 from tartools.tar.header import MAGIC, SIZE, SIZES, TYPE, Records, checksum_matches
-from tartools.tar.nottar import no_tar
+from tartools.tar.reader import no_tar
 
 WINDOW = 1 << 13  # bytes that are read for a header
 SEARCHED = 1 << 20  # bytes that are searched for a header at a time, at most

@@ -1,4 +1,4 @@
-"""Comparing two data sets: `digests` makes a record or a digest of each sample, `changes` compares sorted records.
+"""Comparing two data sets: `sides` makes records or a digest of the samples, `changes` compares sorted records.
 
 Begin reading at `changes`.
 """

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from tartools.samples.combinations import text
-from tartools.stages.comparing.sampledigests import NUMBER, fields_in
+from tartools.stages.combinations import text
+from tartools.stages.comparing.sides import NUMBER, fields_in
 
 NONE = b"\xff" * NUMBER  # in place of a position
 ADDED, REMOVED, CHANGED, REORDERED = "+", "-", "~", ">"

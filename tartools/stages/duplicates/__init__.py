@@ -1,4 +1,4 @@
-"""Samples that occur again: `exact` finds them by digests, `near` by hashes of pictures; `pairs` names them.
+"""Samples that occur again: `comparison` finds equal ones by digests, `near` pictures by hashes; `pairs` names them.
 
-Begin reading at `exact`.
+Begin reading at `comparison.find`.
 """

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
+from struct import Struct
 from typing import Any, NamedTuple
+
+from tartools.stages.duplicates.pairs import AGAINST, INPUT, Pair
 
 COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
 COLOUR, MEAN = 12, 3  # of 255
@@ -25,6 +28,9 @@ PARTS = 8  # of more pictures: each is compared with what is kept of those befor
 LARGE = 256  # pictures; in a larger group not all are compared
 SUMS = 1 << 14  # more than the sum of the colours of a picture
 PAIRS = 1 << 20  # compared at once
+CONTENT = Struct(f"<Q{COLOURS}sQ")
+NO_PICTURE = bytes(CONTENT.size)
+KIND = [("hash", "<u8"), ("colours", "u1", (COLOURS,)), ("pixels", "<u8")]  # of numpy; the same
 
 
 class PictureHashes(NamedTuple):
@@ -71,6 +77,43 @@ class PictureHashes(NamedTuple):
             apart = np.maximum(one, other) - np.minimum(one, other)
             found[some] = (apart.max(axis=1) <= COLOUR) & (apart.sum(axis=1, dtype=np.int64) <= MEAN * COLOURS)
         return found
+
+
+class Hashes:
+    """The pictures of both sides. Holds: 64 bytes for each sample."""
+
+    def __init__(self) -> None:
+        self._rows = bytearray()
+        self._begins = [0, 0]  # of the sides
+
+    def add(self, content: bytes) -> None:
+        """Add a sample: hash, colours and pixels of its picture, packed; empty if it has none to compare."""
+        self._rows += content or NO_PICTURE
+
+    def end_against(self) -> None:
+        """Note that the samples added from now on are those of the input."""
+        self._begins[INPUT] = len(self._rows) // CONTENT.size
+
+    def pairs(self, distance: int, largest: bool) -> Iterator[bytes]:
+        """Yield the pairs of samples that are left out and kept, by position."""
+        import numpy as np
+
+        rows = np.frombuffer(self._rows, KIND)
+        begin = self._begins[INPUT]
+        known = np.flatnonzero(rows["pixels"])
+        mine = known[known >= begin]
+        if largest:
+            mine = mine[np.argsort(-rows["pixels"][mine].astype(np.int64), kind="stable")]
+        order = np.concatenate([known[known < begin], mine])
+        fixed = len(order) - len(mine)
+        pictures = PictureHashes(rows["hash"][order], rows["colours"][order])
+        found = first_near(pictures, fixed, distance)
+        out = np.flatnonzero(found >= 0)
+        out = out[np.argsort(order[out])]
+        apart = bits(pictures.hashes[out] ^ pictures.hashes[found[out]])
+        for position, kept, far in zip(order[out].tolist(), order[found[out]].tolist(), apart.tolist(), strict=True):
+            side = AGAINST if kept < begin else INPUT
+            yield Pair(position - begin, side, kept - self._begins[side], far).record()
 
 
 def bits(numbers: Any) -> Any:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
+
+from tartools import storage
+from tartools.errors import shown
+from tartools.formats.textrows import escape
 
 AGAINST, INPUT = 0, 1  # the sides: samples that are only compared with, and those that may be left out
 PAIR = Struct(">QBQB")
@@ -58,3 +63,18 @@ def _with_kept(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) -> It
         while at < pair.kept:
             at, name = next(places)
         yield record[KEPT.size :] + name
+
+
+def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: str, force: bool, sort: Sort) -> None:
+    """Write a line for each of *pairs* to *url*, as TSV. *names* are those of all samples of each side, in order."""
+    with storage.writing(url, force) as sink:
+        sink.write(b"key\tshard\tkept_key\tkept_shard\tdistance\n")
+        for pair, out, kept in named(pairs, names, sort):
+            cells = [*key_and_shard(out), *key_and_shard(kept), str(pair.distance)]
+            sink.write(("\t".join(cells) + "\n").encode("utf-8", "surrogateescape"))
+
+
+def key_and_shard(name: bytes) -> list[str]:
+    """Return key and shard of the sample with this *name*, escaped."""
+    shard, _, key = name.partition(b"\0")
+    return [escape(os.fsdecode(key)), escape(shown(os.fsdecode(shard)))]

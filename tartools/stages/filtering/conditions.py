@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from tartools.errors import several
 from tartools.samples.account import Account
-from tartools.samples.answers import known
-from tartools.samples.listed import keys_of
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import INDEX, PSEUDO, as_text, field_list
+from tartools.tables.listed import ListedBatch, keys_of, known
 
 if TYPE_CHECKING:
-    from tartools.samples.columns import Columns
     from tartools.stages.filtering.expression import Ask, Expression
+    from tartools.tables.columnvalues import TableColumns
 
 SIDES = ("width", "height")
 
@@ -86,9 +85,9 @@ class Filter:
         flags = self._of_keys(keys_of(batch) if self._keys is not None or self._numbers else (), len(batch))
         if not self.by_key:
             first = self._index
-            answers = {} if batch.columns is None else self._answers(batch.columns, first)
+            answers = self._answers(batch.columns, first) if isinstance(batch, ListedBatch) else {}
             reads: Iterator[Callable[[], Sample]] = (partial(_same, sample) for sample in batch)
-            if batch.columns is not None and self.asks is not None and answers.keys() >= set(self.asks):
+            if isinstance(batch, ListedBatch) and self.asks is not None and answers.keys() >= set(self.asks):
                 reads = (partial(batch.__getitem__, number) for number in range(len(batch)))
             for number, (read, flag) in enumerate(zip(reads, flags, strict=True)):
                 if flag:
@@ -100,7 +99,7 @@ class Filter:
         """Return whether each of the next samples, which have *keys*, meets the conditions, which are all on keys."""
         return self._turned(self._of_keys(keys, len(keys)))
 
-    def _answers(self, columns: Columns, first: int) -> dict[Ask, Sequence[Any]]:
+    def _answers(self, columns: TableColumns, first: int) -> dict[Ask, Sequence[Any]]:
         """Return what *columns* say of samples number *first* and on."""
         found = {ask: answers_of(columns, ask) for ask in self.asks or ()}
         if ("field", INDEX) in found:
@@ -167,7 +166,7 @@ def _same(sample: Sample) -> Sample:
     return sample
 
 
-def answers_of(columns: Columns, ask: Ask) -> Sequence[Any] | None:
+def answers_of(columns: TableColumns, ask: Ask) -> Sequence[Any] | None:
     """Return what *columns* say to *ask*, for each row, None where the sample lacks it; None if they do not say.
 
     A field is text, a value inside JSON and one that only the table has keep their types.
@@ -200,7 +199,7 @@ def answers_of(columns: Columns, ask: Ask) -> Sequence[Any] | None:
     return [size if offset >= 0 else None for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True)]
 
 
-def _alone(columns: Columns, name: str) -> tuple[Any, Any] | None:
+def _alone(columns: TableColumns, name: str) -> tuple[Any, Any] | None:
     """Return offsets and sizes of the field *name*; None if they are not known, or another differs only in case."""
     found = columns.members()
     if found is None:

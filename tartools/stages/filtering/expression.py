@@ -55,7 +55,7 @@ class Expression:
         functions |= {"width": self._width, "height": self._height, "match": self._match}
         self._text = text
         self._verbatim = verbatim
-        self._described = described
+        self._described = described or _described
         self._evaluator = Evaluator(self._value, functions)
         self._node = syntax.parsed(text, self._evaluator.functions)
         self.asks = _asks(self._node)
@@ -229,7 +229,6 @@ class Expression:
         if known is not None:
             return int(known)
         member = self._member(name)
-        assert self._described is not None
         self._evaluator.spend(HEADER)
         found = self._described(member)
         if found[number] is None:
@@ -264,3 +263,9 @@ def _patterns(node: ast.expr) -> list[str]:
     """Return the regular expressions that *node* has written out."""
     first = [arguments[0] for name, arguments in syntax.calls(node) if name == "match" and arguments]
     return [part.value for part in first if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
+def _described(member: Member) -> tuple[Any, ...]:
+    from tartools.samples import decoding
+
+    return decoding.facts(member, decode=False)

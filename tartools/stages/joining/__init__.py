@@ -1,1 +1,1 @@
-"""Join two data sets by key: `partners` finds what the second has for a key, `adding` adds it to the samples."""
+"""Join two data sets by key: `second` reads B, `partners` finds what it has for a key of A, `adding` adds that."""

@@ -12,7 +12,7 @@ from tartools.errors import SampleError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample
 from tartools.tar import ContiguousGroups, Member, read_range, split_path
-from tartools.tar.newmembers import NewMembers, new_members
+from tartools.tar.writer import NewMembers, new_members
 
 Find = Callable[[Sequence[bytes]], Sequence[Any]]
 

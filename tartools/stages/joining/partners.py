@@ -9,18 +9,23 @@ A has any size and order, and is read once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tartools.errors import SampleError
-
-if TYPE_CHECKING:
-    from tartools.stages.joining.spilled import Sort
+from tartools.stages.externalsort import external_sort, new_file
+from tartools.tar import read_range
 
 # keys of adjacent samples of B, and what it has for them, as bytes
 Batches = Iterator[tuple[Sequence[bytes], Sequence[Any]]]
 
+NUMBER = 8  # bytes of the number of a sample of B in a record
+PLACE = 120  # bytes of memory for the place of a block
+LEAST, MOST = 8, 1000  # records in a block
+LARGE = 1 << 16  # bytes; no block is larger, unless one record is
 OVERHEAD = 250  # bytes of memory for a sample in a dictionary beyond its own: three objects, slots in lists
 
 
@@ -40,7 +45,7 @@ class Partners(Protocol):
         ...
 
 
-def partners_of(batches: Batches, memory: int, sort: Sort, tmpdir: str | None) -> Partners:
+def partners_of(batches: Batches, memory: int, tmpdir: str | None) -> Partners:
     """Read *batches* of B, and return what finds partners in them.
 
     Holds: *memory* bytes. Raises: SampleError if a key is there twice; what *batches* raise.
@@ -59,12 +64,10 @@ def partners_of(batches: Batches, memory: int, sort: Sort, tmpdir: str | None) -
             break
     else:
         return Held(numbers, held)
-    from tartools.stages.joining.spilled import Spilled
-
     pairs = list(zip(numbers, held, strict=True))
     del numbers, held
     rest = ((key, value) for keys, values in batches for key, value in zip(keys, values, strict=True))
-    return Spilled(chain(_emptied(pairs), rest), memory, sort, tmpdir)
+    return Spilled(chain(_emptied(pairs), rest), memory, tmpdir)
 
 
 class Held:
@@ -109,10 +112,108 @@ def _emptied(pairs: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
 
 def _twice_in(before: list[bytes], keys: Sequence[bytes]) -> SampleError:
     """Return the failure that one of *keys*, behind those *before*, is there twice."""
-    from tartools.stages.joining.spilled import twice
-
     known = {key: number for number, key in enumerate(before)}
     for number, key in enumerate(keys, len(before)):
         if known.setdefault(key, number) != number:
             return twice(key, known[key], number)
     raise AssertionError("all keys are distinct")
+
+
+class Spilled:
+    """B is in a temporary file, sorted by key, in blocks; the first key of each block is in memory."""
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
+        self.samples = 0
+        self.example: bytes | None = None
+        self._memory = memory
+        self._file = new_file(tmpdir)
+        self._firsts: list[bytes] = []
+        self._places: list[int] = [0]
+        self._blocks: OrderedDict[int, list[bytes]] = OrderedDict()  # least recently used first
+        self._size = 0  # of these
+        self._write(external_sort(self._records(pairs), memory // 2, tmpdir))
+        self._marks = bytearray((self.samples + 7) // 8)  # which were asked for; a bit for each
+        self.example = self._firsts[0] if self._firsts else None
+
+    def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
+        """As `Partners.find`."""
+        return [self._value(key) for key in keys]
+
+    @property
+    def left(self) -> int:
+        """As `Partners.left`."""
+        return self.samples - int.from_bytes(self._marks, "little").bit_count()
+
+    def _records(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        for number, (key, value) in enumerate(pairs):
+            self.samples += 1
+            yield key + b"\0" + number.to_bytes(NUMBER, "big") + value
+
+    def _write(self, records: Iterator[bytes]) -> None:
+        """Write sorted *records* in blocks: as few as their places need to fit into a quarter of the memory."""
+        block: list[bytes] = []
+        size = most = 0
+        last, last_number = b"", 0
+        for record in records:
+            most = most or min(max(LEAST, self.samples * PLACE * 4 // self._memory), MOST)
+            key = record[: record.index(b"\0")]
+            number = int.from_bytes(record[len(key) + 1 : len(key) + 1 + NUMBER], "big")
+            if key == last and (block or self._firsts):
+                raise twice(key, last_number, number)
+            last, last_number = key, number
+            if block and (len(block) == most or size + len(record) > LARGE):
+                self._add(block)
+                block, size = [], 0
+            block.append(record)
+            size += len(record)
+        if block:
+            self._add(block)
+
+    def _add(self, block: list[bytes]) -> None:
+        self._firsts.append(block[0][: block[0].index(b"\0")])
+        data = b"".join([part for record in block for part in (len(record).to_bytes(NUMBER, "big"), record)])
+        self._file.write(data)
+        self._places.append(self._places[-1] + len(data))
+
+    def _value(self, key: bytes) -> bytes | None:
+        at = bisect_right(self._firsts, key) - 1
+        if at < 0:
+            return None
+        begin = key + b"\0"
+        block = self._block(at)
+        number = bisect_left(block, begin)
+        if number == len(block) or not block[number].startswith(begin):
+            return None
+        record = block[number]
+        asked = int.from_bytes(record[len(begin) : len(begin) + NUMBER], "big")
+        self._marks[asked >> 3] |= 1 << (asked & 7)
+        return record[len(begin) + NUMBER :]
+
+    def _block(self, number: int) -> list[bytes]:
+        """Return the records of block *number*; the last ones that were asked for are in memory."""
+        if number in self._blocks:
+            self._blocks.move_to_end(number)
+            return self._blocks[number]
+        begin, end = self._places[number], self._places[number + 1]
+        data = read_range(self._file, begin, end)
+        found = []
+        at = 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + NUMBER], "big")
+            at += NUMBER + size
+            found.append(data[at - size : at])
+        self._blocks[number] = found
+        self._size += end - begin
+        while self._size > self._memory // 8 and len(self._blocks) > 1:
+            old, _ = self._blocks.popitem(last=False)
+            self._size -= self._places[old + 1] - self._places[old]
+        return found
+
+
+def twice(key: bytes, first: int, second: int) -> SampleError:
+    """Return the failure that samples number *first* and *second* of B both have *key*."""
+    name = key.decode("utf-8", "surrogateescape")
+    return SampleError(
+        f"B has the key {name!r} twice, so what to add is not clear: its samples number {first + 1:,} and "
+        f"{second + 1:,} (tarsort -u first keeps one of each key of shards; make a table without them)"
+    )

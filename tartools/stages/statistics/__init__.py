@@ -1,1 +1,4 @@
-"""Statistics of shards: `counting` counts the samples of a batch, `totals` adds the counts of parts of the input."""
+"""Statistics of shards and tables: `counting` counts the samples of a batch, `fromcolumns` those that a table lists.
+
+The counts are a `stages.summary`. Begin reading at `fromcolumns.summarize`.
+"""

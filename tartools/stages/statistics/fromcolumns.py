@@ -1,24 +1,28 @@
-"""Count samples that a table lists, by its columns: only those that these don't describe are read."""
+"""Count all samples of the input; those that a table lists by its columns, and what these don't describe is read."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tartools.samples.distribution import DIGITS, Distribution
-from tartools.samples.listed import ListedBatch
+from tartools.errors import printable, shown
+from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.stages.statistics.counting import LONGEST, FieldKinds, count_batch
-from tartools.stages.statistics.totals import FieldStatistics, PictureCounts, Statistics, bounded
+from tartools.stages.summary import DIGITS, Distribution, FieldSummary, PictureCounts, Summary, Tally, bounded
+from tartools.tables import schema, source
+from tartools.tables.listed import ListedBatch
+from tartools.tables.schema import is_table
 from tartools.tar import BLOCK
 
 if TYPE_CHECKING:
-    from tartools.samples.columns import Columns
+    from tartools.tables.columnvalues import TableColumns
 
 FEW = 1000  # keys that are always listed
+PICTURE = ("format", "width", "height", "broken")  # columns of a table for each field of pictures
 NOWHERE = 1 << 62  # offset of a member that a sample lacks
 
 
@@ -42,34 +46,49 @@ class ListedPlaces(NamedTuple):
         return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
 
 
-def count_listed(batch: Batch, kinds: FieldKinds, listed: int, fields: int) -> Statistics:
-    """Return the counts of *batch* as `counting.count_batch` does; classes and pictures only if there are columns.
+def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: int) -> Summary:
+    """Return the counts of *batches*, with up to *listed* keys; of tables, which have so many *fields*, by columns.
+
+    Holds: the counts. Raises: what *batches* raise; StorageError.
+    """
+    found = Summary(listed)
+    for batch in batches:
+        part = (
+            count_listed(batch, kinds, listed, fields)
+            if isinstance(batch, ListedBatch)
+            else count_batch(batch, kinds, listed)
+        )
+        found.add(part, found.samples)
+    return found
+
+
+def count_listed(batch: ListedBatch, kinds: FieldKinds, listed: int, fields: int) -> Summary:
+    """Return the counts of *batch* as `count_batch` does; classes and pictures only if there are columns.
 
     There are so many *fields* in all. Of many keys, those of samples that have all of them are left out: they are asked
     for only if there are samples without any field too, and take much memory.
 
     Raises: StorageError for columns that can't be true.
     """
-    found = Statistics(listed=listed)
-    assert isinstance(batch, ListedBatch)
+    found = Summary(listed)
     columns = batch.columns
     members = columns.members() if columns.values("__key__") is not None else None
     if members is None:
         for part in batch.batches():
-            found.add(count_batch(part, kinds, listed))
+            found.add(count_batch(part, kinds, listed), found.samples)
         return found
     places = places_of(columns, *members)
     for low, high in _runs(places.described):
         if places.described[low]:
-            found.add(_count(columns, places.part(low, high), low, kinds, listed, fields))
+            found.add(_count(columns, places.part(low, high), low, kinds, listed, fields), found.samples)
         else:
             for part in batch.batches(low, high):
-                found.add(count_batch(part, kinds, listed))
+                found.add(count_batch(part, kinds, listed), found.samples)
     return found
 
 
-def places_of(columns: Columns, fields: Sequence[str], offsets: Any, sizes: Any) -> ListedPlaces:
-    """Return the places of samples whose *fields* have *offsets* and *sizes*: see `samples.columns.Columns`."""
+def places_of(columns: TableColumns, fields: Sequence[str], offsets: Any, sizes: Any) -> ListedPlaces:
+    """Return the places of samples whose *fields* have *offsets* and *sizes*: see `TableColumns.members`."""
     import numpy as np
 
     begins, ends = columns.spans()
@@ -99,35 +118,32 @@ def _runs(flags: Any) -> Iterator[tuple[int, int]]:
     yield from pairwise(cuts)
 
 
-def _count(columns: Columns, places: ListedPlaces, low: int, kinds: FieldKinds, listed: int, fields: int) -> Statistics:
+def _count(
+    columns: TableColumns, places: ListedPlaces, low: int, kinds: FieldKinds, listed: int, fields: int
+) -> Summary:
     """Return the counts of *places*, which are rows of *columns* from number *low* on."""
     import numpy as np
 
     present = places.offsets != NOWHERE
     sizes = np.where(present, places.sizes, 0)
     padded = int(_padded(sizes).sum())
-    found = Statistics(samples=len(places.begins), members=int(present.sum()), listed=listed)
-    found.first = columns.keys([low])[0]
+    found = Summary(listed)
+    found.samples, found.members, found.first = len(places.begins), int(present.sum()), columns.keys([low])[0]
+    found.stored = int((places.ends - places.begins).sum())
     found.payloads = int(sizes.sum())
     found.padding = padded - found.payloads
-    found.headers = int((places.ends - places.begins).sum()) - padded
     found.shards = _shards(columns, places, low)
     combinations = _combinations(places.order)
-    names = ["/".join(places.fields[number] for number in order) for order, _ in combinations]
-    found.combinations = bounded({name: len(rows) for name, (_, rows) in zip(names, combinations, strict=True)})
-    found.keys = {}
-    for name, (order, rows) in zip(names, combinations, strict=True):
-        rows = rows[: 0 if listed > FEW and len(order) == fields else listed]
-        found.keys[name] = list(zip(rows.tolist(), columns.keys((rows + low).tolist()), strict=True))
-    found.keys = bounded(found.keys)
-    found.fields = {
-        places.fields[number]: _field(columns, places, low, number, kinds)
-        for number in dict.fromkeys(number for order, _ in combinations for number in order)
-    }
+    for order, rows in combinations:
+        told = rows[: 0 if listed > FEW and len(order) == fields else listed]
+        first = list(zip(told.tolist(), columns.keys((told + low).tolist()), strict=True))
+        found.combined("/".join(places.fields[number] for number in order), len(rows), first)
+    for number in dict.fromkeys(number for order, _ in combinations for number in order):
+        found.counted(places.fields[number], _field(columns, places, low, number, kinds))
     return found
 
 
-def _shards(columns: Columns, places: ListedPlaces, low: int) -> dict[str, list[int]]:
+def _shards(columns: TableColumns, places: ListedPlaces, low: int) -> dict[str, list[int]]:
     """Return [samples, bytes] of each shard, in order of appearance."""
     import numpy as np
 
@@ -156,13 +172,13 @@ def _combinations(order: Any) -> list[tuple[list[int], Any]]:
     ]
 
 
-def _field(columns: Columns, places: ListedPlaces, low: int, number: int, kinds: FieldKinds) -> FieldStatistics:
+def _field(columns: TableColumns, places: ListedPlaces, low: int, number: int, kinds: FieldKinds) -> FieldSummary:
     """Return the counts of field *number*."""
     import numpy as np
 
     name, present = places.fields[number], places.offsets[:, number] != NOWHERE
     sizes = places.sizes[present, number]
-    found = FieldStatistics(len(sizes), len(sizes), sizes=distribution(sizes))
+    found = FieldSummary(len(sizes), len(sizes), sizes=distribution(sizes))
     if len(sizes) < len(present):
         found.lacking = columns.keys([low + int(present.argmin())])[0]
     if kinds.classes(name):
@@ -175,11 +191,11 @@ def _field(columns: Columns, places: ListedPlaces, low: int, number: int, kinds:
     return found
 
 
-def _pictures(columns: Columns, name: str, rows: Any) -> PictureCounts | None:
+def _pictures(columns: TableColumns, name: str, rows: Any) -> PictureCounts | None:
     """Return the counts of the pictures of field *name* in *rows*; None if there are no columns for them."""
     import numpy as np
 
-    described = [columns.taken(f"{name}.{what}", rows.tolist()) for what in ("format", "width", "height", "broken")]
+    described = [columns.taken(f"{name}.{what}", rows.tolist()) for what in PICTURE]
     if any(values is None for values in described):
         return None
     pictures = list(zip(*described, strict=True))
@@ -197,9 +213,8 @@ def _pictures(columns: Columns, name: str, rows: Any) -> PictureCounts | None:
         ),
         distribution(sides[:, 0]),
         distribution(sides[:, 1]),
-        len(broken),
+        Tally(len(broken), columns.keys(rows[broken].tolist())),
         str(pictures[broken[0]][3]) if broken else None,
-        columns.keys(rows[broken].tolist()),
     )
 
 
@@ -214,3 +229,38 @@ def distribution(numbers: Any) -> Distribution:
     low, counts = np.unique(numbers >> shift << shift, return_counts=True)
     buckets = dict(zip(low.tolist(), counts.tolist(), strict=True))
     return Distribution(int(numbers.sum()), int(numbers.min()), int(numbers.max()), buckets)
+
+
+def columns_of_tables(
+    urls: Sequence[str], named: Sequence[str], kinds: FieldKinds, account: Account
+) -> tuple[list[str], int]:
+    """Return the columns from which samples are counted, if all *urls* are tables that have them, else none.
+
+    Also how many fields the tables have together.
+
+    Of fields that are not *named*, classes and pictures for which there are no columns are left out, with a warning.
+    """
+    if not all(map(is_table, urls)):
+        return [], 0
+    found: dict[str, None] = {schema.KEY: None, schema.MEMBERS: None}
+    fields, classes, pictures = set[str](), set[str](), set[str]()  # the last two without columns
+    for url in urls:
+        with source.opened(url) as table:
+            if table.fields is None or schema.KEY not in table.names:
+                return [], 0
+            fields.update(table.fields)
+            classes.update(name for name in filter(kinds.classes, table.fields) if name not in table.names)
+            for name in filter(kinds.pictures, table.fields):
+                if not {f"{name}.{what}" for what in PICTURE}.issubset(table.names):
+                    pictures.add(name)
+            found |= dict.fromkeys(filter(kinds.classes, table.fields))
+            found |= {f"{name}.{what}": None for name in filter(kinds.pictures, table.fields) for what in PICTURE}
+    if {name.lower() for name in named} & {name.lower() for name in classes}:
+        return [], 0
+    lost = [f"classes of {' '.join(sorted(classes))} (tarindex -f)"] if classes else []
+    lost += [f"pictures of {' '.join(sorted(pictures))} (tarindex --pictures)"] if pictures else []
+    if lost:
+        what = printable(" and ".join(lost))
+        account.warn(f"{shown(urls[0])}: not counted, because there are no columns for them: {what}")
+    gone = classes | {f"{name}.{what}" for name in pictures for what in PICTURE}
+    return [name for name in found if name not in gone], len(fields)

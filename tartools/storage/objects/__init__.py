@@ -1,21 +1,27 @@
 """Objects in stores: S3, GCS, AIStore, web servers.
 
-`storage.url` says which module is the store of a scheme; `contract` says what such a module gives. `http` is the client
-of those that are not S3. `pinned` receives ranges of one version; `ranges` makes a stream of them, `fetch` gives one.
-`uploads` makes an output, `retry` decides which requests are made again. Nothing here knows of tar or samples. Begin
-reading at `contract`.
+`storage.url` says which module is the store of a scheme; `contract` says what such a module gives. `http` is the
+client of those that are not S3. `pinned` receives ranges of one version; `ranges` makes a stream of them, `fetched`
+gives one. `cache` keeps blocks on the disk. `uploads` makes an output, `retry` decides which requests are made again.
+Nothing here knows of tar or samples. Begin reading at `contract`.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, cast
 
 from tartools.storage.objects.contract import NoPermissionError, Object, Store
-from tartools.storage.objects.retry import with_retries
+from tartools.storage.objects.pinned import Pinned, Range
+from tartools.storage.objects.retry import setting, with_retries
 from tartools.storage.url import Url, loaded
 
 if TYPE_CHECKING:
     from tartools.storage.streams import Input, OutputStream
+
+
+REQUESTS = 32  # at once
+OUTDATED = "was replaced since the table was made, or the table was made elsewhere"
 
 
 def store_of(url: str) -> Store:
@@ -31,6 +37,10 @@ def object_at(url: str) -> Object:
     url = Url(url)
     if url.store_object is None:
         url.store_object = store_of(url).object_at(url)
+        if os.environ.get("TARTOOLS_CACHE"):
+            from tartools.storage.objects import cache
+
+            url.store_object = cache.kept(url.store_object)
     return url.store_object
 
 
@@ -57,3 +67,42 @@ def exists(url: str) -> bool:
         return with_retries(object_at(url).head, url) is not None
     except NoPermissionError:
         return False
+
+
+def fetched(url: str, begin: int, end: int, version: str, replaced: str = OUTDATED, listed: bool = False) -> bytes:
+    """Return bytes *begin* to *end* of the object *url*, if it still has this *version* (see `storage.version`).
+
+    A version that is a size and a blank, with nothing behind it, is only compared by size. For *listed* see `Pinned`.
+
+    Raises: StorageError after the last try, and if the object is another one now, which *replaced* says.
+    """
+    part = Range(begin, end, again=True)
+    _receive(part, url, version, replaced, listed)
+    found = part.chunks[0].obj if len(part.chunks) == 1 else b"".join(part.chunks)
+    assert isinstance(found, bytes)
+    return found
+
+
+def fetch_into(room: memoryview, url: str, begin: int, version: str, replaced: str = OUTDATED) -> None:
+    """Fill *room* with bytes of the object *url*, from *begin* on; as `fetched`, and without a copy."""
+    _receive(Range(begin, begin + len(room), room, again=True), url, version, replaced, False)
+
+
+def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -> None:
+    """Receive all of *part*."""
+    size, _, tag = version.partition(" ")
+    source = Pinned(
+        object_at(url),
+        int(size) if size.isdecimal() else -1,
+        tag,
+        ranged=part.start > 0,
+        listed=listed,
+        replaced=replaced,
+    )
+    for _ in source.receive(part):
+        pass
+
+
+def requests_at_once() -> int:
+    """Return how many requests are made side by side: 32, or `TARTOOLS_READAHEAD` if that is set."""
+    return setting("TARTOOLS_READAHEAD", REQUESTS, REQUESTS)

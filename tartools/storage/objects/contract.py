@@ -62,10 +62,11 @@ class ListedObject(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of a listing: objects, sorted by their names as UTF-8 bytes, and the token of the *next* page."""
+    """One page of a listing: objects, and the token of the *next* page. *ordered*: by their names as UTF-8 bytes."""
 
     entries: list[ListedObject]
     next: str  # "" at the end
+    ordered: bool = True
 
 
 class Object(Protocol):

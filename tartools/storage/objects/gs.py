@@ -29,6 +29,7 @@ from tartools.storage.objects.contract import ListedObject, Page, Reply
 from tartools.storage.objects.http import Client, Response, payload, range_header, read_all
 from tartools.storage.objects.retry import TransientError, timeouts
 from tartools.storage.objects.uploads import Upload
+from tartools.storage.url import bucket_and_name
 
 SERVER = "https://storage.googleapis.com"
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -116,15 +117,9 @@ def _status_error(response: Response, what: str = "read", pinned: bool = False) 
     """Return the failure that *response* reports (Cloud Storage, JSON API, "HTTP status and error codes")."""
     text, url = response.text(), response.url
     if response.status == 404 and (what != "read" or "bucket does not exist" in text):
-        return StorageError(f"no such bucket: {_parsed(url)[0]}", url=url)
+        return StorageError(f"no such bucket: {bucket_and_name(url)[0]}", url=url)
     reason = re.search(r'"reason": *"(\w+)"', text)
     return http.status_error(response, what, pinned=pinned, code=reason[1] if reason else "")
-
-
-def _parsed(url: str) -> tuple[str, str]:
-    """Return bucket and name of the object of *url*; the name may be empty."""
-    bucket, _, name = url.partition("://")[2].partition("/")
-    return bucket, name
 
 
 def _escaped(name: str) -> str:
@@ -134,7 +129,7 @@ def _escaped(name: str) -> str:
 
 def object_at(url: str) -> GsObject:
     """Return the object *url*. Raises: UsageError if it does not name one."""
-    bucket, name = _parsed(url)
+    bucket, name = bucket_and_name(url)
     if not bucket or name in ("", ".", ".."):
         raise UsageError("write gs://BUCKET/OBJECT", url=url)
     return GsObject(url)
@@ -145,7 +140,7 @@ class GsObject:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        bucket, name = _parsed(url)
+        bucket, name = bucket_and_name(url)
         self.bucket = f"/storage/v1/b/{_escaped(bucket)}/o"
         self.name = name
         self._path = f"{self.bucket}/{_escaped(name)}"
@@ -192,7 +187,7 @@ def _listed(url: str, about: dict[str, Any]) -> ListedObject:
 
 def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*; see `contract.Store`."""
-    bucket, start = _parsed(prefix)
+    bucket, start = bucket_and_name(prefix)
     query = {"prefix": start, "maxResults": str(PAGE), "fields": "items(name,size,updated,generation),nextPageToken"}
     if flat:
         query["delimiter"] = "/"

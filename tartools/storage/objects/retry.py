@@ -15,7 +15,7 @@ from tartools.errors import StorageError, UsageError
 ATTEMPTS = 5
 IDLE, CONNECT = 60.0, 10.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts; they double
-LONGEST_WAIT = 120.0  # seconds that a server may ask for (Retry-After)
+LONGEST_WAIT = 310.0  # seconds that a server may ask for (Retry-After): the hub counts requests in five minutes
 MOST_ATTEMPTS, MOST_SECONDS = 100, 3600.0
 WORTH = 256 << 10  # bytes; an attempt that brought so many was no failure
 
@@ -69,7 +69,7 @@ class Attempts:
     A `TransientError` ends the block, and *wait* is called with the seconds to wait; it may raise, to give up. With
     *position*, which tells the byte of the object that comes next, attempts are counted from 0 again after 256 KiB.
 
-    Raises: StorageError after the last attempt, or if the server asks for more than two minutes; what *wait* raises.
+    Raises: StorageError after the last attempt, or if the server asks for more than five minutes; what *wait* raises.
     """
 
     def __init__(

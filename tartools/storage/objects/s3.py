@@ -21,6 +21,7 @@ from tartools.storage.objects import http
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Page, Reply
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.uploads import Upload
+from tartools.storage.url import bucket_and_name
 
 CONNECTIONS = 64
 _TRANSIENT = (
@@ -37,15 +38,9 @@ _CONNECTION = (exceptions.HTTPClientError, exceptions.ConnectionError, exception
 _lock = threading.Lock()  # threads share a client, but may not make one at the same time
 
 
-def _parsed(url: str) -> tuple[str, str]:
-    """Return bucket and key of the object of *url*; the key may be empty."""
-    bucket, _, key = url.partition("://")[2].partition("/")
-    return bucket, key
-
-
 def object_at(url: str) -> S3Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
-    if not all(_parsed(url)):
+    if not all(bucket_and_name(url)):
         raise UsageError("write s3://BUCKET/KEY", url=url)
     return S3Object(url)
 
@@ -131,7 +126,7 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
     if name in _CREDENTIALS:
         return StorageError(f"the server does not accept the credentials ({name})", url=url)
     if name == "NoSuchBucket":
-        return StorageError(f"no such bucket: {_parsed(url)[0]}", url=url)
+        return StorageError(f"no such bucket: {bucket_and_name(url)[0]}", url=url)
     if name in ABSENT:
         if pinned:
             return StorageError("was deleted while it was being read", url=url)
@@ -179,7 +174,7 @@ class S3Object:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        bucket, key = _parsed(url)
+        bucket, key = bucket_and_name(url)
         self.place = {"Bucket": bucket, "Key": key}
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
@@ -225,7 +220,7 @@ class S3Object:
 
 def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*; see `contract.Store`."""
-    bucket, start = _parsed(prefix)
+    bucket, start = bucket_and_name(prefix)
     options: dict[str, Any] = {"Bucket": bucket, "Prefix": start}
     if flat:
         options["Delimiter"] = "/"

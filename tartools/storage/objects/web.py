@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from tartools.errors import ExistsError, StorageError, UsageError, option
+from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, option
 from tartools.storage.objects.connections import netrc_header
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Page, Reply
 from tartools.storage.objects.http import (
@@ -20,7 +20,9 @@ from tartools.storage.objects.http import (
 )
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.scratch import scratch_file
+from tartools.storage.url import Url
 
+NO_LISTINGS = "web servers cannot be listed; give the URLs with braces, or in a file (-T)"
 STRONG = 60  # seconds since the last change, after which its date identifies a version
 CLIENT = Client(lambda address, moved: netrc_header(address))
 
@@ -38,7 +40,7 @@ def object_at(url: str) -> WebObject:
 
 def page(prefix: str, token: str, flat: bool) -> Page:
     """Raise StorageError: web servers have no listings that programs can rely on."""
-    raise StorageError("web servers cannot be listed; give the URLs with braces, or in a file (-T)", url=prefix)
+    raise StorageError(NO_LISTINGS, url=prefix)
 
 
 def _version(headers: Mapping[str, str]) -> str:
@@ -70,7 +72,10 @@ class WebObject:
             headers[name] = value
         response = CLIENT.request("GET", self.url, self.url, headers=headers)
         if response.status not in (200, 206, 416):
-            raise status_error(response, pinned=bool(version))
+            error = status_error(response, pinned=bool(version))
+            if isinstance(error, NotFoundError) and "*" in Url(self.url).name:
+                raise NotFoundError(f"{error.message}, and {NO_LISTINGS}", url=self.url)
+            raise error
         return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
     def head(self) -> ListedObject | None:

@@ -1,5 +1,5 @@
 """Indexes that other tools read in place of shards' headers: DALI, wids, webshart and Energon.
 
-`places` says where the files of an index go, `listing` what is in the shards, and each other module writes the files of
-one tool. Begin reading at `indexes.write`.
+`indexedsamples` says what is in the shards, and where the files of an index go; `energon` writes those of Energon, and
+`indexes` all others. Begin reading at `indexes.write`.
 """

@@ -24,8 +24,7 @@ from tartools.storage import seekable
 from tartools.storage.scratch import private_directory, remove
 from tartools.storage.url import Url
 from tartools.tables import schema
-from tartools.tables.foreign.indexedsamples import IndexedSample, Shard, refused, text
-from tartools.tables.foreign.indexnames import TAR, IndexPlaces
+from tartools.tables.foreign.indexedsamples import TAR, IndexedSample, IndexPlaces, Shard, refused, text
 
 if TYPE_CHECKING:
     import sqlite3

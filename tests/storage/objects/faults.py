@@ -1,4 +1,5 @@
-"""A server that speaks S3, Google's JSON API, AIStore and plain HTTP over one set of objects, and fails as scripted.
+"""A server that speaks S3, Google's JSON API, AIStore, the hub's and plain HTTP over one set of objects, and fails as
+scripted.
 
     with FaultServer() as server:
         server.objects["a.tar"] = data
@@ -6,8 +7,9 @@
         run("tarcat", server.url("s3", "a.tar"), env=server.env)
         assert [request.start for request in server.requests] == [0, 8 << 20, (8 << 20) + 1000]
 
-Each object `NAME` is `s3://b/NAME`, `gs://b/NAME`, `ais://b/NAME` and `http://127.0.0.1:PORT/b/NAME`; `b` is the only
-bucket. Of the faults that are for a request, the first that is not used up plays. By hand:
+Each object `NAME` is `s3://b/NAME`, `gs://b/NAME`, `ais://b/NAME`, `http://127.0.0.1:PORT/b/NAME` and
+`hf://datasets/org/b@COMMIT/NAME`; `b` is the only bucket. Of the faults that are for a request, the first that is not
+used up plays. By hand:
 
     python -m tests.storage.objects.faults [--sink] [--size BYTES] ['Fault(...)' ...]
 
@@ -25,13 +27,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from tests.storage.objects import fake_ais, fake_gs, fake_s3, fake_web
-from tests.storage.objects.memory import Bucket
+from tests.storage.objects import fake_ais, fake_gs, fake_hf, fake_s3, fake_web
 from tests.storage.objects.sites import environment
 from tests.storage.objects.wire import Answer, Connection, Received, Request, Wire
 
-SCHEMES = ("s3", "gs", "ais", "http")
-FAKES: dict[str, Any] = {"s3": fake_s3, "gs": fake_gs, "ais": fake_ais, "http": fake_web}
+SCHEMES = ("s3", "gs", "ais", "http")  # of stores whose objects can be replaced under their URLs
+READ = (*SCHEMES, "hf")
+FAKES: dict[str, Any] = {"s3": fake_s3, "gs": fake_gs, "ais": fake_ais, "http": fake_web, "hf": fake_hf}
+DATA_SET = "org/b"
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Fault:
     start: int | None = None  # the first byte of the range that is asked for
     skip: int = 0  # requests that fit and are spared, before the first that is not
     times: int | None = 1  # requests that it happens to; None: all
-    proxy: bool = False  # requests to the proxy of AIStore, which are redirected, instead of all others
+    proxy: bool = False  # requests to the proxy of AIStore, or the hub, that are redirected, instead of all others
     played: int = 0  # how often it has happened
 
     # before it is answered
@@ -97,7 +100,7 @@ class FaultServer(Wire):
     def __init__(self, *, sink: bool = False) -> None:
         super().__init__()
         self.sink = sink  # keeps no bytes that are uploaded, but counts and hashes them
-        self.bucket = Bucket()
+        self.bucket = fake_hf.Repository()
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self._released = threading.Event()
@@ -121,10 +124,12 @@ class FaultServer(Wire):
     @property
     def env(self) -> dict[str, str]:
         """What commands need in their environment."""
-        return {name: value for scheme in SCHEMES for name, value in environment(scheme, self.base).items()}
+        return {name: value for scheme in READ for name, value in environment(scheme, self.base).items()}
 
     def url(self, scheme: str, name: str) -> str:
         """Return the URL of the object *name* in *scheme*."""
+        if scheme == "hf":
+            return f"hf://datasets/{DATA_SET}@{fake_hf.commit(self.bucket)}/{name}"  # as messages have it
         return f"{self.base}/b/{quote(name)}" if scheme == "http" else f"{scheme}://b/{name}"
 
     def asked(self, method: str = "", name: str = "") -> list[Request]:
@@ -149,8 +154,7 @@ class FaultServer(Wire):
             if fault is not None or not proxy:
                 self.requests.append(request)
         if fault is None and proxy:
-            connection.receive()
-            connection.send(fake_ais.redirect(request, self.base))
+            connection.send(self._of_proxy(request._replace(body=connection.receive())))
             return
         fault = fault or Fault()
         if fault.silent or fault.dropped or fault.receive is not None:
@@ -172,6 +176,13 @@ class FaultServer(Wire):
             connection.send(answer)
         else:
             self._send(connection, answer, fault)
+
+    def _of_proxy(self, request: Request) -> Answer:
+        """Return what those answer that send clients on to where the objects are."""
+        if scheme_of(request) == "hf":
+            hub = self.base.replace("127.0.0.1", "localhost")
+            return fake_hf.answer(request, {DATA_SET: self.bucket}, fake_hf.Servers(hub, self.base))
+        return fake_ais.redirect(request, self.base)
 
     def _hang_up(self, connection: Connection, fault: Fault) -> None:
         """End the connection without an answer, at once or later."""
@@ -199,8 +210,8 @@ class FaultServer(Wire):
         fake = FAKES[scheme_of(request)]
         if fault.status is not None:
             answer: Answer = fake.refusal(request, fault.status, fault.code)
-        elif is_for_proxy(request):
-            answer = fake_ais.redirect(request, self.base)
+        elif is_for_proxy(request) or fake is fake_hf:
+            answer = self._of_proxy(request)
         else:
             answer = fake.answer(request, {"b": self.bucket})
         headers = {k: v for k, v in (answer.headers | (fault.headers or {})).items() if v}
@@ -236,6 +247,8 @@ def _pieces(body: memoryview, trickle: tuple[int, float] | None, released: threa
 
 def scheme_of(request: Request) -> str:
     """Return whose protocol *request* speaks."""
+    if fake_hf.is_ours(request):
+        return "hf"
     if "/storage/v1/b" in request.path:
         return "gs"
     if request.path.startswith("/v1/"):
@@ -246,14 +259,16 @@ def scheme_of(request: Request) -> str:
 def name_of(request: Request) -> str:
     """Return the name of the object that *request* is for, "" if it is for none."""
     scheme = scheme_of(request)
-    if scheme in ("gs", "ais"):
+    if scheme in ("gs", "ais", "hf"):
         name: str = FAKES[scheme].name_of(request)
         return name
     return request.path[1:].partition("/")[2]
 
 
 def is_for_proxy(request: Request) -> bool:
-    """Tell whether *request* is one that a proxy of AIStore redirects."""
+    """Tell whether *request* is one that a proxy of AIStore redirects, or one to the hub and not to its store."""
+    if fake_hf.is_ours(request):
+        return not request.path.startswith(fake_hf.STORE)
     return request.path.startswith("/v1/objects/") and not fake_ais.is_redirected(request)
 
 
@@ -271,7 +286,7 @@ def main(arguments: list[str]) -> None:
         server.faults = [eval(fault, {"Fault": Fault}) for fault in options.faults]
         server.objects["object"] = random.Random(0).randbytes(options.size)
         lines = [f"export {name}={value}" for name, value in server.env.items()]
-        lines += [f"# {server.url(scheme, 'object')}" for scheme in SCHEMES]
+        lines += [f"# {server.url(scheme, 'object')}" for scheme in READ]
         print(*lines, sep="\n", flush=True)  # noqa: T201
         sys.stdin.read()
         for request in server.requests:

@@ -29,6 +29,8 @@ def environment(scheme: str, url: str, token: str = "") -> dict[str, str]:
         }
     if scheme == "ais":
         return {"AIS_ENDPOINT": url} | ({"AIS_AUTHN_TOKEN": token} if token else {})
+    if scheme == "hf":  # the hub has another name than its store, which gets no token
+        return {"HF_ENDPOINT": url.replace("127.0.0.1", "localhost")} | ({"HF_TOKEN": token} if token else {})
     return {"STORAGE_EMULATOR_HOST": url} if scheme == "gs" else {}
 
 

@@ -17,12 +17,12 @@ import pytest
 
 from tests.commands.test_damage import WHOLE
 from tests.conftest import Run, has_end
-from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.storage.objects.faults import READ, Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, RANGE, Copied, Inside
 from tests.tiers import by_turns
 
 STARTS = range(0, len(WHOLE), RANGE)
-each = pytest.mark.parametrize("scheme", SCHEMES)
+each = pytest.mark.parametrize("scheme", READ)
 
 
 def refused(done: Copied, url: str, reason: str) -> None:
@@ -51,9 +51,7 @@ def test_a_server_that_is_busy(scheme: str, inside: Inside) -> None:
 
 
 @by_turns("scheme", "start", "status")
-@pytest.mark.parametrize(
-    ("scheme", "start", "status"), [(s, n * 1000, 429 + n % 2 * 74) for n, s in enumerate(SCHEMES)]
-)
+@pytest.mark.parametrize(("scheme", "start", "status"), [(s, n * 1000, 429 + n % 2 * 74) for n, s in enumerate(READ)])
 def test_a_server_that_says_when_to_come_back(scheme: str, start: int, status: int, inside: Inside) -> None:
     inside.server.faults = [Fault(OBJECT, start=start, status=status, headers={"Retry-After": "1"})]
     assert inside.copy(scheme) == (0, WHOLE, "")
@@ -165,7 +163,7 @@ def test_bytes_are_taken_as_they_are(coding: str, inside: Inside) -> None:
     """Whatever the store says of how they are coded: shards are often kept with `Content-Encoding: gzip`."""
     inside.server.objects["a.tgz"] = gzip.compress(WHOLE, 0)
     inside.server.faults = [Fault(headers={"Content-Encoding": coding}, times=None)]
-    for scheme in SCHEMES:
+    for scheme in READ:
         assert inside.copy(scheme) == (0, WHOLE, "")
         assert inside.copy(scheme, "a.tgz") == (0, WHOLE, "")
         assert len(inside.starts()) == 2 * len(STARTS)
@@ -248,7 +246,7 @@ def test_a_length_that_is_not_a_number_closes_the_connection(inside: Inside) -> 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_a_server_that_answers_something_else(lie: Lie, inside: Inside) -> None:
     cases = ((3000, 1, lie.once), (3000, None, lie.always), (0, 1, lie.first), (0, None, lie.first))
-    for scheme, (start, times, reason) in itertools.product(SCHEMES, cases):
+    for scheme, (start, times, reason) in itertools.product(READ, cases):
         inside.server.faults = [Fault(OBJECT, method="GET", start=start, times=times, **lie.told(start))]
         done = inside.copy(scheme)
         assert inside.server.faults[0].played

@@ -91,14 +91,6 @@ def test_tarsplit_writes_as_if_it_were_here(site: Site, run: Run, tmp_path: Path
     assert {name: site.get(name) for name in site.names()} == made
 
 
-def test_what_is_read_at_one_place_is_written_at_another(site: Site, run: Run) -> None:
-    site.put("in.tar", BIG)
-    done = run("tarcat", site.url("in.tar"), "-o", site.url("out.tar"), env=site.env)
-    assert done == (0, b"", "")
-    assert site.get("out.tar") == BIG
-    assert site.pending() == 0
-
-
 @pytest.mark.parametrize("suffix", [".tgz", ".tar.zst"])
 def test_compression_is_told_by_the_name(suffix: str, site: Site, run: Run, tmp_path: Path) -> None:
     run("tarcat", "-o", f"out{suffix}", stdin=BIG)
@@ -114,8 +106,7 @@ def test_an_archive_without_members(site: Site, run: Run) -> None:
 
 
 def test_an_object_without_bytes(site: Site, run: Run, tmp_path: Path) -> None:
-    done = run("tar2tsv", "--no-header", "-c", 0, "-o", site.url("empty"), stdin=SMALL, env=site.env)
-    assert done == (0, b"", "")
+    assert run("tar2tsv", "--no-header", "-c", 0, "-o", site.url("empty"), stdin=SMALL, env=site.env) == (0, b"", "")
     assert site.get("empty") == b""
     (tmp_path / "empty").write_bytes(b"")
     here = run("tarcat", "empty")
@@ -151,13 +142,6 @@ def test_names_that_need_care(site: Site, run: Run) -> None:
     assert run("tarcat", "-o", site.url(ODD[-1]), stdin=SMALL, env=site.env).status == 1
 
 
-def test_force_replaces_by_parts_too(site: Site, run: Run) -> None:
-    site.put("out.tar", b"old")
-    assert run("tarcat", "--force", "-o", site.url("out.tar"), stdin=BIG, env=site.env) == (0, b"", "")
-    assert site.get("out.tar") == BIG
-    assert site.pending() == 0
-
-
 def test_nothing_appears_when_the_input_fails(site: Site, run: Run, tmp_path: Path) -> None:
     (tmp_path / "cut.tar").write_bytes(BIG[:-500_000])
     done = run("tarcat", "cut.tar", "-o", site.url("out.tar"), env=site.env)
@@ -166,9 +150,14 @@ def test_nothing_appears_when_the_input_fails(site: Site, run: Run, tmp_path: Pa
     assert site.pending() == 0
 
 
-def test_what_is_not_there(source: Site, run: Run) -> None:
-    done = run("tarcat", source.url("no.tar"), env=source.env)
-    assert done == (1, b"", f"tarcat: {source.url('no.tar')}: no such object\n")
+def test_wildcards_of_web_servers_are_names_with_a_hint(run: Run) -> None:
+    with FaultServer() as server:
+        server.objects["a-*.tar"] = make_tar([("a.txt", b"there")])
+        named, nothing = (server.url("http", "") + name for name in ("a-*.tar", "b-*.tar?sign=*"))
+        assert run("tarcat", named) == (0, server.objects["a-*.tar"], "")
+        hint = "no such object, and web servers cannot be listed; give the URLs with braces, or in a file (-T)"
+        done = run("tarcat", nothing)
+        assert (done.status, done.stdout) == (1, b"") and done.stderr.endswith(f"b-*.tar?…: {hint}\n")
 
 
 def test_reading_stops_when_there_is_enough(source: Site, run: Run, tmp_path: Path) -> None:
@@ -176,6 +165,8 @@ def test_reading_stops_when_there_is_enough(source: Site, run: Run, tmp_path: Pa
     source.put("in.tar", BIG)
     here = run("tarcat", "-c", 3, "in.tar")
     assert run("tarcat", "-c", 3, source.url("in.tar"), env=source.env) == here
+    done = run("tarcat", source.url("no.tar"), env=source.env)
+    assert done == (1, b"", f"tarcat: {source.url('no.tar')}: no such object\n")
 
 
 def test_a_reader_that_leaves_ends_it(source: Site, shell: Run) -> None:
@@ -197,10 +188,12 @@ def test_several_shards_read_at_once(source: Site, run: Run) -> None:
 def test_sorting_what_does_not_fit_into_memory(site: Site, run: Run, tmp_path: Path) -> None:
     (tmp_path / "in.tar").write_bytes(BIG)
     site.put("in.tar", BIG)
-    options = ("-r", "-M", "64K")
+    site.put("out.tar", b"old")
+    options = ("-r", "-M", "64K", "--force")  # which replaces by parts too
     here = run("tarsort", *options, "in.tar")
     assert run("tarsort", *options, site.url("in.tar"), "-o", site.url("out.tar"), env=site.env) == (0, b"", "")
     assert site.get("out.tar") == here.stdout
+    assert site.pending() == 0
 
 
 def test_a_plan_with_cells_that_are_remote(source: Site, run: Run) -> None:

@@ -9,14 +9,13 @@ import io
 import json
 import mmap
 import os
-import pickle
 import random
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -221,15 +220,6 @@ def test_numpy(written: str) -> None:
 
 
 @by_turns("written")
-def test_numpys_zip(written: str) -> None:
-    array = np.arange(10_000.0)
-    with open_url(written, "wb") as file:
-        np.savez_compressed(file, a=array, b=array[::2])
-    with open_url(written) as file, np.load(file) as found:
-        assert np.array_equal(found["a"], array) and np.array_equal(found["b"], array[::2])
-
-
-@by_turns("written")
 def test_text(written: str) -> None:
     rows = [["a", "ü\n,"], ["1", "€"]] * 5000
     with open_url(written, "wb") as file:
@@ -285,73 +275,6 @@ def test_compression_of_ones_own(written: str) -> None:
         zipped.write(DATA)
     with open_url(written) as file, gzip.GzipFile(fileobj=file) as zipped:
         assert zipped.read() == DATA
-
-
-class Weights:
-    """What torch.save and torch.load do with a file, after torch/serialization.py and torch/csrc/jit/python/init.cpp.
-
-    The format of today is a zip archive, whose bytes `write` gets as memoryviews, followed by a `flush`. It is read by
-    `seek` and `readinto`, each time all of what was asked for. The one before was pickles, one behind the other, and
-    behind them the bytes themselves.
-    """
-
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def write(self, data: bytes) -> int:
-        """Take *data* from zipfile."""
-        self.file.write(memoryview(data))
-        return len(data)
-
-    def flush(self) -> None:
-        """Pass it on."""
-        self.file.flush()
-
-    def read_at(self, place: int, size: int) -> bytes:
-        """Return *size* bytes."""
-        self.file.seek(place)
-        room = bytearray(size)
-        assert self.file.readinto(memoryview(room)) == size
-        return bytes(room)
-
-
-@by_turns("written")
-def test_weights_as_torch_has_them(written: str) -> None:
-    names = [f"archive/data/{number}" for number in range(20)]
-    with open_url(written, "wb") as file, zipfile.ZipFile(cast("IO[bytes]", Weights(file)), "w") as archive:
-        for number, name in enumerate(names):
-            archive.writestr(name, DATA[number * 1000 :])
-    with open_url(written) as file:
-        begin = file.tell()
-        file.seek(begin, os.SEEK_END)
-        size = file.tell() - begin
-        file.seek(begin)
-        assert [file.read(1) for _ in range(4)] == [b"P", b"K", b"\3", b"\4"]
-        file.seek(file.seek(file.tell()) - 4)
-        weights = Weights(file)
-        whole = weights.read_at(0, size)
-        with zipfile.ZipFile(io.BytesIO(whole)) as archive:
-            places = [archive.getinfo(name).header_offset + 30 + len(name) for name in reversed(names)]
-        for number, place in zip(range(19, -1, -1), places, strict=True):
-            assert weights.read_at(place, len(DATA) - number * 1000) == DATA[number * 1000 :]
-
-
-@by_turns("written")
-def test_weights_as_torch_had_them(written: str) -> None:
-    with open_url(written, "wb") as file:
-        for value in (0x1950A86A20F9469CFC6C, 1001, {"sizes": [4] * 5000}, ["0", "1"]):
-            pickle.dump(value, file, protocol=2)
-        file.flush()
-        file.write(DATA)
-    with open_url(written) as file:
-        begin = file.tell()
-        assert [pickle.load(file) for _ in range(2)] == [0x1950A86A20F9469CFC6C, 1001]
-        assert pickle.load(file) == {"sizes": [4] * 5000}
-        assert pickle.load(file) == ["0", "1"]
-        room = bytearray(len(DATA))
-        assert file.readinto(room) == len(DATA) and room == DATA
-        file.seek(begin)
-        assert file.readline() == read(written).partition(b"\n")[0] + b"\n"
 
 
 # ---- what it costs ----

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import tartools
+from tartools.errors import UsageError
+from tests.commands.test_damage import WHOLE
 from tests.conftest import Run
 from tests.storage.objects.conftest import make_site
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, Inside
+from tests.tiers import by_turns
 
 MISSING, BUCKET = "no such object", "no such bucket: nowhere"
 WRONG = r"the server does not accept the credentials \({}\)"
@@ -133,3 +140,216 @@ def test_no_credentials(
     assert done[:2] == (1, b"")
     assert re.fullmatch(rf"tarcat: {url}: {said}\n", done.stderr), done.stderr
     assert len(faulty.requests) <= 3
+
+
+# ---- Signatures, keys, tokens and passwords: never in what a command says, whatever goes wrong, however much ----
+
+
+SECRET = "SECRETSECRET"
+SIGNED = f"?X-Amz-Credential={SECRET}%2F20260101&response-content-type=a/b+c&X-Amz-Signature={SECRET}"
+ERROR = f"<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>{SECRET}</AWSAccessKeyId></Error>".encode()
+FAULTS: dict[str, dict[str, Any]] = {
+    "cut": {"cut": 700},
+    "reset": {"cut": 1, "reset": True},
+    "no answer": {"dropped": True},
+    "silence": {"silent": True},
+    "silence later": {"cut": 700, "stall": True},
+    **{str(status): {"status": status} for status in (204, 400, 401, 403, 404, 410, 412, 416, 500, 501, 503)},
+    "403 with a word": {"status": 403, "code": "SignatureDoesNotMatch", "body": ERROR},
+    "503 with a word": {"status": 503, "code": "SlowDown", "headers": {"Retry-After": SECRET}},
+    "a part of nothing": {"headers": {"Content-Range": SECRET}},
+    "a part from elsewhere": {"headers": {"Content-Range": "bytes 7-1006/10240"}},
+    "another length": {"headers": {"Content-Length": "many"}},
+    "chunks without an end": {"framing": "chunked", "cut": 600},
+    "no archive": {"body": b"x" * len(WHOLE), "no_range": True},
+    "an archive that is cut": {"no_range": True, "framing": "close", "cut": 700},
+    "a redirect": {"status": 302},
+    "a redirect to itself": {"status": 302, "headers": {"Location": f"{OBJECT}{SIGNED}"}},
+    "a redirect to nobody": {"status": 307, "headers": {"Location": f"http://127.0.0.1:1/{SIGNED}"}},
+    "a redirect to a file": {"status": 302, "headers": {"Location": f"file:///x{SIGNED}"}},
+    "a redirect by name": {"status": 302, "headers": {"Location": f"http://{SECRET}:{SECRET}@127.0.0.1:1/"}},
+}
+
+
+@pytest.fixture
+def talkative(empty: Inside) -> Inside:
+    """Return commands in this process, which say as much as they can and know secrets of every kind."""
+    empty.server.objects[OBJECT] = empty.server.objects["other"] = WHOLE
+    empty.environ(
+        TARTOOLS_DEBUG="1",
+        TARTOOLS_TRIES="2",
+        TARTOOLS_TIMEOUT="0.2",
+        AWS_ACCESS_KEY_ID=f"AKIA{SECRET}",
+        AWS_SECRET_ACCESS_KEY=SECRET,
+        AWS_SESSION_TOKEN=SECRET,
+        AIS_AUTHN_TOKEN=SECRET,
+    )
+    return empty
+
+
+def check(status: int, stderr: str, url: str, name: str = "tarcat") -> None:
+    """Check that a failure was told with its traceback, and nothing that is secret."""
+    assert status == 1
+    assert SECRET not in stderr
+    assert "Traceback (most recent call last):" in stderr
+    assert stderr.splitlines()[-1].startswith(f"{name}: {url.replace(SIGNED, '?…')}: "), stderr
+
+
+@by_turns("kind")
+@pytest.mark.parametrize("kind", ["signed", "redirected", "s3", "ais"])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_whatever_goes_wrong(fault: dict[str, Any], kind: str, talkative: Inside) -> None:
+    """In the first range, and in a later one; with signed URLs, and those that redirect to signed ones."""
+    server = talkative.server
+    url = server.url(kind if kind in ("s3", "ais") else "http", OBJECT) + (SIGNED if kind == "signed" else "")
+    name = "other" if kind == "redirected" else OBJECT
+    redirect = Fault(OBJECT, status=302, headers={"Location": f"other{SIGNED}"}, times=None)
+    for skip in (0, 2):
+        failing = Fault(name, method="GET", skip=skip, times=None, **fault)
+        server.faults = [failing, redirect] if kind == "redirected" else [failing]
+        talkative.environ(TARTOOLS_TIMEOUT="0.2" if {"silent", "stall"} & {*fault} else "10")
+        done = talkative.run("tarcat", "-v", "--progress", url)
+        assert failing.played
+        if done.status:
+            check(done.status, done.stderr, url)
+        assert SECRET not in done.stderr
+        if "cut" not in fault and "body" not in fault and skip:
+            assert done.status == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("http://127.0.0.1:1/", "https://127.0.0.1:1/", "http://127.0.0.1:99999/", "http://a b/", "http://*x/"),
+        *("http://é..ü/", "http://127.0.0.1:x/"),
+    ],
+)
+def test_places_where_no_server_is(place: str, talkative: Inside) -> None:
+    done = talkative.run("tarcat", "-v", "--progress", f"{place}{OBJECT}{SIGNED}")
+    check(done.status, done.stderr, f"{place}{OBJECT}{SIGNED}")
+
+
+def test_a_server_that_does_not_speak_tls(talkative: Inside) -> None:
+    url = talkative.server.url("http", OBJECT).replace("http:", "https:") + SIGNED
+    talkative.environ(TARTOOLS_TIMEOUT="1")
+    done = talkative.run("tarcat", "-v", "--progress", url)
+    check(done.status, done.stderr, url)
+
+
+def test_a_proxy_that_is_not_there(talkative: Inside) -> None:
+    talkative.environ(http_proxy=f"http://{SECRET}:{SECRET}@127.0.0.1:1/")
+    for url in (
+        talkative.server.url("http", OBJECT) + SIGNED,
+        *(talkative.server.url(s, OBJECT) for s in ("s3", "gs", "ais")),
+    ):
+        done = talkative.run("tarcat", "-v", "--progress", url)
+        check(done.status, done.stderr, url)
+
+
+def test_an_output(talkative: Inside) -> None:
+    talkative.server.objects["in"] = WHOLE
+    source = talkative.server.url("http", "in")
+    url = talkative.server.url("http", "out") + SIGNED
+    for fault in (Fault("out", status=403), Fault("out", dropped=True), Fault("out", method="PUT", status=412)):
+        fault.times = None
+        talkative.server.faults = [fault]
+        done = talkative.run("tarcat", "-v", "--progress", "-o", url, source)
+        check(done.status, done.stderr, url)
+
+
+def test_urls_in_lists_and_plans(talkative: Inside, tmp_path: Path) -> None:
+    url = talkative.server.url("http", OBJECT) + SIGNED
+    (tmp_path / "list").write_text(f"{url}\n")
+    (tmp_path / "plan.tsv").write_text(f"__key__\t@jpg\na\t{url}\n")
+    talkative.server.faults = [Fault(OBJECT, status=403, times=None)]
+    done = talkative.run("tar2tsv", "-v", "--progress", "-T", "list")
+    check(done.status, done.stderr, url, "tar2tsv")
+    for arguments in (["plan.tsv"], [url]):
+        done = talkative.run("tarcreate", "-v", "--progress", *arguments)
+        assert done.status in (1, 2) and SECRET not in done.stderr and "?…" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["signed", "redirected", "s3"])
+def test_a_process(kind: str, faulty: FaultServer, run: Run) -> None:
+    """With all that libraries may say at the end of one, and with the options that say most."""
+    faulty.objects[OBJECT] = faulty.objects["other"] = WHOLE
+    redirect = Fault(OBJECT, status=302, headers={"Location": f"other{SIGNED}"}, times=None)
+    faulty.faults = [Fault("other" if kind == "redirected" else OBJECT, times=None, cut=700)]
+    faulty.faults += [redirect] if kind == "redirected" else []
+    url = faulty.url("s3" if kind == "s3" else "http", OBJECT) + (SIGNED if kind == "signed" else "")
+    secrets = {"AWS_ACCESS_KEY_ID": f"AKIA{SECRET}", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": SECRET}
+    more = {"TARTOOLS_DEBUG": "1", "TARTOOLS_TRIES": "1", "PYTHONWARNINGS": "default", "PYTHONDEVMODE": "1"}
+    done = run("tarcat", "-v", "--progress", url, env=faulty.env | secrets | more)
+    check(done.status, done.stderr, url)
+
+
+def test_a_redirect_by_no_url(faulty: FaultServer, run: Run) -> None:
+    for nowhere in (f"http://[{SIGNED}", f"//{SIGNED}", f"http://127.0.0.1:x/{SIGNED}"):
+        faulty.faults = [Fault(OBJECT, status=302, headers={"Location": nowhere}, times=None)]
+        url = faulty.url("http", OBJECT) + SIGNED
+        done = run("tarcat", url, env={"TARTOOLS_DEBUG": "1", "TARTOOLS_TRIES": "1"})
+        check(done.status, done.stderr, url)
+
+
+# ---- passwords in URLs ----
+
+WITH_PASSWORD: dict[str, Callable[[str], list[str]]] = {
+    "an input": lambda url: ["tarcat", url],
+    "an output": lambda url: ["tarcat", "-o", url],
+    "in a list": lambda url: ["tarcat", "-T", "list"],
+    "shards": lambda url: ["tarsplit", "-o", url],
+    "a table": lambda url: ["tarcreate", url],
+    "in a table": lambda url: ["tarcreate", "plan.tsv"],
+}
+
+
+@pytest.mark.parametrize("arguments", WITH_PASSWORD.values(), ids=WITH_PASSWORD)
+def test_a_password_in_a_url(arguments: Callable[[str], list[str]], talkative: Inside, tmp_path: Path) -> None:
+    """It would be seen in lists of processes, and in logs."""
+    talkative.environ(TARTOOLS_DEBUG="0")
+    base = talkative.server.base.removeprefix("http://")
+    for place in (f"http://me:{SECRET}@{base}/b/{OBJECT}", f"HTTPS://:{SECRET}@h/b", f"s3://{SECRET}:{SECRET}@b/k"):
+        (tmp_path / "list").write_text(f"{place}\n")
+        (tmp_path / "plan.tsv").write_text(f"__key__\t@jpg\na\t{place}\n")
+        name, *rest = arguments(place)
+        done = talkative.run(name, *rest)
+        assert done[:2] == (2, b"") and SECRET not in done.stderr
+        assert re.fullmatch(rf"{name}: [^\n]*password[^\n]+\n", done.stderr), done.stderr
+    assert talkative.server.requests == []
+
+
+def test_a_password_in_the_url_of_a_file() -> None:
+    for mode in ("rb", "wb"):
+        with pytest.raises(UsageError, match="password") as failure:
+            tartools.open(f"gs://me:{SECRET}@b/x", mode)
+        assert SECRET not in str(failure.value)
+
+
+# ---- keys of Google's ----
+
+
+@pytest.fixture(scope="module")
+def key() -> str:
+    """Return a private key."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    made = rsa.generate_private_key(65537, 2048)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return made.private_bytes(*form).decode()
+
+
+@pytest.mark.parametrize("answered", [400, 503, None])
+def test_a_key_that_google_does_not_take(
+    answered: int | None, key: str, faulty: FaultServer, run: Run, tmp_path: Path
+) -> None:
+    """The server that gives tokens for keys refuses this one, is busy, or is not there."""
+    base = faulty.base if answered else "http://127.0.0.1:1"
+    account = {"type": "service_account", "private_key": key, "client_email": "me@x", "private_key_id": SECRET}
+    (tmp_path / "key.json").write_text(json.dumps(account | {"token_uri": f"{base}/token?{SECRET}"}))
+    body = json.dumps({"error": "invalid_grant", "error_description": f"Invalid signature {SECRET}"}).encode()
+    faulty.faults = [Fault(method="POST", status=answered, body=body, times=None)]
+    env = {"GOOGLE_APPLICATION_CREDENTIALS": "key.json", "TARTOOLS_TRIES": "1", "TARTOOLS_TIMEOUT": "5"}
+    done = run("tarcat", "gs://b/a.tar", env=env, timeout=60)
+    assert done[:2] == (1, b"") and SECRET not in done.stderr
+    assert re.fullmatch(r"tarcat: gs://b/a.tar: [^\n]*[Cc]redentials[^\n]*\n", done.stderr), done.stderr

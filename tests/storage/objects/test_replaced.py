@@ -12,7 +12,7 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError
-from tartools.storage.objects.fetch import fetched
+from tartools.storage.objects import fetched
 from tests.conftest import Run, has_end, make_tar
 from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
 from tests.storage.objects.inside import OBJECT, RANGE, Copied, Inside

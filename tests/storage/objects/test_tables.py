@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
 from pathlib import Path
@@ -36,8 +37,7 @@ def inside(empty: Inside) -> Inside:
 
 def index(inside: Inside, scheme: str) -> pa.Table:
     """Make `t.parquet`; return its rows."""
-    done = inside.run("tarindex", "--force", inside.server.url(scheme, OBJECT), "-o", "t.parquet")
-    assert (done.status, done.stderr) == (0, "")
+    inside.run("tarindex", "--force", inside.server.url(scheme, OBJECT), "-o", "t.parquet").output()
     return pq.read_table("t.parquet")
 
 
@@ -105,10 +105,9 @@ def test_another_object_under_the_name(scheme: str, inside: Inside) -> None:
     url = inside.server.url(scheme, OBJECT)
     for content in (OTHER, WHOLE[:-512], b""):
         inside.server.objects[OBJECT] = content
-        done = inside.run("tarcat", "t.parquet")
-        assert (done.status, done.stdout) == (1, b"")
-        assert done.stderr.startswith(f"tarcat: {url}: ") and done.stderr.count("\n") == 1
-        assert "(row 0 of t.parquet; tarindex --update makes the table again)" in done.stderr
+        said = inside.run("tarcat", "t.parquet").failure(lines=1)
+        assert said.startswith(f"tarcat: {url}: ")
+        assert "(row 0 of t.parquet; tarindex --update makes the table again)" in said
 
 
 @each
@@ -259,8 +258,7 @@ def test_large_samples(scheme: str, size: int, inside: Inside, monkeypatch: pyte
     pq.write_table(rows.take([2, 0, 1]), "s.parquet")
     expected = [m for n in (2, 0, 1) for m in members[2 * n : 2 * n + 2]]
     inside.server.faults = [Fault(OBJECT, method="GET", cut=200_000)]
-    done = inside.run("tarcat", "s.parquet", "-o", "out.tar")
-    assert (done.status, done.stderr) == (0, "")
+    inside.run("tarcat", "s.parquet", "-o", "out.tar").output()
     assert members_of(Path("out.tar").read_bytes()) == expected
     if size == 17 << 20:  # read as a stream: replaced midway
         inside.server.faults = [Fault(OBJECT, method="GET", skip=1, replace=make_tar(members[::-1]))]
@@ -278,3 +276,73 @@ def test_members_at_the_ends_of_buffers(scheme: str, inside: Inside) -> None:
         for field, place in row["__members__"].items():
             payload = data[place["offset"] : place["offset"] + place["size"]]
             assert payload == dict(members)[f"{row['__key__']}.{field}"]
+
+
+# ---- `tarindex --update` of shards on servers ----
+
+
+def numbered(number: int, size: int) -> bytes:
+    return make_tar([(f"{number}{sample}.txt", b"x" * size) for sample in range(number)])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_on_a_server_only_changed_shards_are_read(scheme: str, empty: Inside, tmp_path: Path) -> None:
+    for number in range(5):
+        empty.server.objects[f"{number}.tar"] = numbered(number + 1, size=90_000)
+    urls = [empty.server.url(scheme, f"{number}.tar") for number in range(5)]
+    assert empty.run("tarindex", *urls, "-o", "t.parquet").status == 0
+    empty.server.objects["3.tar"] = numbered(3, size=80_000)
+    empty.server.requests.clear()
+    done = empty.run("tarindex", "--update", "t.parquet", *urls, "-o", "new.parquet")
+    assert (done.status, done.stderr) == (0, "tarindex: t.parquet: shards taken over: 4, read: 1, dropped: 0\n")
+    asked: dict[str, int] = {}
+    for request in empty.server.requests:
+        if request.method != "GET" or "range" not in request.headers:
+            continue
+        first, _, last = request.headers["range"].removeprefix("bytes=").partition("-")
+        name = next(name for name in empty.server.objects if name in request.path)
+        asked[name] = asked.get(name, 0) + int(last) - int(first) + 1
+    assert all(asked[f"{number}.tar"] == 4 for number in (0, 1, 2, 4)) and asked["3.tar"] > 240_000
+    assert len(pq.read_table(tmp_path / "new.parquet")) == 1 + 2 + 3 + 3 + 5
+
+
+# ---- Tables on servers that commands write, of shards there: named relative to the table, as far as they can ----
+
+
+FORTY = make_tar(
+    [m for n in range(40) for m in ((f"{n:02d}.txt", b"%02d" % n * 300), (f"{n:02d}.cls", b"%d" % (n % 7)))]
+)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_index_shuffle_split_and_copy(scheme: str, empty: Inside) -> None:
+    empty.server.objects["set/a.tar"] = FORTY
+    url = empty.server.url(scheme, "set/")
+
+    def done(*line: str) -> bytes:
+        return empty.run(*line).output()
+
+    def shards(name: str) -> set[str]:
+        return set(pq.read_table(io.BytesIO(empty.server.objects[name])).column("__shard__").to_pylist())
+
+    done("tarindex", "-f", "cls", f"{url}a.tar", "-o", f"{url}t.parquet")
+    assert shards("set/t.parquet") == {"a.tar"}
+    empty.server.requests.clear()
+    done("tarsort", "-S", "shuffle", f"{url}t.parquet", "-o", f"{url}epoch.parquet")
+    done("tarsort", "-s", "cls", "-S", "int", f"{url}t.parquet", "-o", f"{url}parts/byclass.parquet")
+    assert not any("a.tar" in request.path for request in empty.server.requests)  # no sample is looked at
+    assert shards("set/epoch.parquet") == {"a.tar"} and shards("set/parts/byclass.parquet") == {f"{url}a.tar"}
+    assert done("tarcat", f"{url}epoch.parquet") == done("tarsort", "-S", "shuffle", f"{url}a.tar")
+    assert done("tarcat", f"{url}parts/byclass.parquet") == done("tarsort", "-s", "cls", "-S", "int", f"{url}a.tar")
+    printed = done("tarsplit", "-n", "15", f"{url}epoch.parquet", "-o", f"{url}part-%02d.parquet").decode().split()
+    assert printed == [f"{url}part-{number:02d}.parquet" for number in range(3)]
+    assert done("tarcat", *printed) == done("tarcat", f"{url}epoch.parquet")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_shard_that_is_cut_leaves_no_table(scheme: str, empty: Inside) -> None:
+    empty.server.objects["a.tar"] = FORTY[:50_000]
+    for line in (["tarcat"], ["tarpcat"], ["tarsort"], ["tarsplit"], ["tarindex"]):
+        found = empty.run(*line, empty.server.url(scheme, "a.tar"), "-o", empty.server.url(scheme, "t.parquet"))
+        assert found.status == 1 and "a.tar: " in found.stderr and found.stderr.count("\n") == 1, found
+    assert sorted(empty.server.objects) == ["a.tar"]

@@ -51,9 +51,7 @@ def test_what_is_there_is_read_and_nothing_is_written(source: str, server: Fault
 def measured(run: Run, server: FaultServer, url: str, dry: bool) -> dict[str, Any]:
     """Return what was measured in one pass, of which each row gave each sample; or what would be, if it is *dry*."""
     line = ["tarbench", "--json", "--passes", "1", "--workers", "0", "--batch", "4", url, *["--dry-run"] * dry]
-    done = run(*line, env=server.env)
-    assert (done.status, done.stderr) == (0, ""), done.stderr
-    facts: dict[str, Any] = json.loads(done.stdout)
+    facts: dict[str, Any] = json.loads(run(*line, env=server.env).output())
     assert facts["samples"] == COUNT
     for row in facts["rows"] * (not dry):
         assert (row["samples"], row["passes"], row["cache"]) == (COUNT, 1, None), row["name"]
@@ -65,9 +63,7 @@ def test_the_first_samples_are_taken(server: FaultServer, run: Run) -> None:
     """Keys may come twice: of a server, samples are read as they are."""
     server.objects["b.tar"] = server.objects["a.tar"]
     line = ("tarbench", "--json", "--passes", 1, "--workers", 0, "-c", 8, server.url("gs", "{a,b}.tar"))
-    done = run(*line, env=server.env)
-    assert (done.status, done.stderr) == (0, "")
-    facts = json.loads(done.stdout)
+    facts = json.loads(run(*line, env=server.env).output())
     found = {(row["form"], row["samples"]) for row in facts["rows"]}
     assert (facts["samples"], found) == (8, {("table", 8), ("tar", 2 * COUNT)})
 
@@ -77,6 +73,5 @@ def test_an_object_that_can_not_be_read_is_named(server: FaultServer, run: Run) 
     damaged[1024 + 3] ^= 0x55
     server.objects["a.tar"] = bytes(damaged)
     url = server.url("gs", "a.tar")
-    done = run("tarbench", "--workers", 0, "--passes", 1, url, env=server.env)
-    assert (done.status, done.stdout) == (1, b"")
-    assert done.stderr.startswith(f"tarbench: {url}: at byte 1024: ") and done.stderr.count("\n") == 1
+    said = run("tarbench", "--workers", 0, "--passes", 1, url, env=server.env).failure(lines=1)
+    assert said.startswith(f"tarbench: {url}: at byte 1024: ")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import Run, make_tar, members_of
 from tests.storage.objects.faults import Fault, FaultServer
 from tests.storage.objects.sites import Site
-from tests.tiers import also, by_turns
+from tests.tiers import also, by_turns, exhaustive
 
 NAMES = [
     *(f"train-{number:03d}.tar" for number in (*range(8, 12), 13)),
@@ -56,14 +57,11 @@ def is_plain(name: str) -> bool:
 @by_turns("listed")
 @pytest.mark.parametrize("prefix", ["", "train", "train-", "train-00", "train/", "train/b c", "v-9.tar"])
 def test_objects_behind_a_prefix(prefix: str, place: Site, run: Run) -> None:
-    done = run("tarls", place.url(prefix), env=place.env)
-    assert (done.status, done.stderr) == (0, "")
-    found = names_in(place, done.stdout)
+    found = names_in(place, run("tarls", place.url(prefix), env=place.env).output())
     assert len(found) == len(behind(prefix))
     assert list(filter(is_plain, found)) == list(filter(is_plain, behind(prefix)))
-    every = run("tarls", "--all", "--json", place.url(prefix), env=place.env)
-    assert (every.status, every.stderr) == (0, "")
-    objects = [json.loads(line) for line in every.stdout.splitlines()]
+    out = run("tarls", "--all", "--json", place.url(prefix), env=place.env).output()
+    objects = [json.loads(line) for line in out.splitlines()]
     assert [entry["url"] for entry in objects] == [place.url(name) for name in behind(prefix, *OTHERS)]
     for entry in objects:
         name = entry["url"].removeprefix(place.url(""))
@@ -76,9 +74,7 @@ def test_objects_behind_a_prefix(prefix: str, place: Site, run: Run) -> None:
 def test_what_is_listed_is_what_is_read(options: list[str], place: Site, shell: Run) -> None:
     zero = "-0" if options and options[-1] in ("-0", "--null") else ""
     line = f"tarls {' '.join(options)} {place.url('')} | tarcat {zero} -T - --rekey '{{index}}'"
-    done = shell(line, env=place.env)
-    assert (done.status, done.stderr) == (0, "")
-    assert [payload.decode() for _, payload in members_of(done.stdout)] == behind("")
+    assert [payload.decode() for _, payload in members_of(shell(line, env=place.env).output())] == behind("")
 
 
 @by_turns("listed")
@@ -102,18 +98,24 @@ PATTERNS = {
 
 @by_turns("listed")
 @pytest.mark.parametrize(("pattern", "names"), PATTERNS.items())
-def test_objects_that_match(pattern: str, names: list[str], place: Site, run: Run) -> None:
+def test_objects_that_match_are_those_that_would_here(
+    pattern: str, names: list[str], place: Site, run: Run, tmp_path: Path
+) -> None:
     done = run("tarls", place.url(pattern), env=place.env)
     assert (done.status, names_in(place, done.stdout), done.stderr) == (0, names, "")
-    read = run("tarcat", place.url(pattern), "--rekey", "{index}", env=place.env)
-    assert (read.status, read.stderr) == (0, "")
-    assert [payload.decode() for _, payload in members_of(read.stdout)] == names
+    out = run("tarcat", place.url(pattern), "--rekey", "{index}", env=place.env).output()
+    assert [payload.decode() for _, payload in members_of(out)] == names
+    (tmp_path / "train").mkdir()
+    for name in NAMES:
+        (tmp_path / name).write_bytes(make_tar([("x.txt", name.encode())]))
+    assert run("tarcat", pattern, "--rekey", "{index}").output() == out
 
 
 NOTHING = {
     "nope": "no shard is listed under this; --all lists every object",
     "train-note": "no shard is listed under this; --all lists every object",
     "nope/*": "no object matches",
+    "train/*.zip": "no object matches",
     "train/*/*.tar": "no object matches",
 }
 
@@ -121,16 +123,16 @@ NOTHING = {
 @by_turns("listed")
 @pytest.mark.parametrize(("name", "message"), NOTHING.items())
 def test_nothing_to_list_is_a_failure(name: str, message: str, place: Site, run: Run) -> None:
-    assert run("tarls", place.url(name), env=place.env) == (1, b"", f"tarls: {place.url(name)}: {message}\n")
+    for command in ("tarls", "tarcat")[: 1 + ("*" in name)]:
+        assert run(command, place.url(name), env=place.env) == (1, b"", f"{command}: {place.url(name)}: {message}\n")
 
 
 @by_turns("listed")
 @pytest.mark.parametrize("name", ["", "x", "x/*.tar"])
 def test_a_bucket_that_is_not_there(name: str, listed: Site, run: Run) -> None:
     url = f"{listed.scheme}://no-such-bucket/{name}"
-    done = run("tarls", url, env=listed.env)
-    assert (done.status, done.stdout) == (1, b"")
-    assert re.fullmatch(rf"tarls: {re.escape(url)}: no such bucket: [^\n]+\n", done.stderr)
+    said = run("tarls", url, env=listed.env).failure()
+    assert re.fullmatch(rf"tarls: {re.escape(url)}: no such bucket: [^\n]+\n", said)
 
 
 @by_turns("listed")
@@ -152,6 +154,8 @@ def test_an_object_of_a_web_server(run: Run) -> None:
         base = url.removesuffix("1.tar")
         assert run("tarls", "--brace", f"{base}{{1..2}}.tar") == (0, f"{base}{{1..2}}.tar\n".encode(), "")
         assert run("tarls", f"{base}3.tar") == (1, b"", f"tarls: {base}3.tar: no such object\n")
+        hint = "web servers cannot be listed; give the URLs with braces, or in a file (-T)"
+        assert run("tarls", f"{base}*.tar") == (1, b"", f"tarls: {base}*.tar: {hint}\n")
         message = "no shard is listed under this; --all lists every object"
         note = server.url("http", "note")
         assert run("tarls", note) == (1, b"", f"tarls: {note}: {message}\n")
@@ -173,3 +177,44 @@ def test_pages_that_fail_are_asked_for_again(scheme: str, run: Run) -> None:
         done = run("tarls", server.url(scheme, ""), env=server.env | {"TARTOOLS_TRIES": "2"})
         assert done.status == 1
         assert re.fullmatch(rf"tarls: {server.url(scheme, '')}: [^\n]+ \(2 tries\)\n", done.stderr)
+
+
+# ---- Many shards: names that are listed and expanded as the shell does it here, and thousands of them ----
+
+
+@by_turns("listed")
+def test_a_list_may_be_remote(listed: Site, run: Run) -> None:
+    listed.put("a.tar", make_tar([("a.txt", b"1")]))
+    listed.put("names.txt", f"{listed.url('a.tar')}\n".encode())
+    done = run("tar2tsv", "--no-header", "-f", "txt", "-T", listed.url("names.txt"), env=listed.env)
+    assert done == (0, b"a\t1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("listed", "count"),
+    [("ais", 1100), *(pytest.param(kind, 2500, marks=exhaustive) for kind in ("s3", "gs", "ais"))],
+    indirect=["listed"],
+)
+def test_many_shards(listed: Site, count: int, run: Run) -> None:
+    """More than a page of a listing."""
+    for number in range(count):
+        listed.put(f"train-{number:06d}.tar", make_tar([(f"{number:04d}.x", b"")]))
+    expected = b"__key__\n" + b"".join(b"%04d\n" % number for number in range(count))
+    assert run("tar2tsv", listed.url("train-*.tar"), env=listed.env) == (0, expected, "")
+    some = run("tar2tsv", listed.url("train-0009[5-9]?.tar"), listed.url("train-0010[0-4]?.tar"), env=listed.env)
+    assert run("tar2tsv", listed.url("train-{000950..001049}.tar"), env=listed.env) == some
+    assert some.stdout == b"__key__\n" + expected[8 + 5 * 950 : 8 + 5 * 1050]
+
+
+@by_turns("listed")
+def test_shards_of_an_earlier_run_are_found(listed: Site, run: Run) -> None:
+    archive = make_tar([(f"{number}.x", b"1") for number in range(6)])
+    listed.put("d/train-000007.tar", b"old")
+    listed.put("d/train-x/000001.tar", b"no shard of ours")
+    done = run("tarsplit", "-n", 2, "-o", listed.url("d/train"), stdin=archive, env=listed.env)
+    assert (done.status, done.stdout) == (1, b"") and "train-000007.tar" in done.stderr
+    assert listed.names() == ["d/train-000007.tar", "d/train-x/000001.tar"]
+    done = run("tarsplit", "--force", "-n", 2, "-o", listed.url("d/train"), stdin=archive, env=listed.env)
+    said = f"tarsplit: {listed.url('d/train-000007.tar')}: removed, because this run did not write it\n"
+    assert (done.status, done.stderr) == (0, said)
+    assert listed.names() == [*(f"d/train-{n:06d}.tar" for n in range(3)), "d/train-x/000001.tar"]

@@ -81,6 +81,13 @@ def text(size: int) -> bytes:
     return bytes(at // 10 if at % 10 == 0 else at % 256 for at in range(size))
 
 
+def begun(target: Memory, data: bytes) -> Upload:
+    """Return an upload to *target* that *data* were written to."""
+    upload = Upload(target)
+    upload.write(data)
+    return upload
+
+
 def but_for_parts(target: Memory) -> list[str]:
     """Return what *target* was asked for, without parts: those may have been given up before they were sent."""
     return [said for said in target.said if not said.startswith("part")]
@@ -92,8 +99,7 @@ def but_for_parts(target: Memory) -> list[str]:
 @pytest.mark.parametrize("size", [0, 1, PART - 1, PART])
 def test_what_fits_into_a_part_is_put(size: int) -> None:
     target = Memory()
-    upload = Upload(target)
-    upload.write(text(size))
+    upload = begun(target, text(size))
     assert target.said == []
     upload.commit()
     assert (target.said, target.made) == (["put"], text(size))
@@ -127,9 +133,7 @@ def test_a_buffer_may_be_used_again_after_write() -> None:
 def test_parts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "GROWTH", 3)
     target, data = Memory(1), text(2 * PART + 3 * 2 * PART + 3 * 4 * PART + 1)
-    upload = Upload(target)
-    upload.write(data)
-    upload.commit()
+    begun(target, data).commit()
     assert [len(part) for _, part in target.parts.values()] == [10, 10, 20, 20, 20, 40, 40, 40, 1]
     assert [at for at, _ in target.parts.values()] == [0, 10, 20, 40, 60, 80, 120, 160, 200]
     assert target.made == data
@@ -140,15 +144,13 @@ def test_the_largest_object(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(sizes) > 250e9 and max(sizes) <= 5 << 30  # S3: no part has more than 5 GiB
     monkeypatch.setattr(uploads, "MOST", 4)
     target = Memory()
-    upload = Upload(target)
-    upload.write(text(4 * PART))
+    upload = begun(target, text(4 * PART))
     with pytest.raises(StorageError, match="mem://o: an object can't have more than 30 bytes"):
         upload.write(b"1")
     upload.abort()
     assert target.said[-1] == "abort" and target.made is None
     target = Memory()
-    upload = Upload(target)
-    upload.write(text(4 * PART))
+    upload = begun(target, text(4 * PART))
     upload.commit()
     assert target.made == text(4 * PART)
 
@@ -160,17 +162,14 @@ def test_parts_are_sent_side_by_side() -> None:
     """Three workers meet, which they do only if they all run at once."""
     target, meeting = Memory(3), threading.Barrier(3, timeout=PATIENCE)
     target.on_part = lambda number: meeting.wait()
-    upload = Upload(target)
-    upload.write(text(7 * PART))
-    upload.commit()
+    begun(target, text(7 * PART)).commit()
     assert (target.made, target.most) == (text(7 * PART), 3)
 
 
 def test_the_next_part_is_filled_while_parts_are_sent() -> None:
     target, filled = Memory(2), threading.Event()
     target.on_part = lambda number: filled.wait(PATIENCE)
-    upload = Upload(target)
-    upload.write(text(3 * PART))
+    upload = begun(target, text(3 * PART))
     assert target.parts == {} and "part" not in str(target.said)
     filled.set()
     upload.commit()
@@ -194,9 +193,7 @@ def test_one_worker_sends_in_order() -> None:
 def test_what_passes_is_tried_again(step: str) -> None:
     target, size = Memory(1), 5 if step == "put" else 25
     target.fails[step] = [TransientError("busy"), TransientError("busy")]
-    upload = Upload(target)
-    upload.write(text(size))
-    upload.commit()
+    begun(target, text(size)).commit()
     assert target.made == text(size)
     assert sum("failed" in said for said in target.said) == 2 and "abort" not in target.said
 
@@ -233,8 +230,7 @@ def test_no_more_is_sent_after_an_error() -> None:
 def test_an_error_in_a_thread_is_no_less_than_one_here() -> None:
     target = Memory()
     target.fails["complete"] = [ZeroDivisionError()]
-    upload = Upload(target)
-    upload.write(text(2 * PART))
+    upload = begun(target, text(2 * PART))
     with pytest.raises(ZeroDivisionError):
         upload.commit()
     upload.abort()
@@ -247,8 +243,7 @@ def test_an_error_in_a_thread_is_no_less_than_one_here() -> None:
 @pytest.mark.parametrize(("size", "said"), [(0, []), (PART, []), (2 * PART, ["begin", "abort"])])
 def test_an_abort_drops_what_was_begun_once(size: int, said: list[str]) -> None:
     target = Memory()
-    upload = Upload(target)
-    upload.write(text(size))
+    upload = begun(target, text(size))
     upload.abort()
     upload.abort()
     assert (but_for_parts(target), target.made) == (said, None)
@@ -256,8 +251,7 @@ def test_an_abort_drops_what_was_begun_once(size: int, said: list[str]) -> None:
 
 def test_an_abort_after_the_commit_does_nothing() -> None:
     target = Memory()
-    upload = Upload(target)
-    upload.write(text(25))
+    upload = begun(target, text(25))
     upload.commit()
     upload.abort()
     assert "abort" not in target.said and target.made == text(25)
@@ -277,8 +271,7 @@ def test_an_abort_waits_for_the_parts_under_way() -> None:
         going.wait(PATIENCE)
 
     target.on_part = send
-    upload = Upload(target)
-    upload.write(text(3 * PART))
+    upload = begun(target, text(3 * PART))
     for _ in range(2):
         assert sending.acquire(timeout=PATIENCE)
     ending = threading.Thread(target=upload.abort)
@@ -295,8 +288,7 @@ def test_an_abort_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(uploads, "PATIENCE", 0.2)
     target, going = Memory(), threading.Event()
     target.on_part = lambda number: going.wait(PATIENCE)
-    upload = Upload(target)
-    upload.write(text(2 * PART))
+    upload = begun(target, text(2 * PART))
     upload.abort()
     assert target.said == ["begin", "abort"]
     going.set()
@@ -339,8 +331,7 @@ def test_an_abort_ends_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         raise TransientError("busy")
 
     target.on_part = fail
-    upload = Upload(target)
-    upload.write(text(2 * PART))
+    upload = begun(target, text(2 * PART))
     assert failed.wait(PATIENCE)
     upload.abort()
     assert target.said == ["begin", "abort"]
@@ -360,8 +351,7 @@ def test_an_abort_that_fails(errors: list[Exception], tried: list[str], monkeypa
     monkeypatch.setattr(uploads, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
     target = Memory(1)
     target.fails["abort"] = errors
-    upload = Upload(target)
-    upload.write(text(2 * PART))
+    upload = begun(target, text(2 * PART))
     upload.abort()
     assert but_for_parts(target) == ["begin", *tried]
 
@@ -394,8 +384,7 @@ def test_a_signal_while_a_thread_is_started(place: str, monkeypatch: pytest.Monk
 def test_an_abort_when_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.12.1 starts no threads then."""
     target = Memory(1)
-    upload = Upload(target)
-    upload.write(text(2 * PART))
+    upload = begun(target, text(2 * PART))
 
     def no_more(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -1,0 +1,295 @@
+"""Man pages and completions, made from the declarations of the commands.
+
+`commands._manual` is the program. It writes `man/man1/NAME.1`, `completions/bash/NAME`, `completions/zsh/_NAME` and
+`completions/fish/NAME.fish` for every command; with `--check` it writes nothing, names what is stale, and ends with
+status 1 if anything is. The text of a page is the command's docstring. Completions are static: pressing Tab starts no
+Python, but for the columns of a table. Names of fields are those of the first members of the first archive on the
+command line, by tar(1). In `man/man7/tartools.7` only the list of suffixes is written.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tartools.cli.command import Command
+from tartools.cli.completions import BASH, COLUMNS, FISH_FIELDS, IS_TABLE, LISTING, ZSH_FIELDS, of_tartools
+from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
+
+PROJECT, PAGE = Path(__file__).parents[2], "man/man7/tartools.7"  # of which one part is generated
+EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
+FILES, DIRECTORIES, FIELDS, NOTHING = "files", "directories", "fields", "nothing"
+COMPLETED = {
+    "FILE": FILES,
+    "SCRIPT": FILES,
+    "SHARD": FILES,
+    "PLAN": FILES,
+    "URL": FILES,
+    "PREFIX": FILES,
+    "PATTERN": FILES,
+    "OUTPUT": FILES,
+    "DIR": DIRECTORIES,
+    "SPEC": FIELDS,
+    "NAMES": FIELDS,
+    "FIELD": FIELDS,
+}
+LISTINGS = {"is_table": IS_TABLE, "columns": COLUMNS, "listing": LISTING}
+ENDED = ("130, 141, 143", "Ended by SIGINT, by SIGPIPE (the reader of stdout has ended), by SIGTERM.")
+STATUSES = (
+    ("0", "Success."),
+    ("1", "A failure, or an input that was skipped and reported. One line on stderr says what and where."),
+    ("2", "An error in the command line."),
+    ENDED,
+)
+COMPARED = (
+    ("0", "The data sets are equal; with --digest: success."),
+    ("1", "They differ."),
+    ("2", "Trouble: a failure, an input that was skipped and reported, or an error in the command line."),
+    ENDED,
+)
+NOTES = {
+    "tarcat": (
+        "GNU tar brings an unrelated script of this name, which joins the volumes of a multi-volume archive; Debian "
+        "installs it as /usr/sbin/tarcat, with a page tarcat(1). Where that one comes first in PATH, "
+        "'python -m tartools tarcat' runs this one."
+    ),
+}
+
+
+class ManualOption(NamedTuple):
+    """An option, or an argument (no *names*), as people read of it. A flag has no *metavar*."""
+
+    names: tuple[str, ...]
+    metavar: str
+    help: str
+    choices: tuple[str, ...] = ()
+    repeats: bool = False
+    envvar: str = ""
+    shared: bool = False  # one that many commands have
+
+    @property
+    def completed(self) -> str:
+        """What its value is completed with, where there are no choices: FILES, DIRECTORIES, FIELDS or NOTHING."""
+        return COMPLETED.get(self.metavar.strip("[].").split(":")[0], NOTHING)
+
+
+def options(command: Command) -> tuple[list[ManualOption], list[ManualOption]]:
+    """Return the arguments and the options of *command*: its own as they are declared, then those it shares."""
+    every = [
+        ManualOption(one.option.names, one.metavar, one.help, one.choices, one.repeats, one.option.envvar, one.shared)
+        for one in command.parameters.values()
+    ]
+    every.append(ManualOption(("-h", "--help"), "", "Show this help and exit.", shared=True))
+    return [o for o in every if not o.names], sorted((o for o in every if o.names), key=lambda option: option.shared)
+
+
+def every_option(commands: Iterable[Command]) -> dict[ManualOption, list[str]]:
+    """Return the options of all *commands*, by their long names, and which commands have each.
+
+    An option with another help is another one.
+    """
+    found: dict[ManualOption, list[str]] = {}
+    for command in commands:
+        for option in options(command)[1]:
+            found.setdefault(option._replace(shared=False), []).append(command.name)
+    return dict(sorted(found.items(), key=lambda item: item[0].names[-1]))
+
+
+def man_page(command: Command, names: Iterable[str]) -> str:
+    """Return the page of *command* in section 1, in man(7) macros. *names* are those of all commands."""
+    arguments, named = options(command)
+    prose, _, examples = command.manual.partition("\nExamples:\n")
+    words = [r"[\fIOPTION\fR]...", *(rf"\fI{_roff(argument.metavar)}\fR" for argument in arguments)]
+    notes = [".SH NOTES", _roff(NOTES[command.name])] if command.name in NOTES else []
+    own = [option for option in (*arguments, *named) if not option.shared or not option.names]
+    shared = [option for option in named if option.shared]
+    lines = [
+        f'.TH {command.name.upper()} 1 {EDITION} "tartools" "tartools"',
+        *(".SH NAME", f"{command.name} \\- {_roff(command.summary.rstrip('.'))}"),
+        *(".SH SYNOPSIS", f".B {command.name}", " ".join(words)),
+        *(".SH DESCRIPTION", *_prose(prose.partition("\n")[2].strip("\n"))),
+        *(".SH OPTIONS", *_explained((_heading(option), option.help) for option in own)),
+        *(".SH SHARED OPTIONS", "These mean the same in all commands that have them."),
+        *_explained((_heading(option), option.help) for option in shared),
+        *(".SH EXIT STATUS", *_explained(STATUSES if command.trouble == 1 else COMPARED)),
+        *(".SH ENVIRONMENT", *_explained(_environment(named)), ".PP", r"See \fBtartools\fR(7) for more."),
+        *(".SH EXAMPLES", *_examples(examples)),
+        *notes,
+        *(".SH SEE ALSO", *(rf"\fB{other}\fR(1)," for other in names if other != command.name), r"\fBtartools\fR(7)"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _heading(option: ManualOption) -> str:
+    spelled = ", ".join(rf"\fB{name.replace('-', chr(92) + '-')}\fR" for name in option.names)
+    return " ".join(filter(None, [spelled, rf"\fI{_roff(option.metavar)}\fR" if option.metavar else ""]))
+
+
+def _environment(named: Sequence[ManualOption]) -> Iterator[tuple[str, str]]:
+    yield from ((option.envvar, f"1 has the effect of {option.names[-1]}.") for option in named if option.envvar)
+    yield "TARTOOLS_DEBUG", "1 prints a traceback with each error, for bug reports."
+
+
+def _explained(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for what, text in pairs:
+        yield from (".TP", what, _roff(text))
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Yield *text* as paragraphs; those with indented lines as they are."""
+    for number, paragraph in enumerate(filter(None, re.split(r"\n\n+", text))):
+        yield from [".PP"] if number else []
+        if re.search(r"^ ", paragraph, re.MULTILINE):
+            yield from _literal(paragraph)
+        else:
+            yield from map(_roff, paragraph.splitlines())
+
+
+def _examples(text: str) -> Iterator[str]:
+    """Yield examples: what each does, at two blanks, and behind it the lines to type, at four."""
+    for number, example in enumerate(re.split(r"^  (?=\S)", text, flags=re.MULTILINE)[1:]):
+        purpose, _, lines = example.partition("\n")
+        yield from [".PP"] if number else []
+        yield _roff(purpose)
+        yield from _literal(re.sub(r"^  ", "", lines, flags=re.MULTILINE))
+
+
+def _literal(text: str) -> Iterator[str]:
+    """Yield *text* line by line, as it is."""
+    yield from (".nf", ".RS 4")
+    for line in text.strip("\n").splitlines():
+        yield _roff(line.removeprefix("  ")) or r"\&"
+    yield from (".RE", ".fi")
+
+
+def _roff(text: str) -> str:
+    r"""Return *text* so that roff shows it as it is. Only a hyphen within a word may be typographic.
+
+    >>> print(_roff(".5 of end-of-archive, -o 'a b'"))
+    \&.5 of end-of-archive, \-o \(aqa b\(aq
+    """
+    for character, escape in (("\\", r"\e"), ("'", r"\(aq"), ("`", r"\(ga"), ("^", r"\(ha"), ("~", r"\(ti")):
+        text = text.replace(character, escape)
+    text = re.sub(r"\S*(?<![A-Za-z0-9])-\S*|\S+-[0-9]\S*", lambda word: word[0].replace("-", r"\-"), text)
+    return rf"\&{text}" if text.startswith(".") else text
+
+
+def with_types(page: str) -> str:
+    """Return *page* with the suffixes of the fields of each kind between its marks."""
+    head, begin, rest = page.partition('.\\" types of files\n')
+    end = '.\\" end of types of files\n'
+    kinds = ("Pictures", PICTURES), ("Sounds", SOUNDS), ("Videos", VIDEOS), ("Arrays", ARRAYS), ("Text", TEXTS)
+    lines = [*_explained((kind, " ".join(sorted(suffixes))) for kind, suffixes in kinds), ".PP"]
+    return head + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
+
+
+BASH_ACTIONS = {
+    FILES: "return 0",
+    FIELDS: "words=$(_tartools_fields)",
+    DIRECTORIES: "compopt -o dirnames +o default 2>/dev/null; return 0",
+    NOTHING: "words=''",
+}
+
+
+def bash(command: Command) -> str:
+    """Return the completion of *command* for bash, also for that of macOS (3.2)."""
+    every = options(command)[1]
+    cases: dict[str, list[str]] = {}
+    for option in every:
+        if option.metavar:
+            words = f"words={shlex.quote(' '.join(option.choices))}"
+            cases.setdefault(words if option.choices else BASH_ACTIONS[option.completed], []).extend(option.names)
+    values = "".join(f"    {'|'.join(spelled)}) {action} ;;\n" for action, spelled in cases.items())
+    listed = shlex.quote(" ".join(name for option in every for name in option.names))
+    text = BASH.format(name=command.name, values=values, options=listed, **LISTINGS)
+    return (
+        text if FIELDS in {option.completed for option in every} else re.sub(r"(?s)_tartools_fields.*?\n}\n", "", text)
+    )
+
+
+def zsh(command: Command) -> str:
+    """Return the completion of *command* for zsh."""
+    arguments, every = options(command)
+    actions = {FILES: "_files", DIRECTORIES: "_files -/", FIELDS: "_tartools_fields", NOTHING: " "}
+    lines = [f"#compdef {command.name}", "# Made by python -m tartools.commands._manual.", "_arguments -s -S \\"]
+    if any(option.completed == FIELDS for option in every):
+        lines.insert(2, ZSH_FIELDS.format(**LISTINGS).rstrip())
+    for option in every:
+        action = f"({' '.join(option.choices)})" if option.choices else actions[option.completed]
+        value = f":{option.metavar.replace(':', chr(92) + ':')}:{action}" if option.metavar else ""
+        explained = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
+        once = "*" if option.repeats else f"({' '.join(option.names)})"
+        lines += [f"  {shlex.quote(f'{once}{name}[{explained}]{value}')} \\" for name in option.names]
+    lines += [f"  {shlex.quote('*:' + argument.metavar.strip('[].') + ':_files')}" for argument in arguments[:1]]
+    return "\n".join(lines).removesuffix(" \\") + "\n"
+
+
+def fish(command: Command) -> str:
+    """Return the completion of *command* for fish."""
+    lines = ["# Made by python -m tartools.commands._manual."]
+    values = {
+        FILES: "-r -F",
+        DIRECTORIES: "-x -a '(__fish_complete_directories)'",
+        FIELDS: "-x -a '(__tartools_fields)'",
+        NOTHING: "-x",
+    }
+    every = options(command)[1]
+    if any(option.completed == FIELDS for option in every):
+        lines.append(FISH_FIELDS.format(**LISTINGS))
+    for option in every:
+        spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
+        value = f"-x -a '{' '.join(option.choices)}'" if option.choices else values[option.completed]
+        text = option.help.replace("\\", "\\\\").replace("'", "\\'")
+        lines.append(
+            " ".join(filter(None, [f"complete -c {command.name}", spelled, option.metavar and value, f"-d '{text}'"]))
+        )
+    return "\n".join(lines) + "\n"
+
+
+def generated(commands: Sequence[Command], own: dict[str, str]) -> dict[str, str]:
+    """Return every generated file: its path in the project, and its text.
+
+    They are those of *commands*, and of `tartools`, which has *own* words, with their summaries.
+    """
+    files = {PAGE: with_types((PROJECT / PAGE).read_text())}
+    summaries = {command.name: command.summary for command in commands}
+    for command in commands:
+        files[f"man/man1/{command.name}.1"] = man_page(command, summaries)
+        files[f"completions/bash/{command.name}"] = bash(command)
+        files[f"completions/zsh/_{command.name}"] = zsh(command)
+        files[f"completions/fish/{command.name}.fish"] = fish(command)
+    return files | of_tartools(summaries | own)
+
+
+def stale(root: Path, files: Mapping[str, str]) -> list[str]:
+    """Return which of the generated *files* below *root* are missing or differ, and which belong to no command."""
+    there = [
+        str(path.relative_to(root)) for place in (PAGE, "man/man1/*.1", "completions/*/*") for path in root.glob(place)
+    ]
+    differing = [
+        name for name, text in files.items() if not (root / name).exists() or (root / name).read_text() != text
+    ]
+    return sorted({*differing, *there} - (set(files) - set(differing)))
+
+
+def main(arguments: Sequence[str], files: Mapping[str, str]) -> int:
+    """Write the generated *files*, or check them; return the exit status."""
+    root = next((Path(a) for a in arguments if a != "--check"), PROJECT)
+    wrong = stale(root, files)
+    if "--check" in arguments:
+        for name in wrong:
+            sys.stderr.write(f"{name} is stale: run python -m tartools.commands._manual\n")
+        return 1 if wrong else 0
+    for name in wrong:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name in files:
+            path.write_text(files[name])
+        else:
+            path.unlink()
+        sys.stdout.write(f"{name}\n")
+    return 0

@@ -1,0 +1,71 @@
+"""Compressed files that are no archives, such as tables of text: by magic number when read, by suffix when written."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from tartools import storage
+from tartools.errors import UsageError
+from tartools.storage.scratch import copied
+from tartools.storage.streams import BUFFER, Sink, Stream, stream_file
+from tartools.storage.url import Url
+from tartools.tar.compression import MAGIC, Codec, CompressedSink, Decompressed, codec_of, split_packed
+
+
+def opened(url: str) -> io.BufferedReader:
+    """Return the bytes of *url* as a file, decompressed. Raises: as `compression.decompressed`, where it is read."""
+    file = stream_file(storage.open_read(url), url)
+    codec = codec_of(file.peek(MAGIC)[:MAGIC])
+    return file if codec is None else io.BufferedReader(_Unpacked(file, codec, url), BUFFER)
+
+
+def seekable(url: str) -> io.BufferedReader:
+    """Return the bytes of *url* as a file that can seek: a copy, if they are compressed. Raises: as `opened`."""
+    from tartools.storage import seekable
+
+    file = seekable.seekable(url)
+    codec = codec_of(file.peek(MAGIC)[:MAGIC])
+    if codec is None:
+        return file
+    with file:
+        return copied(Decompressed(cast(Stream, file), codec, url))
+
+
+class _Unpacked(io.RawIOBase):
+    """A compressed *file* as a raw file; closing it closes *file*."""
+
+    def __init__(self, file: io.BufferedReader, codec: Codec, url: str) -> None:
+        self._file, self._stream = file, Decompressed(cast(Stream, file), codec, url)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        return self._stream.readinto(memoryview(buffer))
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def check_bare(url: str, kind: str) -> None:
+    """Raise UsageError if *url* has the suffix of a codec: it names a file of a *kind* that is compressed inside."""
+    name = Url(url).name
+    if Url(url).scheme != "pipe" and (bare := split_packed(name)[0]) != name:
+        raise UsageError(f"a {kind} file is compressed inside: call it {bare}, not {name}")
+
+
+@contextmanager
+def writing(url: str, force: bool = False) -> Iterator[Sink]:
+    """Give a sink as `storage.writing` does, which compresses if *url* has the suffix of a codec: .gz, .zst ..."""
+    codec = None if Url(url).scheme == "pipe" else split_packed(Url(url).name)[1]
+    with storage.writing(url, force) as sink:
+        if codec is None:
+            yield sink
+        else:
+            packed = CompressedSink(sink, codec.compressor())
+            yield packed
+            packed.finish()

@@ -1,0 +1,247 @@
+"""Decode pictures: any format and mode to RGB, rotated as EXIF says, and no larger than they are shown.
+
+Also read just the header of a picture, find out whether one is broken, and say in words why it is. A picture is broken
+if Pillow can't decode all of it; of an animation, its first frame. Whatever shows or counts pictures asks here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from tartools.errors import TarToolsError, how_to_install, printable
+from tartools.samples import pictures
+from tartools.samples.pictures import MOST, too_large
+from tartools.tar import Member
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
+NO_AVERAGE = ("1", "P", "PA", *DEEP)  # modes whose values cannot be averaged to resize a picture
+GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
+REFUSED = "strict decoders refuse it: "
+MESSAGE = 100  # characters of an error message
+PLAINER = {  # beginnings of Pillow's messages -> what they mean
+    "image file is truncated": "it is cut: the data end before the picture is complete",
+    "Truncated File Read": "it is cut: the data end before the picture is complete",
+    "broken data stream": "its data are damaged",
+    "unrecognized data stream": "its data are damaged",
+}
+
+
+class PictureHeader(NamedTuple):
+    """The header of a picture: its *form* ("JPEG"), its size in pixels, and its *mode* in Pillow."""
+
+    form: str
+    width: int
+    height: int
+    mode: str
+
+
+def read_header(member: Member) -> PictureHeader:
+    """Return the header of the picture *member* without decoding it. Raises: as `decoded`, but for damage behind it."""
+    with _opened(member) as opened:
+        return header_of(opened)
+
+
+def examined(member: Member) -> PictureHeader:
+    """Return the header of the picture *member*, and decode it to find out whether it is broken.
+
+    Only the header is read if it would have more than 89,478,485 pixels in memory.
+
+    Holds: the decoded picture; an eighth of width and height of a JPEG, unless it is progressive.
+    Raises: any exception that Pillow raises for a picture that is damaged or cut.
+    """
+    with _opened(member) as opened:
+        header = header_of(opened)
+        if reduced(opened, 1):
+            opened.load()
+        return header
+
+
+def described(member: Member, decode: bool = False, strict: bool = False) -> tuple[PictureHeader | None, str | None]:
+    """Return the header of the picture *member*, None if it can't be read, and why the picture is broken, else None.
+
+    With *decode*, all of it is decoded, as `examined` does. If also *strict*, a JPEG that Pillow decodes is one that
+    simplejpeg does not refuse, too, or the reason begins with `REFUSED`; without simplejpeg that is not asked. Holds
+    then: its payload. Raises: TarToolsError if the payload can't be read.
+    """
+    header = None
+    try:
+        with _opened(member) as opened:
+            header = header_of(opened)
+            if decode and reduced(opened, 1):
+                refused = pictures.refusal(member.read()) if strict and opened.format == "JPEG" else None
+                if refused != "":
+                    opened.load()
+                if refused:
+                    return header, printable(REFUSED + refused)[:MESSAGE]
+    except (TarToolsError, MemoryError):
+        raise
+    except Exception as error:  # each format has its own
+        return header, reason(error) if member.size else "it is empty"
+    return header, None
+
+
+def leniency() -> str | None:
+    """Return what to install to have JPEGs decoded strictly; None if it is there."""
+    if find_spec("simplejpeg"):
+        return None
+    return f"JPEGs whose data are damaged in the middle are found only with simplejpeg: {how_to_install('simplejpeg')}"
+
+
+def facts(member: Member, decode: bool) -> tuple[int | None, int | None, str | None, str | None, str | None]:
+    """Return width, height, format and mode of the picture *member*, and why it is broken, as `described`."""
+    header, broken = described(member, decode, strict=True)
+    if header is None:
+        return None, None, None, None, broken
+    return header.width, header.height, header.form, header.mode, broken
+
+
+class Likeness(NamedTuple):
+    """What a picture looks like: its difference *hash* of 64 bits, *colours* (48 bytes), and its number of *pixels*."""
+
+    hash: int
+    colours: bytes
+    pixels: int
+
+
+def hash_and_colours(member: Member) -> tuple[int, bytes] | None:
+    """Return difference hash and colours of the picture *member*: see `likeness`.
+
+    None if it is broken or has too many pixels. Raises: TarToolsError if the payload can't be read.
+    """
+    try:
+        return likeness(member)[:2]
+    except (TarToolsError, MemoryError):
+        raise
+    except Exception:  # each format has its own
+        return None
+
+
+def likeness(member: Member) -> Likeness:
+    """Return what the picture *member* looks like, as it is stored: it is not rotated as EXIF says.
+
+    Pillow converts the picture to grey ("L") and resizes it to 9 by 8 pixels (Lanczos). Row by row, from the top left,
+    a bit of the hash is 1 if a pixel is darker than its right neighbour; the first bit is the highest. *colours* are
+    the means of red, green and blue in 4 by 4 parts of the picture, row by row; transparent parts are grey then, and
+    values of more than 8 bits are scaled. Of an animation it is the first frame.
+
+    Holds: the decoded picture, three times. Raises: any exception that Pillow raises for a picture that is damaged or
+    cut; TooLargeError for one of more than 89,478,485 pixels.
+    """
+    from PIL import Image
+
+    with _opened(member) as opened:
+        pixels = math.prod(opened.size)
+        if pixels > MOST:
+            raise too_large(pixels)
+        grey = opened.convert("L").resize((9, 8), Image.Resampling.LANCZOS).tobytes()
+        means = on_grey(in_colour(opened)).resize((4, 4), Image.Resampling.BOX).tobytes()
+    bits = (grey[9 * row + x] < grey[9 * row + x + 1] for row in range(8) for x in range(8))
+    return Likeness(sum(bit << 63 - number for number, bit in enumerate(bits)), means, pixels)
+
+
+def decoded(member: Member, width: int, height: int) -> Image:
+    """Return the picture *member* as RGB, reduced to at most *width* by *height* pixels.
+
+    It is rotated as EXIF says. Transparent parts get a grey background, values of more than 8 bits are scaled from the
+    lowest to the highest, and of an animation the first frame is returned.
+
+    Holds: the decoded picture, twice; for JPEG, unless it is progressive, some four times what is returned.
+    Raises: any exception that Pillow raises for a picture that is damaged or cut; TooLargeError for one that would have
+    more than 89,478,485 pixels in memory.
+    """
+    from PIL import Image
+
+    with _opened(member) as opened:
+        pixels = math.prod(opened.size)
+        if not reduced(opened, max(width, height)):
+            raise too_large(pixels)
+        opened.load()
+        turn(opened)
+        picture = in_colour(opened) if opened.mode in NO_AVERAGE or "transparency" in opened.info else opened
+        picture.thumbnail((width, height), Image.Resampling.BICUBIC)
+        picture = in_colour(picture)  # the rest of the conversion, now of few pixels
+    return on_grey(picture)
+
+
+def on_grey(picture: Image) -> Image:
+    """Return *picture*, RGB, grey or RGBA, as RGB, with grey in place of what is transparent."""
+    from PIL import Image
+
+    if picture.mode != "RGBA":
+        return picture if picture.mode == "RGB" else picture.convert("RGB")
+    ground = Image.new("RGB", picture.size, GREY)
+    ground.paste(picture, mask=picture.getchannel("A"))
+    return ground
+
+
+@contextmanager
+def _opened(member: Member) -> Iterator[Image]:
+    """Open the picture *member*, whose pixels are not decoded yet."""
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None  # Pillow only warns, and warning filters are shared by all threads: see `reduced`
+    with member.open() as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about odd metadata
+        with pictures.opened(file) as opened:
+            yield opened
+
+
+def header_of(opened: Image) -> PictureHeader:
+    """Return the header of an *opened* picture."""
+    return PictureHeader(str(opened.format), opened.width, opened.height, opened.mode)
+
+
+def reduced(opened: Image, side: int) -> bool:
+    """Have an *opened* picture decoded no smaller than *side* by *side* pixels; return whether it can be decoded then.
+
+    A JPEG can be decoded at a half, a quarter, an eighth; a progressive one takes memory for all its pixels.
+    """
+    pixels = math.prod(opened.size)
+    opened.draft(None, (side, side))
+    return (pixels if "progressive" in opened.info else math.prod(opened.size)) <= MOST
+
+
+def turn(picture: Image) -> None:
+    """Rotate *picture* as its EXIF data say, if they can be read."""
+    from PIL import ImageOps
+
+    try:
+        ImageOps.exif_transpose(picture, in_place=True)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: S110  # cameras write all kinds of metadata; the pixels are fine
+        pass
+
+
+def in_colour(picture: Image) -> Image:
+    """Return *picture* as RGB, as RGBA if parts may be transparent, or as grey if it has no colours."""
+    if picture.mode in DEEP:
+        picture = picture.convert("F")
+        picture.info.pop("transparency", None)  # a value that scaling would change
+        low, high = cast("tuple[float, float]", picture.getextrema())
+        if math.isfinite(low) and math.isfinite(high) and high > low:
+            scale = 255 / (high - low)
+            picture = picture.point(lambda value: value * scale - low * scale)
+        return picture.convert("L")
+    if picture.mode == "1":
+        return picture.convert("L")
+    return picture.convert("RGBA" if picture.has_transparency_data else "RGB")
+
+
+def reason(error: Exception) -> str:
+    """Return Pillow's message for a bad picture on one line, without the name of our file object."""
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        return "its first bytes are those of no picture"
+    text = re.sub(r" <.*>$", "", str(error)) or type(error).__name__
+    return printable(next((plain for start, plain in PLAINER.items() if text.startswith(start)), text))[:MESSAGE]

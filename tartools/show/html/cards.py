@@ -1,0 +1,185 @@
+"""The summary of the page of `tarshow --html`: cards with counts of all samples, made of HTML and SVG."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import pairwise, zip_longest
+
+from tartools.errors import in_units, printable
+from tartools.show import text
+from tartools.show.html.overview import Overview
+from tartools.show.html.tile import FOLDER, mark, safe
+from tartools.show.sections import Section
+from tartools.show.statreport import by_count
+from tartools.stages.summary import MOST, Distribution, Summary, Tally
+
+CLASSES = 100  # distinct values; a field with more has no classes
+BINS = 24  # of the histogram
+EVEN = 32  # greatest / least size; beyond this ratio, the steps of the histogram grow
+
+
+def cards(found: Overview, shown: Container[str]) -> Iterator[str]:
+    """Yield the cards of *found*; the keys *shown* are those of samples on the page."""
+    yield from map(table, fields(found.counts))
+    yield histogram(found.sizes)
+    yield from map(table, classes(found))
+    yield from map(table, broken(found.broken, shown))
+
+
+def card(title: str, body: str) -> str:
+    """Return a part of the summary."""
+    return f'<details class="card" open><summary>{safe(title)}</summary>{body}</details>'
+
+
+def table(section: Section) -> str:
+    """Return *section* as a card: a list of its rows, with buttons that filter by them."""
+    signs = [column[0] for column in section.columns]
+    rows = [item(signs, cells, query) for cells, query in zip_longest(section.rows, section.filters)]
+    more = safe(section.more)
+    if not rows:
+        return card(section.columns[0][1:], f"<p>{more}</p>")
+    if more:
+        rows.append(f"<li>{more}</li>")
+    kind = "" if "|" in signs else ' class="broken"'
+    kind += "" if kind == "" and section.filters else " tabindex=0"  # to scroll what has nothing to press
+    return card(section.columns[0][1:], f"<ul{kind}>{''.join(rows)}</ul>")
+
+
+def item(signs: Sequence[str], cells: Sequence[str | float], query: str | None) -> str:
+    """Return a row of *cells* whose columns have *signs*, as one button if it has a bar; else its name is one."""
+    whole = query is not None and "|" in signs
+    button = f'<button type="button" class="{"count" if whole else "name"}" data-filter="{safe(query or "")}">'
+    name = safe(str(cells[0]))
+    parts = [f"{button}{name}</button>" if query is not None and not whole else f'<span class="name">{name}</span>']
+    for sign, cell in zip(signs[1:], cells[1:], strict=True):
+        if isinstance(cell, str):
+            parts.append(f'<span class="{"number" if sign == ">" else "why"}">{safe(cell)}</span>')
+        else:
+            parts.append(bar(cell))
+    row = "".join(parts)
+    return f"<li>{button}{row}</button></li>" if whole else f"<li>{row}</li>"
+
+
+def bar(share: float) -> str:
+    """Return a bar filled to *share*, from 0 to 1."""
+    return (
+        '<svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{100 * share:.1f}" height="1"/></svg>'
+    )
+
+
+def fields(found: Summary) -> Iterator[Section]:
+    """Yield the list of fields, with the count of samples that have each, and the mean size."""
+    columns = ("<Fields and mean sizes", "|", ">")
+    if found.many_fields:
+        yield Section(f"more than {MOST:,}", columns, ())
+    elif found.fields:
+        rows = [
+            (
+                name or "-",
+                each.samples / found.samples,
+                f"{each.samples:,} · {in_units(each.sizes.total / each.samples)}",
+            )
+            for name, each in found.fields.items()
+        ]
+        yield Section("", columns, rows)
+
+
+def classes(found: Overview) -> Iterator[Section]:
+    """Yield, for folders and each field with few values, the count of each value, with buttons that filter by it."""
+    fields = {} if found.counts.many_fields else found.counts.fields
+    counts = {mark(printable(name)): texts(each.classes or {}) for name, each in fields.items()}
+    if found.folders:
+        counts[FOLDER] = found.folders
+    for name in sorted(counts, key=lambda name: (name != "cls", name)):
+        values = counts[name]
+        if not 1 < len(values) <= min(CLASSES, sum(values.values()) // 2):
+            continue
+        most = max(values.values())
+        ranked = by_count(values)
+        title = f"{'Folders' if name == FOLDER else name} ({len(values):,})"
+        rows = [(value, count / most, f"{count:,}") for value, count in ranked.items()]
+        yield Section("", (f"<{title}", "|", ">"), rows, [query(name, value) for value in ranked])
+
+
+def texts(counts: Mapping[str, int]) -> dict[str, int]:
+    r"""Return of the *counts* of values those of short texts on one line, as a tile has them.
+
+    >>> texts({"cat": 2, "": 1, "two\nlines": 1})
+    {'cat': 2}
+    """
+    described = (
+        (text.text(value.encode("utf-8", "surrogateescape"), whole=True), count)
+        for value, count in counts.items()
+        if "\n" not in value
+    )
+    return {found.value: count for found, count in described if found and found.value}
+
+
+def broken(found: Tally, shown: Container[str]) -> Iterator[Section]:
+    """Yield the list of broken members, with buttons that filter by the keys of those that are *shown*."""
+    if found.count:
+        rows = [(each.key, f"{each.field}: {each.why}") for each in found.first]
+        more = f"and {found.count - len(rows):,} more" if found.count > len(rows) else ""
+        filters = [quoted(each.key) if each.key in shown else None for each in found.first]
+        yield Section(more, (f"<Broken ({found.count:,})", "<"), rows, filters)
+
+
+def query(name: str, value: str) -> str:
+    """Return the text for the filter that finds samples whose field *name* is *value*.
+
+    >>> query("cls", "5"), query("label", "sea lion")
+    ('cls==5', '"label==sea lion"')
+    """
+    return quoted(f"{name}=={value}")
+
+
+def quoted(words: str) -> str:
+    """Return *words* for the filter as one word: in quotes if it has blanks."""
+    plain = words.replace('"', "")
+    return f'"{plain}"' if any(map(str.isspace, plain)) else plain
+
+
+def histogram(sizes: Distribution) -> str:
+    """Return the histogram of *sizes*, in bytes, as SVG."""
+    if sizes.least is None or sizes.greatest is None:
+        return ""
+    edges = steps(sizes.least, sizes.greatest)
+    counts: Counter[int] = Counter()
+    for low, count in sizes.buckets.items():
+        counts[max(0, bisect_right(edges, low) - 1)] += count
+    height = {n: 100 * count / max(counts.values()) for n, count in counts.items()}
+    bars = [
+        f'<rect x="{n + 0.06:.2f}" width="0.88" y="{100 - height[n]:.1f}" height="{height[n]:.1f}">'
+        f"<title>{counts[n]:,} of {low:,} to {high - 1:,} B</title></rect>"
+        for n, (low, high) in enumerate(pairwise(edges))
+        if counts[n]
+    ]
+    words = f"Sizes of {counts.total():,} samples, from {sizes.least:,} to {sizes.greatest:,} bytes"
+    drawing = (
+        f'<svg class="sizes" viewBox="0 0 {len(edges) - 1} 100" preserveAspectRatio="none" role="img" '
+        f'aria-label="{words}">{"".join(bars)}</svg>'
+        f'<div class="ends"><span>{in_units(sizes.least)}</span><span>{in_units(sizes.greatest)}</span></div>'
+    )
+    return card("Size of a sample", drawing)
+
+
+def steps(least: int, greatest: int) -> list[int]:
+    """Return the edges of the bins of a histogram, the last above *greatest*: equal bins, or growing ones.
+
+    Inner edges are lower bounds of the buckets of a `Distribution`, so that no bucket is in two bins.
+
+    >>> steps(5, 7), steps(10, 60)[:3], len(steps(1, 10**9))
+    ([5, 6, 7, 8], [10, 12, 14], 25)
+    """
+    end, first = greatest + 1, max(least, 1)
+    shares = [n / BINS for n in range(1, BINS)]
+    if greatest > EVEN * first:
+        inner = {math.floor(first * (end / first) ** share) for share in shares}
+    else:
+        inner = {math.floor(least + (end - least) * share) for share in shares}
+    inner = set(Distribution.of(inner).buckets)
+    return sorted({least, end} | {edge for edge in inner if least < edge < end})

@@ -1,0 +1,140 @@
+"""Sections of a report: a table each, with bars. Here they are drawn on a terminal, by `html.cards` on a page.
+
+Names and values from archives are escaped by who makes a section, with `shortened`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tartools.errors import printable
+from tartools.show.sheet import cells
+from tartools.show.sound import BARS
+from tartools.show.terminal import Screen
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions, RenderResult
+
+EIGHTHS = "▏▎▍▌▋▊▉█"
+BAR, GAP = 16, 2  # characters: of a bar, between columns
+LEAST = 8  # characters that remain of a word that is cut
+LONG = 200  # characters of a word in a line; longer ones are cut
+LISTED = 20  # keys, or places, in a report
+
+
+class Section(NamedTuple):
+    """A table of *rows*, with the text *more* below it.
+
+    A sign precedes the name of each of *columns*: < left, > right, | bars, whose cells are shares from 0 to 1, or text.
+    The first column names the rows. If the table is too wide, bars are left out, then words are cut, then the last
+    columns are left out. On a page, *filters* find the samples of each row; None if there are none.
+    """
+
+    more: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+    filters: Sequence[str | None] = ()
+
+    def __rich_console__(self, _console: object, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
+        rows = [[cell if isinstance(cell, str) else bar(cell) for cell in row] for row in self.rows]
+        below = list(zip(*rows, strict=True)) or [()] * len(self.columns)
+        wide = [max(map(cells, (column[1:], *parts))) for column, parts in zip(self.columns, below, strict=True)]
+        least = [
+            width if column[0] == ">" else min(width, LEAST) for column, width in zip(self.columns, wide, strict=True)
+        ]
+        shown = list(range(len(wide)))
+        if sum(wide[n] + GAP for n in shown) - GAP > options.max_width:
+            shown = [n for n in shown if self.columns[n][0] != "|"]
+        while shown[2:] and sum(least[n] + GAP for n in shown) - GAP > options.max_width:
+            shown.pop()
+        made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        for n in shown:
+            sign, name = self.columns[n][0], self.columns[n][1:]
+            heading = Text(name, style="" if made.columns else "bold not dim", no_wrap=True, overflow="ellipsis")
+            made.add_column(
+                heading,
+                justify="right" if sign == ">" else "left",
+                style="cyan" if sign == "|" else "",
+                no_wrap=sign == ">",  # columns that may wrap are made narrower first
+                min_width=least[n],
+            )
+        for row in rows:
+            made.add_row(*(Text(row[n], no_wrap=True, overflow="ellipsis") for n in shown))
+        yield made
+        if self.more:
+            yield Text(self.more, style="dim")
+
+
+Part = Section | tuple[str, str]  # of a report: a section, or a line and its style
+
+
+def drawn(parts: Iterable[Part], screen: Screen) -> str:
+    """Return the *parts* of a report as wide as *screen*, in colours if it takes escape codes."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(
+        file=io.StringIO(),
+        width=screen.columns,
+        force_terminal=screen.codes,
+        color_system="standard" if screen.codes else None,
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    with console.capture() as captured:
+        for part in parts:
+            if isinstance(part, Section):
+                console.print()
+                console.print(part)
+            else:
+                console.print(Text(part[0], style=part[1]))
+    return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
+
+
+def shortened(text: str, width: int = LONG) -> str:
+    r"""Return *text* on one line of at most *width* characters; a dash for none.
+
+    >>> shortened("a\x1b[2J", 20), shortened("segmentation", 8), shortened("", 5)
+    ('a\\x1b[2J', 'segment…', '-')
+    """
+    line = printable(text[: width + 1]) or "-"
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def share(part: float, whole: float) -> float:
+    """Return *part* of *whole*, from 0 to 1; 0 of nothing."""
+    return part / max(whole, 1)
+
+
+def percent(part: int, whole: int) -> str:
+    """Return *part* as a percentage of *whole*."""
+    return f"{100 * part / max(whole, 1):.1f} %"
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """Return a bar for *share*; 1 would fill *width*. A bar for more than 0 is never empty.
+
+    >>> bar(1 / 2, 4), bar(1 / 64, 4), bar(0, 3)
+    ('██', '▏', '')
+    """
+    eighths = round(8 * width * share)
+    eighths = max(eighths, 1) if share else 0
+    return EIGHTHS[-1] * (eighths // 8) + (EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
+
+
+def skyline(counts: Iterable[int]) -> str:
+    """Return *counts* as bars side by side.
+
+    >>> skyline([0, 1, 4, 8])
+    ' ▁▄█'
+    """
+    counts = list(counts)
+    most = max(counts, default=0)
+    return "".join(BARS[-(-8 * count // most) - 1] if count else " " for count in counts)

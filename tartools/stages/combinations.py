@@ -1,0 +1,82 @@
+"""The samples of a batch by their combination of fields, and their digests.
+
+Usually all have the same fields, and no loop over them is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import add, itemgetter
+from typing import NamedTuple
+
+from tartools.samples.sample import Batch
+from tartools.samples.values import payload_digests
+from tartools.tar import Member, split_path
+
+
+class Combination(NamedTuple):
+    """Samples with the same *fields*: their *numbers* in the batch, their *keys*, and a column of members a field."""
+
+    fields: tuple[str, ...]
+    numbers: Sequence[int]
+    keys: Sequence[bytes]
+    columns: Sequence[Sequence[Member]]
+
+
+def text(raw: bytes) -> str:
+    """Return *raw* as text; bytes that are not UTF-8 become surrogate escapes (PEP 383)."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Sequence[int]) -> list[Combination]:
+    """Return samples by their combination of fields, in order of appearance; those of sample n begin at `firsts[n]`."""
+    each = len(members) // len(keys)
+    if list(firsts) == list(range(0, len(members), each)):  # usually all samples are alike: then no loop over them
+        columns = [members[number::each] for number in range(each)]
+        fields = tuple(column[0][0][len(keys[0]) :] for column in columns)
+        if all(
+            list(map(itemgetter(0), column)) == list(map(add, keys, repeat(behind)))
+            for behind, column in zip(fields, columns, strict=True)
+        ):
+            return [Combination(tuple([text(behind[1:]) for behind in fields]), range(len(keys)), keys, columns)]
+    groups: dict[tuple[bytes, ...], list[int]] = {}
+    for number, (key, first, last) in enumerate(zip(keys, firsts, [*firsts[1:], len(members)], strict=True)):
+        length = len(key)
+        groups.setdefault(tuple([member[0][length:] for member in members[first:last]]), []).append(number)
+    return [
+        Combination(
+            tuple([text(behind[1:]) for behind in fields]),
+            numbers,
+            [keys[number] for number in numbers],
+            [[members[firsts[number] + column] for number in numbers] for column in range(len(fields))],
+        )
+        for fields, numbers in groups.items()
+    ]
+
+
+Alike = tuple[Sequence[int], Sequence[bytes], list[bytes], list[Sequence[bytes]]]
+
+
+def alike(batch: Batch, size: int) -> Iterator[Alike]:
+    """Yield the samples of *batch* in groups that have the same fields: numbers, keys, fields, columns of digests.
+
+    Fields are in the order of their bytes, and the digests of a field that a sample has twice are in order too.
+    """
+    members: list[Member] | tuple[Member, ...] | None = batch.groups.members if batch.groups is not None else None
+    if batch.groups is not None and members:
+        firsts = batch.groups.firsts
+    else:
+        members, firsts = [], []
+        for sample in batch:
+            firsts.append(len(members))
+            members += sample.members
+    for group in by_combination(batch.keys, members, firsts):
+        fields = [split_path(column[0][0])[1] for column in group.columns]
+        order = sorted(range(len(fields)), key=fields.__getitem__)
+        columns: list[Sequence[bytes]] = [payload_digests(group.columns[column], size) for column in order]
+        fields.sort()
+        if len(set(fields)) < len(fields):
+            rows = (sorted(zip(fields, row, strict=True)) for row in zip(*columns, strict=True))
+            columns = list(zip(*(map(itemgetter(1), row) for row in rows), strict=True))
+        yield group.numbers, group.keys, fields, columns

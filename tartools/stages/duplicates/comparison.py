@@ -1,0 +1,284 @@
+"""Which samples are left out because they are like others: equal, by digests of some fields or of all, or near.
+
+What is compared comes from columns where a table has it, else from the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tartools.errors import SampleError, StorageError, TarToolsError
+from tartools.samples.account import Account, Phase
+from tartools.samples.sample import Batch, Sample
+from tartools.samples.values import blanks, field_list, payload_digests
+from tartools.shards.dataset import DataSet
+from tartools.shards.reading import closing_upstream
+from tartools.stages.combinations import alike
+from tartools.stages.duplicates.near import COLOURS, CONTENT, Hashes
+from tartools.stages.duplicates.pairs import AGAINST, INPUT, Pair
+from tartools.stages.externalsort import Spool, pack_blocks, records_of
+from tartools.tables.listed import ListedBatch, keys_of
+from tartools.tar import Member
+
+if TYPE_CHECKING:
+    from tartools.tables.columnvalues import TableColumns
+
+DIGEST, NUMBER = 16, 8  # bytes
+MOST = (1 << 8 * NUMBER) - 1
+
+Find = Callable[[Sample], Sequence[Member] | None]  # the members to compare; None if the sample lacks one
+
+
+class Comparison(NamedTuple):
+    """What is compared: the pictures of the field *near*, or the payloads of fields *by*, or all fields.
+
+    Each is a tuple of alternatives. With *lenient*, a sample that lacks them is like none.
+    """
+
+    by: Sequence[tuple[str, ...]] = ()
+    near: tuple[str, ...] | None = None
+    distance: int = 0
+    largest: bool = False
+    lenient: bool = False
+
+    def contents(self, batch: Batch) -> list[bytes]:
+        """Return what is compared of each sample of *batch*, packed; empty for one that lacks it.
+
+        It comes from columns where they say it, else from the samples.
+        Raises: SampleError for the first that lacks it, unless *lenient*; StorageError for columns of no use.
+        """
+        told = self._told(batch.columns) if isinstance(batch, ListedBatch) and self.columns else None
+        if told is None:
+            return self._read(batch)
+        if not self.lenient and b"" in told:
+            assert isinstance(batch, ListedBatch)
+            number = told.index(b"")
+            self._read(Batch.of(batch[number]))
+            why = f"row {batch.columns.first + number} has no value in {' '.join(self.columns)}"
+            raise StorageError(f"{why}; tarindex makes the table again", url=batch.columns.url)
+        return told
+
+    def _read(self, batch: Batch) -> list[bytes]:
+        """Return what is compared, as the samples of *batch* have it. Raises: see `contents`."""
+        if self.near is not None:
+            return list(map(self.picture, batch))
+        found = field_digests(batch, self.members) if self.by else whole_digests(batch)
+        sizes = (sample.size.to_bytes(NUMBER, "big") for sample in batch)
+        return [digest and digest + size for digest, size in zip(found, sizes, strict=True)]
+
+    def members(self, sample: Sample) -> list[Member] | None:
+        """Return the members of *sample* that are compared, None if it lacks one. Raises: see `contents`."""
+        found = []
+        for choices in self.by or ((self.near,) if self.near else ()):
+            member = next(filter(None, map(sample.member, choices)), None)
+            if member is None:
+                if self.lenient:
+                    return None
+                name = ";".join(choices)
+                raise SampleError(
+                    f"sample {sample.key!r} has no {name!r} to compare{blanks(name)}; its fields are: "
+                    f"{field_list(sample.fields)}; --keep-uncompared keeps such samples",
+                    url=sample.shard,
+                )
+            found.append(member)
+        return found
+
+    def picture(self, sample: Sample) -> bytes:
+        """Return hash, colours and pixels of the picture of *sample*, packed; empty if it has none that decodes."""
+        from tartools.samples import decoding
+
+        found = self.members(sample)
+        if found is None:
+            return b""
+        try:
+            return CONTENT.pack(*decoding.likeness(found[0]))
+        except (TarToolsError, MemoryError):
+            raise
+        except Exception as error:  # each format has its own
+            if self.lenient:
+                return b""
+            raise SampleError(
+                f"sample {sample.key!r}: the picture {';'.join(self.near or ())!r} can't be compared: "
+                f"{decoding.reason(error)}; --keep-uncompared keeps such samples",
+                url=sample.shard,
+            ) from None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of a table that say the same; none if none can."""
+        if self.near is None:
+            return [f"{name}.blake2b" for choices in self.by for name in choices]
+        if len(self.near) > 1:
+            return []  # null is a picture that is broken, or one that is not there
+        (name,) = self.near
+        sides = (f"{name}.width", f"{name}.height") if self.largest else ()
+        return [f"{name}.dhash", f"{name}.colours", *sides]
+
+    def _told(self, columns: TableColumns) -> list[bytes] | None:
+        """Return what *columns* say of each row, packed; empty where a value is missing. None if they do not say."""
+        found = {name: column for name in self.columns if (column := columns.column(name)) is not None}
+        if len(found) < len(self.columns):
+            return None
+        values = {name: column.to_pylist() for name, column in found.items()}
+        return self._hashes(values, columns.url) if self.near else self._digests(values, columns)
+
+    def _digests(self, values: dict[str, list[Any]], columns: TableColumns) -> list[bytes]:
+        every = {value for column in values.values() for value in column} - {None}
+        if not all(isinstance(value, bytes) and len(value) == DIGEST for value in every):
+            raise StorageError(f"not all values of {' '.join(values)} are digests of {DIGEST} bytes", url=columns.url)
+        begins, ends = columns.spans()
+        found = []
+        for number, size in enumerate((ends - begins).tolist()):
+            each = [
+                next((value for name in choices if (value := values[f"{name}.blake2b"][number]) is not None), None)
+                for choices in self.by
+            ]
+            known = [digest for digest in each if digest is not None]
+            found.append(joined(known) + size.to_bytes(NUMBER, "big") if len(known) == len(each) else b"")
+        return found
+
+    def _hashes(self, values: dict[str, list[Any]], url: str) -> list[bytes]:
+        hashes, colours, *sides = values.values()
+        widths, heights = sides or ([1] * len(hashes),) * 2
+        if not all(isinstance(value, int) and 0 <= value < 1 << 64 for value in hashes if value is not None):
+            raise StorageError(f"not all values of {[*values]} are hashes of 64 bits", url=url)
+        if not all(isinstance(value, bytes) and len(value) == COLOURS for value in colours if value is not None):
+            raise StorageError(f"not all values of {[*values]} are colours of {COLOURS} bytes", url=url)
+        return [
+            CONTENT.pack(value, means, width * height)
+            if value is not None and means is not None and width and height
+            else b""
+            for value, means, width, height in zip(hashes, colours, widths, heights, strict=True)
+        ]
+
+
+class DedupSide:
+    """The samples of *data*, compared once and read again; the side *number*.
+
+    *names* get shard and key of each sample, if they are wanted. *without* counts those that lack what is compared.
+    """
+
+    def __init__(self, number: int, data: DataSet) -> None:
+        self.number = number
+        self.data = data
+        self.names: Spool | None = None
+        self.samples = self.without = 0
+
+    def contents(self, comparison: Comparison, account: Account) -> Iterator[bytes]:
+        """Yield what is compared of each sample, packed: see `Comparison.contents`. Keeps the names, if wanted.
+
+        *account* gets what is to be said of samples that are only compared with; the others are read again.
+        """
+        told = self.data.account if self.number == AGAINST else Account(lambda _: None)
+        self.data.keep()
+        account.progress.phase = Phase("comparing", account=told)
+        named = self.names is not None
+
+        def work(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, None]:
+            yield from pack_blocks(_records(batches, comparison, told, named))
+
+        for record in records_of(self.data.gather(work, lambda _: None, told, most=self.data.most)):
+            end = 1 + record[0]
+            self.samples += 1
+            self.without += end == 1
+            if self.names is not None:
+                self.names.add(record[end:])
+            yield record[1:end]
+        told.check()
+        self.data.samples = self.samples
+        if self.number == AGAINST:
+            account.omissions += told.omissions
+
+
+def _records(batches: Iterator[Batch], comparison: Comparison, account: Account, named: bool) -> Iterator[bytes]:
+    """Yield a record of each sample: the length of its content, the content, and its name if it is *named*."""
+    with closing_upstream(batches):
+        for batch in batches:
+            contents = comparison.contents(batch)
+            account.samples_in += len(batch)
+            account.samples_out += len(batch)
+            names = _names(batch) if named else repeat(b"")
+            for content, name in zip(contents, names, strict=False):
+                yield bytes([len(content)]) + content + name
+
+
+def _names(batch: Batch) -> Iterator[bytes]:
+    """Yield shard and key of each sample of *batch*, as bytes."""
+    if isinstance(batch, ListedBatch) and batch.columns.values("__key__") is not None:
+        urls, numbers = batch.columns.shards()
+        shards = map(urls.__getitem__, numbers.tolist())
+        found: Iterable[tuple[str, bytes]] = zip(shards, keys_of(batch), strict=True)
+    else:
+        found = ((sample.shard, sample.raw_key) for sample in batch)
+    for shard, key in found:
+        yield shard.encode("utf-8", "surrogateescape") + b"\0" + key
+
+
+def find(
+    sides: Sequence[DedupSide], comparison: Comparison, account: Account, sort: Callable[..., Iterator[bytes]]
+) -> Iterator[bytes]:
+    """Yield a record for each sample of the last of *sides* that is left out, by position: see `pairs.Pair`."""
+    if comparison.near is None:
+        found = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
+        yield from sort(repeats(sort(chain.from_iterable(found))))
+        return
+    hashes = Hashes()
+    for side in sides:
+        if side.number == INPUT:
+            hashes.end_against()
+        for content in side.contents(comparison, account):
+            hashes.add(content)
+    yield from hashes.pairs(comparison.distance, comparison.largest)
+
+
+def whole_digests(batch: Batch) -> list[bytes]:
+    """Return a digest of each sample of *batch*: of the names and payloads of its fields, in any order."""
+    from hashlib import blake2b
+
+    found = [b""] * len(batch)
+    for numbers, _, fields, columns in alike(batch, DIGEST):
+        names = b"".join(len(field).to_bytes(NUMBER, "big") + field for field in fields)
+        for number, row in zip(numbers, zip(*columns, strict=True), strict=True):
+            found[number] = blake2b(names + b"".join(row), digest_size=DIGEST).digest()
+    return found
+
+
+def field_digests(batch: Batch, find: Find) -> list[bytes]:
+    """Return a digest of each sample of *batch*: of the payloads of the members that *find* finds.
+
+    Of one member it is that of its payload. It is empty if *find* finds none.
+    """
+    return [joined(payload_digests(found, DIGEST)) if (found := find(sample)) else b"" for sample in batch]
+
+
+def joined(digests: Sequence[bytes]) -> bytes:
+    """Return the digest of several payloads with these *digests*."""
+    from hashlib import blake2b
+
+    return digests[0] if len(digests) == 1 else blake2b(b"".join(digests), digest_size=DIGEST).digest()
+
+
+def records(contents: Iterable[bytes], side: int, largest: bool) -> Iterator[bytes]:
+    """Yield a record of each sample of *side*; *contents* are their digests, each with the size of the sample.
+
+    Records sort by digest, then by preference: against, then, with *largest*, by size, then by position. An empty
+    content is that of a sample that equals none.
+    """
+    for position, content in enumerate(contents):
+        if content:
+            size = int.from_bytes(content[DIGEST:], "big") if largest and side == INPUT else MOST
+            rank = (MOST - size).to_bytes(NUMBER, "big")
+            yield content[:DIGEST] + bytes([side]) + rank + position.to_bytes(NUMBER, "big")
+
+
+def repeats(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a pair for each sample of the input that equals one before it in *sorted_records*: that one is kept."""
+    last, side, kept = b"", AGAINST, 0
+    for record in sorted_records:
+        position = int.from_bytes(record[-NUMBER:], "big")
+        if record[:DIGEST] != last:
+            last, side, kept = record[:DIGEST], record[DIGEST], position
+        elif record[DIGEST] == INPUT:
+            yield Pair(position, side, kept).record()

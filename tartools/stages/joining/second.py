@@ -1,0 +1,281 @@
+"""The second data set of tarjoin, B: shards and tables of samples, or files of rows, to keys and what they add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tartools import storage, tar
+from tartools.errors import SampleError, TarFormatError, UsageError, several
+from tartools.samples.account import Account, Phase
+from tartools.samples.columnfields import ChosenColumns, PackedFields, RowFormat
+from tartools.samples.sample import Batch, join_path
+from tartools.samples.values import blanks, field_list
+from tartools.shards.reading import Reading, closing_upstream, read_batches
+from tartools.shards.stream import ShardStream
+from tartools.stages.joining.partners import Partners, partners_of
+from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles, reopened
+from tartools.storage.scratch import copied
+from tartools.storage.streams import stream_file
+from tartools.storage.url import Url
+from tartools.tables.schema import is_table
+from tartools.tar import Member
+from tartools.tar.compression import split_packed, split_suffix
+
+if TYPE_CHECKING:
+    from tartools.tables.source import ParquetSource
+
+FORMS = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
+MIXED = "B is shards and tables of samples, or files of rows (TSV, CSV, JSON lines, Parquet), not both"
+Pairs = Generator[tuple[Sequence[bytes], Sequence[Any]], None, None]  # keys, and what B has for them
+
+
+class SecondFields(NamedTuple):
+    """What B adds: its columns or fields as *words* say, see `ChosenColumns`, without those *dropped*; the *key*."""
+
+    words: Sequence[tuple[tuple[str, ...], str | None]] | None
+    dropped: Sequence[str]
+    fold: Callable[[str], str]
+    key: str | None
+
+
+class Second(NamedTuple):
+    """B: its *urls*, its format, if it was given, and what is *wanted* of it."""
+
+    urls: Sequence[str]
+    form: str | None
+    wanted: SecondFields
+
+
+class FoundPartners:
+    """The partners that *second*, B, has; what was found is counted."""
+
+    def __init__(self, partners: Partners, second: SecondRows | SecondShards) -> None:
+        self.second = second
+        self._partners = partners
+        self._asked = 0
+        self._lost = 0
+        self._example = b""  # first key of A
+
+    def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
+        """As `Partners.find`."""
+        found = self._partners.find(keys)
+        if not self._asked and keys:
+            self._example = keys[0]
+        self._asked += len(keys)
+        self._lost += found.count(None)
+        return found
+
+    def checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield *batches*; then check B, before an output is committed."""
+        with closing_upstream(batches):
+            yield from batches
+        self.second.check()
+
+    def tell(self, account: Account, left_out: bool) -> None:
+        """Say how many samples of B had no partner, and of A, if those are *left_out*."""
+        lost, left = self._lost if left_out else 0, self._partners.left
+        parts = []
+        if lost:
+            parts.append(f"{several(lost, 'sample')} of A had no partner in B (left out)")
+        if left:
+            parts.append(f"{several(left, 'sample')} of B had {'none' if lost else 'no partner'} in A")
+        if parts:
+            (account.warn_empty if lost and lost == self._asked else account.warn)(", ".join(parts))
+        if self._asked and self._lost == self._asked and self._partners.example is not None:
+            first, second = (key.decode("utf-8", "surrogateescape") for key in (self._example, self._partners.example))
+            account.warn(f"no key of A is in B; the first is {first!r} in A, and {second!r} in B")
+
+
+def read(second: Second, account: Account, reading: Reading, memory: int) -> FoundPartners:
+    """Read B, and return what finds partners in it. Holds: *memory* bytes. Raises what `partners_of` raises."""
+    own = Account(account.say, account.quiet)
+    account.progress.phase = Phase("reading B", account=own)
+    own.progress.expected = storage.check_inputs(second.urls)
+    source = source_of(second.urls, second.form, second.wanted, own, reading)
+    partners = partners_of(source.batches(), memory, reading.tmpdir)
+    own.settle()
+    account.omissions += own.omissions
+    account.progress.phase = Phase("writing")
+    return FoundPartners(partners, source)
+
+
+def check_shards(urls: Sequence[str]) -> None:
+    """Raise UsageError if one of *urls*, of A, is a file of rows by its name."""
+    for url in urls:
+        if form := form_by_name(url):
+            raise UsageError(f"A is shards or tables of samples, and this is {form} by its name: tarjoin A B", url=url)
+
+
+def form_by_name(url: str) -> str | None:
+    """Return the format of the rows in *url*, by its name: tsv, csv or jsonl; None if it is another name."""
+    name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
+    return FORMS.get(split_packed(name)[0].rpartition(".")[2])
+
+
+def form_of(url: str) -> str:
+    """Return the format of *url*, by its name, or its first bytes for Parquet: tsv, csv, jsonl, parquet or tar."""
+    return form_by_name(url) or ("parquet" if is_table(url) else "tar")
+
+
+def source_of(
+    urls: Sequence[str], form: str | None, wanted: SecondFields, account: Account, reading: Reading
+) -> SecondRows | SecondShards:
+    """Return B, which *urls* have, as *form* says. Raises: UsageError if they are shards and rows."""
+    forms = [form or form_of(url) for url in urls]
+    both = zip(forms, urls, strict=True)
+    kinds = ["tar" if name == "parquet" and not form and lists_samples(url, wanted) else name for name, url in both]
+    if all(kind == "tar" for kind in kinds):
+        if wanted.key is not None:
+            raise UsageError("--key-column names a column, but samples have their own keys", url=urls[0])
+        return SecondShards(urls, wanted.words, ChosenColumns(*wanted[:3], hidden=False), account, reading)
+    if "tar" in kinds:
+        raise UsageError(MIXED, url=urls[kinds.index("tar")])
+    return SecondRows(urls, kinds, wanted, account)
+
+
+def lists_samples(url: str, wanted: SecondFields) -> bool:
+    """Tell whether the Parquet file *url* lists samples whose fields are *wanted*, and not columns of its own."""
+    from tartools.tables import source
+
+    with parquet(url) as table:
+        if any(name not in table.names for name in source.NEEDED):
+            return False
+        columns = {wanted.fold(name) for name in table.names}
+        fields = {wanted.fold(name) for name in table.fields or ()}
+        words = [{wanted.fold(choice) for choice in choices} for choices, _ in wanted.words or ()]
+        rows = table.fields is not None and any(word & columns and not word & fields for word in words)
+        return wanted.key is None and not rows
+
+
+@contextmanager
+def parquet(url: str) -> Iterator[ParquetSource]:
+    """Give the Parquet file *url*."""
+    from tartools.tables import source
+
+    repeatable = storage.is_repeatable(url) and not Url(url).read_command
+    with source.opened_any(url, None if repeatable else copied(storage.open_read(url))) as table:
+        yield table
+
+
+class SecondRows:
+    """B is files of rows: *urls*, with the format of each. *account* gets the bytes that are read."""
+
+    def __init__(self, urls: Sequence[str], forms: Sequence[str], wanted: SecondFields, account: Account) -> None:
+        self._files = list(zip(urls, forms, strict=True))
+        self._account = account
+        self._packed = PackedFields()
+        chosen = ChosenColumns(wanted.words, wanted.dropped, wanted.fold)
+        self._format = RowFormat(wanted.key, chosen, self._packed, len(urls) == 1)
+
+    def batches(self) -> Pairs:
+        """Yield keys and packed fields of adjacent rows."""
+        account = self._account
+        for url, form in self._files:
+            if form == "parquet":
+                from tartools.tables import columnvalues
+
+                with parquet(url) as table:
+                    yield from columnvalues.field_rows(table, self._format)
+            else:
+                from tartools.formats import textfields
+
+                with stream_file(ShardStream(url, account, forks=True), url) as file:
+                    yield from textfields.batches(file, form, url, self._format)
+                account.check()
+            account.shards_done += 1
+
+    def single(self) -> bytes | None:
+        """Return the field that is added, if what `batches` yields is the payload of one."""
+        return self._packed.names[0] if self._packed.single else None
+
+    def members(self, key: bytes, packed: bytes) -> list[Member]:
+        """Return the members for what `batches` yields."""
+        return [tar.new_member(join_path(key, field), payload) for field, payload in self._packed.unpack(packed)]
+
+    def check(self) -> None:
+        """Do nothing: all rows are held, or were read to their end."""
+
+
+class SecondShards:
+    """B is shards and tables of samples, *urls*. Those that are not in plain local files go to a temporary file."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        words: Sequence[object] | None,
+        chosen: ChosenColumns,
+        account: Account,
+        reading: Reading,
+    ) -> None:
+        self._urls = urls
+        self._account = account
+        self._reading = reading._replace(ranges=True)
+        self._chosen = chosen
+        self._keys_alone = words is not None and not words
+        self._files = SampleFiles(reopened, reading.tmpdir)
+        self._fields: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}  # of samples with these: which, for which
+
+    def batches(self) -> Generator[tuple[Sequence[bytes], Sequence[bytes]], None, None]:
+        """Yield the keys of adjacent samples, and where these are."""
+        account = self._account
+        with closing_upstream(found := read_batches(self._urls, account, self._reading)):
+            for batch in self._explained(found):
+                if self._keys_alone:
+                    yield batch.keys, [b""] * len(batch)
+                else:
+                    yield batch.keys, self._places(batch)
+        account.check()
+
+    def _explained(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield *batches*; if B begins with no shard, by its name neither, the failure says how to read it as rows."""
+        read = False
+        try:
+            for batch in batches:
+                read = True
+                yield batch
+        except TarFormatError as error:
+            if read or split_suffix(error.url)[1]:
+                raise
+            help = f"{error.message} (--format tsv, csv or jsonl reads B as rows)"
+            raise TarFormatError(help, url=error.url, offset=error.offset) from error
+
+    def _places(self, batch: Batch) -> list[bytes]:
+        """Return where the samples of *batch* are: in plain files, or copied to a temporary one."""
+        where = self._files.location_of(batch)
+        if where is None or batch.groups is None:
+            found = [self._files.store(sample) for sample in batch]
+            return [LOCATION.pack(start, end, shard, 0, flags) for start, end, shard, flags in found]
+        starts, (shard, shift) = batch.groups.starts, where
+        return [LOCATION.pack(start + shift, end + shift, shard, 0, 0) for start, end in pairwise(starts)]
+
+    def single(self) -> bytes | None:
+        """Return None: what `batches` yields is no payload."""
+        return None
+
+    def members(self, key: bytes, found: bytes) -> list[Member]:
+        """Return the members that are added, for what `batches` yields. Raises: SampleError for one field twice."""
+        start, end, shard, _, flags = LOCATION.unpack(found)
+        sample = self._files.sample(Entry(b"", key, start, end, shard, flags))
+        members, names = sample.members, sample.fields
+        if names not in self._fields:
+            if len(set(names)) < len(names):
+                what = f"sample {sample.key!r} has a field twice; its fields are: {field_list(names)}"
+                raise SampleError(what, url=sample.shard)
+            try:
+                chosen = self._chosen.of({name: number for number, name in enumerate(names)})
+            except SampleError as error:
+                raise SampleError(f"sample {sample.key!r}: {error.message}", url=sample.shard) from None
+            self._fields[names] = [(at, name.encode("utf-8", "surrogateescape")) for at, name in sorted(chosen)]
+        return [tar.renamed(members[at], join_path(key, field)) for at, field in self._fields[names]]
+
+    def check(self) -> None:
+        """Raise SampleError if no sample had a field that was asked for; StorageError if a file has changed."""
+        self._files.check()
+        seen = list(dict.fromkeys(name for names in self._fields for name in names))
+        if seen and (lost := " ".join(self._chosen.lost(seen))):
+            raise SampleError(
+                f"no sample of B that was joined had {lost}{blanks(lost)}; the fields: {field_list(seen)}"
+            )

@@ -1,0 +1,230 @@
+"""The files that hold samples while they are sorted or joined: plain local inputs, and a scratch file for all others.
+
+An index of such samples has records. A record is bytes that C compares in sort order: what the sample sorts by, its
+position in the input (so that the sort is stable), its key unless the first implies it, and the location: a range of a
+plain local file, or of the scratch file.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from operator import sub
+from struct import Struct
+from typing import NamedTuple
+
+from tartools import storage, tar
+from tartools.errors import StorageError
+from tartools.samples.sample import Batch, Sample
+from tartools.storage.openfiles import OpenFiles
+from tartools.storage.streams import FileVersion, changed
+from tartools.tar import ContiguousGroups, Member, Source, located, read_range
+
+POSITION = 8  # bytes, big-endian, after the sort key; the key of the sample and its location follow
+LOCATION = Struct(">QQIIB")  # start, end, shard, length of the key in the record, flags
+POSITIONED = Struct(">QQQIIB")  # position and location, for records without a key between them
+LONE, COPIED, IMPLIED = 1, 2, 4  # flags: never joined; in the scratch file; the sort key implies the key
+Reopen = Callable[[str], io.FileIO]
+Identities = list[tuple[int, tuple[int, ...]]]
+
+PARTS = 64  # parts of a sample that are joined without copying them to the scratch file first
+SMALL = 1 << 20  # bytes; members of a smaller sample are read into memory, those of a larger one stay ranges
+HELD = 16 << 20  # bytes of one joined sample in memory
+
+
+class Entry(NamedTuple):
+    """A record of the index, unpacked: the sort key, and where the sample *key* is stored."""
+
+    sort_key: bytes
+    key: bytes
+    start: int
+    end: int
+    shard: int
+    flags: int
+
+
+def unpacked(records: Iterable[bytes], text_of: Callable[[bytes], bytes]) -> Iterator[Entry]:
+    """Yield *records* as entries, in their order. *text_of* gives the key that a sort key implies."""
+    unpack, make, size = LOCATION.unpack_from, tuple.__new__, LOCATION.size  # half of what Entry(...) costs
+    for packed in records:
+        behind = len(packed) - size
+        start, end, shard, length, flags = unpack(packed, behind)
+        behind -= length
+        sort_key = packed[: behind - POSITION]
+        key = text_of(sort_key) if flags & IMPLIED else packed[behind : behind + length]
+        yield make(Entry, (sort_key, key, start, end, shard, flags))
+
+
+def reopened(url: str) -> io.FileIO:
+    """Return the plain local file *url*, which was read before. Raises: StorageError if it is one no more."""
+    file = storage.open_read(url).file
+    if file is None:
+        raise StorageError("this is no longer a regular file", url=url)
+    return file
+
+
+class PartMember:
+    """A member of a joined sample, with the number and the shard of the part that it comes from."""
+
+    def __init__(self, part: int, shard: str, member: Member) -> None:
+        self.part = part
+        self.shard = shard
+        self.member = member
+
+
+class SampleFiles:
+    """Stores samples until they are written: in the plain local files that held them, or in one scratch file.
+
+    Shards are known by numbers. *urls* have theirs from the start, so that forks of this process use the same.
+    *reopen* opens a shard again; 128 stay open.
+    """
+
+    def __init__(self, reopen: Reopen, tmpdir: str | None, urls: Iterable[str] = ()) -> None:
+        self._reopen = reopen
+        self._tmpdir = tmpdir
+        self._urls: list[str] = list(dict.fromkeys(urls))
+        self._numbers = {url: number for number, url in enumerate(self._urls)}
+        self._identities: dict[int, tuple[int, ...]] = {}
+        self._open = OpenFiles()
+        self._stdin: dict[int, io.FileIO] = {}  # files that cannot be opened again
+        self._seen: io.FileIO | None = None
+        self._scratch: io.FileIO | None = None
+        self._copies: tar.Writer | None = None
+
+    def location_of(self, batch: Batch) -> tuple[int, int] | None:
+        """Return (shard, shift) if all of *batch* is in one plain file, *shift* bytes further on; else None."""
+        if batch.groups is None:
+            return None
+        file, shift, _ = located(batch.groups.source, 0, 0)
+        if not isinstance(file, io.FileIO) or file.writable():
+            return None
+        shard = self._number(batch.shard)
+        self._keep(shard, file)
+        return shard, shift
+
+    def store(self, sample: Sample) -> tuple[int, int, int, int]:
+        """Return start, end, shard and flags of *sample*; copy it unless it is in a plain file."""
+        shard = self._number(sample.shard)
+        file, start, end = extent(sample.members)
+        if isinstance(file, io.FileIO) and not file.writable():  # scratch files are writable
+            self._keep(shard, file)
+            return start, end, shard, 0
+        return *self._copy(sample), shard, COPIED
+
+    def file(self, entry: Entry) -> tuple[io.FileIO, str]:
+        """Return the file that holds the sample of *entry*, and the URL that the sample was read from."""
+        return self._copied() if entry.flags & COPIED else self._file(entry.shard), self._urls[entry.shard]
+
+    def gather(self, entries: Sequence[Entry]) -> Batch:
+        """Return the samples of *entries* in one batch, read into memory."""
+        _, keys, starts, ends, shards, flags = zip(*entries, strict=True)
+        where = list(zip(shards, flags, strict=True))
+        known = {pair: self.file(entry) for pair, entry in dict(zip(where, entries, strict=True)).items()}
+        files, sizes = [known[pair][0] for pair in where], list(map(sub, ends, starts))
+        found = self._open.read(files, starts, sizes)
+        if len(found) < sum(sizes):  # a read may return less
+            found = b"".join(map(read_range, files, starts, ends))
+        urls = [known[pair][1] for pair in where]
+        return Batch(ContiguousGroups(found, list(keys), list(accumulate(sizes, initial=0)), None, []), urls)
+
+    def sample(self, entry: Entry) -> Sample:
+        """Return the sample of *entry* as a range of the file that holds it."""
+        file, url = self.file(entry)
+        return Sample.at(entry.key, file, entry.start, entry.end, url)
+
+    def members(self, parts: list[Entry]) -> list[PartMember]:
+        """Return the members of all *parts*. Many parts, or large ones, are copied to the scratch file first."""
+        small = sum(entry.end - entry.start for entry in parts if entry.end - entry.start <= SMALL)
+        if len(parts) <= PARTS and small <= HELD:
+            samples = map(self.sample, parts)
+            return [PartMember(part, s.shard, member) for part, s in enumerate(samples) for member in s.members]
+        owners: list[tuple[int, str]] = []
+        spans = []
+        for part, entry in enumerate(parts):
+            sample = self.sample(entry)
+            owners += [(part, sample.shard)] * len(sample.members)
+            spans.append(self._copy(sample))
+        whole = Sample.at(parts[0].key, self._copied(), spans[0][0], spans[-1][1])
+        return [PartMember(*owner, member) for owner, member in zip(owners, whole.members, strict=True)]
+
+    @property
+    def identities(self) -> Identities:
+        """The number of each shard that holds samples, and the identity of its file."""
+        return list(self._identities.items())
+
+    @property
+    def copied(self) -> int:
+        """Bytes copied to the scratch file so far."""
+        return self._copies.size if self._copies is not None else 0
+
+    def add_identities(self, identities: Identities) -> None:
+        """Add the *identities* that a fork found. Raises: StorageError if a file was another one there."""
+        for shard, known in identities:
+            if self._identities.setdefault(shard, tuple(known)) != tuple(known):
+                raise changed(self._urls[shard])
+
+    def check(self) -> None:
+        """Raise StorageError if one of the files has changed."""
+        for shard, known in self._identities.items():
+            url = self._urls[shard]
+            if FileVersion.of(self._stdin.get(shard) or self._reopen(url)) != known:
+                raise changed(url)
+
+    def _number(self, url: str) -> int:
+        """Return the number of the shard *url*; a new one if it has none yet."""
+        number = self._numbers.setdefault(url, len(self._urls))
+        if number == len(self._urls):
+            self._urls.append(url)
+        return number
+
+    def _copy(self, sample: Sample) -> tuple[int, int]:
+        """Copy *sample* to the scratch file; return its start and end there."""
+        if self._copies is None:
+            from tartools.storage.scratch import scratch_file
+
+            self._scratch = scratch_file(self._tmpdir)
+            self._copies = tar.Writer(self._scratch)
+        start = self._copies.size
+        self._copies.add(sample.members)
+        return start, self._copies.size
+
+    def _copied(self) -> io.FileIO:
+        assert self._copies is not None and self._scratch is not None
+        self._copies.flush()
+        return self._scratch
+
+    def _file(self, shard: int) -> io.FileIO:
+        return self._stdin.get(shard) or self._open.file(shard, partial(self._reopened, shard))
+
+    def _reopened(self, shard: int) -> io.FileIO:
+        file = self._reopen(self._urls[shard])
+        if FileVersion.of(file) != self._identities[shard]:
+            raise changed(self._urls[shard])
+        return file
+
+    def _keep(self, shard: int, file: io.FileIO) -> None:
+        """Remember *file*, which holds samples. Raises: StorageError if it has changed."""
+        if file is self._seen:
+            return
+        self._seen = file
+        if self._identities.setdefault(shard, FileVersion.of(file)) != FileVersion.of(file):
+            raise changed(self._urls[shard])
+        if isinstance(file.name, int):
+            self._stdin[shard] = file
+        else:
+            self._open.file(shard, lambda: file)
+
+
+def extent(members: tuple[Member, ...]) -> tuple[Source | None, int, int]:
+    """Return the source that holds *members*, headers unchanged, one after the other, and the range that they fill.
+
+    The source is None if there is no such source.
+    """
+    begin = end = -1
+    file: Source | None = None
+    for member in members:
+        source, start, stop = located(member.source, member.start, member.end)
+        if member.head is not None or (file is not None and (source is not file or start != end)):
+            return None, 0, 0
+        begin, file, end = start if file is None else begin, source, stop
+    return file, begin, end

@@ -1,0 +1,497 @@
+"""Blocks of remote objects that are kept on the local disk, if `TARTOOLS_CACHE` says where: `/nvme/cache:500GB`.
+
+An object is kept in blocks of 1 MiB, each a file with a checksum behind it, in a folder for the object and its version.
+So a copy is never stale: another version is another folder. A block is there whole or not at all, whoever is killed;
+one that was cut or changed is fetched again. A process that fetches a block holds the lock of its temporary file, and
+others wait for it, but not longer than for a server. What does not fit into the budget, or on the disk, is read
+without being kept; with `TARTOOLS_CACHE_EVICT=old` the blocks go that were not read for the longest time. Begin
+reading at `CachedObject.get`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import json
+import mmap
+import os
+import re
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from typing import NamedTuple
+
+from tartools.errors import StorageError, UsageError, byte_size, without_query
+from tartools.storage.objects.contract import ListedObject, Object, Reply
+from tartools.storage.objects.pinned import REPLACED
+from tartools.storage.objects.retry import TransientError, timeouts
+from tartools.storage.streams import OutputStream
+from tartools.storage.url import unpinned
+
+BLOCK = 1 << 20  # bytes
+WINDOW = 8  # blocks that are fetched by one request
+LEFT = 1 << 30  # bytes that stay free on the disk
+LOOK = 0.02  # seconds between two looks whether another process has fetched a block
+AT_ONCE = 0.05  # of the budget: what is removed when it is full
+FOLDER = "tartools-cache-1"  # below the one that the user names; nothing outside of it is looked at
+NAME = re.compile(r"(\d+)(\.part)?")
+SUM = struct.Struct("<I")
+SLOTS, SLOT = 1024, struct.Struct("<qqq")  # threads that count; hits, bytes fetched, bytes kept
+
+_counted = mmap.mmap(-1, SLOTS * SLOT.size)  # shared with forks
+
+
+class CacheCounts(NamedTuple):
+    """What this process and its forks read: *hits* are blocks that were there, the others are bytes."""
+
+    hits: int
+    fetched: int
+    kept: int
+
+
+class CachedVersion(NamedTuple):
+    """What is kept of one version of an object: *kept* of its *size* bytes, last *used* in seconds since 1970."""
+
+    url: str
+    version: str
+    size: int
+    kept: int
+    used: float
+    folder: str
+
+
+def counts() -> CacheCounts:
+    """Return what was counted so far."""
+    return CacheCounts(*map(sum, zip(*SLOT.iter_unpack(_counted), strict=True)))
+
+
+def _count(hits: int = 0, fetched: int = 0, kept: int = 0) -> None:
+    place = threading.get_native_id() % SLOTS * SLOT.size
+    before = SLOT.unpack_from(_counted, place)
+    SLOT.pack_into(_counted, place, before[0] + hits, before[1] + fetched, before[2] + kept)
+
+
+def kept(source: Object) -> Object:
+    """Return the object *source*, read through the cache if there is one. Raises: UsageError."""
+    text = os.environ.get("TARTOOLS_CACHE", "")
+    return CachedObject(source, cache_of(text)) if text else source
+
+
+@functools.cache
+def cache_of(text: str) -> Cache:
+    """Return the cache that *text* describes: FOLDER:SIZE. Raises: UsageError."""
+    folder, colon, size = text.rpartition(":")
+    try:
+        if not folder or not colon:
+            raise ValueError("no size")
+        return Cache(folder, byte_size(size))
+    except ValueError as error:
+        raise UsageError(f"TARTOOLS_CACHE is a folder and its size, such as /nvme/cache:500GB ({error})") from None
+
+
+class Cache:
+    """Blocks in the folder *path*, up to *budget* bytes of all processes, and one block of each process more.
+
+    Raises: ValueError if somebody else made the folder, who could put anything into it.
+    """
+
+    def __init__(self, path: str, budget: int) -> None:
+        self.folder = os.path.join(os.path.abspath(path), FOLDER)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if os.lstat(self.folder).st_uid not in (os.geteuid(), 0):
+                raise ValueError("this folder belongs to another user")
+        self.budget = budget
+        self._full = False
+
+    def entry(self, url: str, version: str) -> str:
+        """Return the folder of this *version* of *url*."""
+        name = sha256(f"{url}\0{version}".encode("utf-8", "surrogateescape")).hexdigest()
+        return os.path.join(self.folder, name[:2], name[2:40])
+
+    def entries(self) -> Iterator[CachedVersion]:
+        """Yield what is kept, in no order."""
+        for folder in _folders(self.folder):
+            with suppress(OSError, ValueError, KeyError), open(os.path.join(folder, "object.json"), "rb") as file:
+                about = json.load(file)
+                found = [each.stat() for each in os.scandir(folder) if NAME.fullmatch(each.name)]
+                size, used = sum(one.st_size for one in found), max((one.st_mtime for one in found), default=0.0)
+                yield CachedVersion(about["url"], about["version"], about["size"], size, used, folder)
+
+    def clear(self, url: str = "") -> int:
+        """Remove what is kept of *url*, or of what is below it, or everything; return its bytes."""
+        removed = 0
+        for entry in self.entries():
+            if not url or entry.url == url or entry.url.startswith(url.rstrip("/") + "/"):
+                shutil.rmtree(entry.folder, ignore_errors=True)
+                removed += entry.kept
+        with suppress(OSError), self._used() as used:
+            used.set(self._measured())
+        return removed
+
+    def reserve(self, size: int) -> bool:
+        """Count *size* bytes more; tell whether there is room for them, which may be made. Raises: OSError."""
+        with self._used() as used:
+            if not self._fits(used.bytes + size, size) and (_evicts() or not self._full):
+                used.set(self._measured())  # killed processes counted what they did not keep
+                if _evicts() and not self._fits(used.bytes + size, size):
+                    used.set(used.bytes - self._evict(size + int(self.budget * AT_ONCE)))
+                self._full = not self._fits(used.bytes + size, size)  # then this process measures no more
+            fits = self._fits(used.bytes + size, size)
+            if fits:
+                used.set(used.bytes + size)
+            return fits
+
+    def _fits(self, total: int, more: int) -> bool:
+        """Tell whether *total* bytes may be kept, *more* of which are not on the disk yet."""
+        disk = os.statvfs(self.folder)
+        return total <= self.budget and disk.f_bavail * disk.f_frsize >= more + LEFT
+
+    @contextmanager
+    def _used(self) -> Iterator[_Used]:
+        """Give the bytes that all processes keep, which no other changes in the block."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        fd = os.open(os.path.join(self.folder, "used"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield _Used(fd)
+        finally:
+            os.close(fd)
+
+    def _blocks(self) -> Iterator[os.DirEntry[str]]:
+        for folder in _folders(self.folder):
+            with suppress(OSError):
+                yield from (each for each in os.scandir(folder) if NAME.fullmatch(each.name))
+
+    def _measured(self) -> int:
+        """Return the bytes that are kept."""
+        total = 0
+        for each in self._blocks():
+            with suppress(OSError):
+                total += each.stat().st_size
+        return total
+
+    def _evict(self, size: int) -> int:
+        """Remove *size* bytes of the blocks that were not read for the longest time; return how many they were."""
+        found = []
+        for each in self._blocks():
+            with suppress(OSError):
+                status = each.stat()
+                found.append((status.st_mtime, status.st_size, each.path))
+        removed = 0
+        for _, count, path in sorted(found):
+            if removed >= size:
+                break
+            with suppress(OSError):
+                os.unlink(path)
+                removed += count
+        return removed
+
+
+class _Used:
+    """The number in the open file *fd*."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        text = os.pread(fd, 32, 0)
+        self.bytes = int(text) if text.strip().isdigit() else 0
+
+    def set(self, count: int) -> None:
+        self.bytes = max(count, 0)
+        os.pwrite(self._fd, b"%20d" % self.bytes, 0)
+
+
+def _evicts() -> bool:
+    return os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
+
+
+def _folders(folder: str) -> Iterator[str]:
+    """Yield the folders of all entries in *folder*."""
+    with suppress(OSError):
+        for first in os.scandir(folder):
+            if first.is_dir(follow_symlinks=False):
+                yield from (each.path for each in os.scandir(first.path) if each.is_dir(follow_symlinks=False))
+
+
+class CachedObject:
+    """The object *source*, of which *cache* keeps what is read.
+
+    A reply to `get` has up to 8 MiB in memory. Failures of the cache are none of the run: then nothing is kept.
+    """
+
+    def __init__(self, source: Object, cache: Cache) -> None:
+        self._source = source
+        self._cache = cache
+        self._sizes: dict[str, int] = {}  # of versions
+
+    @property
+    def url(self) -> str:
+        """Its URL, as the user gave it."""
+        return self._source.url
+
+    def head(self) -> ListedObject | None:
+        """See `Object.head`."""
+        return self._source.head()
+
+    def remove(self) -> None:
+        """See `Object.remove`."""
+        self._source.remove()
+
+    def output(self, force: bool) -> OutputStream:
+        """See `Object.output`."""
+        return self._source.output(force)
+
+    def get(self, start: int, end: int | None, version: str) -> Reply:
+        """See `Object.get`. The first one asks the server for the version, others only for what is not kept."""
+        version = version or self._current()
+        size = self._size(version) if version else None
+        if size is None or not start < size:
+            return self._source.get(start, end, version)
+        end = size if end is None else min(end, size)
+        return Reply(_Chunks(self._read(start, end, size, version)), start, end - start, size, version)
+
+    def _current(self) -> str:
+        """Return the version of the object, "" if its server does not tell or has no ranges. Raises: as `get`."""
+        reply = self._source.get(0, 1, "")
+        try:
+            if reply.size is None or reply.length != min(reply.size, 1):
+                return ""
+            while reply.body.read(1):  # to its end, so that the connection is used again
+                pass
+        finally:
+            reply.body.close()
+        self._sizes[reply.version] = reply.size
+        return reply.version
+
+    def _size(self, version: str) -> int | None:
+        """Return the bytes of this *version*; None if it can't be kept."""
+        if version not in self._sizes:
+            folder = self._cache.entry(unpinned(self.url), version)
+            with suppress(OSError, ValueError, KeyError), open(os.path.join(folder, "object.json"), "rb") as file:
+                self._sizes[version] = json.load(file)["size"]
+        if version not in self._sizes:
+            self._current()
+        return self._sizes.get(version)
+
+    def _read(self, start: int, end: int, size: int, version: str) -> Iterator[memoryview]:
+        """Yield the bytes *start* to *end*. Raises: TransientError, StorageError."""
+        folder = self._cache.entry(unpinned(self.url), version)
+        last = -(-end // BLOCK)
+        for low in range(start // BLOCK, last, WINDOW):
+            window = _BlockWindow(self._source, self._cache, folder, size, version)
+            for number, block in enumerate(window.blocks(low, min(low + WINDOW, last)), low):
+                begin = number * BLOCK
+                yield block[max(start - begin, 0) : min(end - begin, BLOCK)]
+
+
+class _BlockWindow:
+    """A few adjacent blocks of an object of *size* bytes."""
+
+    def __init__(self, source: Object, cache: Cache, folder: str, size: int, version: str) -> None:
+        self._source = source
+        self._cache = cache
+        self._folder = folder
+        self._size = size
+        self._version = version
+        self._locks: dict[int, int] = {}  # of blocks that this fetches: descriptors of their temporary files
+
+    def blocks(self, low: int, high: int) -> list[memoryview]:
+        """Return the blocks *low* to *high* - 1: those that are kept, and others, which are kept from now on."""
+        found: dict[int, memoryview] = {}
+        try:
+            for number in range(low, high):
+                self._take(number, found, wait=False)
+            self._fetch(found)
+            for number in range(low, high):  # what other processes fetch
+                if number not in found:
+                    self._take(number, found, wait=True)
+                    self._fetch(found)
+        finally:
+            for number in [*self._locks]:
+                self._release(number)
+        return [found[number] for number in range(low, high)]
+
+    def _take(self, number: int, found: dict[int, memoryview], *, wait: bool) -> None:
+        """Have the block *number* in *found*, or its lock; without *wait* neither if another process has it."""
+        path = os.path.join(self._folder, str(number))
+        while (block := self._kept(path, self._length(number))) is None:
+            fd = self._lock(f"{path}.part", wait)
+            if fd is None:
+                return
+            if fd < 0 or _is_at(fd, f"{path}.part"):
+                self._locks[number] = fd
+                return
+            os.close(fd)  # its holder has finished: look again
+        _count(hits=1)
+        found[number] = block
+
+    def _lock(self, path: str, wait: bool) -> int | None:
+        """Return the temporary file *path*, locked; None if another process has it, -1 if nothing can be kept."""
+        try:
+            if not os.path.isdir(self._folder):
+                self._make_folder()
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return -1
+        until = time.monotonic() + timeouts().idle
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return fd
+                except BlockingIOError:
+                    if not wait or time.monotonic() > until:  # its holder hangs
+                        os.close(fd)
+                        return -1 if wait else None
+                time.sleep(LOOK)
+        except OSError:  # a file system without locks
+            os.close(fd)
+            return -1
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _make_folder(self) -> None:
+        os.makedirs(self._cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
+        os.makedirs(self._folder, exist_ok=True)
+        about = {"url": without_query(unpinned(self._source.url)), "version": self._version, "size": self._size}
+        path = os.path.join(self._folder, f"object.json.{os.getpid()}")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(about, file)
+        os.rename(path, os.path.join(self._folder, "object.json"))
+
+    def _length(self, number: int) -> int:
+        return min(BLOCK, self._size - number * BLOCK)
+
+    def _kept(self, path: str, length: int) -> memoryview | None:
+        """Return the block in the file *path*, None if it is not there; a damaged one is removed."""
+        try:
+            with open(path, "rb", buffering=0) as file:
+                data = memoryview(file.readall())
+                with suppress(OSError):
+                    os.utime(file.fileno())
+        except OSError:
+            return None
+        if len(data) == length + SUM.size and SUM.pack(_checksum(data[:length])) == data[length:]:
+            return data[:length]
+        with suppress(OSError):
+            os.unlink(path)
+        return None
+
+    def _fetch(self, found: dict[int, memoryview]) -> None:
+        """Fetch the blocks that are locked, each run of adjacent ones by a request, and keep them."""
+        while self._locks:
+            first = last = min(self._locks)
+            while last + 1 in self._locks:
+                last += 1
+            begin, end = first * BLOCK, min((last + 1) * BLOCK, self._size)
+            data = _received(self._source, begin, end, self._version)
+            _count(fetched=len(data))
+            for number in range(first, last + 1):
+                low = (number - first) * BLOCK
+                found[number] = data[low : low + self._length(number)]
+                self._keep(number, found[number])
+                self._release(number)
+
+    def _keep(self, number: int, block: memoryview) -> None:
+        """Give the temporary file of the block its content and name, if there is room."""
+        fd, path = self._locks[number], os.path.join(self._folder, str(number))
+        try:
+            if fd < 0 or not self._cache.reserve(len(block) + SUM.size):
+                return
+            os.ftruncate(fd, 0)
+            with open(fd, "wb", buffering=0, closefd=False) as file:
+                for data in (block, SUM.pack(_checksum(block))):
+                    if file.write(data) != len(data):
+                        return
+            os.rename(f"{path}.part", path)
+            _count(kept=len(block))
+        except OSError as error:  # a full disk, a folder that was removed
+            if error.errno not in (
+                errno.ENOSPC,
+                errno.EDQUOT,
+                errno.EFBIG,
+                errno.ENOENT,
+                errno.EACCES,
+                errno.EROFS,
+                errno.EIO,
+            ):
+                raise
+
+    def _release(self, number: int) -> None:
+        """Give up the lock of the block *number*; a temporary file that was not renamed is removed."""
+        fd = self._locks.pop(number)
+        if fd >= 0:
+            path = os.path.join(self._folder, f"{number}.part")
+            with suppress(OSError):
+                if _is_at(fd, path):
+                    os.unlink(path)
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a fork may have the descriptor too
+            os.close(fd)
+
+
+def _received(source: Object, begin: int, end: int, version: str) -> memoryview:
+    """Return the bytes *begin* to *end* of this *version*. Raises: TransientError; StorageError, as `Object.get`."""
+    reply = source.get(begin, end, version)
+    try:
+        if not reply.version or reply.start != begin:
+            raise StorageError("its server sends no versions (ETag) or no ranges; unset TARTOOLS_CACHE", url=source.url)
+        if reply.version != version:
+            raise StorageError(REPLACED, url=source.url, offset=begin)
+        data = memoryview(bytearray(end - begin))
+        done = 0
+        while done < len(data) and (count := reply.body.readinto(data[done:])):
+            done += count
+        if done == len(data) and reply.body.read(1):  # its end lets the connection be used again
+            raise StorageError("the server sent more bytes than it stated", url=source.url, offset=end)
+    finally:
+        reply.body.close()
+    if done < len(data):
+        raise TransientError("the connection was cut")
+    return data
+
+
+class _Chunks:
+    """The bytes of *chunks* as the body of a reply."""
+
+    def __init__(self, chunks: Iterator[memoryview]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+
+    def read(self, most: int, /) -> bytes:
+        """See `Body.read`."""
+        return bytes(self._next(most))
+
+    def readinto(self, room: memoryview, /) -> int:
+        """See `Body.readinto`."""
+        data = self._next(len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """See `Body.close`."""
+        self._chunks = iter(())
+
+    def _next(self, most: int) -> memoryview:
+        if not self._rest:
+            self._rest = next(self._chunks, memoryview(b""))
+        data, self._rest = self._rest[:most], self._rest[most:]
+        return data
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Tell whether the open file *fd* still has the name *path*."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except OSError:
+        return False
+
+
+def _checksum(data: memoryview) -> int:
+    from isal import isal_zlib
+
+    return isal_zlib.crc32(data)

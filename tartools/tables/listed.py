@@ -1,0 +1,183 @@
+"""Samples that a table lists, with what its columns have of them; they are read only if they are asked for.
+
+The value of a sample is asked for here: it comes from a column that has it, else from the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from tartools.samples.sample import Batch, Label, Sample
+from tartools.samples.values import INDEX, PSEUDO, Column, as_text, getter, lookup
+from tartools.tar import Writer
+
+if TYPE_CHECKING:
+    from tartools.tables.columnvalues import TableColumns
+
+ABSENT = object()  # the sample lacks the value, where None is JSON's null
+
+Getter = Callable[[Sample, int], object]
+Answer = Sequence[object] | Getter  # a value for each sample, or what reads the samples for it
+
+
+class ListedBatch(Batch):
+    """*count* samples whose values *columns* has. `read(numbers)` gives some, in batches; the numbers ascend."""
+
+    __slots__ = ("_count", "_read", "columns")
+
+    def __init__(self, columns: TableColumns, count: int, read: Callable[[Sequence[int]], Iterator[Batch]]) -> None:
+        self.columns = columns
+        self._count = count
+        self._read = read
+        self._shards = self.groups = self._lone = self.offset = None
+        self.shard = ""
+
+    @property
+    def keys(self) -> list[bytes]:  # type: ignore[override]  # the others have them
+        """The keys of the samples."""
+        return [sample.raw_key for sample in self]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Sample]:
+        for batch in self.batches():
+            yield from batch
+
+    def __getitem__(self, number: int) -> Sample:
+        (batch,) = self.batches(number, number + 1)
+        return batch[0]
+
+    def batches(self, first: int = 0, last: int | None = None) -> Iterator[Batch]:
+        """Yield samples number *first* to *last* (exclusive; None: to the end) as they are read, each time anew."""
+        return self._read(range(first, self._count if last is None else last))
+
+    def apart(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
+        """As `Batch.apart`; those *skipped* are not read."""
+        numbers = [number for number, label in enumerate(labels) if label != skipped]
+        at = 0
+        for few in self._read(range(len(self)) if len(numbers) == len(self) else numbers):
+            yield from few.apart([labels[number] for number in numbers[at : at + len(few)]])
+            at += len(few)
+
+    def fitting(self, first: int, room: int) -> int:
+        """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""
+        fitting = 0
+        for sample in islice(self, first, None):
+            room -= sample.size
+            if room < 0:
+                break
+            fitting += 1
+        return fitting
+
+    def write_to(self, writer: Writer, first: int, last: int) -> None:
+        """Add samples number *first* to *last* (exclusive) to *writer*."""
+        for sample in islice(self, first, last):
+            sample.write_to(writer)
+
+
+def keys_of(batch: Batch) -> Sequence[bytes]:
+    """Return the keys of *batch*; of samples that a table lists, those in the table, if it has them."""
+    known = batch.columns.values("__key__") if isinstance(batch, ListedBatch) else None
+    return batch.keys if known is None else [key.encode("utf-8", "surrogateescape") for key in known]
+
+
+def column_names(columns: Iterable[Column]) -> list[str]:
+    """Return the names of the columns of a table that may have values of *columns*."""
+    names = [
+        name for column in columns for name in (_whole(column), *(_of_choice(column, one) for one in column.choices))
+    ]
+    return list(dict.fromkeys(names))
+
+
+def known(columns: TableColumns, name: str) -> Sequence[Any] | None:
+    """Return the values of the column *name*, None where there is none; None if *columns* do not tell.
+
+    They tell it of a field, or of a value inside it, that no sample has.
+    """
+    found = columns.values(name)
+    if found is None and name not in PSEUDO and columns.lacks(name.partition(":")[0]):
+        return [None] * len(columns)
+    return found
+
+
+def texts(batch: Batch, column: Column) -> list[str | None]:
+    """Return the value of *column* for each sample of *batch* as text, None where there is none; not for INDEX.
+
+    Raises: as `values.lookup`.
+    """
+    read = getter(column)
+    if not isinstance(batch, ListedBatch):
+        return [read(sample, 0) for sample in batch]
+    answers = answers_of(column, batch.columns, False, range(len(batch)))
+    told = told_by(answers, None)
+    if told is not None:
+        return list(told)  # type: ignore[arg-type]
+    return [first(answers, number, sample, 0, None) for number, sample in enumerate(batch)]  # type: ignore[misc]
+
+
+def told_by(answers: Sequence[Answer], nothing: object) -> Sequence[object] | None:
+    """Return the values that *answers* have; None if samples have to be read for some."""
+    lists = [answer for answer in answers if not callable(answer)]
+    if len(lists) < len(answers):
+        return None
+    return lists[0] if len(lists) == 1 else [_first(each, nothing) for each in zip(*lists, strict=True)]
+
+
+def first(answers: Iterable[Answer], number: int, sample: Sample, index: int, nothing: object) -> object:
+    """Return what *answers* have for *sample*, which is *number* of its batch and *index* of all; or *nothing*."""
+    return _first((answer(sample, index) if callable(answer) else answer[number] for answer in answers), nothing)
+
+
+def _first(values: Iterable[object], nothing: object) -> object:
+    """Return the first of *values* that is one."""
+    return next((value for value in values if value is not nothing), nothing)
+
+
+def answers_of(column: Column, columns: TableColumns, typed: bool, indexes: range) -> list[Answer]:
+    """Return where the values of *column* are: the first of these that has one, for samples with these *indexes*.
+
+    They are text, or None; if *typed*, they have their types in JSON, and are ABSENT if there is none.
+    """
+    whole = columns.values(_whole(column)) if len(column.choices) > 1 else None
+    if whole is not None:
+        return [_cells(whole, typed)]
+    found: list[Answer] = []
+    for name in column.choices:
+        values = indexes if name == INDEX else known(columns, _of_choice(column, name))
+        if values is None:
+            one = column._replace(choices=(name,))
+            found.append(json_getter(one, verbatim=False) if typed else getter(one, verbatim=False))
+        else:
+            found.append(_cells(values, typed))
+        if name in PSEUDO:
+            break
+    return found
+
+
+def json_getter(column: Column, *, verbatim: bool) -> Getter:
+    """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT if the sample has no value."""
+
+    def value(sample: Sample, index: int) -> object:
+        found = lookup(sample, column, index, verbatim=verbatim)
+        return ABSENT if found is None else found[0]
+
+    return value
+
+
+def _whole(column: Column) -> str:
+    """Return what tarindex calls a column of these values."""
+    return _of_choice(column, ";".join(column.choices))
+
+
+def _of_choice(column: Column, name: str) -> str:
+    return name if name in PSEUDO or not column.path else f"{name}:{'.'.join(column.path)}"
+
+
+def _cells(found: Sequence[Any], typed: bool) -> Sequence[object]:
+    """Return the values *found* in a column of a table, as `answers_of` tells them."""
+    if typed:
+        return [ABSENT if value is None else value for value in found]
+    return [value if value is None or isinstance(value, str) else as_text(value) for value in found]

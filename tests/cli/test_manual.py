@@ -1,0 +1,322 @@
+"""Man pages and completions: fresh, clean, and true to the declarations."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+from tartools import cli
+from tartools.cli import manual
+from tartools.commands import _manual, load, names
+from tartools.samples.account import Account
+from tests.conftest import BIN, ROOT, Run, clean_environment, make_tar, start
+
+NAMES = names()
+PAGES = sorted((ROOT / "man").glob("man*/*"))
+BASH, ZSH, FISH = (sorted((ROOT / "completions" / shell).iterdir()) for shell in ("bash", "zsh", "fish"))
+
+
+def needs(program: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not shutil.which(program), reason=f"{program} is not installed")
+
+
+def output_of(*command: object) -> str:
+    """Return what *command* prints, on stdout and stderr, with ours in PATH: fish completes only what is there."""
+    done = subprocess.run(
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=clean_environment(),
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+class Mood(Enum):
+    """A choice."""
+
+    GOOD = "good"
+    BAD = "bad"
+
+
+def made() -> cli.Command:
+    """Return a command with one option of each kind."""
+
+    def tarmake(
+        *,
+        account: Account,
+        source: cli.Inputs,
+        needed: Annotated[str, cli.Option("-o", "--needed", metavar="URL", help="It's [needed]: a\\b.")],
+        mood: Annotated[Mood, cli.Option("--mood", help="How it is.")] = Mood.GOOD,
+        kind: Annotated[Literal["x", "y"] | None, cli.Option("-k", "--kind", help="What kind.")] = None,
+        number: Annotated[int, cli.Option("--number", metavar="N", minimum=1, help="How many.")] = 3,
+        folder: Annotated[str | None, cli.Option("--folder", metavar="DIR", help="Where.")] = None,
+    ) -> None:
+        """Do nothing."""
+
+    return cli.command("Make.\n\n.5 of it\n\n  a  b\n\nExamples:\n  Count:\n    tarmake 'a' | wc\n")(tarmake)
+
+
+def test_everything_generated_is_fresh() -> None:
+    assert manual.stale(ROOT, _manual.generated()) == []
+
+
+def test_check_names_what_is_stale(tmp_path: Path) -> None:
+    check = [sys.executable, "-m", "tartools.commands._manual", tmp_path]
+    assert subprocess.run(check, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert subprocess.run([*check, "--check"], check=False).returncode == 0
+    (tmp_path / "man/man1/tarcat.1").write_text("old")
+    (tmp_path / "completions/zsh/_tarold").write_text("of a command that has gone")
+    done = subprocess.run([*check, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["completions/zsh/_tarold", "man/man1/tarcat.1"]
+    assert (tmp_path / "man/man1/tarcat.1").read_text() == "old"
+    assert subprocess.run(check, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert manual.stale(tmp_path, _manual.generated()) == [] and not (tmp_path / "completions/zsh/_tarold").exists()
+
+
+def test_options_are_read_from_the_declaration() -> None:
+    arguments, options = manual.options(made())
+    assert [argument.metavar for argument in arguments] == ["[SHARD]..."]
+    found = {option.names[-1]: option for option in options}
+    assert found["--needed"] == manual.ManualOption(("-o", "--needed"), "URL", "It's [needed]: a\\b.")
+    assert found["--mood"] == manual.ManualOption(("--mood",), "good|bad", "How it is. Default: good.", ("good", "bad"))
+    assert found["--kind"] == manual.ManualOption(("-k", "--kind"), "x|y", "What kind.", ("x", "y"))
+    assert found["--number"].help == "How many. At least 1. Default: 3."
+    assert found["--files-from"].repeats and not found["--needed"].repeats
+    assert found["--lax"].metavar == "" and found["--help"].names == ("-h", "--help")
+    completed = {name: option.completed for name, option in found.items()}
+    assert (completed["--needed"], completed["--folder"], completed["--number"]) == (
+        manual.FILES,
+        manual.DIRECTORIES,
+        manual.NOTHING,
+    )
+
+
+def test_a_page_has_its_parts_in_order() -> None:
+    page = manual.man_page(made(), NAMES)
+    parts = [
+        "NAME",
+        "SYNOPSIS",
+        "DESCRIPTION",
+        "OPTIONS",
+        "SHARED OPTIONS",
+        "EXIT STATUS",
+        "ENVIRONMENT",
+        "EXAMPLES",
+        "SEE ALSO",
+    ]
+    assert re.findall(r"^\.SH (.*)$", page, re.MULTILINE) == parts
+    assert "\n\\&.5 of it\n" in page
+    assert "\n.nf\n.RS 4\na  b\n.RE\n.fi\n" in page
+    assert "\nCount:\n.nf\n.RS 4\ntarmake \\(aqa\\(aq | wc\n.RE\n.fi\n" in page
+    own, shared = page.partition(".SH OPTIONS")[2].split(".SH SHARED OPTIONS")
+    assert "needed" in own and "quiet" in shared and "SHARD" in own and "quiet" not in own
+    assert "a\\eb" in page
+    assert r"\fB\-k\fR, \fB\-\-kind\fR \fIx|y\fR" in page
+
+
+def test_the_page_of_tarcat_tells_of_the_other_tarcat() -> None:
+    text = (ROOT / "man/man1/tarcat.1").read_text().replace("\\-", "-")
+    assert "/usr/sbin/tarcat" in text and "python -m tartools tarcat" in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_and_completions_have_every_option_that_help_has(name: str, run: object) -> None:
+    assert callable(run)
+    text = run(name, "--help", env={"COLUMNS": "200"}).stdout.decode().partition("\nOptions:\n")[2]
+    spelled = {
+        one
+        for line in re.findall(r"^  (-.*?)(?:  |$)", text, re.MULTILINE)
+        for one in re.findall(r"(?<!\S)-[-\w]+", line)
+    }
+    declared = {name for option in manual.options(load(name))[1] for name in option.names}
+    assert spelled == declared
+
+
+@needs("mandoc")
+def test_pages_are_clean(tmp_path: Path) -> None:
+    """One with every kind of option, too."""
+    (tmp_path / "tarmake.1").write_text(manual.man_page(made(), NAMES))
+    assert output_of("mandoc", "-T", "lint", "-W", "warning", *PAGES, tmp_path / "tarmake.1") == ""
+
+
+@needs("shellcheck")
+def test_bash_completions_are_clean(tmp_path: Path) -> None:
+    (tmp_path / "tarmake").write_text(manual.bash(made()))
+    assert output_of("shellcheck", "-s", "bash", *BASH, tmp_path / "tarmake") == ""
+
+
+def complete(file: Path, name: str, words: Sequence[str]) -> list[str]:
+    """Return what bash offers for the last of *words*."""
+    program = (
+        'source "$1"; name=$2; shift 2; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+        '"_tartools_$name"; printf "%s\\n" "${COMPREPLY[@]}"; complete -p "$name" >/dev/null'
+    )
+    return start("bash", "-c", program, "bash", file, name, *words, env={**os.environ}).output().decode().split()
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    file = tmp_path / "tarmake"
+    file.write_text(manual.bash(made()))
+    assert complete(file, "tarmake", ["tarmake", "--ki"]) == ["--kind"]
+    assert complete(file, "tarmake", ["tarmake", "--mood", ""]) == ["good", "bad"]
+    assert complete(file, "tarmake", ["tarmake", "-k", "x"]) == ["x"]
+    assert complete(file, "tarmake", ["tarmake", "--number", "-"]) == []
+    assert complete(file, "tarmake", ["tarmake", "a"]) == []  # readline's own: names of files
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """An archive, of whose fields two are such as one would type."""
+    path = tmp_path / "a b.tar"
+    names = ("v1.0/n01.jpg", "v1.0/n01.seg.png", ".hid.den", "README", "n02.jpg", "n02.$(touch gotcha)", "n03.x;y")
+    path.write_bytes(make_tar([(name, b"") for name in names]))
+    return path
+
+
+def test_bash_completes_fields(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ROOT / "completions/bash/tar2tsv"
+    assert complete(file, "tar2tsv", ["tar2tsv", str(shard), "-f", ""]) == ["jpg", "seg.png"]
+    assert complete(file, "tar2tsv", ["tar2tsv", str(shard), "--fields", "s"]) == ["seg.png"]
+    assert complete(file, "tar2tsv", ["tar2tsv", "no.tar", "-f", ""]) == []
+    assert complete(ROOT / "completions/bash/tarsort", "tarsort", ["tarsort", str(shard), "-s", "j"]) == ["jpg"]
+    monkeypatch.setenv("HOME", str(shard.parent))
+    monkeypatch.chdir(shard.parent)
+    for typed in (r"a\ b.tar", "'a b.tar'", '"a b.tar"', r"~/a\ b.tar", "~/'a b.tar'"):
+        assert complete(file, "tar2tsv", ["tar2tsv", typed, "-f", "s"]) == ["seg.png"], typed
+    assert not (shard.parent / "gotcha").exists()
+
+
+@pytest.fixture
+def table(run: Run, shard: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table with fields and columns, one of which nobody would type. The commands are in PATH."""
+    members = [("a.jpg", b"1"), ("a.json", b'{"score": 1}'), ("a.cls", b"1")]
+    (shard.parent / "a.tar").write_bytes(make_tar(members))
+    spec = "cls json:score $(touch${IFS}gotcha)=cls"
+    assert run("tarindex", "-f", spec, "a.tar", "-o", "a b.parquet").status == 0
+    monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(shard.parent)
+    return shard.parent / "a b.parquet"
+
+
+OFFERED = ["cls", "jpg", "json", "json:score"]  # of the table
+
+
+def test_bash_completes_columns(table: Path) -> None:
+    for name, option in (("tar2tsv", "-f"), ("tarsort", "-s")):
+        file = ROOT / "completions/bash" / name
+        assert complete(file, name, [name, str(table), option, ""]) == OFFERED
+        assert complete(file, name, [name, str(table), option, "js"]) == OFFERED[2:]
+    assert not (table.parent / "gotcha").exists()
+
+
+@pytest.mark.parametrize("what", ["damaged", "without pyarrow", "without tartools"])
+def test_bash_is_silent_if_columns_cannot_be_read(what: str, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if what == "damaged":
+        table.write_bytes(table.read_bytes()[:500])
+    elif what == "without pyarrow":
+        (table.parent / "pyarrow.py").write_text("raise ImportError\n")
+        monkeypatch.setenv("PYTHONPATH", str(table.parent))
+    else:
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert complete(ROOT / "completions/bash/tar2tsv", "tar2tsv", ["tar2tsv", str(table), "-f", ""]) == []
+
+
+def by_fish(program: str) -> list[str]:
+    """Return what fish offers at the end of *program*, without descriptions."""
+    return [line.split("\t")[0] for line in output_of("fish", "--no-config", "-c", program).splitlines()]
+
+
+def fields_of(word: str, shell: str) -> list[str]:
+    """Return what *shell* offers for `-f` of tar2tsv behind *word*, as it is typed."""
+    if shell == "fish":
+        return by_fish(f"source '{ROOT}/completions/fish/tar2tsv.fish'; complete -C \"tar2tsv {word} -f \"")
+    program = (  # the completion system is not there in a script: what would be offered is printed
+        "_arguments() { :; }; compdef() { :; }; compadd() { shift; print -l -- $@; }; "
+        'source "$1"; words=(tar2tsv "$2" -f ""); _tartools_fields'
+    )
+    return output_of("zsh", "-f", "-c", program, "zsh", ROOT / "completions/zsh/_tar2tsv", word).split()
+
+
+@pytest.mark.parametrize("shell", [pytest.param(name, marks=needs(name)) for name in ("zsh", "fish")])
+def test_other_shells_complete_fields_and_columns(shell: str, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(table.parent))
+    assert fields_of(f"'{table}'", shell) == OFFERED
+    for typed in (f"'{table.parent}/a b.tar'", *(["~/'a b.tar'"] if shell == "fish" else ["~/a\\ b.tar"])):
+        assert fields_of(typed, shell) == ["jpg", "seg.png"]
+    assert shell == "fish" or fields_of(f"{table.parent}/a\\ b.tar", shell) == ["jpg", "seg.png"]
+
+
+COMPLETED = [  # words behind tartools, the last of them to be completed; what is offered
+    (["tarc"], ["tarcat", "tarcheck", "tarcreate"]),
+    (["tarcat", "--shu"], ["--shuffle"]),
+    (["tarsort", "--sort-type", "fl"], ["float"]),
+    (["completion", "z"], ["zsh"]),
+    (["tar2tsv", "{shard}", "-f", "s"], ["seg.png"]),
+]
+
+
+@pytest.mark.parametrize(("words", "offered"), COMPLETED)
+def test_bash_completes_what_follows_tartools(words: list[str], offered: list[str], shard: Path) -> None:
+    typed = ["tartools", *(word.format(shard=shard) for word in words)]
+    assert complete(ROOT / "completions/bash/tartools", "tartools", typed) == offered
+
+
+@needs("fish")
+@pytest.mark.parametrize(("words", "offered"), COMPLETED)
+def test_fish_completes_what_follows_tartools(words: list[str], offered: list[str], shard: Path) -> None:
+    line = " ".join(["tartools", *(word.format(shard=f"'{shard}'") for word in words)])
+    assert by_fish(f'set -p fish_complete_path {ROOT}/completions/fish; complete -C "{line}"') == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_the_command_prints_switches_completion_on(shell: str, tmp_path: Path) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    lines = output_of(BIN / "tartools", "completion", shell)
+    assert lines.startswith("# Add these lines to ~/.") and f"start a new {shell}:" in lines
+    program, options = {
+        "bash": ("complete -p tartools tarcat", ["--norc"]),
+        "zsh": ("print $_comps[tartools] $_comps[tarcat]", ["-f"]),
+        "fish": ("complete -C 'tarcat --shu'", ["--no-config"]),
+    }[shell]
+    found = output_of("env", f"HOME={tmp_path}", shell, *options, "-c", f"{lines}\n{program}").split()
+    expected = {"bash": "_tartools_tartools", "zsh": "_tartools", "fish": "--shuffle"}[shell]
+    assert expected in found
+
+
+def test_bash_completions_load() -> None:
+    for file in BASH:
+        assert "--help" in complete(file, file.name, [file.name, "--h"]), file
+
+
+@needs("zsh")
+def test_zsh_completions_load() -> None:
+    program = f'fpath=("{ROOT}/completions/zsh" $fpath); autoload -Uz compinit; compinit -D -u\n'
+    for file in ZSH:
+        assert output_of("zsh", "-n", file) == ""
+        program += f"autoload +X {file.name} && print $_comps[{file.name.removeprefix('_')}]\n"
+    assert output_of("zsh", "-f", "-c", program).split() == [file.name for file in ZSH]
+
+
+@needs("fish")
+def test_fish_completions_load_and_complete() -> None:
+    program = "".join(f"source '{file}'; complete -C '{file.stem} --hel'\n" for file in FISH)
+    assert by_fish(program) == ["--help"] * len(FISH)
+
+
+@needs("fish")
+def test_fish_completes_choices(tmp_path: Path) -> None:
+    (tmp_path / "tarmake.fish").write_text(manual.fish(made()))
+    assert {*by_fish(f"source '{tmp_path}/tarmake.fish'; complete -C 'tarmake --mood '")} == {"good", "bad"}
