@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import BIN, clean_environment, make_samples, make_tar
+from tests.conftest import BIN, clean_environment, make_samples, make_tar, start
 from tests.tiers import exhaustive
 
 KILLS = 6  # of each line
@@ -45,7 +45,7 @@ def outputs(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("out*")}
 
 
-def start(line: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+def launched(line: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     everything = {"cwd": folder, "env": clean_environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([BIN / line[0], *line[1:]], **everything)  # type: ignore[call-overload,no-any-return]
 
@@ -56,7 +56,7 @@ def test_killed(label: str, tmp_path: Path) -> None:
     dice, line = random.Random(label), LINES[label].split(" ")
     folder = folder_with_inputs(tmp_path / "in")
     began = time.monotonic()
-    with start(line, folder) as process:
+    with launched(line, folder) as process:
         said = process.communicate()
     took = time.monotonic() - began
     whole = outputs(folder)
@@ -64,13 +64,13 @@ def test_killed(label: str, tmp_path: Path) -> None:
     for _ in range(KILLS):
         for name in whole:
             (folder / name).unlink(missing_ok=True)
-        with start(line, folder) as process:
+        with launched(line, folder) as process:
             time.sleep(dice.uniform(0.3, 1) * took)
             process.kill()
             process.communicate()  # until all that it started have ended
         for name, content in outputs(folder).items():
             assert content == whole[name], name
-        with start(line, folder) as process:
+        with launched(line, folder) as process:
             said = process.communicate()
         assert process.returncode == 0, said
         assert outputs(folder) == whole
