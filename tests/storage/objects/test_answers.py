@@ -88,14 +88,14 @@ def test_a_server_that_says_nothing(scheme: str, ahead: bool, inside: Inside) ->
     """Neither an answer nor, in the middle of one, more of it: once, then for ever."""
     if ahead:
         inside.ahead()
-    inside.environ(TARTOOLS_TIMEOUT="0.2", TARTOOLS_TRIES="5")
+    inside.environ(TARTOOLS_TIMEOUT="0.5", TARTOOLS_TRIES="5")
     inside.server.faults = [Fault(OBJECT, start=1000, silent=True), Fault(OBJECT, start=4000, stall=True, cut=333)]
     assert inside.copy(scheme) == (0, WHOLE, "")
     inside.environ(TARTOOLS_TRIES="2")
     what: dict[str, Any] = {"silent": True} if ahead else {"stall": True, "cut": 333}
     inside.server.faults = [Fault(OBJECT, start=4000, times=None, **what)]
     url = inside.server.url(scheme, OBJECT)
-    refused(inside.copy(scheme), url, r"at byte 4000: no byte came for 0.2 seconds \(2 tries\)")
+    refused(inside.copy(scheme), url, r"at byte 4000: no byte came for 0.5 seconds \(2 tries\)")
 
 
 @by_turns("scheme", "fault")
