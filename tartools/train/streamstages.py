@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from random import Random
 from typing import Any
@@ -13,7 +13,8 @@ from tartools.errors import SampleError
 from tartools.train.fieldchooser import FieldChooser, undecodable
 from tartools.train.slicereader import Position
 
-FIRST = 100  # samples of the first block that is shuffled; blocks double up to the size asked for
+FIRST = 100  # samples that a shuffle waits for
+DRAWS = 1000  # numbers that are drawn at once
 # Stages of webdataset that take a sample and give one or none before they take the next.
 _HOLD_NOTHING = {
     *(filters._decode, filters._extract_keys, filters._log_keys, filters._map, filters._map_dict, filters._map_tuple),
@@ -22,54 +23,98 @@ _HOLD_NOTHING = {
 
 
 class ShuffleStage:
-    """Shuffles blocks of *size* samples, each by *seed*, epoch and its number."""
+    """Holds up to *size* samples, and gives one of them by chance for each that comes; *seed* and epoch decide it.
+
+    It mixes as webdataset's does: the first one is given when *initial* samples are there, and until there are *size*,
+    two come for one that is given.
+    """
 
     def __init__(self, size: int, seed: int, initial: int = FIRST) -> None:
-        self.size, self.seed, self.initial = size, seed, max(1, initial)
-
-    def block(self, number: int) -> int:
-        """Return how many samples block *number* has."""
-        return min(self.size, self.initial << min(number, 40))
+        self.size, self.seed, self.initial = size, seed, max(1, min(initial, size))
 
 
-class BlockShuffle:
-    """What *stage* does in one epoch, from block *number* on, of which *done* samples were given before.
+class ShuffleBuffer:
+    """What *stage* does in one epoch; *name* tells its chance from that of others, *position* where the source is.
 
-    *position* tells where the source is. The order follows from *name*, the seed of the stage and the block's number.
+    It goes on where *given* samples were given, and the buffer held *numbers* of the *read* samples behind `begin`.
     """
 
     def __init__(
-        self, stage: ShuffleStage, name: str, position: Callable[[], Position], number: int = 0, done: int = 0
+        self,
+        stage: ShuffleStage,
+        name: str,
+        position: Callable[[], Position],
+        given: int = 0,
+        read: int = 0,
+        numbers: Sequence[int] = (),
     ) -> None:
-        self._stage, self._name, self._position = stage, name, position
-        self.begin, self.number, self.done, self.size = position(), number, done, 0
+        self._stage, self._name, self._position = stage, f"{name} {stage.seed}", position
+        self._given, self._read, self._numbers = given, read, [*numbers]
+        self._samples: list[Any] = []  # with these numbers
+        self._marks = [(0, position())]  # numbers of samples, and where reading them begins
+        self._draws: list[float] = []
 
     def iterated(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield *samples*, block by block."""
-        while block := [*islice(samples, self._stage.block(self.number))]:
-            self.size = len(block)
-            for given, sample in shuffled(block, self._block_name(), self.done):
-                self.done = given
-                yield sample
-            self.begin, self.number, self.done = self._position(), self.number + 1, 0
+        """Yield *samples*, which begin where `begin` is. What is yielded is not held any more."""
+        self._samples = numbered_samples(samples, self._read, self._numbers)
+        size, initial = self._stage.size, self._stage.initial
+        while self._take(samples):
+            if len(self._samples) < size:
+                self._take(samples)
+            if len(self._samples) >= initial:
+                yield self._drawn()
+        while self._samples:
+            yield self._drawn()
 
     def state(self) -> list[Any]:
-        """Return which block this is in, of which samples, and where they end in the source."""
-        return [self.number, self.done, self._block_name(), self.size, [*self._position()]]
+        """Return how many were given, and read since `begin`, which of these are held, and where the source is."""
+        first, _ = self._mark()
+        numbers = [number - first for number in self._numbers]
+        return [self._given, self._read - first, numbers, [*self._position()]]
 
-    def _block_name(self) -> str:
-        return f"{self._name} {self._stage.seed} {self.number}"
+    @property
+    def begin(self) -> Position:
+        """Where the source was before the first of the samples that are held."""
+        return self._mark()[1]
+
+    def _mark(self) -> tuple[int, Position]:
+        """Return the last mark before all samples that are held; those before it are forgotten."""
+        first = min(self._numbers, default=self._read)
+        while len(self._marks) > 1 and self._marks[1][0] <= first:
+            del self._marks[0]
+        return self._marks[0]
+
+    def _take(self, samples: Iterator[Any]) -> bool:
+        """Hold the next of *samples*; tell whether there is one."""
+        for sample in islice(samples, 1):
+            self._numbers.append(self._read)
+            self._samples.append(sample)
+            self._read += 1
+            if self._read % self._stage.size == 0:
+                self._mark()
+                self._marks.append((self._read, self._position()))
+            return True
+        return False
+
+    def _drawn(self) -> Any:
+        """Return one of the samples that are held, by chance."""
+        at = self._given % DRAWS
+        if not at or not self._draws:
+            chance = Random(f"{self._name} {self._given // DRAWS}")
+            self._draws = [chance.random() for _ in range(DRAWS)]
+        chosen = int(self._draws[at] * len(self._samples))
+        self._given += 1
+        for held in (self._numbers, self._samples):
+            held[chosen], held[-1] = held[-1], held[chosen]
+        self._numbers.pop()
+        return self._samples.pop()
 
 
-def shuffled(block: list[Any], name: str, done: int) -> Iterator[tuple[int, Any]]:
-    """Yield the samples of *block* in the order of *name*, but for the first *done*: how many were given, and the last.
-
-    The block is emptied.
-    """
-    Random(name).shuffle(block)
-    for at in range(done, len(block)):
-        sample, block[at] = block[at], None
-        yield at + 1, sample
+def numbered_samples(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
+    """Return those with these *numbers* of the next *count* of *samples*, in this order."""
+    wanted = {*numbers}
+    found = {number: one for number, one in enumerate(islice(samples, count)) if number in wanted}
+    return [found[number] for number in numbers]
 
 
 class BatchStage:

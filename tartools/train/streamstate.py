@@ -16,19 +16,17 @@ from tartools.train.slices import ShardSlice
 State = dict[str, Any]
 
 
-class BegunBlock(NamedTuple):
-    """A block of a shuffle: the first *size* samples of *pieces*, shuffled by *name*, of which *done* were given."""
+class HeldSamples(NamedTuple):
+    """What the buffer of a shuffle held: the samples of *pieces* with these *numbers*, which go from the end on."""
 
-    name: str
-    size: int
-    done: int
+    numbers: list[int]
     pieces: list[ShardSlice]
 
 
 class Remainder(NamedTuple):
-    """What a reader reads of an epoch that others have begun: first the rest of *blocks*, then *pieces*."""
+    """What a reader reads of an epoch that others have begun: first what buffers *held*, then *pieces*."""
 
-    blocks: list[BegunBlock]
+    held: list[HeldSamples]
     pieces: list[ShardSlice]
 
     @classmethod
@@ -36,13 +34,13 @@ class Remainder(NamedTuple):
         """Return what *state* says; None if its reader has begun the epoch."""
         if state["left"] is None:
             return None
-        blocks, pieces = state["left"]
-        return cls([BegunBlock(name, size, done, _slices(of)) for name, size, done, of in blocks], _slices(pieces))
+        held, pieces = state["left"]
+        return cls([HeldSamples([*numbers], _slices(of)) for numbers, of in held], _slices(pieces))
 
     def as_json(self) -> list[Any]:
         """Return this as lists."""
-        blocks = [[*block[:3], [*map(list, block.pieces)]] for block in self.blocks]
-        return [blocks, [*map(list, self.pieces)]]
+        held = [[[*numbers], [*map(list, pieces)]] for numbers, pieces in self.held]
+        return [held, [*map(list, self.pieces)]]
 
 
 class LoadedStates:
@@ -98,10 +96,10 @@ def dealt(states: Sequence[State], source: SampleStream, reader: ReaderId) -> Re
             "list"
         )
     rests = [_rest(state, source) for state in states]
-    blocks = [block for rest in rests for block in rest.blocks]
+    held = [each for rest in rests for each in rest.held]
     steps = zip_longest(*(rest.pieces for rest in rests))
     pieces = [piece for step in steps for piece in step if piece is not None and piece.begin != piece.end]
-    return Remainder(blocks[reader.number :: reader.readers], slices.deal(pieces, reader))
+    return Remainder(held[reader.number :: reader.readers], slices.deal(pieces, reader))
 
 
 def _rest(state: State, source: SampleStream) -> Remainder:
@@ -110,23 +108,22 @@ def _rest(state: State, source: SampleStream) -> Remainder:
     if repetition:
         return Remainder([], [])
     before = Remainder.of(state)
-    blocks, pieces = before or Remainder([], source.dealt((state["epoch"], 0), ReaderId(*state["reader"])))
+    held, pieces = before or Remainder([], source.dealt((state["epoch"], 0), ReaderId(*state["reader"])))
     if state["position"] is None:
         if given:
             raise UsageError(
                 "a stage of this pipeline may hold samples, or make several of one: its states go on with as many "
                 "ranks and workers as before"
             )
-        return Remainder(blocks, pieces)
+        return Remainder(held, pieces)
     begin = Position.of(*state["position"])
-    if not state["shuffle"] or not state["shuffle"][1]:
-        return Remainder(blocks, _behind(pieces, begin))
-    _, done, name, size, end = state["shuffle"]
+    if not state["shuffle"]:
+        return Remainder(held, _behind(pieces, begin))
+    _, _, numbers, end = state["shuffle"]
     behind = Position.of(*end)
-    if done < size:
-        of = _behind(pieces, begin)[: behind.number - begin.number + 1]
-        blocks = [*blocks, BegunBlock(name, size, done, of)]
-    return Remainder(blocks, _behind(pieces, behind))
+    if numbers:
+        held = [*held, HeldSamples([*numbers], _behind(pieces, begin)[: behind.number - begin.number + 1])]
+    return Remainder(held, _behind(pieces, behind))
 
 
 def _behind(pieces: Sequence[ShardSlice], position: Position) -> list[ShardSlice]:

@@ -27,17 +27,17 @@ from tartools.train.slicereader import Position, SliceReader, numbered
 from tartools.train.streamstages import (
     FIRST,
     BatchStage,
-    BlockShuffle,
     ChooseStage,
     DecodeStage,
+    ShuffleBuffer,
     ShuffleStage,
     holds_nothing,
+    numbered_samples,
     refused,
-    shuffled,
 )
 from tartools.train.streamstate import LoadedStates, Remainder
 
-BLOCK = 1000  # samples that shuffle=True shuffles together
+HELD = 1000  # samples that shuffle=True holds
 
 
 class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
@@ -49,7 +49,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     Every sample comes once an epoch, whatever the number of workers and ranks: see `stream.samples`. Ranks may get
     different numbers of samples; `with_epoch(n)` gives each worker of each rank n, and repeats data for that.
 
-    *shuffle*: True, or a number: shards are shuffled, and samples in blocks of 1,000, or of so many. *resampled*:
+    *shuffle*: True, or a number: shards are shuffled, and samples in a buffer of 1,000, or of so many. *resampled*:
     shards are drawn at random, without end. Both follow from *seed* and the epoch: call `set_epoch` before each epoch,
     as for torch's DistributedSampler, or all have the same order. *fields*, *decode*, *transform* and *resize* are
     those of `FieldChooser`; pipelines may call them *extensions*, *decoder* and *transforms*. No decoder unpickles,
@@ -60,13 +60,14 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     `state_dict` and `load_state_dict`, which torchdata's StatefulDataLoader calls, go on with the sample after the last
     one, for the same URLs and seed: local shards of other sizes, and another local table, are refused, and shards on
-    servers are told by their URLs. What was read is not read again, but for a block of the shuffle; after a stage that
+    servers are told by their URLs. What was read is not read again, but for what the shuffle holds and what came after it, about
+    eight times its size; after a stage that
     is not of webdataset, or that makes several samples of one, all is. With other numbers of workers and ranks, the
     states of all ranks say what is left, which is dealt out again: see `load_state_dict`.
 
     From workers, lists of payloads (`batched`, `listed`) come in one buffer of shared memory, and are plain lists here.
 
-    Holds: one read buffer of 1 MiB, and a block of the shuffle. Raises: what `samples` raises; SampleError, with shard,
+    Holds: one read buffer of 1 MiB, and the samples of the shuffle. Raises: what `samples` raises; SampleError, with shard,
     sample and field, for what can't be decoded; UsageError for a state that does not fit.
     """
 
@@ -96,7 +97,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
                 raise TypeError(f"{names} are one thing: give one of them")
         self._cache = CacheSetting(cache_dir and f"{cache_dir}:{cache_size}")
         super().__init__(SampleStream(urls, bool(shuffle), seed, resampled))
-        if (size := BLOCK if shuffle is True else int(shuffle)) > 1:
+        if (size := HELD if shuffle is True else int(shuffle)) > 1:
             self.append(ShuffleStage(size, seed))
         chooser = FieldChooser(
             fields if extensions is None else extensions,
@@ -153,7 +154,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     # ---- stages ----
 
     def shuffle(self, size: int, *, initial: int = FIRST, seed: int | None = None) -> WebDataset:
-        """Shuffle blocks of *size* samples; the first block has *initial*, and blocks double up to *size*."""
+        """Hold *size* samples, and give one of them by chance for each that comes; the first when there are *initial*."""
         if size < 1:
             return self
         return self.compose(ShuffleStage(size, self.source.seed if seed is None else seed, initial))
@@ -214,7 +215,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
         With as many readers (ranks times workers) as before, the order is as it would have been. For another number,
         give the list of the states of all ranks to each rank, before its loader is iterated over: what is left is dealt
-        out again, each sample to one reader, first what blocks of shuffles still held.
+        out again, each sample to one reader, first what shuffles still held.
 
         Raises: UsageError if it is that of other data. The iterator raises UsageError if states are missing, or if the
         pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
@@ -261,7 +262,7 @@ class StreamEpoch:
         self._from = state
         self._left = Remainder.of(state) if state else None
         self._reader: SliceReader | None = None
-        self._shuffling: BlockShuffle | None = None
+        self._shuffling: ShuffleBuffer | None = None
         if loaded is not None and state is None:
             self._left = streamstate.dealt(loaded.states, source, self._me)
             if data.repetitions != 1 or source.resampled:
@@ -317,7 +318,7 @@ class StreamEpoch:
         return state
 
     def _can_skip(self) -> bool:
-        """Tell whether no stage holds samples between two items, but for one shuffle, whose block is known."""
+        """Tell whether no stage holds samples between two items, but for one shuffle, which knows them."""
         held = [step for step in self._data.pipeline[1:] if not holds_nothing(step)]
         return [*map(type, held)] in ([], [ShuffleStage], [BatchStage], [ShuffleStage, BatchStage])
 
@@ -335,23 +336,24 @@ class StreamEpoch:
         found: Iterator[Any] = iter(self._reader)
         for number, step in enumerate(steps):
             if isinstance(step, ShuffleStage):
-                begun = state["shuffle"][:2] if state and skipping else ()
+                begun = state["shuffle"][:3] if state and skipping else ()
                 name = f"shuffle {epoch} {self._me} {number}"
-                self._shuffling = BlockShuffle(step, name, self._reader.position, *begun)
-                found = chain(self._blocks(steps[:number], wanted), self._shuffling.iterated(found))
+                self._shuffling = ShuffleBuffer(step, name, self._reader.position, *begun)
+                found = chain(self._held(steps[:number], wanted), self._shuffling.iterated(found))
             else:
                 found = self._data.invoke(step, found)
         return found if skipping else islice(found, self._given, None)
 
-    def _blocks(self, steps: list[Any], wanted: Set[str] | None) -> Iterator[Any]:
-        """Yield what is left of the blocks that other readers have begun, behind *steps*."""
-        blocks = [] if self._left is None else self._left.blocks
-        while blocks:
-            name, size, done, pieces = blocks[0]
+    def _held(self, steps: list[Any], wanted: Set[str] | None) -> Iterator[Any]:
+        """Yield what the buffers of other readers held behind *steps*."""
+        rest = [] if self._left is None else self._left.held
+        while rest:
+            numbers, pieces = rest[0]
             found: Iterator[Any] = iter(SliceReader(self._data.source.urls, numbered(pieces), None, wanted))
             for step in steps:
                 found = self._data.invoke(step, found)
-            for given, sample in shuffled([*islice(found, size)], name, done):
-                blocks[0] = blocks[0]._replace(done=given)
-                yield sample
-            del blocks[0]
+            samples = numbered_samples(found, max(numbers, default=-1) + 1, numbers)
+            while numbers:
+                numbers.pop()
+                yield samples.pop()
+            del rest[0]
