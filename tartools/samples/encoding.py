@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import struct
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from importlib import import_module
+from pickle import PickleError
 from typing import Any
 
 from tartools.samples.filetypes import suffix_of
@@ -15,12 +19,13 @@ from tartools.tar.compression import Codec, split_packed
 def encode(field: str, value: object) -> bytes:
     """Return *value* as the payload of *field*.
 
-    Bytes are stored unchanged. Otherwise the last part of *field* decides first: json takes any JSON value, and gz,
-    bz2, xz, zst and lz4 compress what the part before them says. Text is UTF-8, numbers are decimal digits, and PIL
-    images are in the format that the last part of *field* names (jpg, png, ...).
+    Bytes are stored unchanged. Otherwise the last part of *field* decides first: gz, bz2, xz, zst and lz4 compress what
+    the part before them says, and a field of `FORMATS` takes what can be written in that format. Then tensors count as
+    arrays, and arrays without a dimension as numbers. Text is UTF-8, numbers are decimal digits, and PIL images and
+    arrays are pictures in the format that the last part of *field* names (jpg, png, ...).
 
     Raises: TypeError, naming the field, for any other value, and for NaN in JSON; UnicodeEncodeError for a lone
-    surrogate.
+    surrogate; ModuleNotFoundError without the package that writes the format.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
@@ -28,22 +33,114 @@ def encode(field: str, value: object) -> bytes:
     if codec is not None:
         return _compressed(codec, encode(inner, value))
     kind = suffix_of(inner)
-    if kind == "json":
-        import json
-
-        try:
-            return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-        except UnicodeEncodeError:
-            raise
-        except (TypeError, ValueError) as error:  # ValueError: NaN, infinity, or a value that holds itself
-            raise TypeError(f"field {field!r}: {error}") from None
+    try:
+        if kind in FORMATS:
+            return FORMATS[kind](value)
+        value = as_python(value)
+    except UnicodeEncodeError:
+        raise
+    except (TypeError, ValueError, RuntimeError, PickleError, AttributeError) as error:  # each format has its own
+        raise TypeError(f"field {field!r}: {error}") from None
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     if isinstance(value, (int, float)):
         return str(value).encode()
-    if type(value).__module__.startswith("PIL."):
+    if hasattr(value, "__array_interface__") or type(value).__module__.startswith("PIL."):
         return encode_picture(field, kind, value)
-    raise TypeError(f"field {field!r}: cannot write a {type(value).__name__}; give bytes, str, a number or a PIL image")
+    raise TypeError(
+        f"field {field!r}: cannot write a {type(value).__name__}; give bytes, str, a number, an array or a PIL image, "
+        f"or name a field whose suffix takes it: {', '.join(FORMATS)}"
+    )
+
+
+def as_python(value: Any) -> Any:
+    """Return tensors as arrays, what has no dimension as a Python value, and anything else as it is.
+
+    Raises: TypeError for a tensor of numbers that numpy does not have, such as bfloat16.
+    """
+    value = _off_torch(value)
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
+def _off_torch(value: Any) -> Any:
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+
+
+def _plainer(value: Any) -> Any:
+    """Return an array or tensor inside of a value as numbers and lists. Raises: TypeError for other things."""
+    found = as_python(value)
+    if hasattr(found, "tolist"):
+        return found.tolist()
+    if found is value:
+        raise TypeError(f"cannot write a {type(value).__name__}")
+    return found
+
+
+def _json(value: object) -> bytes:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plainer).encode()
+
+
+def _msgpack(value: object) -> bytes:
+    import msgpack  # type: ignore[import-untyped]
+
+    packed: bytes = msgpack.packb(value, default=_plainer)
+    return packed
+
+
+def _npy(value: object) -> bytes:
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, np.asarray(_off_torch(value)), allow_pickle=False)
+    return file.getvalue()
+
+
+def _npz(value: object) -> bytes:
+    import numpy as np
+
+    named = value if isinstance(value, Mapping) else {"arr_0": value}
+    arrays: dict[str, Any] = {name: np.asarray(_off_torch(one)) for name, one in named.items()}
+    if objects := [name for name, one in arrays.items() if one.dtype.hasobject]:
+        raise TypeError(f"{objects[0]!r} is an array of objects, which would be pickled")
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def _tenbin(value: object) -> bytes:
+    """Return one array or a list of them, in the format of webdataset's module tenbin."""
+    import numpy as np
+
+    made = []
+    for one in value if isinstance(value, (list, tuple)) else [value]:
+        array = np.asarray(_off_torch(one))
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        if array.dtype.name not in TENBIN or array.ndim > 9:
+            what = f"{array.dtype.name} in {array.ndim} dimensions"
+            raise TypeError(f"tenbin has no {what}, but {', '.join(TENBIN)} in up to 9")
+        head = struct.pack(f"<8s8sq{array.ndim}q", array.dtype.str[1:].encode(), b"", array.ndim, *array.shape)
+        for chunk in (head, array.tobytes()):
+            made += [struct.pack("<8sq", b"~TenBin~", len(chunk)), chunk, bytes(-len(chunk) % 64)]
+    return b"".join(made)
+
+
+def _torch(value: object) -> bytes:
+    file = io.BytesIO()
+    import_module("torch").save(value, file)  # for who has tensors; nothing here reads it
+    return file.getvalue()
+
+
+TENBIN = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint64")
+FORMATS: dict[str, Callable[[object], bytes]] = {  # suffix -> what writes a value so
+    **dict.fromkeys(("json", "jsn"), _json),
+    "npy": _npy,
+    "npz": _npz,
+    **dict.fromkeys(("mp", "msg"), _msgpack),
+    **dict.fromkeys(("ten", "tb"), _tenbin),
+    "pth": _torch,
+}
 
 
 def text_payload(field: str | bytes, text: bytes) -> bytes:
@@ -68,16 +165,22 @@ def _compressed(codec: Codec, data: bytes) -> bytes:
     return compressor.compress(data) + compressor.flush()
 
 
-def encode_picture(field: str, kind: str, picture: object, **options: Any) -> bytes:
-    """Return a PIL image as a file in the format with suffix *kind*, with Pillow's *options* for that.
+def encode_picture(field: str, kind: str, picture: Any, **options: Any) -> bytes:
+    """Return a PIL image, or an array, as a file in the format with suffix *kind*, with Pillow's *options* for that.
 
     Raises: TypeError if Pillow cannot write that.
     """
     from PIL import Image
 
     formats = Image.registered_extensions()
-    if "." + kind not in formats or not isinstance(picture, Image.Image):
-        raise TypeError(f"field {field!r}: Pillow writes no picture format with the suffix {kind!r}")
+    if "." + kind not in formats:
+        hint = "" if isinstance(picture, Image.Image) else "; fields of arrays are npy, npz and ten"
+        raise TypeError(f"field {field!r}: Pillow writes no picture format with the suffix {kind!r}{hint}")
+    try:
+        made = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+    except TypeError:
+        what = f"an array of {picture.dtype} with the shape {picture.shape}"
+        raise TypeError(f"field {field!r}: {what} is no picture: bytes are, height by width by 3, or without") from None
     file = io.BytesIO()
-    picture.save(file, formats["." + kind], **options)
+    made.save(file, formats["." + kind], **options)
     return file.getvalue()

@@ -136,8 +136,9 @@ class TarWriter(ClosedByBlock):
     def write(self, sample: Sample | Mapping[str, Value]) -> None:
         """Add a sample: one that was read, or a mapping of `__key__` and fields to values.
 
-        Values: bytes, str, numbers, PIL images (as the field's suffix says), and JSON values for a `json` field. All
-        but bytes are compressed for a field such as `txt.gz`.
+        Values: bytes, str, numbers, also of numpy and torch; PIL images, and arrays as pictures, as the field's suffix
+        says; what json, npy, npz (a dict of arrays), mp (msgpack), ten (one array or a list, webdataset's tenbin) and
+        pth (torch.save) can hold, for fields of these suffixes. All but bytes are compressed for one such as `txt.gz`.
         Raises TypeError naming the field for another value; SampleError for a key or field that would not read
         back, or the key of the sample before; ValueError after `close`.
         """

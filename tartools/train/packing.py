@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -17,7 +16,7 @@ from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, byte_size, shown
 from tartools.formats.build import local_url
 from tartools.samples.account import Account
-from tartools.samples.encoding import encode, encode_picture, text_payload, unpacked
+from tartools.samples.encoding import FORMATS, as_python, encode, encode_picture, text_payload, unpacked
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import Sample, build, raw_bytes
 from tartools.samples.sortkeys import shuffled
@@ -61,7 +60,7 @@ def pack(
     transforms are not applied. Otherwise pictures (PIL) are stored as *encode* says, "jpg" or "webp" with quality 95,
     or "png", which is also what "keep" stands for. Arrays and tensors become npy, text and other numbers txt, whole
     numbers cls, dicts and lists json. In a dict, the names are the fields; one that does not say what its value is gets
-    that as a suffix. Item 41 has the key 000000041.
+    that as a suffix, and npz, mp, ten and pth take what `TarWriter` writes there. Item 41 has the key 000000041.
 
     *output* is a prefix or pattern, as for tarsplit: "photos" gives `photos-000000.tar`, ... and `photos.parquet`. A
     shard has up to *max_size* bytes and *max_count* samples; one sample that is larger has a shard of its own.
@@ -291,13 +290,14 @@ class EncodedItems(Dataset[Any]):
 
     def _named(self, name: str, value: Any) -> tuple[str, bytes]:
         """Return the field *name* of a dict and its payload; a suffix is added to a name that does not say the kind."""
+        last = suffix_of(unpacked(name)[0])
+        if last in FORMATS:
+            return name, encode(name, value)
         kind = self._kind(value)
         if kind == "bin":
             return name, self._payload(kind, value)
-        last = suffix_of(unpacked(name)[0])
-        suffixes = {"jpg": (*ENCODINGS, "jpeg", "tif", "tiff"), "npy": ("npy",), "json": ("json",)}
         is_picture = kind in ENCODINGS
-        if kind in ("cls", "txt") or last in suffixes["jpg" if is_picture else kind]:
+        if kind in ("cls", "txt") or (is_picture and last in (*ENCODINGS, "jpeg", "tif", "tiff")):
             return name, text_payload(name, self._payload(last if is_picture else kind, value))
         return f"{name}.{kind}", self._payload(kind, value)
 
@@ -322,13 +322,8 @@ class EncodedItems(Dataset[Any]):
     def _payload(self, kind: str, value: Any) -> bytes:
         """Return *value* as a payload. Raises: TypeError for arrays of objects, and for what Pillow can't write."""
         value = as_python(value)
-        if kind == "npy":
-            file = io.BytesIO()
-            try:
-                np.save(file, value, allow_pickle=False)
-            except ValueError as error:
-                raise TypeError(f"cannot write this array: {error}") from None
-            return file.getvalue()
+        if kind in FORMATS:
+            return encode(kind, value)
         if isinstance(value, np.ndarray):
             from PIL import Image
 
@@ -339,15 +334,6 @@ class EncodedItems(Dataset[Any]):
                 value = value.convert("RGB")
             return encode_picture(kind, kind, value, **OPTIONS.get(name, {}))
         return encode(kind, int(value) if isinstance(value, bool) else value)
-
-
-def as_python(value: Any) -> Any:
-    """Return tensors as arrays, and what has no dimension as a Python value."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, (np.ndarray, np.generic)) and value.ndim == 0:
-        return value.item()
-    return value
 
 
 def file_of(dataset: Any, index: int) -> tuple[str, Any] | None:

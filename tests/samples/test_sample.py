@@ -7,7 +7,9 @@ import json
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -240,10 +242,66 @@ def test_values(field: str, value: object, payload: bytes) -> None:
     assert encode(field, value) == payload
 
 
+FLOATS = np.arange(6, dtype=">f4").reshape(2, 3).T  # neither little-endian nor in one piece
+WRITTEN = [  # field, value, what webdataset's decoder makes of it
+    ("npy", FLOATS, [FLOATS]),
+    ("a.npy.gz", [1, 2], [np.array([1, 2])]),
+    ("npz", {"a": FLOATS, "b": np.int8(3)}, [FLOATS, np.int8(3)]),
+    ("npz", FLOATS, [FLOATS]),
+    ("ten", [FLOATS, np.zeros((2, 0, 1), "u1"), [7]], [FLOATS, np.zeros((2, 0, 1), "u1"), np.array([7])]),
+    ("tb", FLOATS, [FLOATS]),
+    ("mp", {"a": [FLOATS, np.float32(0.5)]}, {"a": [FLOATS.tolist(), 0.5]}),
+    ("json.gz", {"a": FLOATS, "n": np.int64(3)}, {"a": FLOATS.tolist(), "n": 3}),
+    ("cls", np.int64(3), 3),
+    ("cls.gz", np.array(4), 4),
+    ("txt", np.float64(0.5), "0.5"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "expected"), WRITTEN)
+def test_arrays_and_what_holds_them_are_read_by_webdataset(field: str, value: Any, expected: Any) -> None:
+    from webdataset.autodecode import Decoder
+
+    found = Decoder([])({"__key__": "a", field: encode(field, value)})[field]
+    arrays = list(found.values()) if field == "npz" else found if isinstance(found, list) else [found]
+    if not isinstance(expected, list):
+        assert found == expected
+        return
+    assert len(arrays) == len(expected)
+    for one, other in zip(arrays, expected, strict=True):
+        assert (one.dtype.name, one.shape) == (np.asarray(other).dtype.name, np.asarray(other).shape)
+        assert np.array_equal(one, other)
+    assert encode(field, value) == encode(field, value)
+
+
+REFUSED = [
+    ("npy", np.array([object()]), "Object arrays cannot be saved"),
+    ("npz", {"a": np.array([{}])}, "'a' is an array of objects"),
+    ("ten", np.zeros(2, "u4"), "tenbin has no uint32 in 1 dimensions"),
+    ("mp", object(), "cannot write a object"),
+    ("jpg", np.zeros((3, 4, 5)), "no picture"),
+    ("seg.x", np.zeros((3, 4)), "fields of arrays are npy, npz and ten"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "message"), REFUSED)
+def test_what_a_format_does_not_have_is_refused_by_field(field: str, value: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^field '{field}': .*{message}"):
+        encode(field, value)
+
+
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, object()])
 def test_values_without_an_encoding_are_refused_by_field(value: object) -> None:
     with pytest.raises(TypeError, match=r"'seg\.txt'"):
         encode("seg.txt", value)
+
+
+def test_an_array_is_a_picture() -> None:
+    from PIL import Image
+
+    picture = np.arange(24, dtype="u1").reshape(2, 4, 3)
+    with Image.open(io.BytesIO(encode("png", picture))) as found:
+        assert np.array_equal(np.asarray(found), picture)
 
 
 @pytest.mark.parametrize(("field", "kind"), [("png", "PNG"), ("seg.PNG", "PNG"), ("jpg", "JPEG"), ("webp", "WEBP")])

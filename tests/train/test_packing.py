@@ -295,7 +295,7 @@ def test_formats_of_pictures(kind: str, form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("item", "said"),
     [
-        ((np.array([object()]), 1), "TypeError: cannot write this array: Object arrays cannot be saved"),
+        ((np.array([object()]), 1), "TypeError: field 'npy': Object arrays cannot be saved"),
         ((RED, {1, 2}), "TypeError: cannot write a set"),
         ((RED, 1, 2), "TypeError: an item is a dict, or a picture and its label; not tuple"),
         ((1, RED), "TypeError: the first of two is a picture, an array or text; not int"),
@@ -318,3 +318,24 @@ def test_shards_are_as_recorded(tmp_path: Path) -> None:
     )
     digests = [hashlib.sha256(shard).hexdigest()[:16] for shard in shards(tmp_path).values()]
     assert digests == ["f4b731b53718d3c1", "e0605e730977ed5f"]
+
+
+def test_writer_and_pack_write_the_same_of_tensors(tmp_path: Path) -> None:
+    item: dict[str, Any] = {
+        "cls": torch.tensor(3),
+        "json": {"loss": torch.tensor(0.5), "at": np.arange(2)},
+        "x.npy": torch.arange(3.0, requires_grad=True),
+        "npz": {"a": torch.ones(2)},
+        "mp.gz": [torch.tensor(1)],
+        "ten": torch.zeros(2, 2),
+        "pth": {"a": torch.arange(2)},
+    }
+    tartools.write([{"__key__": "000000000", **item}], tmp_path / "a.tar")
+    pack([item], tmp_path / "b")
+    assert members_of((tmp_path / "a.tar").read_bytes()) == members_of((tmp_path / "b-000000.tar").read_bytes())
+    (sample,) = tartools.read(tmp_path / "a.tar")
+    assert torch.load(sample.open("pth"), weights_only=True)["a"].tolist() == [0, 1]
+    with pytest.raises(SampleError, match="field 'pth': this would be unpickled"):
+        TableDataset(tmp_path / "b.parquet", decode="basic")[0]
+    with pytest.raises(TypeError, match="'npy': .*BFloat16"):
+        tartools.write([{"__key__": "a", "npy": torch.zeros(1, dtype=torch.bfloat16)}], tmp_path / "c.tar")
