@@ -41,11 +41,14 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
 class SampleStream(IterableDataset[dict[str, Any]]):
     """What `samples` returns."""
 
-    def __init__(self, urls: Name | Iterable[Name], shuffle: bool, seed: int, resampled: bool) -> None:
+    def __init__(
+        self, urls: Name | Iterable[Name], shuffle: bool, seed: int, resampled: bool, checked: bool = True
+    ) -> None:
         self.urls = [*expand(names)] if (names := [*filter(None, names_of(urls))]) else []
         if not self.urls:
             raise ValueError("there are no shards to read")
-        check_shards(self.urls, Account())
+        if checked:
+            check_shards(self.urls, Account())
         self.shuffled, self.seed, self.resampled = shuffle, seed, resampled
         self.epoch = SharedEpoch()
         self._rank: tuple[int, int] | None = None
@@ -57,6 +60,10 @@ class SampleStream(IterableDataset[dict[str, Any]]):
     def set_epoch(self, epoch: int) -> None:
         """Make *epoch* the number of the next epoch, counted from 0, also for workers that are there already."""
         self.epoch.number = epoch
+
+    def be_read_by_all_ranks(self) -> None:
+        """Let each rank read all samples."""
+        self._rank = 0, 1
 
     @cached_property
     def identities(self) -> list[str]:

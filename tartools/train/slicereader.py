@@ -8,7 +8,7 @@ from contextlib import closing
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from tartools.errors import StorageError, TarFormatError
+from tartools.errors import StorageError, TarFormatError, TarToolsError
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, field_name
 from tartools.shards.reading import Reading, shard_batches
@@ -44,7 +44,7 @@ def numbered(pieces: Sequence[ShardSlice]) -> NumberedSlices:
 class SliceReader:
     """An iterator of the samples of the slices that *numbered* gives, from *start* on; `position` is where it is.
 
-    With *wanted*, only these fields are read.
+    With *wanted*, only these fields are read. `failed(error)` tells whether to go on behind a slice that can't be read.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class SliceReader:
         numbered: NumberedSlices,
         start: Position | None = None,
         wanted: Set[str] | None = None,
+        failed: Callable[[Exception], object] | None = None,
     ) -> None:
+        self._failed = failed
         self._urls = urls
         self._numbered = numbered
         self._wanted = wanted
@@ -88,19 +90,30 @@ class SliceReader:
     def _iterated(self) -> Iterator[dict[str, Any]]:
         account = Account()
         while (piece := self._rest or self._numbered(self._number)) is not None:
-            self._rest, url = piece, self._urls[piece.shard]
-            self._found = found = slices.found_in(url, piece)
-            if found is not None:
-                with closing(self._batches(url, found, account)) as batches:
-                    first = -found.skip
-                    for batch in batches:
-                        self._batch, self._first = batch, first
-                        skip, first = max(-first, 0), first + len(batch)
-                        for sample in dicts(batch, skip, self._wanted) if first > 0 else ():
-                            self._count += 1
-                            yield sample
-                account.check()
+            self._rest = piece
+            try:
+                yield from self._samples(self._urls[piece.shard], piece, account)
+            except (TarToolsError, OSError) as error:
+                if self._failed is None:
+                    raise
+                if not self._failed(error):
+                    return
             self._number, self._rest, self._found, self._count, self._batch = self._number + 1, None, None, 0, None
+
+    def _samples(self, url: str, piece: ShardSlice, account: Account) -> Iterator[dict[str, Any]]:
+        """Yield the samples of the slice *piece* of the shard *url*."""
+        self._found = found = slices.found_in(url, piece)
+        if found is None:
+            return
+        with closing(self._batches(url, found, account)) as batches:
+            first = -found.skip
+            for batch in batches:
+                self._batch, self._first = batch, first
+                skip, first = max(-first, 0), first + len(batch)
+                for sample in dicts(batch, skip, self._wanted) if first > 0 else ():
+                    self._count += 1
+                    yield sample
+        account.check()
 
     def _batches(self, url: str, found: ShardSlice, account: Account) -> Generator[Batch, None, None]:
         """Yield the batches of the slice *found* of the shard *url*."""

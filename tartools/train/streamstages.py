@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from random import Random
@@ -10,11 +12,13 @@ from typing import Any
 from webdataset import autodecode, filters
 
 from tartools.errors import SampleError
-from tartools.train.fieldchooser import FieldChooser, undecodable
+from tartools.train.fieldchooser import KEY, OWN, URL, FieldChooser, undecodable
 from tartools.train.slicereader import Position
 
 FIRST = 100  # samples that a shuffle waits for
 DRAWS = 1000  # numbers that are drawn at once
+NO_SAMPLE = re.compile(r"__[^/]*__($|/)")  # keys of members that webdataset skips
+Handler = Callable[[Exception], object]  # of a failure: tells whether to go on; those of webdataset, or your own
 # Stages of webdataset that take a sample and give one or none before they take the next.
 _HOLD_NOTHING = {
     *(filters._decode, filters._extract_keys, filters._log_keys, filters._map, filters._map_dict, filters._map_tuple),
@@ -137,13 +141,89 @@ class ChooseStage:
         self._chooser = chooser
         self.wanted = chooser.needed
 
-    def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield what training takes of *samples*."""
-        return map(self._chooser, samples)
+    def __call__(self, samples: Iterator[Any], failed: Handler | None = None) -> Iterator[Any]:
+        """Yield what training takes of *samples*, without those of which `failed(error)` says so."""
+        if failed is None:
+            return map(self._chooser, samples)
+        return filters._map(samples, self._chooser, handler=failed)  # type: ignore[no-any-return]
+
+
+class FilesStage:
+    """Gives files the names of *rename*, and takes those that *select* wants; both are called with a file's name.
+
+    *lax* leaves out what is no sample for webdataset: files without a suffix or of hidden names, and those of
+    `__meta__/` and the like. Raises: SampleError if *rename* moves a file to another sample.
+    """
+
+    def __init__(self, select: Callable[[str], object] | None, rename: Callable[[str], str] | None, lax: bool) -> None:
+        self._select, self._rename, self._lax = select, rename, lax
+
+    def __call__(self, samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield *samples*, without those that have no file left."""
+        for sample in samples:
+            if not self._lax or ("" not in sample and not NO_SAMPLE.match(sample[KEY])):
+                own = {name: value for name, value in sample.items() if name[:2] == OWN}
+                found = self._files(sample)
+                if found:
+                    yield own | found
+
+    def _files(self, sample: dict[str, Any]) -> dict[str, Any]:
+        found, key = {}, sample[KEY]
+        for field, payload in sample.items():
+            if field[:2] == OWN:
+                continue
+            name = f"{key}.{field}" if field else key
+            name = name if self._rename is None else self._rename(name)
+            if self._select is None or self._select(name):
+                stem, _, new = name[len(key) :].partition(".")
+                if name[: len(key)] != key or stem:
+                    text = (
+                        f"rename_files moves a file of {key!r} to {name!r}; it may change what is behind the key"
+                    )
+                    raise SampleError(text, url=sample[URL])
+                found[new.lower()] = payload
+        return found
+
+
+class Failures:
+    """What handlers have left out of an epoch."""
+
+    def __init__(self) -> None:
+        self._count, self._last = 0, ""
+
+    def counted(self, handler: Handler) -> Handler:
+        """Return *handler*, whose calls that don't raise are counted."""
+
+        def counting(error: Exception) -> object:
+            going_on = handler(error)
+            self._count, self._last = self._count + 1, str(error)
+            return going_on
+
+        return counting
+
+    def of_step(self, step: Any) -> Any:
+        """Return the stage *step* with its handler counted, if it has one."""
+        handler = (
+            step.kw.get("handler", filters.reraise_exception) if isinstance(step, filters.FilterFunction) else None
+        )
+        if handler in (None, filters.reraise_exception):
+            return step
+        return filters.FilterFunction(step.f, *step.args, **step.kw | {"handler": self.counted(handler)})
+
+    def report(self) -> None:
+        """Warn of what was left out, once."""
+        if self._count:
+            what = "was 1 failure that a handler" if self._count == 1 else f"were {self._count} failures that handlers"
+            warnings.warn(f"there {what} left out of this epoch; the last one: {self._last}", stacklevel=2)
+        self._count = 0
+
+
+class UndecodableError(SampleError, autodecode.DecodingError):  # type: ignore[misc]
+    """A field can't be decoded; also what webdataset raises then."""
 
 
 class DecodeStage:
-    """Decodes the fields of a sample by *decoder*, one of webdataset. Raises: SampleError, with shard and field."""
+    """Decodes the fields of a sample by *decoder*, one of webdataset. Raises: UndecodableError."""
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
@@ -153,7 +233,8 @@ class DecodeStage:
         try:
             return self._decoder(sample)  # type: ignore[no-any-return]
         except autodecode.DecodingError as error:
-            raise undecodable(sample, error.k, error.__cause__) from error.__cause__
+            failure = undecodable(sample, error.k, error.__cause__)
+            raise UndecodableError(failure.message, url=failure.url) from error.__cause__
 
 
 def refused(_: object) -> Any:
@@ -163,4 +244,6 @@ def refused(_: object) -> Any:
 
 def holds_nothing(step: Any) -> bool:
     """Tell whether the stage *step* is known to hold no samples between two that it gives."""
-    return isinstance(step, ChooseStage) or (isinstance(step, filters.FilterFunction) and step.f in _HOLD_NOTHING)
+    return isinstance(step, (ChooseStage, FilesStage)) or (
+        isinstance(step, filters.FilterFunction) and step.f in _HOLD_NOTHING
+    )

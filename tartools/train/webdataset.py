@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator, Set
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import chain, islice
 from typing import Any
 
 from torch.utils.data import get_worker_info
-from webdataset import autodecode, filters
+from webdataset import autodecode, filters, shardlists
 from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
@@ -29,6 +32,9 @@ from tartools.train.streamstages import (
     BatchStage,
     ChooseStage,
     DecodeStage,
+    Failures,
+    FilesStage,
+    Handler,
     ShuffleBuffer,
     ShuffleStage,
     holds_nothing,
@@ -38,6 +44,7 @@ from tartools.train.streamstages import (
 from tartools.train.streamstate import LoadedStates, Remainder
 
 HELD = 1000  # samples that shuffle=True holds
+UNNEEDED = {"detshuffle", "url_to_name", "verbose"}  # arguments of webdataset: chance always follows from the seed
 
 
 class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
@@ -58,24 +65,31 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     *cache_dir* keeps what is read of remote shards on the local disk, up to *cache_size* bytes, as `TARTOOLS_CACHE`
     does: for all that this process reads, and its workers.
 
+    What webdataset's class takes is taken. *handler* decides about failures of reading, and of *fields*, *decode* and
+    *transform*: behind a shard that can't be read it goes on with the next one; what handlers leave out is counted, and
+    reported by a warning at the end of the epoch. *select_files*, *rename_files* and *lax*: see `FilesStage`.
+    *empty_check*: a reader without samples is an error. *shardshuffle*: shards alone are shuffled. *nodesplitter* and
+    *workersplitter* are webdataset's own; without a *nodesplitter* each rank reads all samples. Without a *seed* it is
+    WDS_SEED of the environment, or 0. *repeat*: the epoch has no end.
+
     `state_dict` and `load_state_dict`, which torchdata's StatefulDataLoader calls, go on with the sample after the last
     one, for the same URLs and seed: local shards of other sizes, and another local table, are refused, and shards on
-    servers are told by their URLs. What was read is not read again, but for what the shuffle holds and what came after it, about
-    eight times its size; after a stage that
-    is not of webdataset, or that makes several samples of one, all is. With other numbers of workers and ranks, the
+    servers are told by their URLs. What was read is not read again, but for the oldest sample of the shuffle and what
+    came after it, about eight times its size; after a stage that is not of webdataset, or that makes several samples of
+    one, all is. With other numbers of workers and ranks, the
     states of all ranks say what is left, which is dealt out again: see `load_state_dict`.
 
     From workers, lists of payloads (`batched`, `listed`) come in one buffer of shared memory, and are plain lists here.
 
-    Holds: one read buffer of 1 MiB, and the samples of the shuffle. Raises: what `samples` raises; SampleError, with shard,
-    sample and field, for what can't be decoded; UsageError for a state that does not fit.
+    Holds: one read buffer of 1 MiB, and the samples of the shuffle. Raises: what `samples` raises; SampleError, with
+    shard, sample and field, for what can't be decoded; UsageError for a state that does not fit.
     """
 
     def __init__(
         self,
         urls: Name | Iterable[Name],
         shuffle: bool | int = False,
-        seed: int = 0,
+        seed: int | None = None,
         resampled: bool = False,
         fields: Fields = None,
         decode: Decode = None,
@@ -86,7 +100,18 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         decoder: Decode = None,
         transforms: Any = None,
         cache_dir: str | None = None,
-        cache_size: int = 1 << 62,
+        cache_size: int = -1,
+        handler: Handler = filters.reraise_exception,
+        lax: bool = False,
+        select_files: Callable[[str], object] | None = None,
+        rename_files: Callable[[str], str] | None = None,
+        empty_check: bool = False,
+        shardshuffle: bool | int | None = None,
+        nodesplitter: Any = shardlists.split_by_node,
+        workersplitter: Any = shardlists.split_by_worker,
+        mode: str | None = None,
+        repeat: bool = False,
+        **unneeded: Any,
     ) -> None:
         for names, given in (
             ("fields and extensions", (fields, extensions)),
@@ -95,8 +120,22 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         ):
             if None not in given:
                 raise TypeError(f"{names} are one thing: give one of them")
-        self._cache = CacheSetting(cache_dir and f"{cache_dir}:{cache_size}")
-        super().__init__(SampleStream(urls, bool(shuffle), seed, resampled))
+        if unknown := sorted({*unneeded} - UNNEEDED):
+            raise TypeError(f"WebDataset has no argument {unknown[0]!r}")
+        if mode not in (None, "resampled"):
+            raise ValueError(f"mode is 'resampled' or None, not {mode!r}")
+        kept = f"{cache_dir}:{1 << 62 if cache_size < 0 else cache_size}" if cache_dir and cache_size else None
+        self._cache = CacheSetting(kept)
+        self._handler = None if handler is filters.reraise_exception else handler
+        self._empty_check = empty_check
+        seed = int(os.environ.get("WDS_SEED", "0")) if seed is None else seed
+        resampled = resampled or mode == "resampled"
+        shuffled = bool(shuffle) or bool(shardshuffle)
+        source = SampleStream(shard_names(urls), shuffled, seed, resampled, checked=self._handler is None)
+        _split(source, nodesplitter, workersplitter)
+        super().__init__(source)
+        if lax or select_files is not None or rename_files is not None:
+            self.append(FilesStage(select_files, rename_files, lax))
         if (size := HELD if shuffle is True else int(shuffle)) > 1:
             self.append(ShuffleStage(size, seed))
         chooser = FieldChooser(
@@ -109,6 +148,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
             self.append(ChooseStage(chooser))
         self._under_way: StreamEpoch | None = None
         self._loaded: LoadedStates | None = None
+        if repeat:
+            self.repetitions = sys.maxsize
 
     @property
     def source(self) -> SampleStream:
@@ -154,7 +195,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     # ---- stages ----
 
     def shuffle(self, size: int, *, initial: int = FIRST, seed: int | None = None) -> WebDataset:
-        """Hold *size* samples, and give one of them by chance for each that comes; the first when there are *initial*."""
+        """Hold *size* samples, and give one by chance for each that comes; the first when there are *initial*."""
         if size < 1:
             return self
         return self.compose(ShuffleStage(size, self.source.seed if seed is None else seed, initial))
@@ -239,6 +280,35 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def shard_names(urls: Name | Iterable[Name]) -> Name | Iterable[Name]:
+    """Return *urls* as webdataset takes them: `a::b` is two, and `${DATA}` is WDS_DATA or DATA of the environment.
+
+    Raises: ValueError if the environment does not have it.
+    """
+    if not isinstance(urls, str) or urls.startswith("pipe:"):
+        return urls
+    names = []
+    for name in re.split(r"::(?![\w:.%]*\])", urls):  # but for those of an address of IPv6
+        for variable in re.findall(r"\$\{(\w+)\}", name):
+            value = os.environ.get(f"WDS_{variable}", os.environ.get(variable))
+            if value is None:
+                raise ValueError(f"{name} needs WDS_{variable} in the environment")
+            name = name.replace(f"${{{variable}}}", value)
+        names.append(name)
+    return names
+
+
+def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None:
+    """Have ranks and workers read what webdataset's splitters would let them read, at least."""
+    own = shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker
+    if nodesplitter is None:
+        source.be_read_by_all_ranks()
+    if not workersplitter and not source.resampled:
+        raise ValueError("samples are always dealt to workers: without workersplitter, take resampled=True")
+    if any(one and one not in own for one in (nodesplitter, workersplitter)):
+        raise TypeError("samples are dealt to ranks and workers here: give each rank the shards that it reads instead")
+
+
 class SizedWebDataset(WebDataset):
     """A `WebDataset` whose `with_length` was called."""
 
@@ -263,6 +333,8 @@ class StreamEpoch:
         self._left = Remainder.of(state) if state else None
         self._reader: SliceReader | None = None
         self._shuffling: ShuffleBuffer | None = None
+        self._failures = Failures()
+        self._failed = None if data._handler is None else self._failures.counted(data._handler)
         if loaded is not None and state is None:
             self._left = streamstate.dealt(loaded.states, source, self._me)
             if data.repetitions != 1 or source.resampled:
@@ -273,6 +345,12 @@ class StreamEpoch:
 
     def iterated(self) -> Iterator[Any]:
         """Yield what the last stage gives, for as many samples and repetitions as `with_epoch` and `repeat` say."""
+        try:
+            yield from self._repetitions()
+        finally:
+            self._failures.report()
+
+    def _repetitions(self) -> Iterator[Any]:
         data = self._data
         worker = get_worker_info() is not None
         most = data.nsamples if data.repetitions != 1 and data.nsamples > 0 else None
@@ -286,6 +364,10 @@ class StreamEpoch:
             if not self._given:
                 if most is not None:
                     raise UsageError(self._nothing())
+                if data._empty_check:
+                    raise ValueError(
+                        f"no samples for reader {self._me.number} of {self._me.readers} (empty_check=True)"
+                    )
                 break  # an empty data set is not repeated
             self._repetition, self._given = self._repetition + 1, 0
             self._reader = self._shuffling = self._left = None
@@ -332,7 +414,7 @@ class StreamEpoch:
         first = next((step for step in steps if not isinstance(step, ShuffleStage)), None)
         wanted = first.wanted if isinstance(first, ChooseStage) else None
         pieces = source.slices(epoch, self._me) if self._left is None else numbered(self._left.pieces)
-        self._reader = SliceReader(source.urls, pieces, start, wanted)
+        self._reader = SliceReader(source.urls, pieces, start, wanted, self._failed)
         found: Iterator[Any] = iter(self._reader)
         for number, step in enumerate(steps):
             if isinstance(step, ShuffleStage):
@@ -341,17 +423,25 @@ class StreamEpoch:
                 self._shuffling = ShuffleBuffer(step, name, self._reader.position, *begun)
                 found = chain(self._held(steps[:number], wanted), self._shuffling.iterated(found))
             else:
-                found = self._data.invoke(step, found)
+                found = self._through(step, found)
         return found if skipping else islice(found, self._given, None)
+
+    def _through(self, step: Any, found: Iterator[Any]) -> Iterator[Any]:
+        """Return what the stage *step* makes of *found*; failures that its handler leaves out are counted."""
+        if isinstance(step, ChooseStage):
+            return step(found, self._failed)
+        return self._data.invoke(self._failures.of_step(step), found)  # type: ignore[no-any-return]
 
     def _held(self, steps: list[Any], wanted: Set[str] | None) -> Iterator[Any]:
         """Yield what the buffers of other readers held behind *steps*."""
         rest = [] if self._left is None else self._left.held
         while rest:
             numbers, pieces = rest[0]
-            found: Iterator[Any] = iter(SliceReader(self._data.source.urls, numbered(pieces), None, wanted))
+            found: Iterator[Any] = iter(
+                SliceReader(self._data.source.urls, numbered(pieces), None, wanted, self._failed)
+            )
             for step in steps:
-                found = self._data.invoke(step, found)
+                found = self._through(step, found)
             samples = numbered_samples(found, max(numbers, default=-1) + 1, numbers)
             while numbers:
                 numbers.pop()
