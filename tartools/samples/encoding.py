@@ -11,6 +11,7 @@ from importlib import import_module
 from pickle import PickleError
 from typing import Any
 
+from tartools.errors import how_to_install
 from tartools.samples.filetypes import suffix_of
 from tartools.tar import split_path
 from tartools.tar.compression import Codec, split_packed
@@ -83,9 +84,7 @@ def _json(value: object) -> bytes:
 
 
 def _msgpack(value: object) -> bytes:
-    import msgpack  # type: ignore[import-untyped]
-
-    packed: bytes = msgpack.packb(value, default=_plainer)
+    packed: bytes = _module("msgpack").packb(value, default=_plainer)
     return packed
 
 
@@ -128,8 +127,16 @@ def _tenbin(value: object) -> bytes:
 
 def _torch(value: object) -> bytes:
     file = io.BytesIO()
-    import_module("torch").save(value, file)  # for who has tensors; nothing here reads it
+    _module("torch").save(value, file)  # for who has tensors; nothing here reads it
     return file.getvalue()
+
+
+def _module(name: str) -> Any:
+    """Return the module *name*, which only who writes such values has. Raises: ModuleNotFoundError, with a hint."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(f"writing this needs {name}: {how_to_install(name)}", name=name) from None
 
 
 TENBIN = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint64")

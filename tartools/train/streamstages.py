@@ -177,9 +177,7 @@ class FilesStage:
             if self._select is None or self._select(name):
                 stem, _, new = name[len(key) :].partition(".")
                 if name[: len(key)] != key or stem:
-                    text = (
-                        f"rename_files moves a file of {key!r} to {name!r}; it may change what is behind the key"
-                    )
+                    text = f"rename_files moves a file of {key!r} to {name!r}; it may change what is behind the key"
                     raise SampleError(text, url=sample[URL])
                 found[new.lower()] = payload
         return found

@@ -337,5 +337,5 @@ def test_writer_and_pack_write_the_same_of_tensors(tmp_path: Path) -> None:
     assert torch.load(sample.open("pth"), weights_only=True)["a"].tolist() == [0, 1]
     with pytest.raises(SampleError, match="field 'pth': this would be unpickled"):
         TableDataset(tmp_path / "b.parquet", decode="basic")[0]
-    with pytest.raises(TypeError, match="'npy': .*BFloat16"):
+    with pytest.raises(TypeError, match=r"'npy': .*BFloat16"):
         tartools.write([{"__key__": "a", "npy": torch.zeros(1, dtype=torch.bfloat16)}], tmp_path / "c.tar")
