@@ -11,9 +11,9 @@
 
     tartools.map_samples(function, "train-{000..147}.tar", "out.tar", workers=4)
 
-`read`, `write`, `open`, `TarWriter`, `Sample`, `Table`, `map_samples` and `map_shards` are the public names, with the
-errors in `tartools.errors`, and `tartools.train` for PyTorch. They are loaded when they are first used, so that a
-command pays only for what it needs.
+`read`, `write`, `open`, `TarWriter`, `ShardWriter`, `Sample`, `Table`, `map_samples` and `map_shards` are the public
+names, with the errors in `tartools.errors`, and `tartools.train` for PyTorch. They are loaded when they are first used,
+so that a command pays only for what it needs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TYPE_CHECKING = False  # as in typing, which takes 3 ms to import: a command can
 if TYPE_CHECKING:
     from tartools.run.functions import map_samples, map_shards
     from tartools.samples.sample import Sample
-    from tartools.shards.library import TarWriter, open, read, write
+    from tartools.shards.library import ShardWriter, TarWriter, open, read, write
     from tartools.tables.table import Table
 
     __version__: str
 
-__all__ = ["Sample", "Table", "TarWriter", "map_samples", "map_shards", "open", "read", "write"]
+__all__ = ["Sample", "ShardWriter", "Table", "TarWriter", "map_samples", "map_shards", "open", "read", "write"]
 
 
 def __getattr__(name: str) -> object:

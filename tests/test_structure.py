@@ -557,7 +557,7 @@ def test_the_public_names_are_listed() -> None:
         "print('__version__' in dir(t))"
     )
     done = python(program)
-    names = "Sample Table TarWriter map_samples map_shards open read train write"
+    names = "Sample ShardWriter Table TarWriter map_samples map_shards open read train write"
     assert done == (0, f"{names} {PROJECT['project']['version']}\nTrue\n".encode(), "")
 
 

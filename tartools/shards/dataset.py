@@ -24,7 +24,7 @@ from tartools.shards.reading import (
     shard_batches,
 )
 from tartools.shards.stream import ShardStream
-from tartools.shards.writing import NO_LIST, Batches, Destination, ShardWriter
+from tartools.shards.writing import NO_LIST, Batches, Destination, SampleWriter
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table_name
 
@@ -322,10 +322,10 @@ class SampleDestination(Destination):
         super().__init__(url, force, gzip)
         self._data = data
 
-    def writer(self) -> ShardWriter:
+    def writer(self) -> SampleWriter:
         """Return what writes it."""
         if not self._data.lists:
-            return ShardWriter(self)
+            return SampleWriter(self)
         from tartools.shards.shardrows import ListedSamples, RowWriter
 
         reading = self._data.reading._replace(ranges=True, listed=False)

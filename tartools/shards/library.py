@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Literal, overload
 
 from tartools import storage
-from tartools.errors import StorageError
+from tartools.errors import StorageError, byte_size
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample, Value, build
+from tartools.shards.numbering import check_outputs, existing_shards, parse_numbering, replace_set
 from tartools.shards.reading import Reading, closing_upstream, read_batches
-from tartools.shards.writing import Destination, ShardWriter
+from tartools.shards.series import Limits, Series
+from tartools.shards.writing import Destination, SampleWriter, check_shard_name, codec_for
 from tartools.storage.expand import expand
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.url import Name, name_of, names_of
@@ -108,30 +111,16 @@ def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedRead
     raise ValueError(f"mode is 'rb' or 'wb', not {mode!r}")
 
 
-class TarWriter(ClosedByBlock):
-    """Writes samples to the shard *url*, compressed as its suffix (or *gzip*) says.
+class _Writing(ClosedByBlock):
+    """An output of samples to *url*, by the writer that *begin* returns."""
 
-        with tartools.TarWriter("a.tar") as writer:
-            writer.write({"__key__": "n01", "png": picture, "cls": 3, "json": {"who": "me"}})
-
-    The file appears under its name at `close`, or when the `with` block ends normally. Anything else (an exception,
-    garbage collection, the end of the program) leaves nothing behind.
-
-    Several threads may write: each sample is written whole, in the order of the calls. A writer belongs to the process
-    that opened it: in another process, such as a fork, `write` and `close` raise RuntimeError, and nothing is written.
-
-    Raises StorageError if *url* exists (unless *force*) or can't be written.
-    """
-
-    def __init__(self, url: Name, *, force: bool = False, gzip: bool = False) -> None:
-        url = name_of(url)
-        storage.check_output(url, force, ())  # otherwise a store would only report it at the end
+    def __init__(self, url: str, begin: Callable[[], SampleWriter | _Numbered]) -> None:
         from threading import RLock  # not needed to read
 
         self._url = url
         self._lock = RLock()  # a signal handler may close what the same thread writes
         self._calls: list[None] = []  # one for each `write` under way; a list, since its methods are atomic
-        self._pending = Pending(self, lambda: ShardWriter(Destination(url, force, gzip)))
+        self._pending = Pending(self, begin)
 
     def write(self, sample: Sample | Mapping[str, Value]) -> None:
         """Add a sample: one that was read, or a mapping of `__key__` and fields to values.
@@ -152,7 +141,7 @@ class TarWriter(ClosedByBlock):
             self._calls.pop()
 
     def close(self) -> None:
-        """Write the end of the archive, and let the shard appear. Does nothing the second time.
+        """Write the end, and let what was written appear. Does nothing the second time.
 
         Raises StorageError if another thread is writing; the shard is dropped then, as after any other error.
         """
@@ -166,10 +155,108 @@ class TarWriter(ClosedByBlock):
             self._pending.commit()
 
     def abort(self) -> None:
-        """Drop the shard: nothing appears. Does nothing after `close`."""
+        """Drop what has not appeared. Does nothing after `close`."""
         locked = self._pending.is_ours and self._lock.acquire(timeout=PATIENCE)
         try:
             self._pending.abort()
         finally:
             if locked:
                 self._lock.release()
+
+
+class TarWriter(_Writing):
+    """Writes samples to the shard *url*, compressed as its suffix (or *gzip*) says.
+
+        with tartools.TarWriter("a.tar") as writer:
+            writer.write({"__key__": "n01", "png": picture, "cls": 3, "json": {"who": "me"}})
+
+    The file appears under its name at `close`, or when the `with` block ends normally. Anything else (an exception,
+    garbage collection, the end of the program) leaves nothing behind.
+
+    Several threads may write: each sample is written whole, in the order of the calls. A writer belongs to the process
+    that opened it: in another process, such as a fork, `write` and `close` raise RuntimeError, and nothing is written.
+
+    Raises StorageError if *url* exists (unless *force*) or can't be written.
+    """
+
+    def __init__(self, url: Name, *, force: bool = False, gzip: bool = False) -> None:
+        url = name_of(url)
+        storage.check_output(url, force, ())  # otherwise a store would only report it at the end
+        super().__init__(url, lambda: SampleWriter(Destination(url, force, gzip)))
+
+
+class ShardWriter(_Writing):
+    """Writes samples to numbered shards, as `tarsplit` names them: "train" gives train-000000.tar, train-000001.tar ...
+
+        with tartools.ShardWriter("s3://bucket/train-%06d.tar", max_size="256MB") as writer:
+            for sample in samples():
+                writer.write(sample)
+        writer.shards  # their URLs
+
+    A shard has up to *max_count* samples and *max_size* bytes (None: any number), its end included, before compression;
+    one sample that is larger has a shard of its own. Values, threads and processes are as for `TarWriter`.
+
+    Each shard appears under its name when it is complete and on the disk, a few after it was full, and all at `close`,
+    or when the `with` block ends normally. After anything else those that have appeared stay, and are in *shards*, and
+    the others leave nothing. Without samples there are no shards.
+
+    Holds: what `TarWriter` holds; of local shards, up to four that wait for the disk are open.
+    Raises StorageError if a shard of such a name exists. *force* replaces them, and removes at the end what has a
+    number behind the last one. ValueError for limits below 1.
+    """
+
+    def __init__(
+        self,
+        pattern: Name,
+        max_count: int | None = None,
+        max_size: int | str | None = "1GB",
+        *,
+        force: bool = False,
+        gzip: bool = False,
+    ) -> None:
+        pattern = name_of(pattern)
+        size = byte_size(max_size) if isinstance(max_size, str) else max_size
+        for name, limit in (("max_count", max_count), ("max_size", size)):
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} is 1 or more, not {limit}")
+        shards = self.shards = list[str]()
+        names = parse_numbering(pattern, gzip)
+        codec_for(names.name(0), gzip)
+        check_shard_name(names.name(0))
+        old = existing_shards(names)
+        check_outputs(names, 0, old, (), force)
+
+        def remove_old(account: Account) -> None:
+            if force:
+                replace_set(names, range(len(shards)), None, old, account)
+
+        limits = Limits(lambda _: max_count, size)
+        made = partial(_Numbered, lambda k: Destination(names.name(k), force, gzip), limits, shards, remove_old)
+        super().__init__(pattern, made)
+
+
+class _Numbered:
+    """Numbered shards, written as one output; the URL of each that is complete is added to *done*."""
+
+    def __init__(
+        self,
+        destination: Callable[[int], Destination],
+        limits: Limits,
+        done: list[str],
+        ended: Callable[[Account], object],
+    ) -> None:
+        self._account = Account()
+        self._series = Series(destination, limits, self._account)
+        self._done, self._ended = done, ended
+
+    def write(self, sample: Sample) -> None:
+        self._done.extend(self._series.write(Batch.of(sample)))
+
+    def commit(self) -> None:
+        self._series.finish()
+        self._done.extend(self._series.complete())
+        self.abort()  # ends the threads
+        self._ended(self._account)
+
+    def abort(self) -> None:
+        self._series.abort()

@@ -17,7 +17,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, check_shards
-from tartools.shards.writing import Destination, ShardWriter, write_batches
+from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.url import Url
 from tartools.storage.version import Look, check_unchanged, looks
 from tartools.tables import order, rows, schema, source
@@ -53,7 +53,7 @@ class TableDestination(Destination):
         return TableWriter(self.url, self.force, inputs.schema, inputs.shards)
 
 
-class RowWriter(ShardWriter):
+class RowWriter(SampleWriter):
     """Writes one shard: *samples* that rows list."""
 
     def __init__(self, destination: Destination, samples: ListedSamples) -> None:
@@ -66,13 +66,13 @@ class RowWriter(ShardWriter):
             super().write_batch(found, 0, len(found))
 
     def finish(self) -> None:
-        """As `ShardWriter.finish`. Raises: StorageError also if a shard has changed."""
+        """As `SampleWriter.finish`. Raises: StorageError also if a shard has changed."""
         self._samples.check()
         self._samples.close()
         super().finish()
 
     def abort(self, *, flush: bool = True) -> None:
-        """As `ShardWriter.abort`."""
+        """As `SampleWriter.abort`."""
         self._samples.close()
         super().abort(flush=flush)
 

@@ -87,11 +87,11 @@ class Destination:
         self.gzip = gzip
 
     def writer(self) -> BatchWriter:
-        """Return what writes it. Raises: see `ShardWriter`."""
-        return ShardWriter(self)
+        """Return what writes it. Raises: see `SampleWriter`."""
+        return SampleWriter(self)
 
 
-class ShardWriter:
+class SampleWriter:
     """Writes one shard: samples, then at `commit` the end of the archive. Only then does its name appear.
 
     Refuses two adjacent samples with one key, which a reader would take for one sample.
@@ -251,7 +251,7 @@ def write_samples(samples: Iterable[Sample], destination: Destination | str, acc
     if isinstance(destination, str):
         destination = Destination(destination)
     with closing_upstream(samples), shard_writer(destination) as found:
-        writer = cast(ShardWriter, found)  # tables are written in batches
+        writer = cast(SampleWriter, found)  # tables are written in batches
         for sample in samples:
             writer.write(sample)
             account.samples_out += 1

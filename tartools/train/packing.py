@@ -23,7 +23,7 @@ from tartools.samples.sortkeys import shuffled
 from tartools.shards.numbering import Numbering, existing_shards, parse_numbering
 from tartools.shards.reading import Reading, read_batches
 from tartools.shards.shardrows import write_rows
-from tartools.shards.writing import Destination, ShardWriter, codec_for, shard_writer
+from tartools.shards.writing import Destination, SampleWriter, codec_for, shard_writer
 from tartools.storage.names import has_number
 from tartools.storage.url import Name, name_of
 from tartools.storage.version import version_of
@@ -156,7 +156,7 @@ class _Packing:
         """Write the shard *url*, of the samples from *position* on; return its rows."""
         block = RowBlock(url)
         with shard_writer(Destination(url)) as found:
-            writer = cast(ShardWriter, found)
+            writer = cast(SampleWriter, found)
             while position + len(block) < len(self.order):
                 sample = self._stream.at(position + len(block))
                 if self._is_full(len(block), writer.size, sample):

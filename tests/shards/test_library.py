@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 import tartools
-from tartools.errors import SampleError, StorageError, TruncatedError
-from tests.conftest import make_samples, make_tar, members_of, open_descriptors, python
+from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
+from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors, python
 
 
 @pytest.fixture
@@ -185,6 +185,62 @@ def test_tarwriter_refuses_what_would_not_come_back(
     with pytest.raises(error, match=message), tartools.TarWriter(str(out)) as writer:
         writer.write(fields)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("count", "size"), [(7, None), (None, 20_000), (9, 20_000), (None, 1)])
+def test_shardwriter_writes_what_tarsplit_does(run: Run, shard: Path, tmp_path: Path, count: int, size: int) -> None:
+    for folder in ("ours", "theirs"):
+        (tmp_path / folder).mkdir()
+    with tartools.ShardWriter(tmp_path / "ours/a-%03d.tar", count, size) as writer:
+        for sample in tartools.read(shard):
+            writer.write({"__key__": sample.key, **sample})
+    limits = [f"{option}{value}" for option, value in (("-n", count), ("-s", size)) if value]
+    whole = tmp_path / "whole.tar"
+    tartools.write(({"__key__": sample.key, **sample} for sample in tartools.read(shard)), whole)
+    assert run("tarsplit", *limits, whole, "-o", "theirs/a-%03d.tar").status == 0
+    found, other = ({path.name: path.read_bytes() for path in (tmp_path / x).iterdir()} for x in ("ours", "theirs"))
+    assert found == other and len(found) > 4
+    assert writer.shards == [f"{tmp_path}/ours/{name}" for name in sorted(found)]
+
+
+@pytest.mark.parametrize("ending", ["del", "error", "abort"])
+def test_a_series_that_is_not_closed_has_whole_shards_only(tmp_path: Path, ending: str) -> None:
+    writer = tartools.ShardWriter(f"{tmp_path}/a", 2)
+    for n in range(21):
+        writer.write({"__key__": f"{n}", "cls": n})
+    shards = writer.shards
+    if ending == "error":
+        with pytest.raises(ZeroDivisionError), writer:
+            1 / 0  # noqa: B018
+    elif ending == "abort":
+        writer.abort()
+    del writer
+    gc.collect()
+    assert len(shards) > 4 and sorted(map(str, tmp_path.iterdir())) == shards
+    assert [s.key for s in tartools.read(shards)] == [str(n) for n in range(2 * len(shards))]
+    with pytest.raises(StorageError, match=r"a-000000\.tar: .*exists"):
+        tartools.ShardWriter(tmp_path / "a")
+    with pytest.warns(UserWarning) as told, tartools.ShardWriter(tmp_path / "a", force=True) as new:
+        new.write({"__key__": "a", "cls": 1})
+        with pytest.raises(SampleError, match="two samples with the key 'a'"):
+            new.write({"__key__": "a", "cls": 1})
+        new.write({"__key__": "b", "cls": 1})
+    rest = [f"{name}: removed, because this run did not write it" for name in shards[1:]]
+    assert [str(one.message) for one in told] == rest
+    assert [*map(str, tmp_path.iterdir())] == new.shards == [f"{tmp_path}/a-000000.tar"]
+    assert [s.key for s in tartools.read(new.shards)] == ["a", "b"]
+
+
+def test_shardwriter_without_samples_and_with_wrong_limits(tmp_path: Path) -> None:
+    with tartools.ShardWriter(tmp_path / "a") as writer:
+        pass
+    assert writer.shards == [] == os.listdir(tmp_path)
+    for limits in ({"max_count": 0}, {"max_size": 0}):
+        with pytest.raises(ValueError, match="is 1 or more, not 0"):
+            tartools.ShardWriter(tmp_path / "a", **limits)
+    for name in ("a-%d.parquet", "a.zip"):
+        with pytest.raises(UsageError):
+            tartools.ShardWriter(tmp_path / name)
 
 
 def test_only_close_and_a_normal_end_commit(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch, Sample, field_name
 from tartools.shards.numbering import parse_numbering
 from tartools.shards.reading import shard_batches
-from tartools.shards.writing import Destination, ShardWriter, check_shard_name, shard_writer
+from tartools.shards.writing import Destination, SampleWriter, check_shard_name, shard_writer
 from tartools.stages.checking.checked import CheckedShards
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.expected import Words, lacking
@@ -248,7 +248,7 @@ class Fix:
         """Write what can be saved of the inputs *numbers* to *place*."""
         last = numbers[-1] == len(self._shards.urls) - 1
         with shard_writer(place) as writer:
-            assert isinstance(writer, ShardWriter)
+            assert isinstance(writer, SampleWriter)
             for number in numbers:
                 self._write(number, writer)
             for key in self._fixing.left() if last else ():  # samples whose other members have not come
@@ -259,7 +259,7 @@ class Fix:
     def _omit_missing(self, number: int) -> None:
         self._account.omit(f"{shown(self._shards.urls[number])}: {printable(self._shards.missing[number])}")
 
-    def _write(self, number: int, writer: ShardWriter) -> None:
+    def _write(self, number: int, writer: SampleWriter) -> None:
         """Write what can be saved of input *number*."""
         if number in self._shards.missing:
             self._omit_missing(number)
@@ -286,7 +286,7 @@ class Fix:
                 row, batch = found
                 yield batch, rows_in(batch, number, row)
 
-    def _write_batches(self, batches: Iterable[tuple[Batch, Rows | None]], number: int, writer: ShardWriter) -> None:
+    def _write_batches(self, batches: Iterable[tuple[Batch, Rows | None]], number: int, writer: SampleWriter) -> None:
         """Write what can be saved of *batches* of input *number*."""
         for batch, rows in batches:
             assert rows is not None
@@ -307,7 +307,7 @@ class Fix:
             pass
         return self._fixing.is_sound(summary)
 
-    def _write_walked(self, number: int, writer: ShardWriter) -> None:
+    def _write_walked(self, number: int, writer: SampleWriter) -> None:
         """Write what can be saved of a shard that is not sound."""
         url, reading = self._shards.urls[number], self._shards.reading
         with self._shards.opened(number) as (file, wrong):
@@ -322,7 +322,7 @@ class Fix:
                     continue
                 self._take_group(found, number, writer)
 
-    def _take_group(self, group: MemberGroup, number: int, writer: ShardWriter) -> None:
+    def _take_group(self, group: MemberGroup, number: int, writer: SampleWriter) -> None:
         """Write the sample that *group* is, if it can be saved."""
         sample = Sample(group.key, tuple(group.members), self._shards.urls[number])
         place = (number, group.byte)
@@ -333,7 +333,7 @@ class Fix:
             self._account.warn(f"{self._at(place)}: sample {sample.key!r} lies next to damage; written with {fields}")
         self._take(sample, place, verdict, writer)
 
-    def _take(self, sample: Sample, place: tuple[int, int], verdict: Verdict, writer: ShardWriter) -> None:
+    def _take(self, sample: Sample, place: tuple[int, int], verdict: Verdict, writer: SampleWriter) -> None:
         """Do what *verdict* says of *sample*."""
         if verdict.sample is not None:
             writer.write(verdict.sample)
