@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
+from tartools.samples.encoding import unpacked
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import field_list
 from tartools.tar import Member
@@ -60,19 +61,23 @@ class FieldChooser:
     def __init__(
         self, fields: Fields = None, decode: Decode = None, transform: Any = None, resize: Size = None
     ) -> None:
-        names = fields.split() if isinstance(fields, str) else fields
-        self.fields = None if names is None else [name.split(";") for name in names]
+        self.fields = None if fields is None else [name.split(";") for name in names_in(fields)]
         self.transform = transform
         if transform is not None and not callable(transform):
-            self.transform = list(transform)
+            self.transform = list(transform) if isinstance(transform, (list, tuple)) else []
             if self.fields is None or len(self.fields) != len(self.transform):
-                raise ValueError("transforms in a list are one for each of the fields")
+                raise ValueError("transform is a function, or a list of them, one for each of the fields")
         self.decoder = decoder_of(decode, resize)
         given = decode.items() if isinstance(decode, Mapping) else ()
         self.files = frozenset(field.lower() for field, how in given if how == FILE)
         self.raw = decode is None and transform is None  # payloads are given as they are
         known = (name for one in self.fields or () for name in one)
         self.needed = None if self.fields is None else {name.lower() for name in known}
+        if self.needed is not None:
+            there = self.needed | {unpacked(name)[0] for name in self.needed}
+            if lost := [name for name, _ in given if name.lower() not in there]:
+                names = ", ".join(sorted(self.needed))
+                raise ValueError(f"decode is for {names}; {lost[0]!r} is not among these fields")
 
     @property
     def by_pillow(self) -> int:
@@ -123,6 +128,16 @@ class FieldChooser:
         except Exception as error:
             error.add_note(str(_failure(sample, "the transform failed")))
             raise
+
+
+def names_in(fields: Any) -> list[str]:
+    """Return the names that *fields* are. Raises: TypeError for what is none, ValueError without any."""
+    names = fields.split() if isinstance(fields, str) else [*fields] if isinstance(fields, Iterable) else [fields]
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(f"fields are names, as in 'jpg;png cls' or ('jpg;png', 'cls'), not {wrong[0]!r}")
+    if not names:
+        raise ValueError("fields names none; without fields= a sample is a dict of all")
+    return names
 
 
 def as_dict(sample: Sample, wanted: Set[str] | None = None, files: Set[str] = frozenset()) -> dict[str, Any]:

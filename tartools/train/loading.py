@@ -1,9 +1,10 @@
-"""`loader`: a DataLoader over a table, whose batches cross from workers in one buffer, and which can be resumed."""
+"""`loader`: a DataLoader that can be resumed; over a table, its batches cross from workers in one buffer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -11,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tartools import storage
 from tartools.errors import TarToolsError, several, shown
 from tartools.storage.url import Name
+from tartools.tables.table import Table
 from tartools.train.fieldchooser import Decode, Fields, Size
-from tartools.train.sampler import StatefulSampler, log
+from tartools.train.sampler import StatefulSampler, log, parts_of
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
 from tartools.train.tabledataset import TableBatch, TableDataset, TableSource
@@ -22,7 +24,7 @@ NAMED = 8  # rows and shards in a message
 
 
 def loader(
-    source: TableSource | TableDataset,
+    source: TableSource | Dataset[Any],
     batch_size: int,
     *,
     table: Name | None = None,
@@ -41,7 +43,7 @@ def loader(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     **options: Any,
 ) -> Loader:
-    """Return a DataLoader over *source*: a TableDataset, or what TableDataset takes. Most people want this.
+    """Return a DataLoader over *source*: what TableDataset takes, or a dataset. Most people want this.
 
         data = tartools.train.loader("train.parquet", 64, fields=("jpg;png", "cls"), decode="torchrgb8", num_workers=4)
         data.load_state_dict(torch.load("loader.pt"))  # in mid-epoch, with any number of ranks and workers
@@ -54,27 +56,45 @@ def loader(
     *block*, *weights*, *drop_last*, *rank* and *world_size* those of `StatefulSampler`, and *options* those of
     DataLoader (`num_workers`, `pin_memory`, ...).
 
+    A dataset is a TableDataset, a ZipDataset, torch's Subset or ConcatDataset, or any other with a length and items by
+    number: then *fields* and the like are given to it, "blocks" and weights by name are for a TableDataset, and the
+    state is as exact as `StatefulSampler` says.
+
     With *decode* or *transform*, batches are collated as DataLoader does; with *collate_fn*, by this function of a list
     of samples, in the worker. Else payloads are bytes, and a batch is `TableBatch`, which are iterated over, or taken
     by number: from workers they come in one buffer of shared memory, and are sliced when they are used.
+
+    Raises: ValueError if there are no samples, and for arguments that don't fit; what TableDataset raises.
     """
-    given = (fields, decode, transform, resize)
-    if not isinstance(source, TableDataset):
-        data = TableDataset(source, *given, table=table, cache=cache)
-    elif (*given, table, cache) == (None,) * 6:
-        data = source
-    else:
-        raise ValueError("this is a TableDataset: give fields, decode, transform, resize, table and cache to it")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+        raise TypeError(f"batch_size is how many samples a batch has, not {batch_size!r}")
+    given = {"fields": fields, "decode": decode, "transform": transform, "resize": resize}
+    data: Any = source
+    if not is_dataset(source):
+        data = TableDataset(cast(TableSource, source), **given, table=table, cache=cache)
+    elif wrong := [name for name, value in [*given.items(), ("table", table), ("cache", cache)] if value is not None]:
+        raise ValueError(f"give {' and '.join(wrong)} to the dataset: this is a {type(source).__name__} already")
+    elif not isinstance(source, TableDataset) and (shuffle == "blocks" or isinstance(weights, (str, dict))):
+        what = "shuffle='blocks'" if shuffle == "blocks" else "weights by name"
+        raise ValueError(f"{what} needs a table: this is a {type(source).__name__}")
+    if not len(data):
+        raise ValueError("there are no samples: the table, the shards or the dataset are empty")
     sampler = StatefulSampler(data, seed, shuffle, block, batch_size, rank, world_size, weights, drop_last)
     return Loader(data, sampler, collate_fn, **options)
 
 
+def is_dataset(source: Any) -> bool:
+    """Tell whether *source* has a length and items by number, and is neither names nor a table."""
+    names = isinstance(source, (Sequence, os.PathLike, Table))
+    return hasattr(source, "__getitem__") and hasattr(source, "__len__") and not names
+
+
 class Loader(DataLoader[Any]):
-    """A DataLoader over a TableDataset by a `StatefulSampler`. Its state is by batches that were handed out."""
+    """A DataLoader over a dataset by a `StatefulSampler`. Its state is by batches that were handed out."""
 
     def __init__(
         self,
-        data: TableDataset,
+        data: Any,
         sampler: StatefulSampler,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **options: Any,
@@ -82,7 +102,7 @@ class Loader(DataLoader[Any]):
         self._sampler = sampler
         self._data = data
         self._handed: int | None = None  # batches of the iteration that is under way
-        if collate_fn is None and data.chooser.raw:
+        if collate_fn is None and isinstance(data, TableDataset) and data.chooser.raw:
             super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=_as_it_is, **options)
         else:
             super().__init__(data, batch_sampler=sampler, collate_fn=collate_fn, **options)
@@ -98,7 +118,7 @@ class Loader(DataLoader[Any]):
             check_sendable("collate_fn", [self.collate_fn])
             check_sendable("worker_init_fn", [self.worker_init_fn])
         self._handed = 0
-        before = self._data.chooser.by_pillow
+        before = _by_pillow(self._data)
         buffers: dict[int, torch.Tensor] = {}  # held, so that they are mapped once
         keep_freed_memory()
         batches: Any = None
@@ -124,7 +144,7 @@ class Loader(DataLoader[Any]):
         finally:
             del batches  # an exception holds this frame, and this the workers
         self._handed = None
-        if refused := self._data.chooser.by_pillow - before:
+        if refused := _by_pillow(self._data) - before:
             told = several(refused, "JPEG")
             log.warning("Pillow decoded %s that simplejpeg refuses: tarcheck --decode names them", told)
         if cached := storage.cached():
@@ -135,12 +155,15 @@ class Loader(DataLoader[Any]):
         batches = self._sampler.under_way(handed)
         if not batches:
             return ""
+        told = f"; {several(len(batches), 'batch', 'batches')} under way"
+        if not isinstance(self._data, TableDataset):
+            return f"{told}; the next one has items {_some(batches[0])}"
         table, rows = self._data.table, [row for batch in batches for row in batch]
         numbers, begins, _ = table.places()
         names = [shown(url) for url in table.shards()]
         urls = [names[number] for number in dict.fromkeys(numbers[rows].tolist())]
-        what = f"; {several(len(batches), 'batch', 'batches')} under way, from {_some(urls)}; the next one has rows "
-        return f"{what}{_some(batches[0])}, and begins at byte {begins[rows[0]]} of {urls[0]}"
+        first = f"the next one has rows {_some(batches[0])}, and begins at byte {begins[rows[0]]} of {urls[0]}"
+        return f"{told}, from {_some(urls)}; {first}"
 
     @property
     def epoch(self) -> int:
@@ -199,6 +222,12 @@ class _TableBatches(Dataset[Any]):
             found.bulk.shards = places.numpy()
         _free(taken)
         return found
+
+
+def _by_pillow(data: Any) -> int:
+    """Return how many JPEGs Pillow has decoded for *data*, and for the datasets of which it is made."""
+    mine: int = data.chooser.by_pillow if hasattr(data, "chooser") else 0
+    return mine + sum(map(_by_pillow, parts_of(data)))
 
 
 def _killed(batches: Any) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Iterator
+from functools import cached_property, partial
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import Sampler
+from torch.utils.data import ConcatDataset, Sampler, StackDataset, Subset
 
 from tartools.errors import byte_size, several
 from tartools.train import permutation
@@ -92,7 +93,8 @@ class StatefulSampler(Sampler[Any]):
     An epoch ends when the iteration ends, and the next iteration is the next epoch, unless `set_epoch` says otherwise.
     An iteration that was not ended is begun again, at the same place. A state is that of this data alone, which its
     `digest()` tells from others: that of a TableDataset, a Table, an ObjectDataset or a ZipDataset changes with shards
-    or objects, their versions, and the places and the order of samples. Of other datasets the length is compared.
+    or objects, their versions, and the places and the order of samples; so does that of torch's Subset, ConcatDataset
+    and StackDataset of these. Of other datasets the length is compared.
 
     *weights*: a column of the table, an array, or the shares of sources, `{"a/*.tar": 0.7, "b/*.tar": 0.3}`. Samples
     are then drawn with repetition, as WeightedRandomSampler does, *length* an epoch, by default as many as there are:
@@ -132,7 +134,7 @@ class StatefulSampler(Sampler[Any]):
         self._seed, self._epoch, self._done = seed, 0, 0
         self._running: _Iteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
-        self._digest: Callable[[], str] | None = getattr(dataset, "digest", None)
+        self._digest = partial(digest_of, dataset)
         self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
         if weights is not None:
             values = permutation.weights_of(table, count, weights)
@@ -207,7 +209,7 @@ class StatefulSampler(Sampler[Any]):
     @cached_property
     def _data(self) -> str | None:
         """What tells the data from others; None if nothing does."""
-        return None if self._digest is None else self._digest()
+        return self._digest()
 
     def _shared(self) -> tuple[int, RankSteps]:
         """Return this rank, and how the rest of the epoch is shared."""
@@ -286,3 +288,23 @@ class _Iteration(Iterator[Any]):
             rows = rows_at(np.arange(low, high), self._seed, self._epoch).tolist()
             if rows:
                 yield from rows if steps.single else [rows]
+
+
+def parts_of(dataset: Any) -> list[Any]:
+    """Return the datasets of which *dataset* is made, if it is torch's Subset, ConcatDataset or StackDataset."""
+    if isinstance(dataset, Subset):
+        return [dataset.dataset]
+    found = dataset.datasets if isinstance(dataset, (ConcatDataset, StackDataset)) else ()
+    return list(found.values() if isinstance(found, dict) else found)
+
+
+def digest_of(dataset: Any) -> str | None:
+    """Return what tells the samples of *dataset*, in their order, from others; None if only their number does."""
+    if hasattr(dataset, "digest"):
+        found: str = dataset.digest()
+        return found
+    if not (parts := parts_of(dataset)):
+        return None
+    indices = list(map(int, dataset.indices)) if isinstance(dataset, Subset) else []
+    about = [(len(part), digest_of(part)) for part in parts]
+    return blake2b(repr((type(dataset).__name__, indices, about)).encode(), digest_size=16).hexdigest()

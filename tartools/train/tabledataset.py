@@ -125,15 +125,13 @@ def table_of(source: TableSource, kept: Name | None = None) -> Table:
 def _names(source: Any) -> list[str]:
     """Return the URLs that *source* is. Raises: TypeError for another dataset, which says what reads it."""
     if hasattr(source, "__getitem__") and not isinstance(source, Iterable):
-        order = "batch_sampler=StatefulSampler(data, batch_size=64)"
+        reader = "loader"
     elif hasattr(source, "set_epoch"):
-        order = "batch_size=64"
+        reader = "DataLoader"
     else:
         return names_of(source)
     kind = type(source).__name__
-    raise TypeError(
-        f"a table, shards or a TableDataset are expected, not {kind}, which DataLoader(data, {order}) reads"
-    )
+    raise TypeError(f"a table or shards are expected, not {kind}, which {reader}(data, batch_size=64) reads")
 
 
 def _kept(urls: Sequence[str], kept: str) -> Table:
