@@ -188,9 +188,9 @@ class TarWriter(_Writing):
 class ShardWriter(_Writing):
     """Writes samples to numbered shards, as `tarsplit` names them: "train" gives train-000000.tar, train-000001.tar ...
 
-        with tartools.ShardWriter("s3://bucket/train-%06d.tar", max_size="256MB") as writer:
-            for sample in samples():
-                writer.write(sample)
+        with tartools.ShardWriter("s3://bucket/made-%06d.tar", max_size="256MB") as writer:
+            for number in range(1000):
+                writer.write({"__key__": f"{number:04d}", "npy": numpy.zeros((3, 4)), "cls": number % 10})
         writer.shards  # their URLs
 
     A shard has up to *max_count* samples and *max_size* bytes (None: any number), its end included, before compression;
