@@ -6,24 +6,30 @@ Decoders are those of webdataset. What would unpickle is refused, because whoeve
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import islice
 from typing import Any
 
+from tartools import storage
 from tartools.errors import SampleError, TarToolsError
 from tartools.samples.encoding import unpacked
 from tartools.samples.sample import Sample, field_name
 from tartools.samples.values import field_list
+from tartools.storage.url import Name, name_of
 from tartools.tar import Member
 from tartools.train.payloaddecoding import FILE, Resize, decoder_of, pictures_of
 from tartools.train.sending import check_sent
 
 KEY, URL, OWN = "__key__", "__url__", "__"  # names of a dict that begin with the last are no fields
+NAMED = 10  # classes in a message
 HAVE = "__fields__"  # what a sample has, where one of the fields that are needed is not there
 
 Fields = str | Sequence[str] | None
 Decoder = str | Callable[..., Any]
 Decode = Decoder | Sequence[Decoder] | Mapping[str, Decoder] | None
 Size = int | tuple[int, int] | Resize | None
+Classes = Name | Iterable[str] | Mapping[str, Name | Iterable[str]] | None
 Transform = Callable[..., Any] | Sequence[Callable[..., Any] | None] | None
 
 
@@ -53,13 +59,21 @@ class FieldChooser:
 
     *resize*: pixels that the shorter side of pictures gets, (height, width), or `Resize`, which also takes the centre.
 
+    *classes*: names that become numbers, from 0 on: a list, or a file or URL with a name on each line, of the field
+    cls; or a dict of these by field, `{"label.txt": ["cat", "dog"]}`.
+
     *transform*: a function of the dict or tuple; or, with fields, one for each field, None to leave it as it is.
 
     Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these.
     """
 
     def __init__(
-        self, fields: Fields = None, decode: Decode = None, transform: Any = None, resize: Size = None
+        self,
+        fields: Fields = None,
+        decode: Decode = None,
+        transform: Any = None,
+        resize: Size = None,
+        classes: Classes = None,
     ) -> None:
         self.fields = None if fields is None else [name.split(";") for name in names_in(fields)]
         self.transform = transform
@@ -70,14 +84,16 @@ class FieldChooser:
         self.decoder = decoder_of(decode, resize)
         given = decode.items() if isinstance(decode, Mapping) else ()
         self.files = frozenset(field.lower() for field, how in given if how == FILE)
-        self.raw = decode is None and transform is None  # payloads are given as they are
+        self.classes = class_numbers(classes)
+        self.raw = decode is None and transform is None and not self.classes  # payloads are given as they are
         known = (name for one in self.fields or () for name in one)
         self.needed = None if self.fields is None else {name.lower() for name in known}
         if self.needed is not None:
             there = self.needed | {unpacked(name)[0] for name in self.needed}
-            if lost := [name for name, _ in given if name.lower() not in there]:
-                names = ", ".join(sorted(self.needed))
-                raise ValueError(f"decode is for {names}; {lost[0]!r} is not among these fields")
+            for what, some in (("decode", dict(given)), ("classes", self.classes)):
+                if lost := [name for name in some if name.lower() not in there]:
+                    names = ", ".join(sorted(self.needed))
+                    raise ValueError(f"{what} names the field {lost[0]!r}, and the fields are {names}")
 
     @property
     def by_pillow(self) -> int:
@@ -96,7 +112,7 @@ class FieldChooser:
         if self.fields is not None:
             values = [self._value(found, names) for names in self.fields]
             return self._transformed(found, tuple(values))
-        if self.decoder is not None:
+        if self.decoder is not None or self.classes:
             found = {name: self._decoded(found, name, value) for name, value in found.items()}
         return self._transformed(found, found)
 
@@ -110,12 +126,23 @@ class FieldChooser:
         raise _failure(sample, f"has no field {' or '.join(map(repr, names))}; its fields are: {have}")
 
     def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
+        if name in self.classes:
+            return self._number(sample, name, value)
         if self.decoder is None or name[:2] == OWN or not isinstance(value, bytes):
             return value
         try:
             return self.decoder.decode1(name, value)
         except Exception as error:
             raise undecodable(sample, name, error) from error
+
+    def _number(self, sample: Mapping[str, Any], field: str, value: bytes) -> int:
+        """Return the number of the class that *value* names."""
+        numbers = self.classes[field]
+        name = value.decode(errors="replace").strip()
+        if name not in numbers:
+            some = ", ".join(islice(numbers, NAMED)) + ", ..." * (len(numbers) > NAMED)
+            raise _failure(sample, f"field {field!r}: {name!r} is none of the {len(numbers)} classes: {some}")
+        return numbers[name]
 
     def _transformed(self, sample: Mapping[str, Any], value: Any) -> Any:
         if self.transform is None:
@@ -138,6 +165,20 @@ def names_in(fields: Any) -> list[str]:
     if not names:
         raise ValueError("fields names none; without fields= a sample is a dict of all")
     return names
+
+
+def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
+    """Return the numbers of the names that *classes* gives, by field. Raises: ValueError without any, or for twins."""
+    found = {}
+    for field, given in (classes if isinstance(classes, Mapping) else {"cls": classes}).items():
+        if given is not None:
+            is_file = isinstance(given, (str, os.PathLike))
+            names = storage.content(name_of(given)).decode().splitlines() if is_file else given
+            names = [str(name).strip() for name in names]
+            numbers = found[field.lower()] = {name: number for number, name in enumerate(names)}
+            if not numbers or len(numbers) < len(names) or "" in numbers:
+                raise ValueError(f"classes are different names, one on each line of a file, not {names[:NAMED]}")
+    return found
 
 
 def as_dict(sample: Sample, wanted: Set[str] | None = None, files: Set[str] = frozenset()) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tartools import storage
 from tartools.errors import TarToolsError, several, shown
 from tartools.storage.url import Name
 from tartools.tables.table import Table
-from tartools.train.fieldchooser import Decode, Fields, Size
+from tartools.train.fieldchooser import Classes, Decode, Fields, Size
 from tartools.train.sampler import StatefulSampler, log, parts_of
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
@@ -33,6 +33,7 @@ def loader(
     decode: Decode = None,
     transform: Any = None,
     resize: Size = None,
+    classes: Classes = None,
     shuffle: bool | str = True,
     seed: int = 0,
     block: int | str = "4MB",
@@ -52,23 +53,24 @@ def loader(
     In a script, put this below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the
     script in each worker; define functions that workers call (*transform*, *collate_fn*) by `def`, not by `lambda`.
 
-    *table*, *cache*, *fields*, *decode*, *transform* and *resize* are those of TableDataset, *shuffle*, *seed*,
-    *block*, *weights*, *drop_last*, *rank* and *world_size* those of `StatefulSampler`, and *options* those of
+    *table*, *cache*, *fields*, *decode*, *transform*, *resize* and *classes* are those of TableDataset, *shuffle*,
+    *seed*, *block*, *weights*, *drop_last*, *rank* and *world_size* those of `StatefulSampler`, and *options* those of
     DataLoader (`num_workers`, `pin_memory`, ...).
 
     A dataset is a TableDataset, a ZipDataset, torch's Subset or ConcatDataset, or any other with a length and items by
     number: then *fields* and the like are given to it, "blocks" and weights by name are for a TableDataset, and the
     state is as exact as `StatefulSampler` says.
 
-    With *decode* or *transform*, batches are collated as DataLoader does; with *collate_fn*, by this function of a list
-    of samples, in the worker. Else payloads are bytes, and a batch is `TableBatch`, which are iterated over, or taken
-    by number: from workers they come in one buffer of shared memory, and are sliced when they are used.
+    With *decode*, *transform* or *classes*, batches are collated as DataLoader does; with *collate_fn*, by this
+    function of a list of samples, in the worker. Else payloads are bytes, and a batch is `TableBatch`, which are
+    iterated over, or taken by number: from workers they come in one buffer of shared memory, and are sliced when they
+    are used.
 
     Raises: ValueError if there are no samples, and for arguments that don't fit; what TableDataset raises.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int):
         raise TypeError(f"batch_size is how many samples a batch has, not {batch_size!r}")
-    given = {"fields": fields, "decode": decode, "transform": transform, "resize": resize}
+    given = {"fields": fields, "decode": decode, "transform": transform, "resize": resize, "classes": classes}
     data: Any = source
     if not is_dataset(source):
         data = TableDataset(cast(TableSource, source), **given, table=table, cache=cache)

@@ -23,7 +23,7 @@ from tartools.tables.inputs import table_rows
 from tartools.tables.schema import is_table
 from tartools.tables.table import Table
 from tartools.train.caching import CacheSetting
-from tartools.train.fieldchooser import HAVE, KEY, URL, Decode, FieldChooser, Fields, Size
+from tartools.train.fieldchooser import HAVE, KEY, URL, Classes, Decode, FieldChooser, Fields, Size
 from tartools.train.sharedmemory import ReceivedBuffer
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class TableDataset(Dataset[Any]):
     this URL; where it is there already, only shards that have changed are read, as by `tarindex --update`. Of several
     ranks the first makes it, and the others take it.
 
-    *fields*, *decode*, *transform* and *resize* are those of `FieldChooser`: without them a sample is a dict of
-    `__key__`, `__url__` and its fields as bytes.
+    *fields*, *decode*, *transform*, *resize* and *classes* are those of `FieldChooser`: without them a sample is a dict
+    of `__key__`, `__url__` and its fields as bytes.
 
     *cache*, "/nvme/cache:500GB", keeps what is read of remote shards on the local disk, as `TARTOOLS_CACHE` does: for
     all that this process reads, and its workers.
@@ -64,13 +64,14 @@ class TableDataset(Dataset[Any]):
         decode: Decode = None,
         transform: Any = None,
         resize: Size = None,
+        classes: Classes = None,
         *,
         table: Name | None = None,
         cache: str | None = None,
     ) -> None:
         self._cache = CacheSetting(cache)  # first: what follows may read
         self.table = table_of(source, table)
-        self.chooser = FieldChooser(fields, decode, transform, resize)
+        self.chooser = FieldChooser(fields, decode, transform, resize, classes)
 
     def __len__(self) -> int:
         return len(self.table)

@@ -25,7 +25,7 @@ from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.storage.version import version_of
 from tartools.tar import split_path
-from tartools.train.fieldchooser import HAVE, Decode, FieldChooser, Fields, Size, dict_of
+from tartools.train.fieldchooser import HAVE, Classes, Decode, FieldChooser, Fields, Size, dict_of
 
 SLACK = 64  # bytes of extra fields before a payload that a request leaves room for
 GAP = 1 << 16  # bytes between members of one sample that are read in vain, to make one request
@@ -38,8 +38,8 @@ class ZipDataset(Dataset[Any]):
 
     Adjacent members of a zip file with one key are a sample, as for `tarcreate --zip`, in the order of the file's
     directory; `photos/a.jpg` alone is the sample `photos/a` with the field jpg. *urls* are names and patterns of local
-    files and objects. *fields*, *decode*, *transform* and *resize* are those of `FieldChooser`: without them a sample
-    is a dict of `__key__`, `__url__` and its fields as bytes.
+    files and objects. *fields*, *decode*, *transform*, *resize* and *classes* are those of `FieldChooser`: without them
+    a sample is a dict of `__key__`, `__url__` and its fields as bytes.
 
     Stored and deflated members are read, each sample with one request of its bytes, and the requests of a batch side by
     side. Lengths and checksums of the fields that are needed are compared with the directory. It pickles as URLs and
@@ -56,8 +56,9 @@ class ZipDataset(Dataset[Any]):
         decode: Decode = None,
         transform: Any = None,
         resize: Size = None,
+        classes: Classes = None,
     ) -> None:
-        self.chooser = FieldChooser(fields, decode, transform, resize)
+        self.chooser = FieldChooser(fields, decode, transform, resize, classes)
         self._zips = [_Zip(url, version_of(url)) for url in expand(names_of(urls))]
         account = Account()  # warnings go to `warnings`
         for found in self._zips:

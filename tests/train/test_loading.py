@@ -88,7 +88,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"fields": 3}, TypeError, r"^fields are names, as in 'jpg;png cls' or \('jpg;png', 'cls'\), not 3"),
     ({"fields": ()}, ValueError, "^fields names none"),
     ({"fields": "cls", "transform": 3}, ValueError, "one for each of the fields"),
-    ({"fields": "cls txt.gz", "decode": {"jpg": "pil"}}, ValueError, "^decode is for cls, txt.gz; 'jpg' is not among"),
+    (
+        {"fields": "cls txt.gz", "decode": {"jpg": "pil"}},
+        ValueError,
+        "^decode names the field 'jpg', and the fields are",
+    ),
     ({"decode": "rgb9"}, ValueError, "^no decoder is called 'rgb9'; for pictures there are l8, rgb8, "),
     ({"decode": True}, TypeError, "^decode is 'pil', 'torchrgb8' or another name"),
 ]
@@ -108,3 +112,29 @@ def test_what_a_dataset_has_been_given_or_has_not(folder: Path) -> None:
             loader(Squares(), 4, **wrong)
     with pytest.raises(SampleError, match="has no field 'img'; its fields are: cls txt"):
         list(next(iter(loader(folder / "a.tar", 4, fields="img"))))
+
+
+def test_names_of_classes_become_numbers(folder: Path) -> None:
+    names = [f"{n}" for n in reversed(range(COUNT))]
+    (folder / "classes.txt").write_text("\n".join(names) + "\n")
+    for classes in (names, folder / "classes.txt", {"CLS": names}):
+        data = loader(folder / "a.tar", 4, fields="__key__ cls", classes=classes)  # type: ignore[arg-type]
+        found = {key: number for keys, numbers in data for key, number in zip(keys, numbers.tolist(), strict=True)}
+        assert found == {f"a{n:02d}": COUNT - 1 - n for n in range(COUNT)}
+    both = TableDataset(folder / "a.tar", "cls txt", classes={"CLS": names, "txt": names[::-1]})
+    assert both.__getitems__([2, 5]) == [(20, 2), (17, 5)] == [both[2], both[5]]
+    assert TableDataset(folder / "a.tar", classes=names)[3] | {"__url__": ""} == {
+        **{"__key__": "a03", "__url__": "", "cls": 19, "txt": b"3"}
+    }
+    assert ZipDataset(folder / "a.zip", "cls", "basic", classes=names)[1] == (21,)
+    said = r"a.tar: sample 'a00': field 'cls': '0' is none of the 11 classes: 10, 11, 12, .*, 19, \.\.\.$"
+    with pytest.raises(SampleError, match=said):
+        TableDataset(folder / "a.tar", classes=map(str, range(10, 21)))[0]
+
+
+@pytest.mark.parametrize("wrong", [[], ["a", "b", "a"], ["a", ""]])
+def test_classes_that_are_none(wrong: list[str], folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"^classes are different names"):
+        TableDataset(folder / "a.tar", classes=wrong)
+    with pytest.raises(ValueError, match="classes names the field 'cls', and the fields are txt"):
+        TableDataset(folder / "a.tar", "txt", classes=["a"])
