@@ -22,7 +22,7 @@ SIDE = 96  # pixels
 
 LINES = (
     (
-        "create: a shard from a folder of pictures, the folder's name as the label",
+        "create: a shard from a folder of pictures, the folder as the label: its number, and its name in cls.txt",
         "tarcreate --folder pictures --class cls -o shapes.tar",
     ),
     ("split: shards of 15 samples", "tarsplit -n 15 -o train shapes.tar"),
@@ -37,7 +37,7 @@ LINES = (
     ),
     ("tabulate: fields as columns", "tar2tsv -c 5 -f 'cls bytes' shuffled.tar"),
     ("show: what is in a sample", "tarshow -c 2 shuffled.tar"),
-    ("count: the tools are made for pipes", "tar2tsv --no-key --no-header -f cls shuffled.tar | sort | uniq -c"),
+    ("count: the tools are made for pipes", "tar2tsv --no-key --no-header -f cls.txt shuffled.tar | sort | uniq -c"),
 )
 
 

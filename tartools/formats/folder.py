@@ -12,7 +12,8 @@ from tartools.errors import SampleError, StorageError, printable, several
 from tartools.formats.build import PlannedMember, PlannedSample, local_url
 from tartools.formats.plan import grouped
 from tartools.samples.account import Account
-from tartools.samples.encoding import text_payload
+from tartools.samples.encoding import text_payload, unpacked
+from tartools.samples.filetypes import NUMBERS, suffix_of
 from tartools.samples.sample import join_path
 from tartools.tar import split_path
 
@@ -24,8 +25,8 @@ class Folder(NamedTuple):
     """What to take of the folder *path*.
 
     Files and folders that match a glob of *exclude* are left out. *dots*: a key ends at the first or the last dot of a
-    file name; None is first, with a warning where that looks wrong. With *class_field*, the name of a sample's
-    directory is stored as that field.
+    file name; None is first, with a warning where that looks wrong. With *class_field*, the class of a sample, its
+    directory, is stored as `class_members` says.
     """
 
     path: str
@@ -61,16 +62,43 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
         top = os.path.basename(os.path.abspath(wanted.path))
         keys = {key for key, field in map(split_path, names.values()) if field}
         warn_of_top([path for path, name in names.items() if b"/" not in path and split_path(name)[1]], top, account)
-        for key in keys:
-            label = os.path.basename(os.path.dirname(key)) or os.fsencode(top)
-            path = join_path(key, os.fsencode(wanted.class_field))
-            parts.append(PlannedMember(path, text_payload(path, label)))
+        labels = {key: os.path.basename(os.path.dirname(key)) or os.fsencode(top) for key in keys}
+        numbers = class_numbers(wanted.class_field, labels.values(), account)
+        for key, label in labels.items():
+            parts += [PlannedMember(*one) for one in class_members(key, wanted.class_field, label, numbers)]
     parts.sort(key=lambda part: split_path(part.path))
     samples = list(grouped(parts, wanted.path))
     warn_of_twins([[part.path for part in parts] for _, parts in samples], account)
     if wanted.dots is None:
         warn_of_kinds(samples, account)
     return samples
+
+
+def class_numbers(field: str, labels: Iterable[bytes], account: Account) -> dict[bytes, int]:
+    """Return the number of each class of *labels*, and say which it is; nothing if *field* is not one of numbers.
+
+    They count from 0 in the order of the names' bytes; names that are all numbers are these, and nothing is said.
+    """
+    if suffix_of(unpacked(field)[0]) not in NUMBERS:
+        return {}
+    names = sorted(set(labels))
+    if all(re.fullmatch(b"0|[1-9][0-9]{0,17}", name) for name in names):
+        return {name: int(name) for name in names}
+    listed = ", ".join(f"{number} {printable(os.fsdecode(name))}" for number, name in enumerate(names))
+    account.warn(f"{field}: {listed}")
+    return {name: number for number, name in enumerate(names)}
+
+
+def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
+    """Return path and payload of the members that say the class *label* of the sample *key*.
+
+    With *numbers* its number is *field*, and its name `cls.txt`, if that is cls; else its name is *field*.
+    """
+    found = {field: label}
+    if numbers:
+        found = {field: b"%d" % numbers[label], unpacked(field)[0] + ".txt": label}
+    paths = [(join_path(key, os.fsencode(name)), text) for name, text in found.items()]
+    return [(path, text_payload(path, text)) for path, text in paths]
 
 
 def report(tree: Tree, wanted: Folder, account: Account, skip_special: bool) -> None:

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NoReturn, cast
 
 from tartools import tar
-from tartools.errors import SampleError, TarFormatError, TruncatedError, printable, shown
+from tartools.errors import SampleError, TarFormatError, TruncatedError, UsageError, printable, shown
 from tartools.formats.build import kept
-from tartools.formats.folder import is_of_system, warn_of_twins
+from tartools.formats.folder import class_members, class_numbers, is_of_system, warn_of_twins
 from tartools.samples.account import Account, FirstKeys
-from tartools.samples.encoding import text_payload
-from tartools.samples.sample import Sample, join_path
+from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
 from tartools.storage import seekable
 from tartools.tar import Member, split_path
@@ -39,11 +38,14 @@ def samples(
 ) -> Iterator[Sample]:
     """Yield the samples of zip files, file by file. Members are new: mode 0644, owner and time 0.
 
-    With *class_field*, the name of a sample's directory is stored as that field. Links and special files are reported
-    as omissions, unless *skip_special*; what systems add is left out with a warning.
+    With *class_field*, the class of a sample, its directory, is stored as `folder.class_members` says; for numbers, the
+    directories of all files are read first. Links and special files are reported as omissions, unless *skip_special*;
+    what systems add is left out with a warning.
 
     Holds: one sample, and what `ZipSamples` holds of one file. Raises: as `ZipSamples` and `ZipDirectory.member`.
     """
+    urls = list(urls)
+    numbers = {} if class_field is None else class_numbers(class_field, _labels(urls, class_field), account)
     for url in urls:
         with seekable.seekable(url) as file:
             zipped = ZipSamples(file, url)
@@ -51,26 +53,44 @@ def samples(
             for number in range(len(zipped)):
                 sample = zipped.sample(file, number)
                 if class_field is not None:
-                    sample = with_class(sample, class_field)
+                    sample = with_class(sample, class_field, numbers)
                 account.bytes_in += sum(member.size for member in sample.members)
                 account.samples_in += 1
                 yield sample
         account.shards_done += 1
 
 
-def with_class(sample: Sample, field: str) -> Sample:
-    """Return *sample* with the name of its directory as *field*.
+def _labels(urls: list[str], field: str) -> Iterator[bytes]:
+    """Yield the class of each sample of zip files. Raises: UsageError for stdin if *field* is one of numbers."""
+    if "-" in urls:
+        what = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
+        raise UsageError(what, url="-")
+    for url in urls:
+        with seekable.seekable(url) as file:
+            zipped = ZipSamples(file, url)
+            for number in range(len(zipped)):
+                key, inner = split_path(path_of(zipped[number][0]))
+                if inner and (label := _label(key)):
+                    yield label
 
-    Raises: SampleError if it has that field, or no directory.
+
+def _label(key: bytes) -> bytes:
+    return key.rpartition(b"/")[0].rpartition(b"/")[2]
+
+
+def with_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
+    """Return *sample* with its class, which has a number in *numbers*, as `folder.class_members` says.
+
+    Raises: SampleError if it has such a field, or no directory.
     """
-    label = sample.raw_key.rpartition(b"/")[0].rpartition(b"/")[2]
-    path = join_path(sample.raw_key, field.encode("utf-8", "surrogateescape"))
+    label = _label(sample.raw_key)
     if not sample.grouped:
         return sample
-    if not label or any(member.path == path for member in sample.members):
+    found = class_members(sample.raw_key, field, label, numbers)
+    if not label or {path for path, _ in found} & {member.path for member in sample.members}:
         what = f"is in no directory, so it has no {field!r}" if not label else f"would have the field {field!r} twice"
         raise SampleError(f"the sample {sample.key!r} {what}", url=sample.shard)
-    return sample.with_members((*sample.members, tar.new_member(path, text_payload(path, label))))
+    return sample.with_members((*sample.members, *(tar.new_member(*one) for one in found)))
 
 
 class ZipSamples:

@@ -14,15 +14,17 @@ def run_demo(*arguments: object, cwd: Path) -> Result:
 
 
 def test_the_demo_runs_what_it_prints(tmp_path: Path) -> None:
-    printed = run_demo(cwd=tmp_path).output().decode()
+    done = run_demo(cwd=tmp_path)
+    assert (done.status, done.stderr) == (0, "tarcreate: cls: 0 circle, 1 square, 2 triangle\n")
+    printed = done.stdout.decode()
     shown = [line.removeprefix("$ ") for line in printed.splitlines() if line.startswith("$ ")]
     assert shown == [line for _, line in demo.LINES]
     (folder,) = tmp_path.iterdir()
     assert printed.endswith(f"# All of it is in {folder}\n")
     everything = {name for name, _ in members_of((folder / "shuffled.tar").read_bytes())}
     number = len(demo.SHAPES) * demo.PICTURES
-    assert len(everything) == 3 * number
-    for field in ("jpg", "cls", "bytes"):
+    assert len(everything) == 4 * number
+    for field in ("jpg", "cls", "cls.txt", "bytes"):
         assert sum(name.endswith(f".{field}") for name in everything) == number
 
 

@@ -229,13 +229,19 @@ def test_folder(run: Run, shell: Run, tmp_path: Path) -> None:
     assert members_of(done.stdout) == [(name, name.encode()) for name in names]
     assert done.stderr.startswith("tarcreate: 6 samples in, 6 out, ")
     assert run("tarcreate", "-C", "raw", "--folder", ".").stdout == done.stdout
-    classes = dict(members_of(run("tarcreate", "--folder", "raw", "--class", "cls").stdout))
-    assert {name: value for name, value in classes.items() if name.endswith(".cls")} == {
-        "n1/é.cls": b"n1",
-        "n2/a.cls": b"n2",
-        "n2/a-b.cls": b"n2",
-        "top.cls": b"raw",
-    }
+    for field, suffix in (("cls", ".cls.txt"), ("label.txt", ".label.txt"), ("CLS", ".CLS.txt")):
+        done = run("tarcreate", "--folder", "raw", "--class", field)
+        top = "tarcreate: 'top.txt' in no folder of a class: the class is the name of the whole folder, 'raw'\n"
+        assert done.stderr == top + f"tarcreate: {field}: 0 n1, 1 n2, 2 raw\n" * (suffix != ".label.txt")
+        classes = dict(members_of(done.stdout))
+        assert {name: value for name, value in classes.items() if name.endswith(suffix)} == {
+            f"n1/é{suffix}": b"n1",
+            f"n2/a{suffix}": b"n2",
+            f"n2/a-b{suffix}": b"n2",
+            f"top{suffix}": b"raw",
+        }
+        numbers = [value for name, value in classes.items() if name.endswith(f".{field}")]
+        assert numbers == ([b"0", b"1", b"1", b"2"] if suffix != ".label.txt" else [b"n1", b"n2", b"n2", b"raw"])
     twice = run("tarcreate", "--folder", "raw", "--class", "jpg")
     assert twice.status == 1 and "would have a field twice" in twice.stderr
     assert run("tarcreate", "--folder", "nope").stderr == "tarcreate: nope: No such file or directory\n"
@@ -244,24 +250,33 @@ def test_folder(run: Run, shell: Run, tmp_path: Path) -> None:
     assert (tmp_path / "raw/out.tar").stat().st_size == 0
 
 
+def test_folders_that_are_numbers_are_the_classes(run: Run, tmp_path: Path) -> None:
+    write_files(tmp_path / "raw", "10/a.jpg", "2/b.jpg")
+    done = run("tarcreate", "--folder", "raw", "--class", "cls")
+    assert [value for name, value in members_of(done.stdout) if "cls" in name] == [b"10", b"10", b"2", b"2"]
+    assert (done.status, done.stderr) == (0, "")
+    write_files(tmp_path / "raw", "010/a.jpg")
+    assert run("tarcreate", "--folder", "raw", "--class", "cls").stderr == "tarcreate: cls: 0 010, 1 10, 2 2\n"
+
+
 def test_twins_in_a_folder_or_zip_file_and_files_in_no_class_are_told(run: Run, tmp_path: Path) -> None:
     write_files(
         tmp_path / "raw", "c/Twin.JPG", "c/Twin.jpeg", "c/a.jpg", "c/a.seg.jpg", "c/a.txt", "c/b.tif", "c/b.TIFF"
     )
-    done = run("tarcreate", "--folder", "raw", "--class", "cls")
+    done = run("tarcreate", "--folder", "raw", "--class", "label.txt")
     said = (
         "tarcreate: 'c/Twin.JPG' and 'c/Twin.jpeg' become one sample, since only their suffixes differ "
         "(1 more sample like it): rename one if they are two\n"
     )
     assert (done.status, done.stderr) == (0, said)
-    assert run("tarcreate", "-q", "--folder", "raw", "--class", "cls") == (0, done.stdout, "")
+    assert run("tarcreate", "-q", "--folder", "raw", "--class", "label.txt") == (0, done.stdout, "")
     with zipfile.ZipFile(tmp_path / "raw.zip", "w") as archive:
         for path in sorted((tmp_path / "raw/c").iterdir()):
             archive.write(path, f"c/{path.name}")
     assert run("tarcreate", "--zip", "raw.zip").stderr == said
     write_files(tmp_path / "raw", "x.jpg", "w.jpg", "w.txt", "README")
     top = "tarcreate: 'w.jpg' and 2 more in no folder of a class: the class is the name of the whole folder, 'raw'\n"
-    done = run("tarcreate", "--folder", "raw", "--class", "cls")
+    done = run("tarcreate", "--folder", "raw", "--class", "label.txt")
     assert (done.status, done.stderr) == (0, top + said)
     assert run("tarcreate", "--folder", "raw").stderr == said
 
@@ -372,14 +387,14 @@ def test_two_fields_of_one_kind_are_said_and_dots_chooses(run: Run, tmp_path: Pa
         "ends at the first dot of the file name (--dots last: at the last one; --dots first accepts this)\n",
     )
     assert run("tarcreate", "--folder", "raw", "--dots", "first") == (0, done.stdout, "")
-    done = run("tarcreate", "-v", "--folder", "raw", "--dots", "last", "--class", "cls")
+    done = run("tarcreate", "-v", "--folder", "raw", "--dots", "last", "--class", "label.txt")
     assert members_of(done.stdout) == [
         (".hid.jpg", b".hid.jpg"),
         ("README", b"README"),
-        ("d.1/img_2023_01_05.cls", b"d.1"),
         ("d.1/img_2023_01_05.jpg", DATED[0].encode()),
-        ("d.1/img_2024_01_05.cls", b"d.1"),
+        ("d.1/img_2023_01_05.label.txt", b"d.1"),
         ("d.1/img_2024_01_05.jpg", DATED[1].encode()),
+        ("d.1/img_2024_01_05.label.txt", b"d.1"),
         ("d.1/img_2024_01_05.txt", DATED[2].encode()),
         ("v_1.", b"v.1."),
     ]

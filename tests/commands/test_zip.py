@@ -140,10 +140,21 @@ def test_large_members_are_held_on_disk(run: Run, tmp_path: Path) -> None:
 def test_classes_are_names_of_folders(run: Run, tmp_path: Path) -> None:
     for n in (1, 2):
         (tmp_path / f"{n}.zip").write_bytes(zipped([(f"cats/{n}.jpg", b"c"), (f"dogs/{n}.jpg", b"d")]))
-    done = run("tarcreate", "--zip", "{2..1}.zip", "--class", "cls")
-    expected = [(f"{label}/{n}.{field}", value) for n in (2, 1) for label, value in (("cats", b"c"), ("dogs", b"d"))
-                for field, value in (("jpg", value), ("cls", label.encode()))]  # fmt: skip
-    assert (done.stderr, members_of(done.stdout)) == ("", expected)
+    for field, names in (
+        ("label.txt", {"label.txt": ("cats", "dogs")}),
+        ("cls", {"cls": "01", "cls.txt": ("cats", "dogs")}),
+    ):
+        done = run("tarcreate", "--zip", "{2..1}.zip", "--class", field)
+        expected = [
+            (f"{label}/{n}.{name}", value)
+            for n in (2, 1)
+            for number, label in enumerate(("cats", "dogs"))
+            for name, value in (("jpg", label[:1].encode()), *((f, of[number].encode()) for f, of in names.items()))
+        ]
+        said = "tarcreate: cls: 0 cats, 1 dogs\n" * (field == "cls")
+        assert (done.stderr, members_of(done.stdout)) == (said, expected)
+    done = run("tarcreate", "--zip", "-", "--class", "cls", stdin=(tmp_path / "1.zip").read_bytes())
+    assert done.status == 2 and "stdin: this is read once, and --class cls numbers all classes first" in done.stderr
     (tmp_path / "flat.zip").write_bytes(zipped([("a.jpg", b"")]))
     done = run("tarcreate", "--zip", "flat.zip", "--class", "cls")
     assert (done.status, done.stderr) == (
