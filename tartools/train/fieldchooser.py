@@ -48,8 +48,9 @@ class FieldChooser:
     loads)`.
 
     A dict has decoders of some fields: names, and functions of bytes. "file" is a binary file that can seek, for
-    transforms that need a part: `decode={"mp4": "file", "jpg": "rgb8"}`. Of a local shard that is read by number, such
-    a file reads what it is asked for, and no more, if the field has more than 1 MiB.
+    transforms that need a part: `decode={"mp4": "file", "jpg": "rgb8"}`. Where samples are read by number, such a file
+    reads little more than it is asked for, if the sample has more than 1 MiB: of a local shard, and by ranges of one in
+    a store whose version the table has.
 
     Pictures are of the formats that tarshow knows (JPEG, PNG and nine others), whatever their suffix says, and have up
     to 89,478,485 pixels, or what `PIL.Image.MAX_IMAGE_PIXELS` is set to; others are refused.

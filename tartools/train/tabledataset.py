@@ -24,6 +24,7 @@ from tartools.tables.schema import is_table
 from tartools.tables.table import Table
 from tartools.train.caching import CacheSetting
 from tartools.train.fieldchooser import HAVE, KEY, URL, Classes, Decode, FieldChooser, Fields, Size
+from tartools.train.rangedfields import sample_in_ranges
 from tartools.train.sharedmemory import ReceivedBuffer
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class TableDataset(Dataset[Any]):
         return len(self.table)
 
     def __getitem__(self, index: int) -> Any:
-        return self.chooser(self.table[index])
+        return self.chooser(self._samples([index])[0])
 
     def __getitems__(self, indices: Sequence[int] | Iterable[int]) -> list[Any]:
         """Return the samples of the rows *indices*, in this order."""
@@ -90,7 +91,14 @@ class TableDataset(Dataset[Any]):
     def batch(self, rows: list[int], buffer_of: RoomOf | None = None) -> TableBatch | list[Any]:
         """Return the samples of *rows* in one buffer, `buffer_of(size)` if given; a list of them if that can't be."""
         found = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
-        return list(map(self.chooser, self.table[rows])) if found is None else TableBatch(found, self.chooser)
+        return list(map(self.chooser, self._samples(rows))) if found is None else TableBatch(found, self.chooser)
+
+    def _samples(self, rows: list[int]) -> list[Any]:
+        """Return the samples of *rows*: where fields are wanted as files, as dicts if they can be read by ranges."""
+        files, needed = self.chooser.files, self.chooser.needed
+        parts = [sample_in_ranges(self.table, row, files, needed) for row in rows] if files else [None] * len(rows)
+        whole = iter(self.table[[row for row, part in zip(rows, parts, strict=True) if part is None]])
+        return [next(whole) if part is None else part for part in parts]
 
 
 def table_of(source: TableSource, kept: Name | None = None) -> Table:

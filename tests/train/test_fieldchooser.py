@@ -15,16 +15,19 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
+from torch.utils.data import Subset
 from webdataset.autodecode import ImageHandler, handle_extension, imagespecs
 
 import tartools
-from tartools.errors import SampleError
+from tartools.errors import SampleError, StorageError
 from tartools.tar import member
 from tartools.train import TableDataset, WebDataset, ZipDataset, loader, stream_map
 from tartools.train.fieldchooser import FieldChooser
 from tartools.train.payloaddecoding import PictureDecoder
 from tests.archives import encoded, npy, wav
 from tests.conftest import Run, make_tar, python
+from tests.storage.objects.faults import FaultServer
+from tests.tiers import also
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -239,6 +242,56 @@ def test_a_field_as_a_file_is_read_as_it_is_asked_for(tmp_path: Path, monkeypatc
     first = (8_000, 0x0201 / (1 << 15))
     assert batches == [[("a", first), ("b", (9, 0.0))]] == [[*WebDataset("a.tar", **options)]]
     assert [*loader("a.tar", 2, shuffle=False, collate_fn=list, num_workers=1, **options)] == batches
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", *also("http", "ais")])
+def test_a_field_of_a_store_is_read_by_ranges(scheme: str, server: FaultServer) -> None:
+    """A second of a long sound, and a frame of a long video, of shards in a store: little is fetched."""
+    sound, video = bytearray(wav(1 << 22)), avi([picture("blue")] * 4 + [picture("red")])
+    sound[-16_000:] = b"\x01\x02" * 8_000
+    members = [("a.wav", bytes(sound)), ("a.txt", b"a"), ("b.wav", wav(9)), ("b.txt", b"b"), ("v.avi", video)]
+    server.objects["a.tar"] = make_tar([*members, ("v.txt", b"v"), ("w.wav", bytes(sound)), ("w.txt", b"w")])
+    url = server.url(scheme, "a.tar")
+    options: dict[str, Any] = {"decode": {"wav": "file"}, "transform": [None, last_second]}
+    data = TableDataset(url, "txt wav", **options)
+    frames = TableDataset(data.table, "avi txt", {"avi": "file", "txt": bytes.decode}, [last_frame, None])
+    server.requests.clear()
+    first = (8_000, 0x0201 / (1 << 15))
+    assert data.__getitems__([3, 0, 1]) == [("w", first), ("a", first), ("b", (9, 0.0))] and data[-1] == ("w", first)
+    assert frames[2] == ((254, 0, 0), "v")
+    starts = [request.start for request in server.requests]
+    assert None not in starts and 0 < len(starts) < 60  # of up to 256 KiB, where a range begins small
+    with pytest.raises(SampleError, match="sample 'v': has no field 'wav'; its fields are: avi txt"):
+        data[2]
+    (batch,) = loader(Subset(data, [3, 0]), 2, shuffle=False, collate_fn=list, num_workers=1)
+    assert batch == [("w", first), ("a", first)]
+    server.objects["a.tar"] += bytes(512)
+    with pytest.raises(StorageError, match=r"a.tar: .*was replaced since the table was made"):
+        data[0]
+
+
+def picture(colour: str) -> bytes:
+    return encoded(Image.new("RGB", (64, 48), colour), "jpeg") + bytes(
+        2_000_000
+    )  # what follows the picture is not read
+
+
+def avi(frames: list[bytes]) -> bytes:
+    """Return a video of *frames*, which are JPEGs: Motion JPEG in RIFF, of which only chunks matter here."""
+    chunks = b"".join(b"00dc" + len(one).to_bytes(4, "little") + one + bytes(len(one) % 2) for one in frames)
+    movie = b"LIST" + (len(chunks) + 4).to_bytes(4, "little") + b"movi" + chunks
+    return b"RIFF" + (len(movie) + 4).to_bytes(4, "little") + b"AVI " + movie
+
+
+def last_frame(file: Any) -> tuple[int, ...]:
+    """Return the colour of the last frame, found from chunk to chunk, without reading the others."""
+    at, size = file.seek(24), 0
+    while len(head := file.read(8)) == 8:
+        at, size = at + 8, int.from_bytes(head[4:], "little")
+        at = file.seek(at + size + size % 2)
+    file.seek(at - size - size % 2)
+    found: tuple[int, ...] = Image.open(io.BytesIO(file.read(size))).getpixel((0, 0))  # type: ignore[assignment]
+    return found
 
 
 def last_second(file: Any) -> tuple[int, float]:
