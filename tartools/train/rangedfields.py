@@ -58,10 +58,10 @@ def _read(file: io.BufferedReader, count: int, at: int) -> bytes:
 
 
 def _field(file: io.BufferedReader, member: Member, as_file: bool) -> Any:
-    return io.BufferedReader(_Part(file, member)) if as_file else _read(file, member.size, member.data)
+    return io.BufferedReader(RangedPayload(file, member)) if as_file else _read(file, member.size, member.data)
 
 
-class _Part(PayloadReader):
+class RangedPayload(PayloadReader):
     """The payload of *member* of *file*."""
 
     def __init__(self, file: io.BufferedReader, member: Member) -> None:
@@ -69,6 +69,7 @@ class _Part(PayloadReader):
         self._file = file
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """As `PayloadReader.readinto`."""
         count = max(0, min(len(buffer), self._member.size - self._position))
         found = _read(self._file, count, self._member.data + self._position)
         buffer[: len(found)] = found

@@ -259,7 +259,7 @@ def test_a_field_of_a_store_is_read_by_ranges(scheme: str, server: FaultServer) 
     first = (8_000, 0x0201 / (1 << 15))
     assert data.__getitems__([3, 0, 1]) == [("w", first), ("a", first), ("b", (9, 0.0))] and data[-1] == ("w", first)
     assert frames[2] == ((254, 0, 0), "v")
-    starts = [request.start for request in server.requests]
+    starts = [request.start for request in server.requests if request.method == "GET"]
     assert None not in starts and 0 < len(starts) < 60  # of up to 256 KiB, where a range begins small
     with pytest.raises(SampleError, match="sample 'v': has no field 'wav'; its fields are: avi txt"):
         data[2]
