@@ -26,13 +26,15 @@ TAKEN = {  # page of the site: file of the project
     "changelog.md": "CHANGELOG.md",
     "example.md": "examples/train_shapes.py",
 }
+DECODERS = "What `decode` may name is listed in [Training with PyTorch](../training/pytorch.md#pictures)."
 LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?(\))")
 
 
 def on_config(config: Any) -> Any:
     """Set the navigation."""
     pages = [path.stem for path in sorted(ROOT.glob("man/man1/*"))]
-    training = ["webdataset", "dataflux", "aistore", "cortx", "zip"]
+    training = ["pytorch", "webdataset", "litdata", "streaming", "energon", "datasets"]
+    training += ["dataflux", "aistore", "cortx", "zip"]
     training += sorted({path.stem for path in ROOT.glob("docs/training/*.md")} - {*training})
     decisions = [path.name for path in sorted(ROOT.glob("docs/adr/*.md")) if path.name != "index.md"]
     config["nav"] = [
@@ -56,7 +58,7 @@ def on_files(files: Files, config: Any) -> Files:
     made = {page: taken(source) for page, source in TAKEN.items()}
     made |= {f"man/{path.stem}.md": manual(path) for path in sorted(ROOT.glob("man/man*/*"))}
     made["python/tartools.md"] = names("tartools", public_names())
-    made["python/train.md"] = names("tartools.train", training_names())
+    made["python/train.md"] = names("tartools.train", training_names(), DECODERS)
     made["adr/index.md"] = decisions()
     made["options.md"] = options_page()
     for page, text in made.items():
@@ -133,11 +135,12 @@ def public_names() -> list[str]:
 
 
 def training_names() -> list[str]:
-    """Return where the names of `tartools.train` are."""
+    """Return where the names of `tartools.train` are, `loader` first."""
     modules = assigned("tartools/train/__init__.py", "_MODULES")
-    return [
+    places = [
         f"tartools.train.{module}.{name}" if module else f"tartools.train.{name}" for name, module in modules.items()
     ]
+    return sorted(places, key=lambda place: not place.endswith(".loader"))
 
 
 def assigned(source: str, name: str) -> Any:
@@ -148,9 +151,9 @@ def assigned(source: str, name: str) -> Any:
     raise LookupError(f"{source} does not assign {name}")
 
 
-def names(module: str, places: list[str]) -> str:
-    """Return the page of the public names of *module*."""
-    return "\n\n".join([f"# {module}", *(f"::: {place}" for place in places)]) + "\n"
+def names(module: str, places: list[str], *said: str) -> str:
+    """Return the page of the public names of *module*, with what is *said* above them."""
+    return "\n\n".join([f"# {module}", *said, *(f"::: {place}" for place in places)]) + "\n"
 
 
 def decisions() -> str:

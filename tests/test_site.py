@@ -62,7 +62,8 @@ def test_the_site_builds_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     assert {path.stem for path in ROOT.glob("man/man*/*")} <= shown
     assert {path.stem for path in ROOT.glob("docs/**/*.md")} <= shown
     text = (tmp_path / "site/python/train.html").read_text()
-    assert re.search(r"TableDataset</span><span class=\"p\">\(", text)  # its signature
+    assert re.findall(r'<h2 id="tartools.train.([^"]*)"', text)[0] == "loading.loader"
+    assert re.search(r"TableDataset</span><span class=\"p\">\(<.*\n", text)  # its signature, on several lines
     assert {urlsplit(link).netloc for page in pages.values() for link in page.loaded} == {""}  # nothing from elsewhere
 
 
@@ -88,7 +89,7 @@ def test_the_site_names_mandoc_if_it_is_missing(tmp_path: Path) -> None:
 def test_the_cookbook_does_what_it_says(tmp_path: Path) -> None:
     text = (ROOT / "docs/cookbook.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert text.count("\n## ") == 15 and {kind for kind, _ in blocks} == {"sh", "python", "text"}
+    assert text.count("\n## ") == 16 and {kind for kind, _ in blocks} == {"sh", "python", "text"}
     environment = clean_environment()
     folder, printed = tmp_path, ""
     for kind, code in blocks:
