@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import struct
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
@@ -109,20 +108,12 @@ def _npz(value: object) -> bytes:
 
 
 def _tenbin(value: object) -> bytes:
-    """Return one array or a list of them, in the format of webdataset's module tenbin."""
+    """Return one array or a list of them as webdataset does."""
     import numpy as np
 
-    made = []
-    for one in value if isinstance(value, (list, tuple)) else [value]:
-        array = np.asarray(_off_torch(one))
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        if array.dtype.name not in TENBIN or array.ndim > 9:
-            what = f"{array.dtype.name} in {array.ndim} dimensions"
-            raise TypeError(f"tenbin has no {what}, but {', '.join(TENBIN)} in up to 9")
-        head = struct.pack(f"<8s8sq{array.ndim}q", array.dtype.str[1:].encode(), b"", array.ndim, *array.shape)
-        for chunk in (head, array.tobytes()):
-            made += [struct.pack("<8sq", b"~TenBin~", len(chunk)), chunk, bytes(-len(chunk) % 64)]
-    return b"".join(made)
+    arrays = map(np.asarray, map(_off_torch, value if isinstance(value, (list, tuple)) else [value]))
+    native = [np.ascontiguousarray(array, array.dtype.newbyteorder("=")) for array in arrays]
+    return bytes(_module("webdataset.tenbin").encode_buffer(native))
 
 
 def _torch(value: object) -> bytes:
@@ -139,7 +130,6 @@ def _module(name: str) -> Any:
         raise ModuleNotFoundError(f"writing this needs {name}: {how_to_install(name)}", name=name) from None
 
 
-TENBIN = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint64")
 FORMATS: dict[str, Callable[[object], bytes]] = {  # suffix -> what writes a value so
     **dict.fromkeys(("json", "jsn"), _json),
     "npy": _npy,

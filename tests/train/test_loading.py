@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,21 @@ def test_any_dataset_comes_whole_and_goes_on(kind: str, folder: Path) -> None:
         rest = loader(KINDS[kind](folder), size, **options, num_workers=workers)
         rest.load_state_dict(state)
         assert flat(had) + flat(rest) == whole
+
+
+class Deadly(Squares):
+    """The squares; whoever asks for that of 2 is killed."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index * index
+
+
+def test_what_was_under_way_when_a_worker_was_killed() -> None:
+    told = r"; 1 batch under way; the next one has items 0, 1, 2, 3$"
+    with pytest.raises(RuntimeError, match=told):
+        list(loader(Deadly(), 4, shuffle=False, num_workers=1, prefetch_factor=1))
 
 
 def test_a_state_is_that_of_the_same_parts(folder: Path) -> None:

@@ -34,6 +34,12 @@ def opened() -> int:
         return len(file.read())
 
 
+def numbered() -> int:
+    with tartools.ShardWriter(Path("numbered")) as writer:
+        writer.write({"__key__": "a", "cls": 1})
+    return len(writer.shards)
+
+
 def table() -> int:
     made = tartools.Table(T)
     tartools.Table.from_arrow(made.arrow, T).write(Path("u.parquet"))
@@ -45,6 +51,7 @@ WAYS: dict[str, Callable[[], int]] = {
     "write": lambda: len([*tartools.read([tartools.write(tartools.read(A), Path("b.tar")) or "b.tar"])]),
     "map_samples": lambda: tartools.map_samples(lambda sample: sample, A, Path("c.tar")),
     "open": opened,
+    "ShardWriter": numbered,
     "table": table,
     "loader": lambda: len([*train.loader(T, 1)]),
     "kept": lambda: len(train.TableDataset(A, table=Path("kept.parquet"))),
