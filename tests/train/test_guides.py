@@ -113,12 +113,16 @@ def test_training_goes_on_after_a_stop(here: Path, shell: Run, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_program_gives_a_lambda_to_workers_or_starts_them_unguarded(page: str) -> None:
-    for kind, code in blocks(page, "py", "python"):
-        tree = ast.parse(code)  # theirs too
-        assert kind == "py" or not any(isinstance(node, ast.Lambda) for node in ast.walk(tree))
-        guarded = ast.unparse(tree.body[-1]).startswith("if __name__ == '__main__':")
-        assert guarded, code
+def test_every_program_starts_workers_below_its_guard(page: str) -> None:
+    for _, code in blocks(page, "py", "python"):  # theirs too
+        assert ast.unparse(ast.parse(code).body[-1]).startswith("if __name__ == '__main__':"), code
+
+
+def test_no_guide_gives_a_lambda_to_workers() -> None:
+    pages = [path.stem for path in (ROOT / "docs/training").glob("*.md")]
+    found = [code for page in pages for _, code in blocks(page, "py", "python") if "num_workers" in code]
+    assert len(found) > 10
+    assert [code for code in found if re.search(r"\blambda\b", code)] == []
 
 
 @pytest.mark.filterwarnings("ignore")  # of theirs
