@@ -113,13 +113,6 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         repeat: bool = False,
         **unneeded: Any,
     ) -> None:
-        for names, given in (
-            ("fields and extensions", (fields, extensions)),
-            ("decode and decoder", (decode, decoder)),
-            ("transform and transforms", (transform, transforms)),
-        ):
-            if None not in given:
-                raise TypeError(f"{names} are one thing: give one of them")
         if unknown := sorted({*unneeded} - UNNEEDED):
             raise TypeError(f"WebDataset has no argument {unknown[0]!r}")
         if mode not in (None, "resampled"):
@@ -139,9 +132,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         if (size := HELD if shuffle is True else int(shuffle)) > 1:
             self.append(ShuffleStage(size, seed))
         chooser = FieldChooser(
-            fields if extensions is None else extensions,
-            decode if decoder is None else decoder,
-            transform if transforms is None else transforms,
+            _either("fields", fields, "extensions", extensions),
+            _either("decode", decode, "decoder", decoder),
+            _either("transform", transform, "transforms", transforms),
             resize,
         )
         if chooser.fields is not None or chooser.decoder is not None or chooser.transform is not None:
@@ -296,6 +289,12 @@ def shard_names(urls: Name | Iterable[Name]) -> Name | Iterable[Name]:
             name = name.replace(f"${{{variable}}}", value)
         names.append(name)
     return names
+
+
+def _either(name: str, value: Any, other_name: str, other: Any) -> Any:
+    if value is not None and other is not None:
+        raise TypeError(f"{name} and {other_name} are one thing: give one of them")
+    return other if value is None else value
 
 
 def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None:
