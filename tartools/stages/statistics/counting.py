@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from tartools.samples.sample import Batch
-from tartools.stages.combinations import Combination, by_combination, text
+from tartools.stages.combinations import Combination, by_combination, heads_of, text
 from tartools.stages.summary import (
     MOST,
     Counts,
@@ -20,11 +20,10 @@ from tartools.stages.summary import (
     Summary,
     bounded,
 )
-from tartools.tar import BLOCK, Member, read_range
+from tartools.tar import BLOCK, Member
 from tartools.tar.groups import Alike
 
 LONGEST = 256  # bytes of a value that counts as a class
-NEAR = 1 << 13  # bytes; payloads in a file that are this close on average are read at once
 
 
 class FieldKinds(NamedTuple):
@@ -155,7 +154,7 @@ def count_field(name: str, column: Sequence[Member], kinds: FieldKinds) -> Field
             column if (found.sizes.greatest or 0) <= LONGEST else [member for member in column if member[4] <= LONGEST]
         )
         found.long = len(column) - len(short)
-        found.classes = count_classes(payloads(short))
+        found.classes = count_classes(heads_of(short, LONGEST)(short))
     return found
 
 
@@ -166,15 +165,3 @@ def count_classes(payloads: Iterable[bytes]) -> Counts:
         value = text(payload).removesuffix("\n")
         classes[value] = classes.get(value, 0) + count
     return bounded(classes)
-
-
-def payloads(members: Sequence[Member]) -> list[bytes]:
-    """Return the payloads of *members*. If there are several, they are in one source, in order of their offsets."""
-    if not members:
-        return []
-    _, source, _, start, _, _ = members[0]
-    end = members[-1][3] + members[-1][4]
-    if isinstance(source, io.FileIO) and end - start <= NEAR * len(members):
-        held = read_range(source, start, end)
-        return [held[data - start : data - start + size] for _, _, _, data, size, _ in members]
-    return [read_range(source, data, data + size) for _, source, _, data, size, _ in members]

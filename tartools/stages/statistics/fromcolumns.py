@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.stages.statistics.counting import LONGEST, FieldKinds, count_batch
-from tartools.stages.summary import DIGITS, Distribution, FieldSummary, PictureCounts, Summary, Tally, bounded
+from tartools.stages.summary import DIGITS, Distribution, FieldSummary, PictureCounts, PictureSize, Summary, bounded
 from tartools.tables import schema, source
 from tartools.tables.listed import ListedBatch
 from tartools.tables.schema import is_table
@@ -193,28 +191,18 @@ def _field(columns: TableColumns, places: ListedPlaces, low: int, number: int, k
 
 def _pictures(columns: TableColumns, name: str, rows: Any) -> PictureCounts | None:
     """Return the counts of the pictures of field *name* in *rows*; None if there are no columns for them."""
-    import numpy as np
-
     described = [columns.taken(f"{name}.{what}", rows.tolist()) for what in PICTURE]
     if any(values is None for values in described):
         return None
     pictures = list(zip(*described, strict=True))
     broken = [number for number, (*_, why) in enumerate(pictures) if why is not None]
-    sound = [
-        (str(form), width, height)
-        for form, width, height, why in pictures
-        if why is None and isinstance(width, int) and isinstance(height, int)
-    ]
-    sides = np.array([(width, height) for _, width, height in sound], np.int64).reshape(-1, 2)
-    return PictureCounts(
-        dict(Counter(form for form, _, _ in sound)),
-        bounded(
-            {f"{width}x{height}": count for (width, height), count in Counter(map(itemgetter(1, 2), sound)).items()}
-        ),
-        distribution(sides[:, 0]),
-        distribution(sides[:, 1]),
-        Tally(len(broken), columns.keys(rows[broken].tolist())),
-        str(pictures[broken[0]][3]) if broken else None,
+    keys = dict(zip(broken, columns.keys(rows[broken].tolist()), strict=True))
+    return PictureCounts.of(
+        [
+            (keys.get(number, ""), PictureSize(str(form), width, height, str(why or "-") if number in keys else ""))
+            for number, (form, width, height, why) in enumerate(pictures)
+            if number in keys or (isinstance(width, int) and isinstance(height, int))
+        ]
     )
 
 
