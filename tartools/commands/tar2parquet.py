@@ -58,7 +58,7 @@ def tar2parquet(
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet
     from tartools.tables import schema
 
-    words = select.pairs(chosen.fields)
+    words = select.parse_words(chosen.fields)
     if chosen.fields is not None and not words:
         raise UsageError("-f names no field")
     layout = ParquetLayout(words or None, " ".join(types.binary or ()).split(), chosen.verbatim)

@@ -230,7 +230,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
 
 def expected(wanted: CheckOptions) -> Words | None:
     """Return the fields that --expect names; None without it. Raises: UsageError."""
-    words = select.parse_words(wanted.expect or ())
+    words = select.parse_words(wanted.expect)
     if wanted.expect is not None and (not words or any(word.new for word in words)):
         raise UsageError("--expect takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
     return [word.choices for word in words] if words else None

@@ -133,7 +133,7 @@ def the_filter(conditions: FilterConditions) -> "Filter":
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
     elif conditions.missing:
         raise UsageError("--ignore-errors needs -S")
-    words = select.parse_words(conditions.present or ())
+    words = select.parse_words(conditions.present)
     if conditions.present is not None and (not words or any(word.new for word in words)):
         raise UsageError("--fields-present takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
     keys = None

@@ -119,7 +119,7 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: c
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
     choice = second.SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
-    partners = second.read(second.Second(b, wanted.form, choice), account, reading, means.memory)
+    partners = second.read(b, wanted.form, choice, account, reading, means.memory)
     if adds:
         from tartools.stages.joining.adding import Adding, joined
 
@@ -142,7 +142,7 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: c
         partners.tell(account, left_out=not wanted.left)
 
 
-def words_of(wanted: JoinOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
+def words_of(wanted: JoinOptions) -> list[select.Word] | None:
     """Return the words of -f, None for all fields. Raises: UsageError for options that do not go together."""
     if wanted.anti:
         given = {"--left": wanted.left, "-f": wanted.fields, "-x": wanted.exclude, "--prefer": wanted.prefer}
@@ -155,7 +155,7 @@ def words_of(wanted: JoinOptions) -> list[tuple[tuple[str, ...], str | None]] | 
     words = select.parse_words(wanted.fields)
     if not words and wanted.left:
         raise UsageError("--left with nothing to add passes on all of A: tarcat does that")
-    return [(word.choices, word.new) for word in words]
+    return words
 
 
 def sides(source: cli.Inputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:

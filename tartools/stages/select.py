@@ -17,24 +17,26 @@ Item = TypeVar("Item")  # a sample, or what stands for one
 class Word(NamedTuple):
     """One word of a field specification: `a;b;c` or `new=a;b`."""
 
-    text: str
     choices: tuple[str, ...]
     new: str | None
 
+    def __str__(self) -> str:
+        return f"{self.new}={';'.join(self.choices)}" if self.new else ";".join(self.choices)
 
-def parse_words(specs: Sequence[str]) -> list[Word]:
+
+def parse_words(specs: Sequence[str] | None) -> list[Word]:
     """Return the words of *specs*, separated by blanks. Raises: UsageError for a word with an empty name.
 
     >>> parse_words(["jpg;png", "label=cls"])[1]
-    Word(text='label=cls', choices=('cls',), new='label')
+    Word(choices=('cls',), new='label')
     """
     words = []
-    for text in " ".join(specs).split():
+    for text in " ".join(specs or ()).split():
         new, equals, names = text.rpartition("=")
         choices = tuple(names.split(";"))
         if not all(choices) or (equals and not new):
             raise UsageError(f"not a field specification: {text!r}; write a, a;b, or new=a;b")
-        words.append(Word(text, choices, new if equals else None))
+        words.append(Word(choices, new if equals else None))
     return words
 
 
@@ -96,13 +98,8 @@ def fields(
         else:
             account.left_out += 1
     if unseen and any_sample:
-        missing = " ".join(word.text for word in unseen)
+        missing = " ".join(map(str, unseen))
         raise no_sample_has(missing, seen)
-
-
-def pairs(specs: Sequence[str] | None) -> list[tuple[tuple[str, ...], str | None]]:
-    """Return the words of *specs* as (choices, new name or None). Raises: UsageError for a bad word."""
-    return [(word.choices, word.new) for word in parse_words(specs or ())]
 
 
 def by_specs(
@@ -119,7 +116,7 @@ def by_specs(
     """
     if not (specs or excluded):
         return samples
-    words, dropped = parse_words(specs or ()), " ".join(excluded or ()).split()
+    words, dropped = parse_words(specs), " ".join(excluded or ()).split()
     return fields(samples, words, dropped, account, verbatim=verbatim)
 
 
