@@ -147,7 +147,7 @@ from tartools.stages import select
 from tartools.stages.checking.checked import Checking, checked_shards
 from tartools.stages.checking.codes import CODES
 from tartools.stages.checking.expected import Words, compare, expected_fields, note_payloads, note_shards
-from tartools.stages.checking.fixing import Fix, Fixing, PendingSamples, actions_of, destinations
+from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
 from tartools.storage.expand import expand
@@ -222,8 +222,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     print_facts(facts, wanted.json, checkreport)
     if places and pending:
         account.samples_in = account.samples_out = 0
-        fixing = Fixing(pending, words, fixed.unique, checking.decode, shards.where, ignored)
-        Fix(shards, fixing, places, account, checking.decode).run()
+        Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
 
