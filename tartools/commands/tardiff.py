@@ -53,8 +53,10 @@ Examples:
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any
 
 from tartools import cli, storage
@@ -148,39 +150,20 @@ def compared(
     sort = sorter(means)
     counts = Counts()
     pairs = None if wanted.unordered else Spool(means.memory // PAIRS, means.tmpdir)
-    found = differences(a, b, account, counts, sort, pairs)
-    if wanted.list_keys:
-        with storage.writing("-") as sink:
-            for change in found:
-                keep(change, new, wanted)
-                sink.write(line_of(change).encode())
-    else:
-        for change in found:
-            keep(change, new, wanted)
+    left, right = sort(a.contents(account)), sort(b.contents(account))
+    found = changes(left, right, counts, (lambda _: None) if pairs is None else pairs.add)
+    moved = reordered(pairs, sort, counts) if pairs is not None else ()  # once the others are known
+    with storage.writing("-") if wanted.list_keys else nullcontext() as listed:
+        for change in chain(found, moved):
+            if wanted.output is not None and change.kind in (ADDED, CHANGED):
+                new.add(change.position + change.key)
+            if listed is not None:
+                listed.write(line_of(change).encode())
     if not wanted.list_keys and wanted.output != "-":
         samples = [sum(side.counts) for side in (a, b)]
         with storage.writing("-") as sink:
             print_summary(sink, facts_of(counts, samples, wanted.unordered), wanted.json)
     return counts
-
-
-def differences(
-    a: sides.DiffSide, b: sides.DiffSide, account: Account, counts: Counts, sort: Any, pairs: Spool | None
-) -> Iterator[Change]:
-    """Yield what differs between *a* and *b*; *pairs* are for the order, which does not count without them.
-
-    *sort* sorts any number of records.
-    """
-    left, right = sort(a.contents(account)), sort(b.contents(account))
-    yield from changes(left, right, counts, (lambda _: None) if pairs is None else pairs.add)
-    if pairs is not None:
-        yield from reordered(pairs, sort, counts)
-
-
-def keep(change: Change, new: Spool, wanted: DiffOptions) -> None:
-    """Add the sample of *change* to *new* if it is to be written."""
-    if wanted.output is not None and change.kind in (ADDED, CHANGED):
-        new.add(change.position + change.key)
 
 
 def line_of(change: Change) -> str:
