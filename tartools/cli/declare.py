@@ -114,11 +114,7 @@ class Declared:
     @property
     def choices(self) -> tuple[str, ...]:
         """The words that may be its value; none if any may."""
-        kind = self.kind
-        if get_origin(kind) is Literal:
-            return tuple(kind.__args__)
-        members = getattr(kind, "__members__", {})
-        return tuple(str(member.value) for member in members.values())
+        return tuple(self.kind.__args__) if get_origin(self.kind) is Literal else ()
 
     def value(self, text: str) -> Any:
         """Return the value that *text* stands for. Raises: ValueError with the reason."""
@@ -130,12 +126,9 @@ class Declared:
             if option.minimum is not None and found < option.minimum:
                 raise ValueError(f"{text} is less than {option.minimum:g}")
             return found
-        choices = self.choices
-        if not choices:
-            return text
-        if text not in choices:
-            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
-        return text if get_origin(kind) is Literal else kind(text)
+        if self.choices and text not in self.choices:
+            raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
+        return text
 
     @property
     def metavar(self) -> str:
@@ -148,13 +141,12 @@ class Declared:
         return " ".join((self.option.help, *self._remarks()))
 
     def _remarks(self) -> Iterator[str]:
-        default = getattr(self.default, "value", self.default)
         if self.option.minimum:
             yield f"At least {self.option.minimum:g}."
         if self.option.default:
             yield f"Default: {self.option.default}."
-        elif not self.flag and default not in (None, "", REQUIRED):
-            yield f"Default: {default}."
+        elif not self.flag and self.default not in (None, "", REQUIRED):
+            yield f"Default: {self.default}."
         if self.option.envvar:
             yield f"Environment: {self.option.envvar}."
 

@@ -38,8 +38,7 @@ from typing import Annotated
 from tartools import cli, storage
 from tartools.cli import Option, argument
 from tartools.errors import UsageError, several
-from tartools.run import directories
-from tartools.run.directories import DirectoryOptions, Outcome, SampleDirectories, SampleTask
+from tartools.run.directories import DirectoryOptions, Errors, Outcome, SampleDirectories, SampleTask
 from tartools.run.results import collect_samples
 from tartools.run.shells import Shells, shell_arguments
 from tartools.samples.account import Account, Phase
@@ -70,9 +69,9 @@ class Work(cli.Group):
     parallel: cli.Parallel = 1
     unordered: Annotated[bool, Option("--unordered", help="Write samples as they finish, in any order.")] = False
     errors: Annotated[
-        directories.Errors,
+        Errors,
         Option("-e", "--errors", help="If CMD fails: stop, leave the sample out, or write it as it was."),
-    ] = directories.Errors.abort
+    ] = "abort"
     timeout: Annotated[
         float | None,
         Option("--timeout", metavar="SECONDS", minimum=0.001, help="Kill a CMD that takes longer; it has failed."),
@@ -168,7 +167,7 @@ def runner(shells: Shells, work: Work) -> Callable[[SampleTask], Outcome]:
 
     With `-e abort` it starts nothing behind a failed task: those results are not needed.
     """
-    stops = work.errors is directories.Errors.abort and not work.unordered
+    stops = work.errors == "abort" and not work.unordered
     failed: list[int] = []
 
     def run(task: SampleTask) -> Outcome:
