@@ -67,8 +67,8 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading, check_shards
-from tartools.stages.comparing import sides
-from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered
+from tartools.stages import comparing
+from tartools.stages.comparing import ADDED, CHANGED, Change, Counts, DiffSide, changes, reordered
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
@@ -97,11 +97,11 @@ def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cl
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     check_options(wanted, source)
     if wanted.digest:
-        found = sides.digest(expand(*source.named), account, reading, most)
+        found = comparing.digest(expand(*source.named), account, reading, most)
         with storage.writing("-") as sink:
             sink.write(b"%064x\n" % (found % (1 << 256)))
         return 0
-    a, b = (sides.DiffSide(expand([word]), reading, most, []) for word in source.inputs or ())
+    a, b = (DiffSide(expand([word]), reading, most, []) for word in source.inputs or ())
     check_shards([*a.urls, *b.urls], account)
     new = Spool(means.memory // PAIRS, means.tmpdir)
     if wanted.output is None:
@@ -109,10 +109,10 @@ def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cl
     storage.check_output(wanted.output, wanted.force, [*a.urls, *b.urls])
     data = DataSet(b.urls, Account(lambda _: None), reading, most)  # all is said when they are compared
     destination = data.sink(wanted.output, wanted.force)
-    sides.check_repeatable(b.urls)
+    comparing.check_repeatable(b.urls)
     data.keep()
     counts = compared(a, b, account, new, wanted, means)
-    deliver_flags(sides.wanted_flags(data, b.counts, sorter(means)(new)), destination, None, data.account)
+    deliver_flags(comparing.wanted_flags(data, b.counts, sorter(means)(new)), destination, None, data.account)
     account.bytes_out += data.account.bytes_out
     return int(counts.differ)
 
@@ -143,9 +143,7 @@ def check_options(wanted: DiffOptions, source: cli.Inputs) -> None:
         raise UsageError(f"-o - and {given[0]} both write to stdout (see tardiff --help)")
 
 
-def compared(
-    a: sides.DiffSide, b: sides.DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means
-) -> Counts:
+def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means) -> Counts:
     """Compare *a* and *b*, and print what is *wanted*; *new* gets the samples to be written."""
     sort = sorter(means)
     counts = Counts()

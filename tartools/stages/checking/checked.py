@@ -18,7 +18,7 @@ from tartools.stages.checking.codes import Place
 from tartools.stages.checking.keys import Repeated, combination_number, compare, repeated
 from tartools.stages.checking.listedrows import TableRows, WrongRows, identity, rows_in
 from tartools.stages.checking.samples import Decode, Rows, look, nothing_found, rows_of, rows_of_lists
-from tartools.stages.checking.walk import MemberGroup, Trouble, walk
+from tartools.stages.checking.walk import MemberGroup, Trouble, Walk
 from tartools.stages.externalsort import pack_blocks, records_of
 from tartools.stages.summary import Summary
 from tartools.storage.scratch import Copy, scratch_file
@@ -249,7 +249,7 @@ class Checking:
                 summary.note(wrong.code, Place(number, wrong.byte, "", wrong.what))
             held: list[MemberGroup] = []
             reading = self.shards.reading
-            for found in walk(file, reading.lax, wrong is None):
+            for found in Walk(file, reading.lax, wrong is None):
                 if isinstance(found, Trouble):
                     if not (reading.skip_special and found.code in ("link", "device", "sparse", "volume")):
                         key = found.key.decode("utf-8", "surrogateescape")

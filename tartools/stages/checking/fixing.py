@@ -20,7 +20,7 @@ from tartools.stages.checking.expected import Words, lacking
 from tartools.stages.checking.keys import Repeated, beside, names
 from tartools.stages.checking.listedrows import WrongRows, rows_in
 from tartools.stages.checking.samples import Decode, Rows, codes_of, look, nothing_found, rows_of
-from tartools.stages.checking.walk import Trouble, walk
+from tartools.stages.checking.walk import Trouble, Walk
 from tartools.stages.combinations import text
 from tartools.storage.names import has_number
 from tartools.storage.scratch import scratch_file
@@ -229,7 +229,7 @@ class Fix:
         with self._shards.opened(number) as (file, wrong):
             if wrong is not None:
                 self._account.omit(f"{shown(url)}: at byte {wrong.byte}: {printable(wrong.what)}")
-            for found in walk(file, reading.lax, wrong is None):
+            for found in Walk(file, reading.lax, wrong is None):
                 if isinstance(found, Trouble):
                     special = found.code in ("link", "device", "sparse", "volume")
                     if found.code != "archive-after-end" and not (special and reading.skip_special):
