@@ -44,7 +44,7 @@ Examples:
     printf 'key\tcls\na\t7\n' | tarjoin --prefer b --left --format tsv a.tar - -o new.tar
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from tartools import cli, storage
@@ -123,7 +123,8 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: c
     if adds:
         from tartools.stages.joining.adding import Adding, joined
 
-        how = Adding(partners.second.members, partners.second.single, wanted.left, wanted.prefer, raw_fold(wanted))
+        b_fields, raw_fold = partners.second, bytes if wanted.verbatim else bytes.lower
+        how = Adding(b_fields.members, b_fields.single, wanted.left, wanted.prefer, raw_fold)
         batches = counted(read_batches(a, account, reading), account)
         write_batches(partners.checked(joined(batches, partners.find, how, account)), output.destination, account)
     else:
@@ -170,8 +171,3 @@ def sides(source: cli.Inputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]
     if (*a, *b, *lists).count("-") > 1:
         raise UsageError("stdin can be read only once")
     return a, b
-
-
-def raw_fold(wanted: JoinOptions) -> Callable[[bytes], bytes]:
-    """Return what makes names of fields equal that are one name."""
-    return bytes if wanted.verbatim else bytes.lower

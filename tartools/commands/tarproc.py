@@ -110,7 +110,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
         samples = select.count(samples, work.first)
         account.progress.phase = Phase("", work.first, lambda: account.settled)
     written = Account() if directory.subdirs else account  # with -S, samples out are inputs that gave any
-    with SampleDirectories(options, directory.tmpdir) as folders:
+    with closing(SampleDirectories(options, directory.tmpdir)) as folders:
         if directory.keep:
             account.say(f"the directories are kept in {os.fsdecode(folders.folder)}")
         with closing(processed(samples, arguments, folders, work, account)) as results:
@@ -124,7 +124,7 @@ def processed(
 ) -> Generator[Sample, None, None]:
     """Yield what the shell command *arguments* makes of *samples* in *folders*, in their order unless --unordered."""
     logged, workers = folders.options.log is not None, cli.workers(work.parallel)
-    with Shells(
+    shells = Shells(
         arguments,
         folders.folder,
         folders.guard,
@@ -132,7 +132,8 @@ def processed(
         timeout=work.timeout,
         logged=logged,
         keyed=workers > 1,
-    ) as shells:
+    )
+    with closing(shells):
         tasks, threads = folders.write(samples), Threads(workers, runner(shells, work), shells.stop)
         window = max(WINDOW, workers)
         with closing(windowed(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:

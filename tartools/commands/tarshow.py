@@ -120,7 +120,9 @@ def tarshow(
             screen = terminal.screen(pictures)
             two_screens = os.isatty(1) and first is None and contact.drawn is None
             if print_samples(samples, screen, account, 2 * screen.rows - 2 if two_screens else sys.maxsize):
-                say_more(account, total())
+                left, account.left_out = total(), account.samples_in - account.samples_out
+                more = "there are more samples" if left is None else several(left - account.samples_out, "more sample")
+                account.warn(f"{more}: see them with -c N, -i or --html FILE")
 
 
 def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
@@ -189,13 +191,6 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
     for line in flaws(found):
         account.warn(line)
     return more
-
-
-def say_more(account: Account, total: int | None) -> None:
-    """Say how many samples of *total* were not shown, and how to see them; leave out what was read of them."""
-    account.left_out = account.samples_in - account.samples_out
-    more = "there are more samples" if total is None else several(total - account.samples_out, "more sample")
-    account.warn(f"{more}: see them with -c N, -i or --html FILE")
 
 
 def counted(urls: Sequence[str], read: Callable[[Account], Iterator[Sample]]) -> int | None:

@@ -10,7 +10,6 @@ import errno
 import io
 import os
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Literal, NamedTuple
 
 from tartools.errors import StorageError
@@ -84,8 +83,8 @@ class SampleFailedError(Exception):
 class SampleDirectories:
     """Makes the directories of samples in a private folder in *tmpdir*, and removes them.
 
-    At the end of the `with` block the folder is removed, unless *options* say to keep it. If this process is killed
-    before, the `guard` removes it. Threads may share it. Raises: StorageError if the folder can't be made.
+    It has to be closed, which removes the folder, unless *options* say to keep it. If this process is killed before,
+    the `guard` removes it. Threads may share it. Raises: StorageError if the folder can't be made.
     """
 
     def __init__(self, options: DirectoryOptions, tmpdir: str | None = None) -> None:
@@ -100,12 +99,8 @@ class SampleDirectories:
                 scratch.remove(self.folder)
                 raise
 
-    def __enter__(self) -> SampleDirectories:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the folder, unless it is to be kept."""
         if not self.options.keep:
             scratch.remove(self.folder)
         self.guard.close()

@@ -21,7 +21,7 @@ from tartools.shards.gathering import gather, gather_results
 from tartools.shards.reading import Reading
 from tartools.shards.writing import Batches
 from tartools.stages.combinations import alike, text
-from tartools.stages.externalsort import TURN, pack_blocks, records_of
+from tartools.stages.externalsort import TURN, pack_blocks, position_in, records_of
 from tartools.storage.version import changed_since
 
 NUMBER = 8  # bytes of a number
@@ -46,7 +46,7 @@ class DiffSide(NamedTuple):
             samples = 0
             held: list[bytes] = []
             for batch in batches:
-                held += content_records(batch, (number + 1 << TURN) + samples)
+                held += content_records(batch, (number << TURN) + samples)
                 samples += len(batch)
                 if len(held) >= SORTED:
                     yield from pack_blocks(sorted(held))
@@ -99,7 +99,8 @@ def wanted_flags(
     begins = list(accumulate(counts, initial=0))
     data.samples = begins[-1]
     places, keys = tee(wanted)
-    picked = Picked((place(record[:NUMBER], begins) for record in places), True)
+    numbers = (int.from_bytes(record[:NUMBER], "big") for record in places)
+    picked = Picked((position_in(number, begins) for number in numbers), True)
     known = (record[NUMBER:] for record in keys)
 
     def flags(found: Sequence[bytes]) -> list[bool]:
@@ -110,12 +111,6 @@ def wanted_flags(
 
     plainly = data.reading._replace(ranges=True, listed=False)
     return data.answered(lambda batch: flags(batch.keys), flags, plainly)
-
-
-def place(position: bytes, begins: Sequence[int]) -> int:
-    """Return the number of the sample at *position*, if those of each task begin at *begins*."""
-    number = int.from_bytes(position, "big")
-    return begins[(number >> TURN) - 1] + (number & ((1 << TURN) - 1))
 
 
 def content_records(batch: Batch, position: int) -> list[bytes]:

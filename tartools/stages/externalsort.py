@@ -1,7 +1,7 @@
 """External sorting: sort more records than fit into memory as sorted runs in scratch files, then merge the runs."""
 
 import io
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate
 from struct import pack, unpack, unpack_from
@@ -87,6 +87,14 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
     finally:
         if runs:
             runs[0].file.close()
+
+
+def position_in(number: int, begins: Sequence[int]) -> int:
+    """Return the position in the input of what is *number*, in its task, if the samples of each task begin at *begins*.
+
+    The bits of *number* from TURN on are that of the task.
+    """
+    return begins[number >> TURN] + (number & ((1 << TURN) - 1))
 
 
 def new_file(tmpdir: str | None) -> io.FileIO:

@@ -112,16 +112,11 @@ def form_by_name(url: str) -> str | None:
     return FORMS.get(split_packed(name)[0].rpartition(".")[2])
 
 
-def form_of(url: str) -> str:
-    """Return the format of *url*, by its name, or its first bytes for Parquet: tsv, csv, jsonl, parquet or tar."""
-    return form_by_name(url) or ("parquet" if is_table(url) else "tar")
-
-
 def source_of(
     urls: Sequence[str], form: str | None, wanted: SecondFields, account: Account, reading: Reading
 ) -> SecondRows | SecondShards:
     """Return B, which *urls* have, as *form* says. Raises: UsageError if they are shards and rows."""
-    forms = [form or form_of(url) for url in urls]
+    forms = [form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     both = zip(forms, urls, strict=True)
     kinds = ["tar" if name == "parquet" and not form and lists_samples(url, wanted) else name for name, url in both]
     if all(kind == "tar" for kind in kinds):
