@@ -28,7 +28,7 @@ from tests.archives import BLOCK, END, data, entry, header, long, pax
 from tests.archives import GNU as GNU_MAGIC
 from tests.commands.conftest import FITS, Inside
 from tests.commands.test_conservation import MEASURE
-from tests.conftest import BIN, Result, Run, clean_environment, members_of, python, running
+from tests.conftest import BIN, Result, Run, clean_environment, python, running
 from tests.processes import meanwhile
 from tests.tiers import also, by_turns, in_both
 
@@ -693,16 +693,3 @@ def test_tarsort_keeps_128_files_open_or_fails_cleanly(
     check_bytes(shell(f"ulimit -n 160; {line} | tarsort").output(), ended(b"".join(many)))
     assert re.fullmatch(r"tarsort: \d{3}\.tar: Too many open files\n", shell(f"ulimit -n 64; {line} -o out").failure())
     assert len(os.listdir(tmp_path)) == 300
-
-
-KEEP = """
-import resource, sys, tartools
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-kept = list(tartools.read("*.tar"))
-sys.stdout.buffer.write(b"".join(sample["x"] + sample.get("y", b"") for sample in kept))
-"""
-
-
-def test_samples_of_many_shards_that_are_kept_keep_no_files_open(many: list[bytes], shell: Run) -> None:
-    out = shell(f"{sys.executable} -c '{KEEP}'").output()
-    assert out == b"".join(payload for sample in many for _, payload in members_of(ended(sample)))

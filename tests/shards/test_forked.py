@@ -130,18 +130,6 @@ def test_there_is_no_child_before_enough_was_read(counted: Counted) -> None:
     assert (done.status, done.stderr, len(members_of(done.stdout))) == (0, "0\n", 100)
 
 
-def test_there_is_no_child_beside_threads(counted: Counted, big: Path) -> None:
-    done = counted("thread", "tarcat", "big.tgz")
-    assert (done.status, done.stderr) == (0, "0\n")
-    assert done.stdout == (big / "big.tar").read_bytes()
-
-
-def test_where_no_child_can_be_had_it_goes_without(counted: Counted, big: Path) -> None:
-    done = counted("refuse", "tarcat", "big.tgz")
-    assert (done.status, done.stderr) == (0, "0\n")
-    assert done.stdout == (big / "big.tar").read_bytes()
-
-
 def test_there_are_not_too_many_children(counted: Counted, big: Path) -> None:
     done = counted("count", "tarcat", "--interleave", 18, "--rekey", "{index}", *["big.tgz"] * 18)
     assert (done.status, done.stderr) == (0, "16\n")
@@ -314,17 +302,6 @@ def test_an_output_that_is_a_command_sees_its_end(counted: Counted, big: Path, o
     assert (
         members_of((big / "out").read_bytes()) == members_of((big / "big.tar").read_bytes())[: 500 if options else None]
     )
-
-
-def test_who_has_enough_ends_the_child(counted: Counted) -> None:
-    done = counted("count", "tarcat", "-c", 500, "pipe:while cat big.tgz; do :; done")
-    assert (done.status, done.stderr, len(members_of(done.stdout))) == (0, "1\n", 500)
-
-
-def test_a_failed_run_leaves_no_output(counted: Counted, big: Path) -> None:
-    before = set(os.listdir(big))
-    done = counted("kill", "tarcat", "big.tgz", "-o", "new.tar")
-    assert done.status == 1 and set(os.listdir(big)) == before
 
 
 def test_two_shards_one_behind_the_other(run: Run, counted: Counted, big: Path) -> None:

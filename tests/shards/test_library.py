@@ -131,15 +131,6 @@ def test_a_missing_shard_is_told_before_anything_is_read(shard: Path) -> None:
         tartools.read([str(shard), "/no/such.tar"])
 
 
-def test_links_are_warned_about(tmp_path: Path) -> None:
-    (tmp_path / "a.cls").write_text("1")
-    (tmp_path / "b.cls").symlink_to("a.cls")
-    subprocess.run(["tar", "-cf", "x.tar", "a.cls", "b.cls"], cwd=tmp_path, check=True)
-    with pytest.warns(UserWarning, match="symbolic link"):
-        assert len(list(tartools.read(f"{tmp_path}/x.tar"))) == 1
-    assert len(list(tartools.read(f"{tmp_path}/x.tar", skip_special=True))) == 1
-
-
 def test_write_takes_samples_that_were_read(shard: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.tar"
     tartools.write((s for s in tartools.read(str(shard)) if s["cls"] == b"3"), str(out))

@@ -371,13 +371,6 @@ def test_sorting(alike: Alike, options: list[str]) -> None:
     assert children > 10
 
 
-@pytest.mark.parametrize("options", [["-S", "shuffle"], ["-s", "__index__", "-r"]], ids=" ".join)
-def test_sorting_by_place_has_one_process(alike: Alike, options: list[str]) -> None:
-    [(status, _, table, children)] = alike([b"".join(texts(100)) + END], *options, command="tarsort")
-    assert (status, children) == (0, 0)
-    assert len(table) > 200_000
-
-
 def test_equal_samples_stay_in_order(alike: Alike, answers: Callable[..., list[Answer]], tmp_path: Path) -> None:
     samples = [
         entry(b"%d/%04d.cls" % (n % 3, n), b"%d" % (n % 2)) + entry(b"%d/%04d.z" % (n % 3, n), b"x" * 900)
