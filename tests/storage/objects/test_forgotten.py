@@ -160,7 +160,7 @@ def test_an_end_that_fails(begin: Begin, scheme: str, here: Places) -> None:
     if scheme == "path":
         (here.folder / "out").write_bytes(b"somebody was faster")
         there = {"out": b"somebody was faster"}, 0
-    with pytest.raises(StorageError, match="no permission to write|already exists"):
+    with pytest.raises(StorageError, match=r"no permission to write|already exists"):
         writer.close()
     writer.close()
     assert here.all == there
