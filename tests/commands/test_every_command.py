@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -293,14 +292,6 @@ def test_version(name: str, main: Main) -> None:
     done = main(name, "--version")
     assert (done.status, done.stderr) == (0, "")
     assert re.fullmatch(rb"tartools \d+\.\d+\.\d+\n", done.stdout)
-
-
-@each
-@by_turns("name")
-def test_as_a_module(name: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "tartools", name, "--version"], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.startswith(b"tartools ")
 
 
 USAGE = {
