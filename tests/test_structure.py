@@ -356,7 +356,7 @@ def test_no_command_imports_for_files_what_remote_urls_need(tmp_path: Path) -> N
         output = ["-o", f"out-{name}"] if case.writes_tar or name.startswith("tar2") else []
         runs[name] = [[*case.arguments, source, *output]]
     runs["tarfilter"] += [["-S", "int(cls) > 0", "tarfilter.tar", "-o", "chosen.parquet"]]
-    runs["tarsort"] += [["-S", "shuffle", "chosen.parquet", "-o", "mixed.parquet"]]
+    runs["tarsort"] += [["-S", "shuffle", "tarsort.tar", "-o", "mixed.parquet"]]
     runs["tarpcat"] += [["-p", "2", "tarpcat.tar", "tarcat.tar", "--rekey", "{index}", "-o", "two.tar"]]
     assert sorted(runs) == sorted(COMMANDS)
     program = f"""

@@ -201,7 +201,7 @@ SIZE = 2560  # of each sample there
         ("__end__", 3 * SIZE + 700, "no member begins at this byte|inside"),
         ("__end__", 1 << 40, "cannot begin at 7680 and end at 1099511627776 of a shard of 30720 bytes"),
         ("__end__", 3 * SIZE, "cannot begin at 7680 and end at 7680"),
-        ("__end__", (1 << 64) - 1, "cannot begin at 7680 and end at 18446744073709551615"),
+        ("__end__", (1 << 64) - 1, "__end__ is 18446744073709551615, which is not a place in a shard"),
         ("__key__", "", "the key of the sample there is '3', not ''"),
         ("__key__", "9", "the key of the sample there is '3', not '9'"),
         ("__shard__", None, "__shard__ is not the name of a shard"),
