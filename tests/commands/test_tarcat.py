@@ -120,7 +120,7 @@ FIELDS = {
     "rename": (["-f", "new=x z"], ["s.new", "s.z"]),
     "rename the first there is": (["-f", "new=no;z"], ["s.new"]),
     "a copy under a new name": (["-f", "x new=x"], ["s.x", "s.new"]),
-    "a new name first": (["-f", "new=x x"], ["s.x", "s.new"]),
+    "a new name first": (["-f", "new=x x"], ["s.new", "s.x"]),
     "swap": (["-f", "x=z z=x"], ["s.z", "s.x"]),
     "dotted": (["-f", "a.b"], ["s.a.b"]),
     "exclude": (["-x", "x z"], ["s.BIG", "s.a.b"]),
