@@ -97,7 +97,6 @@ from tartools.errors import UsageError, shown
 from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
 from tartools.shards.reading import Reading, counted
-from tartools.shards.writing import write_batches
 from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
@@ -198,8 +197,7 @@ def tarindex(
     else:
         inputs = shardrows.row_inputs(urls, account, indexing)
         batches = shardrows.row_batches(inputs)
-    destination = shardrows.TableDestination(output.url, output.force, lambda: inputs)
-    write_batches(counted(batches, account), destination, account)
+    shardrows.write_rows(inputs, output.url, account, force=output.force, batches=counted(batches, account))
 
 
 def updated(

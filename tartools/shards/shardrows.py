@@ -40,17 +40,9 @@ class Indexing(NamedTuple):
     wanted: WantedFacts | None = None
 
 
-class TableDestination(Destination):
-    """The table *url*, for those rows that *inputs* returns, once they are known."""
-
-    def __init__(self, url: str, force: bool, inputs: Callable[[], RowInputs]) -> None:
-        super().__init__(url, force)
-        self._inputs = inputs
-
-    def writer(self) -> TableWriter:
-        """Return what writes it."""
-        inputs = self._inputs()
-        return TableWriter(self.url, self.force, inputs.schema, inputs.shards)
+def table_destination(url: str, force: bool, inputs: Callable[[], RowInputs]) -> Destination:
+    """Return the table *url* as a destination: for rows of those that *inputs* returns, once they are known."""
+    return Destination(url, force, begin=lambda _: TableWriter(url, force, inputs()))
 
 
 class RowWriter(SampleWriter):
@@ -203,7 +195,7 @@ def write_rows(
     inputs: RowInputs, url: str, account: Account | None = None, *, force: bool = False, batches: Any = None
 ) -> None:
     """Write the rows of *inputs*, or only *batches* of them, to the table *url*."""
-    destination = TableDestination(url, force, lambda: inputs)
+    destination = table_destination(url, force, lambda: inputs)
     write_batches(row_batches(inputs) if batches is None else batches, destination, account or Account())
 
 
