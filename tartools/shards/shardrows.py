@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
+from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, check_shards
@@ -165,8 +166,8 @@ def lacking(table: TablePart, wanted: WantedFacts | None) -> str | None:
     if wanted is None:
         return None
     columns = [name for name, _ in wanted.known]
-    if wanted.pictures is not None:
-        columns += [f"{field}.width" for field in table.fields if wanted.pictures.known(field)]
+    if wanted.pictures:
+        columns += [f"{field}.width" for field in filter(is_picture_field, table.fields)]
     return next((name for name in columns if name not in table.schema.names), None)
 
 

@@ -77,7 +77,19 @@ class Sink(Protocol):
         ...
 
 
-class OutputStream(Protocol):
+class Completable(Protocol):
+    """Something that is written, and appears at `commit`, or leaves nothing behind at `abort`."""
+
+    def commit(self) -> None:
+        """Close, and let the output appear under its name."""
+        ...
+
+    def abort(self) -> None:
+        """Close, and leave nothing behind. Does nothing after `commit`."""
+        ...
+
+
+class OutputStream(Completable, Protocol):
     """Something that is written, and takes its name at the end."""
 
     @property
@@ -88,14 +100,6 @@ class OutputStream(Protocol):
     @property
     def streaming(self) -> bool:
         """Tell whether what is written is visible at once, before `commit`."""
-        ...
-
-    def commit(self) -> None:
-        """Close, and let the output appear under its name."""
-        ...
-
-    def abort(self) -> None:
-        """Close, and leave nothing behind. Does nothing after `commit`."""
         ...
 
 
