@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, concealed
 from tartools.storage.objects import http
-from tartools.storage.objects.contract import ListedObject, NoPermissionError, Page, Reply
+from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Page, Reply
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import bucket_and_name
@@ -148,7 +148,7 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
 # ---- reading ----
 
 
-class _Body:
+class _Body(Body):
     """The body of a response to botocore."""
 
     def __init__(self, body: Any, url: str) -> None:
@@ -159,11 +159,6 @@ class _Body:
         with _translated(self._url):
             data: bytes = self._body.read(most)
             return data
-
-    def readinto(self, room: memoryview, /) -> int:
-        data = self.read(len(room))
-        room[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         self._body.close()
