@@ -9,7 +9,6 @@ The process ends when its work is done, when it is killed, or when its pipe has 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import select
 import signal
@@ -42,7 +41,7 @@ class SourceStream(Stream, Protocol):
     ended: bool
 
 
-class ForkedStream:
+class ForkedStream(Stream):
     """*stream*, read by a forked process once its first 4 MiB have been read and if it is compressed.
 
     *source* is what *stream* reads, all of it from the descriptor *fd*; its count includes what the process reads.
@@ -50,9 +49,6 @@ class ForkedStream:
 
     Holds a pipe of 1 MiB, and what `start_ahead` says.
     """
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, stream: Stream, source: SourceStream, fd: int, url: str) -> None:
         self._stream = stream

@@ -224,11 +224,8 @@ def first_bytes(stream: Stream, count: int) -> bytes:
     return bytes(head[:have])
 
 
-class _Unrecognized:
+class _Unrecognized(Stream):
     """A stream that cannot be looked into before it is read: its first read recognizes the codec."""
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, stream: Stream, url: str) -> None:
         self._stream = stream
@@ -247,11 +244,8 @@ class _Unrecognized:
         return whole if codec is None else Decompressed(whole, codec, self._url)
 
 
-class Pushed:
+class Pushed(Stream):
     """A stream with its first bytes, which were already read, put back."""
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, stream: Stream, head: bytes) -> None:
         self._stream = stream
@@ -266,14 +260,11 @@ class Pushed:
         return self._stream.readinto(view)
 
 
-class Decompressed:
+class Decompressed(Stream):
     """A stream decompressed: one compressed stream or several, one after the other.
 
     The bytes it returns before it raises do not depend on the size of the reader's buffer.
     """
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, stream: Stream, codec: Codec, url: str) -> None:
         self._stream = stream
