@@ -1,8 +1,10 @@
 """Samples to a shard, which appears under its name when it is complete."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, UsageError, shown
@@ -14,81 +16,30 @@ from tartools.storage.url import Url
 from tartools.tables.schema import SUFFIX, is_table_name
 from tartools.tar.compression import CODECS, Codec, CompressedSink, split_suffix
 
+if TYPE_CHECKING:
+    from tartools.tables.tablewriter import RowBatch, TableWriter
+
 NO_LIST = "a table only lists samples that are in shards, unchanged, and these would be new ones"
 
 
-class Batches(Protocol):
-    """Adjacent samples, or rows of a table that list them."""
-
-    def __len__(self) -> int:
-        """How many they are."""
-        ...
-
-    def fitting(self, first: int, room: int) -> int:
-        """Return how many, from number *first* on, fit into *room* bytes of an archive."""
-        ...
-
-    def weight(self, first: int, last: int) -> int:
-        """Return the bytes that number *first* to *last* (exclusive) may take in memory."""
-        ...
-
-    def apart(self, labels: Sequence[Any], skipped: Any = None, /) -> Iterator[tuple[Any, Any, int, int]]:
-        """Yield runs with one of *labels*: see `samples.sample.Batch.apart`."""
-        ...
+Batches: TypeAlias = "Batch | RowBatch"  # adjacent samples, or rows of a table that list them
+BatchWriter: TypeAlias = "SampleWriter | TableWriter"  # what writes an output, a shard or a table
 
 
-class BatchWriter(Protocol):
-    """What writes a shard, or a table."""
+class Destination(NamedTuple):
+    """Where samples go: *force* replaces what exists, *gzip* compresses whatever the suffix of *url*.
+
+    *begin* returns what writes them; by default it is a shard.
+    """
 
     url: str
-    samples: int  # so far
-
-    @property
-    def size(self) -> int:
-        """Bytes of the tar that these samples are, without its end and before compression."""
-        ...
-
-    @property
-    def written(self) -> int:
-        """Bytes written so far, before compression."""
-        ...
-
-    def write_batch(self, batch: Any, first: int, last: int, /) -> None:
-        """Add number *first* to *last* - 1 of *batch*."""
-        ...
-
-    def flush(self) -> None:
-        """Write what was added and is held in memory."""
-        ...
-
-    def finish(self) -> None:
-        """Write the end; only `commit` may follow."""
-        ...
-
-    def sync(self) -> None:
-        """Bring what was written to the disk, in whatever thread; it follows `finish`, and only `commit` may follow."""
-        ...
-
-    def commit(self) -> None:
-        """Write the end, unless `finish` has, and let the output appear under its name."""
-        ...
-
-    def abort(self, *, flush: bool = True) -> None:
-        """Drop the output."""
-        ...
-
-
-class Destination:
-    """Where a shard goes: *force* replaces what exists, *gzip* compresses whatever the suffix of *url*."""
-
-    def __init__(self, url: str, force: bool = False, gzip: bool = False) -> None:
-        self.url = url
-        self.force = force
-        self.gzip = gzip
+    force: bool = False
+    gzip: bool = False
+    begin: Callable[[Destination], BatchWriter] | None = None
 
     def writer(self) -> BatchWriter:
         """Return what writes it. Raises: see `SampleWriter`."""
-        return SampleWriter(self)
+        return (self.begin or SampleWriter)(self)
 
 
 class SampleWriter:
@@ -128,8 +79,8 @@ class SampleWriter:
         self._broken = False
         self.samples += 1
 
-    def write_batch(self, batch: Batch, first: int, last: int) -> None:
-        """Add the samples *first* to *last* - 1 of *batch*, as `write` does."""
+    def write_batch(self, batch: Any, first: int, last: int) -> None:
+        """Add the samples *first* to *last* - 1 of *batch*, a `Batch`, as `write` does."""
         self._check_key(batch[first])  # the others differ: the reader would have joined them
         self._last = batch[last - 1]
         self._broken = True

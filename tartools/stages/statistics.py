@@ -253,7 +253,7 @@ def places_of(columns: TableColumns, fields: Sequence[str], offsets: Any, sizes:
     """Return the places of samples whose *fields* have *offsets* and *sizes*: see `TableColumns.members`."""
     import numpy as np
 
-    begins, ends = columns.spans()
+    begins, ends = columns.piece.begins, columns.piece.ends
     known = (offsets >= -1).all(axis=1)
     offsets = np.where(offsets < 0, NOWHERE, offsets)
     order = np.argsort(offsets, axis=1, kind="stable")

@@ -127,7 +127,7 @@ class Comparison(NamedTuple):
         every = {value for column in values.values() for value in column} - {None}
         if not all(isinstance(value, bytes) and len(value) == DIGEST for value in every):
             raise StorageError(f"not all values of {' '.join(values)} are digests of {DIGEST} bytes", url=columns.url)
-        begins, ends = columns.spans()
+        begins, ends = columns.piece.begins, columns.piece.ends
         found = []
         for number, size in enumerate((ends - begins).tolist()):
             each = [
