@@ -136,6 +136,13 @@ def encoded(picture: Any, form: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
+def picture(form: str = "PNG", width: int = 50, height: int = 37, mode: str = "RGB") -> bytes:
+    """Return a black picture as a file of this format."""
+    from PIL import Image
+
+    return encoded(Image.new(mode, (width, height)), form)
+
+
 def ended_early(jpeg: bytes) -> bytes:
     """Return *jpeg* with a mark of its end in the middle, as an error of two bytes makes it; Pillow does not tell."""
     middle = len(jpeg) // 2

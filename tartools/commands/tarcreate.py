@@ -95,6 +95,7 @@ from tartools.formats.plan import PlanOrigin
 from tartools.samples.account import Account
 from tartools.samples.sample import checked_path
 from tartools.shards.writing import write_samples
+from tartools.stages import select
 from tartools.storage.expand import expand
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
@@ -238,7 +239,8 @@ def write_parquets(wanted: PlanOptions, account: Account, output: cli.Output) ->
     from tartools.formats import parquetread
 
     urls = checked_files(wanted.parquets, output)
-    samples = parquetread.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+    words = None if wanted.fields is None else select.parse_words(wanted.fields)
+    samples = parquetread.samples(urls, account, words, wanted.template or KEYS)
     write_samples(samples, output.destination, account)
 
 
@@ -247,7 +249,8 @@ def write_tfrecords(wanted: PlanOptions, account: Account, output: cli.Output) -
     from tartools.formats import tfrecord
 
     urls = checked_files(wanted.tfrecords, output)
-    samples = tfrecord.samples(urls, account, chosen(wanted), wanted.template or KEYS)
+    words = None if wanted.fields is None else select.parse_words(wanted.fields)
+    samples = tfrecord.samples(urls, account, words, wanted.template or KEYS)
     write_samples(samples, output.destination, account)
 
 
@@ -257,13 +260,6 @@ def checked_files(names: list[str] | None, output: cli.Output) -> list[str]:
     storage.check_inputs(urls)
     storage.check_output(output.url, output.force, urls)
     return urls
-
-
-def chosen(wanted: PlanOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
-    """Return the words of -f: choices, and the new name or None."""
-    from tartools.stages import select
-
-    return None if wanted.fields is None else select.pairs(wanted.fields)
 
 
 class PlanSource(NamedTuple):

@@ -227,7 +227,7 @@ def split_in_parts(
     from tartools.shards.delivery import allow_open_files, deliver_labels
     from tartools.shards.numbering import PartNames
     from tartools.shards.partshards import PartOutputs, PartShards
-    from tartools.stages.parting import MOST, Parting
+    from tartools.stages.parting import MOST, labelled
     from tartools.tables.listed import column_names
 
     check_partition(partition, wanted.limits)
@@ -246,9 +246,9 @@ def split_in_parts(
     if partition.by is not None:
         allow_open_files(MOST + OTHER_FILES)
     made(example)
-    parting = Parting(partition.parts or (), column, partition.stratify is not None, names.check)
-    labelled = parting.labelled(data, shards.spread if wanted.even else None)
-    finished((url for _, url in deliver_labels(labelled, shards.begin, account)), post, remove)
+    exact, counted = partition.stratify is not None, shards.spread if wanted.even else None
+    found = labelled(data, partition.parts or (), column, exact, names.check, counted)
+    finished((url for _, url in deliver_labels(found, shards.begin, account)), post, remove)
     shards.settle(f"values of {column.name}" if partition.by and column else "parts")
 
 

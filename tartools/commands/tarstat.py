@@ -73,8 +73,7 @@ from tartools.shards.gathering import WORKERS, gather_results
 from tartools.shards.reading import Reading
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
-from tartools.stages.statistics.counting import FieldKinds, classes_in
-from tartools.stages.statistics.fromcolumns import columns_of_tables, summarize
+from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize
 from tartools.stages.summary import LISTED, PictureSize, Summary
 from tartools.storage.expand import expand
 from tartools.tables.schema import is_table

@@ -14,7 +14,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from tartools import storage
@@ -56,8 +55,8 @@ class Shells:
 
     The directories are below *folder*. A run that takes longer than *timeout* seconds is killed. With *logged*, what is
     printed goes to the log of the task, else to stderr; if *keyed*, behind the key of the sample. *meanwhile* is called
-    while commands run, for work that may wait for the disk. *guard* watches the shells. At the end of the `with` block
-    no shell runs any more.
+    while commands run, for work that may wait for the disk. *guard* watches the shells. It has to be
+    closed; then no shell runs any more.
     """
 
     def __init__(
@@ -86,12 +85,8 @@ class Shells:
         self._stopped = False
         self._check = warmshell.check(arguments, self._environment)
 
-    def __enter__(self) -> Shells:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End all shells, and kill what they have left."""
         self.stop()
         end_all([shell.child for shell in self._idle], signal.SIGKILL)
         for shell in self._idle:

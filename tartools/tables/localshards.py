@@ -144,7 +144,7 @@ class LocalShards:
 
         new = np.flatnonzero((rows.begins[1:] != rows.ends[:-1]) | (rows.numbers[1:] != rows.numbers[:-1])) + 1
         first, last = np.append(0, new), np.append(new, len(rows)) - 1
-        known = None if rows.rows is None else rows.rows[first]
+        known = rows.first + first if rows.rows is None else rows.rows[first]
         runs = Piece(rows.first, rows.numbers[first], rows.begins[first], rows.ends[last], None, known)
         begins, sizes = runs.begins.tolist(), (runs.ends - runs.begins).tolist()
         step = len(runs) if len(set(runs.numbers.tolist())) <= self.together else self.together

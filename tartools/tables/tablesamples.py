@@ -23,7 +23,7 @@ from tartools.tables.checking import Checker
 from tartools.tables.columnvalues import TableColumns
 from tartools.tables.listed import ListedBatch
 from tartools.tables.localshards import LocalShards
-from tartools.tables.rowplaces import Listing, Piece
+from tartools.tables.rowplaces import Listing, Piece, runs
 
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards
@@ -152,10 +152,8 @@ class Shards:
         import numpy as np
 
         far = np.array(self._listing.far)[rows.numbers]
-        low = 0
-        for high in [*(np.flatnonzero(far[1:] != far[:-1]) + 1).tolist(), len(far)]:
+        for low, high in runs(far):
             yield from (self._servers() if far[low] else self._local).samples(rows.part(low, high))
-            low = high
 
     def bulk(self, rows: Piece, room_of: RoomOf | None, fields: Collection[str] | None) -> Bulk | None:
         """Return the samples of *rows* together; None if `samples` has to read them. See `Table.bulk`.

@@ -28,7 +28,7 @@ from tests.archives import BLOCK, END, data, entry, header, long, pax
 from tests.archives import GNU as GNU_MAGIC
 from tests.commands.conftest import FITS, Inside
 from tests.commands.test_conservation import MEASURE
-from tests.conftest import BIN, Result, Run, clean_environment, members_of, python, running
+from tests.conftest import BIN, Result, Run, clean_environment, python, running
 from tests.processes import meanwhile
 from tests.tiers import also, by_turns, in_both
 
@@ -337,20 +337,6 @@ def test_a_file_that_is_truncated_while_it_is_copied(line: list[str], huge: Made
     assert done.status == 1
     assert done.stderr == f"{line[0]}: in.tar: at byte {10 * MIB + 5}: the file became shorter while it was read\n"
     check_bytes(done.stdout, huge.content[: 10 * MIB + 5])
-
-
-def test_a_file_that_is_appended_to_while_it_is_sorted(huge: Made, tmp_path: Path) -> None:
-    (tmp_path / "in.tar").write_bytes(huge.content)
-    done = meanwhile(tmp_path, "tarsort in.tar", lambda: append(tmp_path / "in.tar", bytes(BLOCK)))
-    check_changed(done, huge.content)
-
-
-def check_changed(done: Result, content: bytes) -> None:
-    """Check that tarsort told that in.tar, whose *content* was in order, changed; and wrote no end."""
-    assert (done.status, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("tarsort: in.tar: this file changed while it was read")
-    assert content.startswith(done.stdout)
-    assert len(done.stdout) <= content.rindex(b"c.x") + 2 * BLOCK
 
 
 def append(path: Path, content: bytes) -> None:
@@ -693,16 +679,3 @@ def test_tarsort_keeps_128_files_open_or_fails_cleanly(
     check_bytes(shell(f"ulimit -n 160; {line} | tarsort").output(), ended(b"".join(many)))
     assert re.fullmatch(r"tarsort: \d{3}\.tar: Too many open files\n", shell(f"ulimit -n 64; {line} -o out").failure())
     assert len(os.listdir(tmp_path)) == 300
-
-
-KEEP = """
-import resource, sys, tartools
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-kept = list(tartools.read("*.tar"))
-sys.stdout.buffer.write(b"".join(sample["x"] + sample.get("y", b"") for sample in kept))
-"""
-
-
-def test_samples_of_many_shards_that_are_kept_keep_no_files_open(many: list[bytes], shell: Run) -> None:
-    out = shell(f"{sys.executable} -c '{KEEP}'").output()
-    assert out == b"".join(payload for sample in many for _, payload in members_of(ended(sample)))

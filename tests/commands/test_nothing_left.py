@@ -127,6 +127,7 @@ def test_of_an_output_that_is_there(label: str, line: list[str], inside: Inside,
     (path := tmp_path / refused.stderr.split(": ")[1]).write_bytes(b"old")
     assert inside(*words, "--force") == done
     assert contents(tmp_path).keys() == made.keys() and path.read_bytes() != b"old"
+    assert os.listdir(tmp_path / "tmp") == []
 
 
 @pytest.mark.parametrize("label", [label for label in WRITERS if not label.startswith("tarsplit")])

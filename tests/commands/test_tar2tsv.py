@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 
@@ -103,12 +102,3 @@ def test_rows_before_a_failure_are_written(run: Run) -> None:
     assert done.status == 1 and "stdin: at byte 10240" in done.stderr
     rows = done.stdout.decode().splitlines()
     assert rows[0] == "__key__\tcls" and 1 < len(rows) < 11
-
-
-def test_stopping_early(shell: Run, run: Run, tmp_path: Path) -> None:
-    archive = make_tar(make_samples(10))
-    (tmp_path / "cut.tar").write_bytes(archive[: 20 * 512])
-    done = run("tar2tsv", "-c", 2, "-v", "cut.tar")
-    assert done.status == 0 and done.stdout.count(b"\n") == 3 and "2 samples in, 2 out" in done.stderr
-    (tmp_path / "a.tar").write_bytes(archive)
-    assert shell("while cat a.tar; do :; done | tar2tsv -c 25 --no-header | wc -l").stdout.strip() == b"25"

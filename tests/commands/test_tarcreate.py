@@ -108,8 +108,8 @@ def test_keys_and_columns(run: Run, options: tuple[str, ...], plan: str, names: 
         ((), "@a\n-\n", "line 2, column @a: a member cannot be read from stdin"),
         (
             (),
-            "@a\npipe:echo hi\n",
-            "line 2, column @a: a command in a table is not run without --allow-pipe: pipe:echo …",
+            "@a\npipe:curl https://h/a?sig=SECRET\n",
+            "line 2, column @a: a command in a table is not run without --allow-pipe: pipe:curl …\n",
         ),
         (("--format", "csv"), "@a\npipe:echo hi\n", "--allow-pipe"),
         ((), "@a\nfile:pipe:touch gotcha\n", "pipe:touch gotcha: No such file"),
@@ -185,7 +185,8 @@ def test_commands(run: Run, tmp_path: Path) -> None:
     )
     streamed = run("tarcreate", "--allow-pipe", stdin=b"@a\npipe:printf hi\npipe:exit 3\n")
     assert streamed.status == 1 and len(streamed.stdout) == 1024  # the first sample, and no end
-    large = run("tarcreate", "--allow-pipe", stdin=b"@a\tb\npipe:head -c 20000000 /dev/zero\tx\n")
+    plan = b"@a\tb\npipe:head -c 20000000 /dev/zero\tx\n"
+    large = run("tarcreate", "--allow-pipe", stdin=plan, env={"TMPDIR": str(tmp_path)})
     assert members_of(large.stdout) == [("000000000.a", bytes(20_000_000)), ("000000000.b", b"x")]
     assert list(tmp_path.iterdir()) == []
 
@@ -216,17 +217,19 @@ def test_large_files_and_odd_names(run: Run, data: Path) -> None:
     assert [payload for _, payload in members_of(done.stdout)] == [large, b"odd", b"name"]
 
 
-def make_tree(top: Path) -> None:
-    for name in ("n2/a.jpg", "n2/a-b.jpg", "n2/a-b.txt", "n2/a.seg.png", "n1/é.jpg", "top.txt", "n1/README", "n1/.hid"):
+TREE = ("n1/.hid", "n1/README", "n1/é.jpg", "n2/a.jpg", "n2/a.seg.png", "n2/a-b.jpg", "n2/a-b.txt", "top.txt")
+
+
+def write_files(top: Path, *names: str) -> None:
+    for name in names:
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_text(name)
 
 
 def test_folder(run: Run, shell: Run, tmp_path: Path) -> None:
-    make_tree(tmp_path / "raw")
+    write_files(tmp_path / "raw", *reversed(TREE))
     done = run("tarcreate", "-v", "--folder", "raw")
-    names = ["n1/.hid", "n1/README", "n1/é.jpg", "n2/a.jpg", "n2/a.seg.png", "n2/a-b.jpg", "n2/a-b.txt", "top.txt"]
-    assert members_of(done.stdout) == [(name, name.encode()) for name in names]
+    assert members_of(done.stdout) == [(name, name.encode()) for name in TREE]
     assert done.stderr.startswith("tarcreate: 6 samples in, 6 out, ")
     assert run("tarcreate", "-C", "raw", "--folder", ".").stdout == done.stdout
     for field, suffix in (("cls", ".cls.txt"), ("label.txt", ".label.txt"), ("CLS", ".CLS.txt")):
@@ -310,7 +313,7 @@ def test_a_table_that_is_trusted_may_name_a_fifo(shell: Run) -> None:
 
 
 def test_folder_with_links(run: Run, tmp_path: Path) -> None:
-    make_tree(tmp_path / "raw")
+    write_files(tmp_path / "raw", *TREE)
     plain = run("tarcreate", "--folder", "raw").stdout
     (tmp_path / "raw/a.link").symlink_to("top.txt")
     done = run("tarcreate", "--folder", "raw")
@@ -324,12 +327,6 @@ def test_folder_with_links(run: Run, tmp_path: Path) -> None:
     assert done.status == 1 and "nor are 2 more such files" in done.stderr
     assert (tmp_path / "out.tar").read_bytes() == plain
     assert run("tarcreate", "--folder", "raw", "--skip-special") == (0, plain, "")
-
-
-def write_files(top: Path, *names: str) -> None:
-    for name in names:
-        (top / name).parent.mkdir(parents=True, exist_ok=True)
-        (top / name).write_text(name)
 
 
 def test_files_of_systems_are_left_out_and_counted(run: Run, tmp_path: Path) -> None:
@@ -481,16 +478,3 @@ def test_an_escaped_column_is_a_field_and_others_read_files(run: Run, data: Path
     assert members_of(done.stdout) == [("a.jpg", b"1"), ("a.@jpg", b"one")]
     done = run("tarcreate", "-C", "data", "--format", "csv", stdin=b"__key__,@jpg,\\@jpg\na,one,one\n")
     assert members_of(done.stdout) == [("a.jpg", b"1"), ("a.@jpg", b"one")]
-
-
-def test_without_temporary_files(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    done = run("tarcreate", "--allow-pipe", stdin=b"@a\npipe:head -c 20000000 /dev/zero\n", env={"TMPDIR": str(folder)})
-    assert done.status == 0 and list(folder.iterdir()) == []
-
-
-def test_a_refused_command_is_shown_without_its_secrets(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "p.tsv").write_text("__key__\t@jpg\na\tpipe:curl https://h/a?sig=SECRET\n")
-    done = run("tarcreate", "p.tsv")
-    assert done.status == 1 and "--allow-pipe" in done.stderr and "SECRET" not in done.stderr

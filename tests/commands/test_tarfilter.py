@@ -9,19 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from tartools.stages import shares
-from tests.archives import encoded
+from tests.archives import picture
 from tests.commands.test_tardedup import keys_in
 from tests.conftest import Run, make_samples, make_tar, members_of
 
 Members = list[tuple[str, bytes]]
-
-
-def picture(width: int, height: int) -> bytes:
-    """Return a PNG of this size."""
-    return encoded(Image.new("RGB", (width, height)), "PNG")
 
 
 def some(count: int, first: int = 0) -> Members:
@@ -33,7 +27,7 @@ def some(count: int, first: int = 0) -> Members:
         if number % 4:
             members.append((f"{key}.txt", b"w" * (number % 7)))
         if number % 5 == 0:
-            members.append((f"{key}.png", picture(1 + number % 9, 5)))
+            members.append((f"{key}.png", picture("PNG", 1 + number % 9, 5)))
     return members
 
 

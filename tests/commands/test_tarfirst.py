@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import BIN, Run, make_samples, make_tar
+from tests.conftest import BIN, Run, make_tar
 from tests.processes import on_terminal
 
 ARCHIVE = make_tar(
@@ -72,18 +72,6 @@ def test_the_first_that_matches(run: Run, options: tuple[object, ...], expected:
 def test_failures(run: Run, options: tuple[object, ...], message: str) -> None:
     said = run("tarfirst", *options, stdin=ARCHIVE).failure(lines=1)
     assert message in said and said.startswith("tarfirst: ")
-
-
-def test_it_stops_reading(run: Run, shell: Run, tmp_path: Path) -> None:
-    archive = make_tar(make_samples(10))
-    (tmp_path / "cut.tar").write_bytes(archive[: 20 * 512])
-    done = run("tarfirst", "-v", "-i", 1, "-f", "cls", "cut.tar")
-    assert (done.status, done.stdout) == (0, b"1")
-    assert done.stderr.startswith("tarfirst: 2 samples in, 1 out, 1 left out, ")
-    beyond = run("tarfirst", "-i", 9, "cut.tar")
-    assert beyond.status == 1 and "cut.tar: at byte" in beyond.stderr
-    (tmp_path / "a.tar").write_bytes(archive)
-    assert shell("while cat a.tar; do :; done | tarfirst -i 25 -f cls").stdout == b"5"
 
 
 def test_large_and_many(run: Run, shell: Run, tmp_path: Path) -> None:

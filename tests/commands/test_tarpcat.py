@@ -78,14 +78,6 @@ def test_count_stops_all_readers(shell: Run, tmp_path: Path, options: list[str])
         assert not alive(int(pid))
 
 
-def test_nothing_is_left_of_what_was_spilled(run: Run, shards: list[str], tmp_path: Path) -> None:
-    (tmp_path / "spill").mkdir()
-    assert run("tarpcat", "-M", "1", "--tmpdir", "spill", *shards).status == 0
-    assert os.listdir(tmp_path / "spill") == []
-    done = run("tarpcat", "-M", "1", "--tmpdir", "nosuch", *shards)
-    assert done.status == 1 and "nosuch" in done.stderr
-
-
 @pytest.mark.parametrize("options", [[], ["--unordered"]], ids=["ordered", "unordered"])
 def test_a_command_that_has_given_nothing_yet_is_ended_too(run: Run, tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(5)))

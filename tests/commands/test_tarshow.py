@@ -7,18 +7,13 @@ import struct
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from tests.archives import encoded, wav
+from tests.archives import picture
 from tests.conftest import BIN, Run, make_samples, make_tar
 from tests.processes import on_terminal
 
 
-def picture(format: str, mode: str = "RGB", size: tuple[int, int] = (50, 37)) -> bytes:
-    return encoded(Image.new(mode, size), format)
-
-
-def npy(header: str, data: bytes, version: int = 1) -> bytes:
+def npy(header: str, data: bytes = b"", version: int = 1) -> bytes:
     text = (header + "\n").encode()
     length = struct.pack("<H" if version == 1 else "<I", len(text))
     return b"\x93NUMPY" + bytes([version, 0]) + length + text + data
@@ -39,38 +34,24 @@ def test_block_a_sample(run: Run) -> None:
 @pytest.mark.parametrize(
     ("field", "payload", "what"),
     [
-        ("png", picture("PNG", "L"), "PNG 50x37 L"),
-        ("seg.PNG", picture("PNG", "1"), "PNG 50x37 1"),
+        ("png", picture("PNG", mode="L"), "PNG 50x37 L"),
+        ("seg.PNG", picture("PNG", mode="1"), "PNG 50x37 1"),
         ("webp", picture("WEBP"), "WEBP 50x37 RGB"),
         ("ppm", picture("PPM"), "PPM 50x37 RGB"),
-        ("bin", picture("GIF", "P"), "GIF 50x37 P"),
+        ("bin", picture("GIF", mode="P"), "GIF 50x37 P"),
         ("jpg", b"no picture", "a broken picture: its first bytes are those of no picture"),
         ("png", picture("PNG")[:20], "a broken picture"),
-        (
-            "npy",
-            npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", bytes(24)),
-            "array float32 2x3, from 0 to 0",
-        ),
         (
             "npy",
             npy("{'descr': '>i2', 'fortran_order': True, 'shape': (), }", bytes(2), 2),
             "array big-endian int16 scalar",
         ),
-        ("npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x"), "array of pickled objects (not"),
-        (
-            "npy",
-            npy("{'descr': '|b1', 'fortran_order': False, 'shape': (9,), }", bytes(4)),
-            "has 4 bytes of data instead of 9",
-        ),
-        ("npy", npy("__import__('os').system('touch gotcha')", b""), "array whose header cannot be read"),
-        ("npy", npy("[" * 5000, b""), "array whose header cannot be read"),
+        ("npy", npy("__import__('os').system('touch gotcha')"), "array whose header cannot be read"),
+        ("npy", npy("[" * 5000), "array whose header cannot be read"),
         ("npy", b"\x93NUMPY", "array whose header cannot be read"),
-        ("wav", wav(12_000, 2), "WAV 1.50 s, 8000 Hz, 2 channels, 16 bit, silent"),
-        ("wav", b"RIFF", "WAV that cannot be read"),
         ("json", b"3", "JSON: 3"),
         ("json", b"{nope", "not JSON (Expecting property name"),
         ("json", b"[" * 200_000, "not JSON ("),
-        ("mp4", b"\0\0\0\x20ftypisom" + bytes(9), "video, MP4"),
         ("pth", b"PK\x03\x04" + bytes(20), "zip archive"),
         ("pyd", b"\x80\x04\x95" + bytes(9), "pickle, not opened"),
         ("bin", bytes(range(256)), "binary"),
@@ -79,7 +60,7 @@ def test_block_a_sample(run: Run) -> None:
 )
 def test_what_fields_are(run: Run, tmp_path: Path, field: str, payload: bytes, what: str) -> None:
     done = run("tarshow", stdin=make_tar([(f"a.{field}", payload)]))
-    broken = what.startswith(("a broken picture", "WAV that cannot be read"))
+    broken = what.startswith("a broken picture")
     assert (done.status, done.stderr) == (0, "tarshow: broken: 1 of 1 sample: a\n" if broken else "")
     assert f" B  {what}" in done.stdout.decode() or what in done.stdout.decode()
     assert not (tmp_path / "gotcha").exists()
@@ -105,15 +86,9 @@ def test_control_characters_are_escaped(run: Run) -> None:
     assert shown == "a\\x1b[2J\n  t\\x07xt  15 B  text: \\x1b]0;title\\x07\\r\\t\\u202e\n\n"
 
 
-def test_count_ends_reading(run: Run, tmp_path: Path) -> None:
+def test_count_may_be_none_or_more_than_there_are(run: Run) -> None:
     archive = make_tar(make_samples(10))
-    (tmp_path / "cut.tar").write_bytes(archive[: 20 * 512])
-    whole = run("tarshow", "-v", "-c", 2, "cut.tar")
-    assert whole.status == 0 and whole.stdout.count(b"\n\n") == 2
-    assert "\ntarshow: 2 samples in, 2 out, " in whole.stderr
-    assert run("tarshow", "-c", 0, "cut.tar") == (0, b"", "")
-    broken = run("tarshow", "cut.tar")
-    assert broken.status == 1 and broken.stderr.count("\n") == 1 and "cut.tar: at byte" in broken.stderr
+    assert run("tarshow", "-c", 0, stdin=archive) == (0, b"", "")
     assert run("tarshow", "-c", 99, stdin=archive).stdout.count(b"\n\n") == 10
 
 

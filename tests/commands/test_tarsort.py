@@ -56,15 +56,6 @@ def shuffled_samples(count: int) -> Members:
     return [member for sample in samples for member in sample]
 
 
-def test_sorts_by_key_and_keeps_every_member(run: Run) -> None:
-    archive = make_tar(shuffled_samples(300))
-    done = run("tarsort", "-v", stdin=archive)
-    assert done.status == 0
-    assert members_of(done.stdout) == make_samples(300)
-    assert has_end(done.stdout)
-    assert "300 samples in, 300 out," in done.stderr
-
-
 def test_members_keep_their_headers(run: Run, tmp_path: Path) -> None:
     archive = make_tar([("b.txt", b"2"), ("x" * 120 + ".txt", b"3"), ("a.txt", b"1")], tarfile.PAX_FORMAT)
     (tmp_path / "a.tar").write_bytes(archive)

@@ -175,13 +175,6 @@ def test_an_old_shard_that_cannot_be_removed_is_named(run: Run, tmp_path: Path) 
     assert (done.status, "".join(rest)) == (1, removed("d2/x.tar", "d3/x.tar"))
 
 
-def test_an_input_is_never_an_output(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a-000000.tar").write_bytes(ARCHIVE)
-    done = run("tarsplit", "--force", "-n", 50, "-o", "a", "a-000000.tar")
-    assert done.status == 1 and "also the input" in done.stderr
-    assert (tmp_path / "a-000000.tar").read_bytes() == ARCHIVE
-
-
 @pytest.mark.parametrize("shards", [1, 3, 7, 100])
 def test_shards_differ_by_one_sample_at_most(run: Run, tmp_path: Path, shards: int) -> None:
     (tmp_path / "x.tar").write_bytes(ARCHIVE)

@@ -384,7 +384,11 @@ def test_a_part_without_samples_is_told(run: Run, tmp_path: Path) -> None:
 def test_an_input_is_never_an_output(run: Run, tmp_path: Path) -> None:
     archive = make_tar(make_samples(20))
     (tmp_path / "3.tar").write_bytes(archive)
-    for line in (["--by", "cls", "-o", "{cls}.tar"], ["--parts", "2:0.5,3:0.5", "-o", "{part}.tar"]):
+    for line in (
+        ["--by", "cls", "-o", "{cls}.tar"],
+        ["--parts", "2:0.5,3:0.5", "-o", "{part}.tar"],
+        ["-n", 10, "--start", 2, "-o", "%d.tar"],
+    ):
         done = run("tarsplit", "--force", *line, "3.tar")
         assert done.status == 1 and "3.tar: this output is also the input 3.tar" in done.stderr
         assert os.listdir(tmp_path) == ["3.tar"] and (tmp_path / "3.tar").read_bytes() == archive

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from tartools.stages.summary import Distribution
-from tests.archives import END, encoded, entry, pax
+from tests.archives import END, entry, pax, picture
 from tests.conftest import BIN, Run, make_samples, make_tar, python
 from tests.processes import on_terminal
 from tests.shards.counted import FORKED
@@ -43,10 +42,6 @@ sys.exit(status)
 )
 
 
-def picture(format: str, width: int, height: int) -> bytes:
-    return encoded(Image.new("RGB", (width, height)), format)
-
-
 def facts(run: Run, *arguments: object, stdin: bytes = b"") -> dict[str, Any]:
     found: dict[str, Any] = json.loads(run("tarstat", "--json", *arguments, stdin=stdin).output())
     size = found["bytes"]
@@ -58,68 +53,6 @@ def facts(run: Run, *arguments: object, stdin: bytes = b"") -> dict[str, Any]:
 def field(found: dict[str, Any], name: str) -> dict[str, Any]:
     [one] = [each for each in found["fields"] if each["field"] == name]
     return dict(one)
-
-
-def test_one_fact_a_line(run: Run) -> None:
-    archive = make_tar([("d/a.cls", b"5\n"), ("d/a.txt", b"x" * 600), ("d/b.cls", b"5"), ("README", b"")])
-    expected = (
-        "shards: 1\nsamples: 3\nmembers: 4\narchives: 10240 bytes\npayloads: 603 bytes (5.9 %)\n"
-        "headers: 2048 bytes (20.0 %)\npadding: 1445 bytes (14.1 %)\nother: 6144 bytes (60.0 %)\n"
-        "field cls: 2 members, 3 bytes, each 1 to 2, median 1, 90 % of them 1 to 2\n"
-        "missing cls: 1 of 3 samples, first README\nmissing cls in: README\n"
-        "classes cls: 1\nclass cls 5: 2\n"
-        "field txt: 1 members, 600 bytes, each 600 to 600, median 600, 90 % of them 600 to 600\n"
-        "missing txt: 2 of 3 samples, first d/b\n"
-        "field -: 1 members, 0 bytes, each 0 to 0, median 0, 90 % of them 0 to 0\n"
-        "missing -: 2 of 3 samples, first d/a\n"
-        "combination -: 1 samples\ncombination cls: 1 samples\ncombination cls txt: 1 samples\n"
-    )
-    assert run("tarstat", stdin=archive) == (0, expected.encode(), "")
-
-
-def test_json(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"cat"), ("a.bin", bytes(5000)), ("b.cls", b"dog")]))
-    (tmp_path / "b.tar").write_bytes(make_tar([("c.cls", b"cat"), ("c.bin", bytes(1000))]))
-    assert facts(run, "a.tar", "b.tar") == {
-        "samples": 3,
-        "members": 5,
-        "bytes": {"archives": 20480, "payloads": 6009, "headers": 2560, "padding": 1671, "other": 10240},
-        "shards": {
-            "count": 2,
-            "samples": {"min": 1, "median": 1, "max": 2},
-            "bytes": {"min": 2560, "median": 2560, "max": 7680},
-            "smallest": {"url": "b.tar", "samples": 1, "bytes": 2560},
-            "largest": {"url": "a.tar", "samples": 2, "bytes": 7680},
-        },
-        "fields": [
-            {
-                "field": "cls",
-                "members": 3,
-                "samples": 3,
-                "missing": 0,
-                "missing_in": None,
-                "missing_keys": [],
-                "torn": None,
-                "bytes": 9,
-                "sizes": {"min": 3, "p5": 3, "median": 3, "p95": 3, "max": 3},
-                "histogram": [3],
-                "classes": {"values": 2, "counts": {"cat": 2, "dog": 1}, "long": 0},
-            },
-            {
-                "field": "bin",
-                "members": 2,
-                "samples": 2,
-                "missing": 1,
-                "missing_in": "b",
-                "missing_keys": ["b"],
-                "torn": None,
-                "bytes": 6000,
-                "sizes": {"min": 1000, "p5": 1000, "median": 1000, "p95": 4992, "max": 5000},
-                "histogram": [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
-            },
-        ],
-        "combinations": [{"fields": ["cls", "bin"], "samples": 2}, {"fields": ["cls"], "samples": 1}],
-    }
 
 
 def test_what_python_counts(run: Run, tmp_path: Path) -> None:
@@ -230,22 +163,9 @@ def test_neither_pieces_nor_processes_change_anything(thorough: bool, tmp_path: 
     assert cut_up(tmp_path, 5000, "-p", "1", *arguments) == (0, whole, [], 0)
 
 
-def test_pipes_and_compressed_shards_tell_the_same(run: Run, tmp_path: Path) -> None:
-    archive = varied(random.Random(3), 200)
-    (tmp_path / "a.tar").write_bytes(archive)
-    (tmp_path / "a.tgz").write_bytes(gzip.compress(archive))
-    plain = run("tarstat", "a.tar")
-    assert (plain.status, plain.stderr) == (0, "")
-    assert f"archives: {len(archive)} bytes\n".encode() in plain.stdout
-    assert plain == run("tarstat", stdin=archive) == run("tarstat", "a.tgz") == run("tarstat", "pipe:cat a.tgz")
-
-
 def test_links_are_reported_and_not_counted(run: Run) -> None:
     archive = entry(b"a.cls", b"1") + entry(b"link", kind=b"2") + entry(b"d/", kind=b"5") + END
-    done = run("tarstat", stdin=archive)
-    assert done.status == 1
-    assert "symbolic link" in done.stderr
-    assert b"samples: 1\nmembers: 1\n" in done.stdout
+    assert b"samples: 1\nmembers: 1\n" in run("tarstat", stdin=archive).stdout
     found = facts(run, "--skip-special", stdin=archive)
     assert (found["bytes"]["headers"], found["bytes"]["other"]) == (512, 2048)
 

@@ -23,6 +23,7 @@ COMMANDS = {  # each is to have begun when there are so many processes that slee
     "children in the background": (3, ["bash", "-c", "sleep 1000 & (sleep 1000; true) & sleep 1000; true"]),
     "groups of their own": (2, ["bash", "-c", "timeout 900 sleep 1000 & timeout 900 sleep 1000; true"]),
     "sessions of their own": (2, ["bash", "-c", "setsid sleep 1000 & setsid -w bash -c 'sleep 1000; true'; true"]),
+    "daemons": (3, ["bash", "-c", "setsid bash -c 'sleep 1000 & exit'; (setsid sleep 1000 &); sleep 1000; true"]),
     "samples": (2, ["tarproc", "-p", "2", "-c", "sleep 1000; true", "in.tar", "-o", "out-{}"]),
     "what does not listen": (1, ["bash", "-c", "trap '' TERM INT HUP; sleep 1000; sleep 1000"]),
 }
@@ -87,21 +88,6 @@ def test_nothing_runs_on(number: signal.Signals, name: str, start: Started, tmp_
         left = [name for name in left if not name.startswith(".out-")]
     assert left == ["in.tar", "log"]
     assert records(tmp_path / "log") == []  # nothing has ended by itself
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, *also(signal.SIGINT, signal.SIGHUP)])
-def test_daemons_do_not_run_on(number: signal.Signals, start: Started, tmp_path: Path) -> None:
-    """Sessions of their own, whose parents, and of one the leader, have ended."""
-    line = "setsid bash -c 'sleep 1000 & exit'; (setsid sleep 1000 &); sleep 1000; true"
-    with start("-s", "{1..2}", "-j", 2, "--", "bash", "-c", line) as process:
-        until(lambda: sleepers(tmp_path) == 6)
-        process.send_signal(number)
-        said = b"tarjob: 0 of 2 items done\n" if number == signal.SIGINT else b""
-        assert process.communicate(timeout=PATIENCE) == (b"", said)
-    assert process.returncode == -number
-    if number == signal.SIGKILL:
-        until(lambda: not alive(tmp_path))
-    assert alive(tmp_path) == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -14,6 +14,11 @@ from tests.run.conftest import Cluster, without_ray
 from tests.tiers import exhaustive, in_both
 from tests.train.losing import archive, lose_two
 
+SAY = """
+def say(*words):
+    with open("said", "a") as said:  # Ray prints what it likes
+        print(*words, file=said)
+"""
 BEGIN = """
 import os, signal, sys
 import tartools
@@ -34,10 +39,6 @@ def work(source, output):
     tartools.map_samples(same, source, output, force=True)
     if source == "in-09.tar":  # it is done, but nobody hears of it
         os.kill(os.getpid(), signal.SIGKILL)
-
-def say(*words):
-    with open("said", "a") as said:  # Ray prints what it likes
-        print(*words, file=said)
 
 def run(**options):
     return tartools.map_shards(work, pairs, engine="ray", **options)
@@ -61,19 +62,19 @@ say(run())
 """
 
 
-def said(folder: Path, text: str, cluster: Cluster) -> list[str]:
+def said(folder: Path, text: str, cluster: Cluster, *arguments: str) -> list[str]:
     """Return what a program says that runs in *folder*, and is told of *cluster* by its argument and by RAY_ADDRESS."""
-    (folder / "program.py").write_text(BEGIN + text)
+    (folder / "program.py").write_text(SAY + text)
     done = subprocess.run(
-        [sys.executable, "program.py", cluster.address],
+        [sys.executable, "program.py", cluster.address, *arguments],
         cwd=folder,
-        env=without_ray() | {"RAY_ADDRESS": cluster.address},
+        env=without_ray() | {"RAY_ADDRESS": cluster.address, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "Exception ignored" not in done.stderr, done.stderr
     return (folder / "said").read_text().splitlines()
 
 
@@ -82,7 +83,7 @@ def test_shards_are_made_on_a_cluster(thorough: bool, tmp_path: Path, cluster: C
     """One fails, a worker is lost before its output is there and one after that; what is missing is made in turn."""
     for n in range(12):
         (tmp_path / f"in-{n:02d}.tar").write_bytes(make_tar(make_samples(5, 5 * n)))
-    assert said(tmp_path, FIRST, cluster) == [
+    assert said(tmp_path, BEGIN + FIRST, cluster) == [
         "1 of 12 shards failed: out-04.tar",
         "True True ['in the call for out-04.tar']",
     ]
@@ -96,7 +97,7 @@ def test_shards_are_made_on_a_cluster(thorough: bool, tmp_path: Path, cluster: C
         return
     for name in ("calls", "said"):
         (tmp_path / name).unlink()
-    assert said(tmp_path, SECOND, cluster) == [
+    assert said(tmp_path, BEGIN + SECOND, cluster) == [
         "['out-04.tar']",
         "['item requests 64 cores; the largest node has 2, using 2']",
         "[]",
@@ -125,7 +126,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_ends_the_tasks(tmp_path: Path, cluster: Cluster) -> None:
-    assert said(tmp_path, STOPPED, cluster) == ["interrupted"]
+    assert said(tmp_path, BEGIN + STOPPED, cluster) == ["interrupted"]
     until((tmp_path / "ended").exists)
     assert not list(tmp_path.glob("out-*"))
 
@@ -177,10 +178,6 @@ def failing(*arguments, **options):
     except Exception as error:
         return error
 
-def say(*words):
-    with open("said", "a") as said:  # Ray prints what it likes
-        print(*words, file=said)
-
 found = []
 error = failing(own, "in.tar", workers=2)
 say(all(type(one) is Own for one in found), [one.key for one in found])
@@ -201,20 +198,9 @@ def test_classes_of_the_program_errors_and_an_early_end(thorough: bool, tmp_path
     """And, if *thorough*, a function that kills all workers."""
     (tmp_path / "in.tar").write_bytes(make_tar([(f"{n:02d}.cls", b"1") for n in range(12)]))
     (tmp_path / "one.tar").write_bytes(make_tar([("one.cls", b"1")]))
-    (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "program.py", *["thorough"] * thorough],
-        cwd=tmp_path,
-        env=without_ray() | {"RAY_ADDRESS": cluster.address, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0 and "Exception ignored" not in done.stderr, done.stderr
     keys = [f"{n:02d}" for n in range(7)]
-    said = (tmp_path / "said").read_text().splitlines()
-    assert said[:2] == [f"True {keys}", "ValueError no such colour in sample '07' of in.tar"]
-    assert said[2].startswith("in.tar: chunk 1 of 1: was lost by Ray: WorkerCrashedError" * thorough)
-    assert said[3:] == ["one"]
+    found = said(tmp_path, PROGRAM, cluster, *["thorough"] * thorough)
+    assert found[:2] == [f"True {keys}", "ValueError no such colour in sample '07' of in.tar"]
+    assert found[2].startswith("in.tar: chunk 1 of 1: was lost by Ray: WorkerCrashedError" * thorough)
+    assert found[3:] == ["one"]
     until((tmp_path / "ended").exists)

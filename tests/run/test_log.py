@@ -27,17 +27,6 @@ def test_a_record_that_was_cut_is_passed_over(length: int) -> None:
     assert set(logs.last_records(two[:length] + b"\n" + one, "log")) == {("a", "", "")}
 
 
-def test_commands_with_one_log_are_told_apart() -> None:
-    tasks = [Task("a", ("true",), output) for output in ("x-a", "y-a")]
-    log = logs.record(tasks[0], TaskResult(1, "failed"), 0) + logs.record(tasks[1], TaskResult(0), 1)
-    found = logs.last_records(log, "log")
-    assert {key: said["status"] for key, said in found.items()} == {
-        ("a", "x-a", ""): "failed",
-        ("a", "y-a", ""): "done",
-    }
-    assert logs.report(found.values())[0] == "2 items: 1 done, 1 failed, 2 tries"
-
-
 def altered(old: str, new: str) -> bytes:
     """Return a record with *new* in place of *old*."""
     line = logs.record(Task("a", ("true",)), TaskResult(0), 0).decode()

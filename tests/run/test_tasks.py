@@ -14,7 +14,6 @@ import pytest
 
 from tartools.errors import UsageError
 from tartools.run import tasks
-from tartools.run.tasks import Task
 from tests.processes import PATIENCE
 
 HOSTILE = [
@@ -33,26 +32,6 @@ HOSTILE = [
     "~",
     "ä ö\udcff.tar",
 ]
-
-
-@pytest.mark.parametrize("item", HOSTILE, ids=ascii)
-def test_a_line_does_in_a_shell_what_the_words_say(item: str) -> None:
-    (task,) = tasks.tasks_of([item], ["printf", r"%s\n", "{}", "bash -c {}", ""], "", force=False)
-    line = tasks.shell_line(task)
-    assert "\n" not in line
-    done = subprocess.run(["bash", "-c", line.encode("utf-8", "surrogateescape")], capture_output=True, check=True)
-    assert done.stdout.decode("utf-8", "surrogateescape") == "".join(f"{word}\n" for word in task.words[2:])
-
-
-def test_a_line_has_the_item_in_the_environment_where_the_command_asks_for_it() -> None:
-    (task,) = tasks.tasks_of(["a b\n"], ["sh", "-c", 'printf %s "$TARJOB_ITEM"'], "", force=False)
-    line = tasks.shell_line(task)
-    assert line == """TARJOB_ITEM=$'a b\\n' sh -c 'printf %s "$TARJOB_ITEM"' $'a b\\n'"""
-    assert subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout == b"a b\n"
-
-
-def test_a_line_replaces_what_is_there() -> None:
-    assert tasks.shell_line(Task("a", ("true", "a b"), force=True)) == "TARTOOLS_FORCE=1 true 'a b'"
 
 
 @pytest.mark.parametrize(
@@ -114,17 +93,6 @@ def test_the_workers_of_a_command(words: str, expected: int | None) -> None:
     assert tasks.workers_in(words.split(), ["tarproc", "tarcat"]) == expected
 
 
-@pytest.mark.parametrize("items", [["a/x.tar", "b/x.tar"], ["a/x.tar", "a/x.tar"]])
-def test_two_items_with_one_output_are_refused(items: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"'[ab]/x.tar'( and 'a/x.tar'|, twice,) would both write 'out-x.tar'"):
-        tasks.tasks_of(items, ["tarcat", "{}", "-o", "out-{/}"], "", force=False)
-
-
-def test_an_item_that_another_one_writes_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"'out-x.tar' is an item, and the output of 'x.tar'"):
-        tasks.tasks_of(["out-x.tar", "x.tar"], ["tarcat", "{}", "-o", "out-{}"], "", force=False)
-
-
 @pytest.mark.parametrize("command", [["grep", "-o", "{}"], ["sort", "-o", "{}", "{}"], ["x", "-o{}"]])
 def test_an_output_that_is_the_item_is_none(command: list[str]) -> None:
     (task,) = tasks.tasks_of(["a.txt"], command, "", force=False)
@@ -139,14 +107,6 @@ def test_the_output_is_the_same_in_the_command(words: list[str], item: str) -> N
     (task,) = tasks.tasks_of([item], ["tarcat", *words], "", force=False)
     assert task.output == f"o d/{item}.tar"
     assert task.words[-1].endswith(task.output)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 7, 10, 15])
-def test_parts_are_disjoint_and_complete(number: int) -> None:
-    every = tasks.tasks_of(map(str, range(10)), ["true"], "", force=False)
-    parts = [tasks.part_of(every, f"{k}/{number}") for k in range(1, number + 1)]
-    assert sorted(task for part in parts for task in part) == sorted(every)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 @pytest.mark.parametrize("part", ["0/3", "4/3", "1/0", "1", "a/b", "1/2/3", "-1/3", "", "²/3"])
@@ -223,11 +183,6 @@ def test_places(item: str, expected: tuple[str, str, str]) -> None:
 def test_places_as_in_gnu_parallel() -> None:
     """Of its manual: {} {.} {/} {/.}, and nothing else in braces."""
     assert tasks.fill("{..}{//}{#}{1}", "a/b.c") == "{..}{//}{#}{1}"
-
-
-@pytest.mark.parametrize("item", HOSTILE, ids=ascii)
-def test_the_item_as_it_is(item: str) -> None:
-    assert tasks.fill("s3://b/x '-{}.tar", item) == f"s3://b/x '-{item}.tar"
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,13 @@ def test_the_bytes_are_the_same(counted: Counted, big: Path, name: str, source: 
     assert done.stdout == (big / "big.tar").read_bytes()
 
 
-@pytest.mark.parametrize("url", ["big.tar", "-"])
-def test_there_is_no_child_for_what_is_plain(counted: Counted, big: Path, url: str) -> None:
-    done = counted("count", "tarcat", url, stdin=(big / "big.tar").read_bytes() if url == "-" else b"")
+@pytest.mark.parametrize(
+    ("way", "url"), [("count", "big.tar"), ("count", "-"), ("thread", "big.tgz"), ("refuse", "big.tgz")]
+)
+def test_there_is_no_child_for_what_is_plain_beside_threads_or_where_none_can_be_had(
+    counted: Counted, big: Path, way: str, url: str
+) -> None:
+    done = counted(way, "tarcat", url, stdin=(big / "big.tar").read_bytes() if url == "-" else b"")
     assert (done.status, done.stderr) == (0, "0\n")
     assert done.stdout == (big / "big.tar").read_bytes()
 
@@ -125,21 +129,10 @@ def test_there_is_no_child_for_what_is_small(counted: Counted, big: Path, tmp_pa
     assert (done.status, done.stderr, len(members_of(done.stdout))) == (0, "0\n", 500)
 
 
-def test_there_is_no_child_before_enough_was_read(counted: Counted) -> None:
-    done = counted("count", "tarcat", "-c", 100, "big.tgz")
-    assert (done.status, done.stderr, len(members_of(done.stdout))) == (0, "0\n", 100)
-
-
-def test_there_is_no_child_beside_threads(counted: Counted, big: Path) -> None:
-    done = counted("thread", "tarcat", "big.tgz")
-    assert (done.status, done.stderr) == (0, "0\n")
-    assert done.stdout == (big / "big.tar").read_bytes()
-
-
-def test_where_no_child_can_be_had_it_goes_without(counted: Counted, big: Path) -> None:
-    done = counted("refuse", "tarcat", "big.tgz")
-    assert (done.status, done.stderr) == (0, "0\n")
-    assert done.stdout == (big / "big.tar").read_bytes()
+@pytest.mark.parametrize(("count", "forks"), [(100, 0), (500, 1)])
+def test_there_is_no_child_before_enough_was_read_and_none_after(counted: Counted, count: int, forks: int) -> None:
+    done = counted("count", "tarcat", "-c", count, "pipe:while cat big.tgz; do :; done" if forks else "big.tgz")
+    assert (done.status, done.stderr, len(members_of(done.stdout))) == (0, f"{forks}\n", count)
 
 
 def test_there_are_not_too_many_children(counted: Counted, big: Path) -> None:
@@ -197,7 +190,9 @@ def test_a_command_that_fails_at_its_end_is_the_same_failure(counted: Counted, c
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_child_that_is_killed_is_a_failure(counted: Counted, name: str) -> None:
+def test_a_child_that_is_killed_is_a_failure(counted: Counted, big: Path, name: str) -> None:
+    before = set(os.listdir(big))
+    assert counted("kill", "tarcat", name, "-o", "new.tar").status == 1 and set(os.listdir(big)) == before
     done = counted("kill", "tarcat", name)
     assert done.status == 1 and not has_end(done.stdout)
     assert done.stderr.startswith(f"tarcat: {name}: the process that reads this was ended by SIGKILL")
@@ -314,17 +309,6 @@ def test_an_output_that_is_a_command_sees_its_end(counted: Counted, big: Path, o
     assert (
         members_of((big / "out").read_bytes()) == members_of((big / "big.tar").read_bytes())[: 500 if options else None]
     )
-
-
-def test_who_has_enough_ends_the_child(counted: Counted) -> None:
-    done = counted("count", "tarcat", "-c", 500, "pipe:while cat big.tgz; do :; done")
-    assert (done.status, done.stderr, len(members_of(done.stdout))) == (0, "1\n", 500)
-
-
-def test_a_failed_run_leaves_no_output(counted: Counted, big: Path) -> None:
-    before = set(os.listdir(big))
-    done = counted("kill", "tarcat", "big.tgz", "-o", "new.tar")
-    assert done.status == 1 and set(os.listdir(big)) == before
 
 
 def test_two_shards_one_behind_the_other(run: Run, counted: Counted, big: Path) -> None:

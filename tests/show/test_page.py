@@ -37,10 +37,8 @@ def photograph(seed: int, size: tuple[int, int] = (500, 375)) -> bytes:
     for scale in (4, 16, 64):
         rough = Image.fromarray(chance.integers(0, 256, (scale, scale, 3), "uint8"))
         scene += np.asarray(rough.resize(size, Image.Resampling.BICUBIC), "float64") / 3
-    file = io.BytesIO()
     scene += chance.normal(0, 6, scene.shape)
-    Image.fromarray(scene.clip(0, 255).astype("uint8")).save(file, "JPEG", quality=90)
-    return file.getvalue()
+    return encoded(Image.fromarray(scene.clip(0, 255).astype("uint8")), "JPEG", quality=90)
 
 
 def plain_picture(colour: tuple[int, int, int], size: tuple[int, int] = (120, 80)) -> bytes:
@@ -169,7 +167,7 @@ def test_sounds_have_an_end(run: Run, tmp_path: Path) -> None:
     players = [attributes["src"] or "" for tag, attributes in Reader(page).elements if tag == "audio"]
     assert [player.partition(",")[0] for player in players] == ["data:audio/wav;base64", "data:audio/mpeg;base64"]
     assert base64.b64decode(players[0].partition(",")[2]) == short
-    assert page.count('class="wave"') == 2
+    assert page.count('class="wave"') == 2 and page.count("too large to be played here") == 1
     longer = sound(100)
     many = Reader(made(run, tmp_path, make_tar([(f"{n:02d}.wav", longer) for n in range(20)])))
     assert [tag for tag, _ in many.elements].count("audio") == (24 << 20) // len(longer)
@@ -182,11 +180,6 @@ def test_only_sounds_are_counted_as_sounds(run: Run, tmp_path: Path) -> None:
     ]
     page = Reader(made(run, tmp_path, make_tar([*samples, ("99.bin", bytes(3 << 20)), ("99.wav", sound(0.1))])))
     assert [tag for tag, _ in page.elements].count("audio") == 61
-
-
-def test_a_sound_that_is_too_large_says_so(run: Run, tmp_path: Path) -> None:
-    page = made(run, tmp_path, make_tar([("a.wav", sound(200)), ("b.wav", sound(0.5))]))
-    assert page.count("too large to be played here") == 1
 
 
 def test_page_and_stderr_say_what_is_shown(run: Run, tmp_path: Path) -> None:

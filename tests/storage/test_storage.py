@@ -119,12 +119,6 @@ def test_stdin_is_read_once(patterns: list[str], lists: list[str]) -> None:
         expand(patterns, lists)
 
 
-def test_lists_from_stdin(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(TAR)
-    assert run("tarcat", "-T", "-", stdin=b"a.tar\n").stdout == TAR
-    assert run("tarcat", "-0", "-T", "-", stdin=b"a.tar\0").stdout == TAR
-
-
 @pytest.mark.parametrize(
     ("url", "path"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -76,15 +75,6 @@ def test_a_name_that_is_taken_is_not_written_over(tmp_path: Path, monkeypatch: p
     with pytest.raises(StorageError, match="File exists"), storage.writing(str(tmp_path / "two")):
         pass
     assert taken.read_bytes() == b"somebody's"
-
-
-def test_a_resumed_job_removes_what_a_killed_one_left(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(TAR)
-    left = tmp_path / f".out-a.tar.{os.uname().nodename}.99999999-0123abcd.tmp"
-    left.write_bytes(TAR[:1000])
-    done = run("tarjob", "-s", "a", "--", "tarcat", "{}.tar", "-o", "out-{}.tar")
-    assert (done.status, done.stderr, hidden(tmp_path)) == (0, "", [])
-    assert re.fullmatch(r"out-a\.tar", max(os.listdir(tmp_path))) and (tmp_path / "out-a.tar").read_bytes() == TAR
 
 
 STRUCK = """

@@ -81,20 +81,6 @@ def test_columns_that_only_the_table_has(table: Path, run: Run) -> None:
     assert rows(run, "made.parquet") == [["__key__"], ["b/0"], ["a/1"], ["a/0"]]
 
 
-def test_tables_among_shards(table: Path, run: Run) -> None:
-    (table.parent / "c.tar").write_bytes(make_tar([("c.cls", b"09"), ("c.score", b"1")]))
-    spec = "__index__ __shard__ cls"
-    assert rows(run, "--fill", "-", "-f", spec, "c.tar", "t.parquet", "a.tar") == [
-        ["__key__", "__index__", "__shard__", "cls"],
-        ["c", "0", "c.tar", "09"],
-        ["a/0", "1", "a.tar", "7"],
-        ["a/1", "2", "a.tar", "-"],
-        ["b/0", "3", "sub/b.tar", "8"],
-        ["a/0", "4", "a.tar", "7"],
-        ["a/1", "5", "a.tar", "-"],
-    ]
-
-
 def test_types_of_other_programs(table: Path, run: Run) -> None:
     found = pq.read_table(table).select(["__shard__", "__begin__", "__end__", "__key__"]).slice(0, 1)
     columns = {

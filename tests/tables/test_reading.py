@@ -10,7 +10,6 @@ import random
 import re
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from tartools.tables import source
 from tartools.tables.bulk import sound
 from tests.conftest import Run, has_end, make_tar, members_of
 from tests.tables.test_tables import anything, as_before
-from tests.tiers import also, by_turns
+from tests.tiers import also
 
 Sample = tuple[bytes, list[tuple[str, bytes]]]
 pytestmark = pytest.mark.filterwarnings("ignore:.*comes back after other samples")
@@ -96,71 +95,6 @@ def test_tables_that_are_cut(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
         assert found == [] and failure == f"cut.parquet: at byte {cut}: this table was cut: its end is missing"
 
 
-def wrong_row(rows: pa.Table, draw: random.Random, size: int) -> tuple[pa.Table, int]:
-    """Return *rows* with one value that is wrong, and the number of its row."""
-    row = draw.randrange(len(rows))
-    name = draw.choice(["__begin__", "__end__", "__begin__", "__end__", "__key__", "__shard__"])
-    values = rows.column(name).to_pylist()
-    places = [value for place in ("__begin__", "__end__") for value in rows.column(place).to_pylist()]
-    kind: Any = pa.string()
-    if name in ("__begin__", "__end__"):
-        choices = [None, -1, -512, 0, values[row] + draw.randrange(1, 700), values[row] - 512, draw.choice(places)]
-        choices += [size, size + 512, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
-        wrong = draw.choice(choices)
-        kind = pa.uint64() if (wrong or 0) >= 1 << 63 else pa.int64()
-    elif name == "__key__":
-        wrong = draw.choice([values[row] + "x", "", draw.choice(values)])
-    else:
-        wrong = draw.choice([None, "", "a\0.tar", "c.tar", "-", "pipe:cat a.tar", "b.tar", "a.tar", "s3://me:you@b/a"])
-    if wrong == values[row]:
-        return rows, -1
-    values[row] = wrong
-    if name == "__begin__" and kind == pa.uint64():
-        values = [max(0, value) for value in values]
-    return rows.set_column(rows.schema.get_field_index(name), name, pa.array(values, kind)), row
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("columns", [["__members__", "__key__"], ["__members__"], ["__key__"], []])
-@by_turns("shuffled")
-def test_rows_that_are_wrong(
-    columns: list[str], shuffled: bool, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without `__members__`, a row may be of some of the members of a sample: then these come, as they are."""
-    monkeypatch.chdir(tmp_path)
-    _, right = tables(run, tmp_path, 20)
-    rows = pq.read_table("t.parquet").select(["__shard__", "__version__", "__begin__", "__end__", *columns])
-    if "__key__" not in columns:
-        rows = rows.append_column("__key__", pa.array([sample[0].decode() for sample in right]))
-    draw = random.Random(len(columns) + shuffled)
-    order = [*range(len(right))]
-    if shuffled:
-        draw.shuffle(order)
-    rows, right = rows.take(order), [right[n] for n in order]
-    size = Path("a.tar").stat().st_size
-    failures = 0
-    for _ in range(60):
-        made, row = wrong_row(rows, draw, size)
-        if "__key__" not in columns:
-            made = made.drop_columns(["__key__"])
-        pq.write_table(made, "w.parquet")
-        found, failure = outcome("w.parquet")
-        if row < 0 or (not failure and found == right):
-            assert (found, failure) == (right, "")
-            continue
-        if failure:
-            failures += 1
-            assert found == right[: len(found)] and len(found) <= row
-            assert re.search(rf"\brow {row}\b", failure) and "w.parquet" in failure, failure
-        else:
-            assert "__members__" not in columns
-            lacking = [n for n, sample in enumerate(found) if sample != right[n]]
-            assert lacking == [row] and len(found) == len(right)
-            if made.column("__shard__")[row].as_py() == rows.column("__shard__")[row].as_py():
-                assert set(found[row][1]) <= set(right[row][1])
-    assert failures > 25
-
-
 def test_rows_that_overlap(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same sample several times side by side is no overlap; half of one is."""
     monkeypatch.chdir(tmp_path)
@@ -214,20 +148,6 @@ def test_shards_that_were_changed(seed: int, run: Run, tmp_path: Path, monkeypat
             assert re.match(rf"a\.tar: at byte \d+: .*\(row \d+ of {name}", failure) if failure else found == samples
             failures += bool(failure)
     assert failures > 2 * len(versions)
-
-
-def test_the_command_ends_badly(run: Run, tmp_path: Path) -> None:
-    """What comes before a wrong row is no archive that ends."""
-    shard = make_tar([(f"{n}.cls", b"%d" % n) for n in range(8)])
-    (tmp_path / "a.tar").write_bytes(shard)
-    assert run("tarindex", "a.tar", "-o", "t.parquet").status == 0
-    at = 5 * 1024
-    broken = flipped(shard[at : at + 90], random.Random(1))
-    as_before(tmp_path / "a.tar", shard[:at] + broken + shard[at + 90 :])
-    done = run("tarcat", "t.parquet")
-    assert done.status == 1 and not has_end(done.stdout)
-    assert done.stderr.startswith("tarcat: a.tar: at byte 5120: ") and "(row 5 of t.parquet; " in done.stderr
-    assert members_of(done.stdout + bytes(1024)) == [(f"{n}.cls", b"%d" % n) for n in range(5)]
 
 
 @pytest.mark.parametrize("size", [300_000, 1_500_000])

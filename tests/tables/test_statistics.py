@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
-from tests.archives import END, encoded, entry
+from tests.archives import END, entry, picture
 from tests.conftest import Run, make_tar
 from tests.tiers import also
 
@@ -83,10 +82,6 @@ def test_no_shard_is_opened(run: Run, tmp_path: Path) -> None:
     assert before.status == 0 and run("tarstat", "-q", "--json", "t.parquet") == before
 
 
-def picture(width: int, height: int, form: str = "JPEG") -> bytes:
-    return encoded(Image.new("RGB", (width, height), (width % 256, 9, 9)), form)
-
-
 def test_pictures(run: Run, tmp_path: Path) -> None:
     draw = random.Random(1)
     sizes: list[tuple[int, int] | None] = [(draw.randrange(20, 30), 40) for _ in range(50)]
@@ -94,7 +89,10 @@ def test_pictures(run: Run, tmp_path: Path) -> None:
     members = [
         member
         for n, size in enumerate(sizes)
-        for member in ((f"{n:03d}.cls", b"%d" % (n % 3)), (f"{n:03d}.jpg", picture(*size) if size else b"no picture"))
+        for member in (
+            (f"{n:03d}.cls", b"%d" % (n % 3)),
+            (f"{n:03d}.jpg", picture("JPEG", *size) if size else b"no picture"),
+        )
     ]
     (tmp_path / "a.tar").write_bytes(make_tar(members))
     whole = facts(run, "a.tar")

@@ -34,19 +34,25 @@ def refused(done: Copied, url: str, reason: str) -> None:
 # ---- what may pass ----
 
 
-BUSY = [(503, "SlowDown"), (500, "InternalError"), (408, "RequestTimeout"), (429, ""), (502, "")]
+BUSY: list[tuple[dict[str, Any], str]] = [  # and what is said of it in the end
+    *(
+        ({"status": status, "code": code}, rf"the server is busy \({status}.*\)")
+        for status, code in ((503, "SlowDown"), (500, "InternalError"), (408, "RequestTimeout"), (429, ""), (502, ""))
+    ),
+    ({"dropped": True}, "the connection was cut"),
+]
 
 
 @each
-def test_a_server_that_is_busy(scheme: str, inside: Inside) -> None:
+def test_a_server_that_is_busy_or_hangs_up_instead_of_an_answer(scheme: str, inside: Inside) -> None:
     url = inside.server.url(scheme, OBJECT)
-    for status, code in BUSY:
+    for what, said in BUSY:
         for start in (0, 3000):
-            inside.server.faults = [Fault(OBJECT, start=start, status=status, code=code, times=2)]
-            assert inside.copy(scheme) == (0, WHOLE, ""), status
+            inside.server.faults = [Fault(OBJECT, start=start, times=2, **what)]
+            assert inside.copy(scheme) == (0, WHOLE, ""), what
             assert inside.starts() == sorted([*STARTS, start, start])
-            inside.server.faults = [Fault(OBJECT, start=start, status=status, code=code, times=None)]
-            refused(inside.copy(scheme), url, rf"at byte {start}: the server is busy \({status}.*\) \(3 tries\)")
+            inside.server.faults = [Fault(OBJECT, start=start, times=None, **what)]
+            refused(inside.copy(scheme), url, rf"at byte {start}: {said} \(3 tries\)")
             assert inside.starts().count(start) == 3
 
 
@@ -67,18 +73,6 @@ def test_a_date_to_come_back_at(inside: Inside) -> None:
     inside.server.faults = [Fault(OBJECT, start=0, status=503, headers={"Retry-After": date})]
     assert inside.copy("http") == (0, WHOLE, "")
     assert time.time() >= int(when)
-
-
-@each
-def test_a_connection_that_is_reset_instead_of_an_answer(scheme: str, inside: Inside) -> None:
-    url = inside.server.url(scheme, OBJECT)
-    for start in (0, 3000):
-        inside.server.faults = [Fault(OBJECT, start=start, dropped=True, times=2)]
-        assert inside.copy(scheme) == (0, WHOLE, "")
-        assert inside.starts() == sorted([*STARTS, start, start])
-        inside.server.faults = [Fault(OBJECT, start=start, dropped=True, times=None)]
-        refused(inside.copy(scheme), url, rf"at byte {start}: the connection was cut \(3 tries\)")
-        assert inside.starts().count(start) == 3
 
 
 @by_turns("ahead")

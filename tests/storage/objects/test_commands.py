@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from pathlib import Path
 
 import pytest
@@ -142,14 +141,6 @@ def test_names_that_need_care(site: Site, run: Run) -> None:
     assert run("tarcat", "-o", site.url(ODD[-1]), stdin=SMALL, env=site.env).status == 1
 
 
-def test_nothing_appears_when_the_input_fails(site: Site, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "cut.tar").write_bytes(BIG[:-500_000])
-    done = run("tarcat", "cut.tar", "-o", site.url("out.tar"), env=site.env)
-    assert done.status == 1 and re.fullmatch(r"tarcat: cut\.tar: at byte \d+: [^\n]+\n", done.stderr)
-    assert site.names() == []
-    assert site.pending() == 0
-
-
 def test_wildcards_of_web_servers_are_names_with_a_hint(run: Run) -> None:
     with FaultServer() as server:
         server.objects["a-*.tar"] = make_tar([("a.txt", b"there")])
@@ -175,16 +166,6 @@ def test_a_reader_that_leaves_ends_it(source: Site, shell: Run) -> None:
     assert done == (0, BIG[:600] + b"141\n", "")
 
 
-def test_several_shards_read_at_once(source: Site, run: Run) -> None:
-    parts = [archive(3, 1_000_000 + n) for n in range(6)]
-    for n, part in enumerate(parts):
-        source.put(f"{n}.tar", part)
-    urls = [source.url(f"{n}.tar") for n in range(6)]
-    done = run("tarcat", *urls, env=source.env)
-    assert (done.status, done.stderr) == (0, "")
-    assert run("tarpcat", "-p", 4, *urls, env=source.env) == done
-
-
 def test_sorting_what_does_not_fit_into_memory(site: Site, run: Run, tmp_path: Path) -> None:
     (tmp_path / "in.tar").write_bytes(BIG)
     site.put("in.tar", BIG)
@@ -207,12 +188,3 @@ def test_a_plan_with_cells_that_are_remote(source: Site, run: Run) -> None:
     assert (done.status, done.stderr) == (0, "")
     assert done == again
     assert run("tarfirst", "-f", "jpg", stdin=done.stdout).stdout == b"picture"
-
-
-def test_a_url_on_stdin_lists_and_in_messages(source: Site, run: Run) -> None:
-    source.put("a.tar", SMALL)
-    source.put("cut.tar", SMALL[:2000])
-    urls = f"{source.url('a.tar')}\n{source.url('cut.tar')}\n"
-    done = run("tar2tsv", "-T", "-", stdin=urls.encode(), env=source.env)
-    assert done.status == 1
-    assert re.fullmatch(rf"tar2tsv: {re.escape(source.url('cut.tar'))}: at byte \d+: [^\n]+\n", done.stderr)

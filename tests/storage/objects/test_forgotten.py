@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +38,7 @@ def write():
     shard.write({{"__key__": "b", "bin": b"1"}})
     file.write(bulk)
 """
-schemes = pytest.mark.parametrize("scheme", WRITTEN)
+schemes = pytest.mark.parametrize("scheme", [*WRITTEN, "path"])
 
 
 @pytest.fixture(autouse=True)
@@ -46,20 +47,36 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_s3, "SMALLEST_PART", PART)
 
 
+class Places:
+    """The objects on a server, and the files in a folder: those of the scheme "path"."""
+
+    def __init__(self, server: FaultServer, folder: Path) -> None:
+        self.server, self.folder = server, folder
+        folder.mkdir()
+
+    def url(self, scheme: str, name: str) -> str:
+        """Return where *name* is."""
+        return str(self.folder / name) if scheme == "path" else self.server.url(scheme, name)
+
+    @property
+    def all(self) -> tuple[dict[str, bytes], int]:
+        """What there is, hidden files too, and how many uploads are pending."""
+        files = {path.name: path.read_bytes() for path in self.folder.iterdir()}
+        return self.server.objects | files, self.server.pending
+
+
 @pytest.fixture
-def here(empty: Inside) -> FaultServer:
-    """Return a server that this process finds."""
-    return empty.server
+def here(empty: Inside, tmp_path: Path) -> Places:
+    """Return the folder `files`, and a server that this process finds."""
+    return Places(empty.server, tmp_path / "files")
 
 
-def run_program(server: FaultServer, scheme: str, ending: str) -> Result:
+def run_program(places: Places, scheme: str, ending: str) -> Result:
     """Run `PROGRAM` with *ending* behind it; it writes the objects `shard` and `file`."""
-    return python(PROGRAM + ending, server.url(scheme, "shard"), server.url(scheme, "file"), env=server.env)
+    return python(PROGRAM + ending, places.url(scheme, "shard"), places.url(scheme, "file"), env=places.server.env)
 
 
-def nothing(server: FaultServer) -> bool:
-    """Tell whether there is nothing, not even pending."""
-    return (server.objects, server.pending) == ({}, 0)
+NOTHING: tuple[dict[str, bytes], int] = {}, 0
 
 
 # ---- in this process ----
@@ -85,83 +102,72 @@ Begin = Callable[[str], tartools.TarWriter]
 
 
 @schemes
-def test_a_shard_that_exists_is_refused_when_it_is_opened(scheme: str, here: FaultServer) -> None:
-    here.objects["out"] = b"there"
-    with pytest.raises(StorageError, match="already exists"):
-        tartools.TarWriter(here.url(scheme, "out"))
-    assert (here.objects, here.pending) == ({"out": b"there"}, 0)
-
-
-@schemes
 @kinds
-def test_what_is_forgotten(begin: Begin, scheme: str, here: FaultServer) -> None:
-    writer = begin(here.url(scheme, "out"))
-    assert here.pending == (scheme != "http")
-    del writer
+@pytest.mark.parametrize("circle", [False, True], ids=["", "in a circle"])
+def test_what_is_forgotten(circle: bool, begin: Begin, scheme: str, here: Places) -> None:
+    held: list[object] = [begin(here.url(scheme, "out"))]
+    held += [held] * circle
+    assert here.server.pending == (scheme not in ("http", "path"))
+    del held
     gc.collect()
-    assert nothing(here)
+    assert here.all == NOTHING
 
 
 @schemes
 @kinds
-def test_what_is_forgotten_in_a_circle(begin: Begin, scheme: str, here: FaultServer) -> None:
-    circle = [begin(here.url(scheme, "out"))]
-    circle.append(circle)  # type: ignore[arg-type]
-    del circle
-    gc.collect()
-    assert nothing(here)
-
-
-@schemes
-@kinds
-def test_an_exception_in_the_block(begin: Begin, scheme: str, here: FaultServer) -> None:
+def test_an_exception_in_the_block(begin: Begin, scheme: str, here: Places) -> None:
     for error in (ValueError, KeyboardInterrupt, GeneratorExit):
         with pytest.raises(error), begin(here.url(scheme, "out")):
             raise error
-        assert nothing(here)
+        assert here.all == NOTHING
+
+
+@schemes
+@pytest.mark.parametrize("begin", [tartools.TarWriter, into_shard, into_file], ids=["opened", "shard", "file"])
+def test_what_exists(begin: Begin, scheme: str, here: Places) -> None:
+    """A shard is refused when it is opened."""
+    into_file(here.url(scheme, "out")).close()
+    with pytest.raises(StorageError, match="already exists; force=True replaces it"):
+        begin(here.url(scheme, "out"))
+    assert here.all == ({"out": BULK}, 0)
 
 
 @schemes
 @kinds
-def test_what_exists(begin: Begin, scheme: str, here: FaultServer) -> None:
-    here.objects["out"] = b"old"
-    with pytest.raises(StorageError, match="already exists; force=True replaces it"), begin(here.url(scheme, "out")):
-        pass
-    assert (here.objects, here.pending) == ({"out": b"old"}, 0)
-
-
-@schemes
-@kinds
-def test_only_the_first_end_counts(begin: Begin, scheme: str, here: FaultServer) -> None:
+def test_only_the_first_end_counts(begin: Begin, scheme: str, here: Places) -> None:
     writer = begin(here.url(scheme, "out"))
     writer.abort()
     writer.close()
     writer.abort()
-    assert nothing(here)
+    assert here.all == NOTHING
     writer = begin(here.url(scheme, "out"))
     writer.close()
-    whole = here.objects["out"]
+    whole = here.all[0]["out"]
     writer.close()
     writer.abort()
     with writer:
         pass
-    assert (here.objects, here.pending) == ({"out": whole}, 0)
+    assert here.all == ({"out": whole}, 0)
     assert whole == BULK or members_of(whole) == [("a.bin", BULK), ("b.bin", b"1")]
 
 
 @schemes
 @kinds
-def test_an_end_that_fails(begin: Begin, scheme: str, here: FaultServer) -> None:
+def test_an_end_that_fails(begin: Begin, scheme: str, here: Places) -> None:
     writer = begin(here.url(scheme, "out"))
-    here.faults = [Fault(method=method, status=403, times=None) for method in ("PUT", "POST")]
-    with pytest.raises(StorageError, match="no permission to write"):
+    here.server.faults = [Fault(method=method, status=403, times=None) for method in ("PUT", "POST")]
+    there = NOTHING
+    if scheme == "path":
+        (here.folder / "out").write_bytes(b"somebody was faster")
+        there = {"out": b"somebody was faster"}, 0
+    with pytest.raises(StorageError, match=r"no permission to write|already exists"):
         writer.close()
     writer.close()
-    assert nothing(here)
+    assert here.all == there
 
 
 @schemes
-def test_what_is_closed_is_closed(scheme: str, here: FaultServer) -> None:
+def test_what_is_closed_is_closed(scheme: str, here: Places) -> None:
     file, shard = into_file(here.url(scheme, "file")), into_shard(here.url(scheme, "shard"))
     for writer in (file, shard):
         writer.close()
@@ -169,7 +175,7 @@ def test_what_is_closed_is_closed(scheme: str, here: FaultServer) -> None:
         file.write(b"1")
     with pytest.raises(ValueError, match="closed"):
         shard.write({"__key__": "c", "bin": b"1"})
-    assert file.closed and here.objects["file"] == BULK
+    assert file.closed and here.all[0]["file"] == BULK
 
 
 # ---- programs that end ----
@@ -181,15 +187,15 @@ def test_what_is_closed_is_closed(scheme: str, here: FaultServer) -> None:
     [("write()", 0), ("write(); sys.exit(3)", 3), ("write(); raise ValueError", 1), ("sys.exit()", 0)],
     ids=["end", "exit", "exception", "empty"],
 )
-def test_a_program_that_ends(ending: str, status: int, scheme: str, faulty: FaultServer) -> None:
-    done = run_program(faulty, scheme, ending)
+def test_a_program_that_ends(ending: str, status: int, scheme: str, here: Places) -> None:
+    done = run_program(here, scheme, ending)
     assert done.status == status
     assert done.stderr.splitlines()[-1:] == (["ValueError"] if status == 1 else []), done.stderr
-    assert nothing(faulty)
+    assert here.all == NOTHING
 
 
 @schemes
-def test_a_fork_that_ends_leaves_its_parent_alone(scheme: str, faulty: FaultServer) -> None:
+def test_a_fork_that_ends_leaves_its_parent_alone(scheme: str, here: Places) -> None:
     """Its copies of the writers end with it, be it by exit or because they are forgotten."""
     ending = """
 import gc, warnings
@@ -206,6 +212,7 @@ shard.write({"__key__": "c", "bin": bulk})
 shard.close()
 file.close()
 """
-    run_program(faulty, scheme, ending).output()
-    assert [name for name, _ in members_of(faulty.objects["shard"])] == ["a.bin", "b.bin", "c.bin"]
-    assert (faulty.objects["file"], faulty.pending) == (BULK, 0)
+    run_program(here, scheme, ending).output()
+    found, pending = here.all
+    assert [name for name, _ in members_of(found["shard"])] == ["a.bin", "b.bin", "c.bin"]
+    assert (found["file"], pending) == (BULK, 0)

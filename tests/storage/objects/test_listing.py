@@ -117,28 +117,20 @@ def test_pages_are_tried_again(shelve: Shelve) -> None:
     assert names_of(listed("s3://b/")) == shelf.names
 
 
-@pytest.mark.parametrize("first", [1, 2, 20])
-def test_a_page_that_never_comes_is_a_failure(first: int, shelve: Shelve) -> None:
+BUSY, REFUSED = TransientError("the server is busy"), StorageError("no permission", url="s3://b/")
+
+
+@pytest.mark.parametrize(("first", "error"), [(1, BUSY), (2, BUSY), (20, BUSY), (21, REFUSED)])
+def test_a_page_that_never_comes_or_may_not_be_read_is_a_failure(first: int, error: Exception, shelve: Shelve) -> None:
     shelf = shelve(Shelf(numbered(1000)))
 
     def before(token: str) -> None:
         if shelf.requests >= first:
-            raise TransientError("the server is busy")
+            raise error
 
     shelf.before = before
-    with pytest.raises(StorageError, match=r"s3://b/: the server is busy \(5 tries\)"):
-        list(listed("s3://b/"))
-
-
-def test_a_page_that_may_not_be_read_is_a_failure(shelve: Shelve) -> None:
-    shelf = shelve(Shelf(numbered(1000)))
-
-    def before(token: str) -> None:
-        if shelf.requests > 20:
-            raise StorageError("no permission", url="s3://b/")
-
-    shelf.before = before
-    with pytest.raises(StorageError, match="no permission"):
+    said = r"s3://b/: the server is busy \(5 tries\)" if error is BUSY else "no permission"
+    with pytest.raises(StorageError, match=said):
         list(listed("s3://b/"))
 
 

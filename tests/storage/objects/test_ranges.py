@@ -368,15 +368,6 @@ def test_a_file_of_which_a_write_failed_does_not_appear(
     assert os.listdir(tmp_path) == []
 
 
-@by_turns("site")
-def test_tarsplit_never_writes_over_its_input(site: Site, run: Run) -> None:
-    site.put("t-000001.tar", TAR)
-    done = run("tarsplit", "--force", "-n", 2, "-o", site.url("t"), site.url("t-000001.tar"), env=site.env)
-    assert (done.status, done.stderr.count("\n")) == (1, 1)
-    assert "input" in done.stderr
-    assert site.get("t-000001.tar") == TAR
-
-
 @pytest.mark.parametrize("name", ["S3://bucket/a.tar", "HTTP://127.0.0.1:1/a.tar"])
 def test_a_scheme_is_written_in_small_letters(name: str, run: Run) -> None:
     said = run("tarcat", name).failure(lines=1)

@@ -40,25 +40,17 @@ REFUSED = [
 
 
 def test_what_a_server_refuses(inside: Inside) -> None:
+    """To read, and to list."""
     for scheme, status, code, reason in REFUSED:
-        url = inside.server.url(scheme, OBJECT)
-        inside.server.faults = [Fault(OBJECT, status=status, code=code, times=None)]
-        done = inside.copy(scheme)
-        assert (done.status, done.data) == (1, None), done
-        assert re.fullmatch(rf"tarcat: {re.escape(url)}: {reason}\n", done.stderr), done
-        assert inside.starts() == [0], (scheme, status)
-
-
-def test_what_a_server_refuses_to_list(inside: Inside) -> None:
-    for scheme, status, code, reason in REFUSED:
-        if scheme == "http" or reason == MISSING:
-            continue
-        inside.server.faults = [Fault(status=status, code=code, times=None)]
-        done = inside.run("tarcat", f"{scheme}://b/*.tar")
-        assert done.status == 1
-        assert re.fullmatch(rf"tarcat: {scheme}://b/[^ ]*: {reason}\n", done.stderr), done
-        assert len(inside.server.requests) == 1
-        inside.server.requests.clear()
+        for name in (OBJECT, *(["*.tar"] if scheme != "http" and reason != MISSING else [])):
+            url = inside.server.url(scheme, name)
+            inside.server.faults = [Fault("" if "*" in name else OBJECT, status=status, code=code, times=None)]
+            done = inside.run("tarcat", url, "-o", "out.tar")
+            assert done[:2] == (1, b"") and not Path("out.tar").exists(), done
+            where = re.escape(url).replace(r"\*", r"[^ ]*")
+            assert re.fullmatch(rf"tarcat: {where}: {reason}\n", done.stderr), done
+            assert len(inside.server.requests) == 1, (scheme, status)
+            inside.server.requests.clear()
 
 
 def test_what_is_refused_later(inside: Inside) -> None:

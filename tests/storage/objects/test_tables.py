@@ -6,6 +6,7 @@ import io
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -120,19 +121,12 @@ def test_a_body_that_is_cut_is_resumed(scheme: str, cut: int, inside: Inside) ->
 
 
 @each
-def test_a_server_that_gives_up(scheme: str, inside: Inside) -> None:
+@pytest.mark.parametrize("what", [{"times": None}, {"replace": OTHER}], ids=["gives up", "replaced before the retry"])
+def test_a_body_that_is_not_resumed(what: dict[str, Any], scheme: str, inside: Inside) -> None:
     index(inside, scheme)
-    inside.server.faults = [Fault(OBJECT, method="GET", cut=700, times=None)]
+    inside.server.faults = [Fault(OBJECT, method="GET", cut=700, **what)]
     done = inside.run("tarcat", "t.parquet")
     assert done.status == 1 and not has_end(done.stdout) and "(row 0 of t.parquet" in done.stderr
-
-
-@each
-def test_replaced_between_a_cut_and_its_retry(scheme: str, inside: Inside) -> None:
-    index(inside, scheme)
-    inside.server.faults = [Fault(OBJECT, method="GET", cut=700, replace=OTHER)]
-    done = inside.run("tarcat", "t.parquet")
-    assert done.status == 1 and not has_end(done.stdout)
     assert WHOLE.startswith(done.stdout)
 
 

@@ -189,30 +189,6 @@ def test_one_worker_sends_in_order() -> None:
 # ---- trouble ----
 
 
-@pytest.mark.parametrize("step", ["put", "begin", "part", "complete"])
-def test_what_passes_is_tried_again(step: str) -> None:
-    target, size = Memory(1), 5 if step == "put" else 25
-    target.fails[step] = [TransientError("busy"), TransientError("busy")]
-    begun(target, text(size)).commit()
-    assert target.made == text(size)
-    assert sum("failed" in said for said in target.said) == 2 and "abort" not in target.said
-
-
-@pytest.mark.parametrize("step", ["put", "begin", "part", "complete"])
-@pytest.mark.parametrize("lasting", [False, True])
-def test_what_does_not_pass_is_raised(step: str, lasting: bool) -> None:
-    target, size = Memory(), 5 if step == "put" else 55
-    target.fails[step] = [TransientError("busy")] * 99 if lasting else [StorageError("no", url=target.url)]
-    upload = Upload(target)
-    with pytest.raises(StorageError, match=r"^mem://o: busy \(3 tries\)$" if lasting else "^mem://o: no$"):
-        upload.write(text(size))
-        upload.commit()
-    upload.abort()
-    assert target.made is None
-    assert target.said.count("abort") == (step not in ("put", "begin"))
-    assert sum("complete" in said for said in target.said) == (0 if step != "complete" else 3 if lasting else 1)
-
-
 def test_no_more_is_sent_after_an_error() -> None:
     target = Memory(1)
     target.fails["part"] = [StorageError("no")]

@@ -67,6 +67,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
     "too many requests": {"status": 429, "code": "SlowDown"},
     "reset before the reply": {"dropped": True},
     "cut while it is sent": {"receive": 1000},
+    "silence": {"silent": True},
 }
 FOR_EVER: dict[str, dict[str, Any]] = {
     r"the server is busy \(503[^()]*\)": {"status": 503, "code": "SlowDown", "times": None},
@@ -74,12 +75,7 @@ FOR_EVER: dict[str, dict[str, Any]] = {
 }
 
 
-def each(*names: str) -> pytest.MarkDecorator:
-    """Return what runs a test for each step, or for those that have one of *names*."""
-    chosen = [step for step in STEPS if not names or step.name in names]
-    return pytest.mark.parametrize("step", chosen, ids=[f"{step.scheme}-{step.name}" for step in chosen])
-
-
+each = pytest.mark.parametrize("step", STEPS, ids=[f"{step.scheme}-{step.name}" for step in STEPS])
 schemes = pytest.mark.parametrize("scheme", WRITTEN)
 sizes = pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])
 
@@ -109,9 +105,11 @@ def refused(done: Result, server: FaultServer, scheme: str, message: str, before
 
 
 @by_turns("trouble")
-@each()
+@each
 @pytest.mark.parametrize("trouble", TROUBLE)
 def test_what_passes_is_tried_again(step: Step, trouble: str, inside: Inside) -> None:
+    if trouble == "silence":
+        inside.environ(TARTOOLS_TIMEOUT="1")
     inside.server.faults = [fault := step.fails(**TROUBLE[trouble])]
     assert write(inside, step.scheme, step.data) == (0, b"", "")
     assert fault.played == fault.times
@@ -119,7 +117,7 @@ def test_what_passes_is_tried_again(step: Step, trouble: str, inside: Inside) ->
 
 
 @by_turns("message")
-@each()
+@each
 @pytest.mark.parametrize("message", FOR_EVER)
 def test_what_does_not_pass_ends(step: Step, message: str, inside: Inside) -> None:
     inside.server.objects["out"] = b"old"
@@ -137,16 +135,6 @@ def test_trouble_at_every_step(scheme: str, run: Run, faulty: FaultServer) -> No
     assert run("tarcat", "-o", faulty.url(scheme, "out"), stdin=HUGE, env=faulty.env) == (0, b"", "")
     assert sum(fault.played for fault in faulty.faults) == {"s3": 5, "gs": 3, "http": 1, "ais": 5}[scheme]
     assert (faulty.objects, faulty.pending) == ({"out": HUGE}, 0)
-
-
-@by_turns("step")
-@each("put", "part", "complete")
-def test_a_server_that_says_nothing_for_a_while(step: Step, inside: Inside) -> None:
-    inside.environ(TARTOOLS_TIMEOUT="1")
-    inside.server.faults = [fault := step.fails(silent=True)]
-    assert write(inside, step.scheme, step.data) == (0, b"", "")
-    assert fault.played == 1
-    assert (inside.server.objects, inside.server.pending) == ({"out": step.data}, 0)
 
 
 @by_turns("data", "what")
@@ -177,27 +165,21 @@ def test_s3_fails_with_status_200(inside: Inside) -> None:
 # ---- what was done, but nobody heard of it ----
 
 
-@each()
-def test_a_reply_that_is_lost(step: Step, inside: Inside) -> None:
+@each
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["", "force"])
+def test_a_reply_that_is_lost(force: tuple[str, ...], step: Step, inside: Inside) -> None:
     """The object is as it should be, or the message says that it may be: never that somebody else was there before."""
+    inside.server.objects.update({"out": b"old"} if force else {})
     inside.server.faults = [fault := step.fails(lost=True, headers={})]
-    done = write(inside, step.scheme, step.data)
+    done = write(inside, step.scheme, step.data, *force)
     assert fault.played == 1
     assert inside.server.objects == {"out": step.data}
     assert inside.server.pending == (step.name == "begin")  # of which we never learned the name
-    if step.scheme == "http":
+    if step.scheme == "http" and not force:
         message = "exists now; an earlier try, which had no response, may have written it"
         assert done == (1, b"", f"tarcat: {inside.server.url('http', 'out')}: {message}\n")
     else:
         assert done == (0, b"", "")
-
-
-@each()
-def test_a_reply_that_is_lost_and_force(step: Step, inside: Inside) -> None:
-    inside.server.objects["out"] = b"old"
-    inside.server.faults = [step.fails(lost=True)]
-    assert write(inside, step.scheme, step.data, "--force") == (0, b"", "")
-    assert inside.server.objects == {"out": step.data}
 
 
 @by_turns("size")
