@@ -18,7 +18,7 @@ from tartools.train.mixtures import is_schedule
 from tartools.train.sampler import StatefulSampler, log, parts_of
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
-from tartools.train.tabledataset import TableBatch, TableDataset, TableSource
+from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
 
 ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
 NAMED = 8  # rows and shards in a message
@@ -30,6 +30,7 @@ def loader(
     *,
     table: Name | None = None,
     cache: str | None = None,
+    columns: Columns = None,
     fields: Fields = None,
     decode: Decode = None,
     transform: Any = None,
@@ -59,9 +60,9 @@ def loader(
     In a script, put this below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the script
     in each worker; define functions that workers call (*transform*, *collate_fn*) by `def`, not by `lambda`.
 
-    *table*, *cache*, *fields*, *decode*, *transform*, *resize* and *classes* are those of TableDataset, and *options*
-    those of DataLoader (`num_workers`, `pin_memory`, ...). The others are those of `StatefulSampler`: mixtures by
-    *weights*, the *length* of an epoch, batches of samples that are alike (*bucket*) or up to a budget (*max_cost*).
+    *table*, *cache*, *columns*, *fields*, *decode*, *transform*, *resize* and *classes* are those of TableDataset, and
+    *options* those of DataLoader (`num_workers`, `pin_memory`, ...). The others are those of `StatefulSampler`: shares
+    by *weights*, the *length* of an epoch, batches of samples that are alike (*bucket*) or up to a budget (*max_cost*).
 
     A dataset is a TableDataset, a ZipDataset, torch's Subset or ConcatDataset, or any other with a length and items by
     number: then *fields* and the like are given to it, "blocks" and columns and sources by name are for a TableDataset,
@@ -77,7 +78,7 @@ def loader(
     if isinstance(batch_size, bool) or not isinstance(batch_size, int):
         raise TypeError(f"batch_size is how many samples a batch has, not {batch_size!r}")
     given = {"fields": fields, "decode": decode, "transform": transform, "resize": resize, "classes": classes}
-    given |= {"table": table, "cache": cache}
+    given |= {"table": table, "cache": cache, "columns": columns}
     mixing: dict[str, Any] = {"length": length, "replacement": replacement, "per_batch": per_batch}
     mixing |= {"weights": weights, "bucket": bucket, "max_cost": max_cost, "drop_last": drop_last}
     data = dataset_of(source, given, shuffle, mixing)
