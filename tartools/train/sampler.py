@@ -19,6 +19,7 @@ from tartools.train.ranks import this_rank
 
 CHUNK = 1 << 13  # positions that are computed at once
 SOURCE = "__source__"  # a bucket for each source
+MARKS = {"block", "weights", "bucket"}  # what states of some orders have
 log = logging.getLogger("tartools.train")
 
 
@@ -209,7 +210,8 @@ class StatefulSampler(Sampler[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made. Raises: ValueError if it is that of another kind of order, or of other data."""
-        if not isinstance(state, dict) or not {"seed", "epoch", "done", "data", *self._kind} <= {*state}:
+        needed = {"seed", "epoch", "done", "data", *self._kind}
+        if not isinstance(state, dict) or not needed <= {*state} or (MARKS - needed) & {*state}:
             raise ValueError("this is not a state of a StatefulSampler like this one")
         for name, value in self._kind.items():
             if state[name] != value:

@@ -136,9 +136,7 @@ class ColumnFields:
         names = given if isinstance(given, Mapping) else {name: name for name in names_in(given, "columns")}
         self._table, self._names = table, {field.lower(): column for field, column in names.items()}
         if wrong := [field for field in self._names if field.startswith(OWN)]:
-            raise ValueError(
-                f"no field is called {wrong[0]!r}; name one for the column: columns={{'shard': '__shard__'}}"
-            )
+            raise ValueError(f"no field is called {wrong[0]!r}; name one: columns={{'shard': '__shard__'}}")
         self._values: dict[str, Any] = {}
         self.of([])  # what is not there is an error now
 

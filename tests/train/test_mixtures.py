@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import tartools
 from tartools.train import StatefulSampler as Sampler
 from tartools.train import loader
+from tartools.train.batching import split
 from tartools.train.mixtures import ShareOrder, Weighting
 from tartools.train.tabledataset import table_of
-from tests.conftest import make_tar
+from tests.archives import encoded
+from tests.conftest import Run, make_tar
+from tests.train.test_guides import blocks, run_script
+from tests.train.test_loading import Squares
 from tests.train.test_sampler import in_steps
 
 SIZES = {"a": 70, "b": 20, "c": 11}  # samples of the sources
@@ -170,3 +176,134 @@ def test_going_on_in_the_middle_of_an_epoch(name: str, table: tartools.Table) ->
             assert len({*map(len, rest)}) == 1 or len(in_steps(rest)) < other
             assert found == epochs[epoch][: len(found)]
             assert partial or len(found) == len(epochs[epoch])
+
+
+def test_batches_are_alike_and_within_the_budget(table: tartools.Table) -> None:
+    for batches in epochs_of(table, 3, 6, bucket={"width": [200, 400]}):
+        assert all(len({*np.digitize(np.array(WIDTHS)[batch], [200, 400]).tolist()}) == 1 for batch in batches)
+        assert sorted(flat(batches)) == list(range(COUNT))
+        assert Counter(map(len, batches)) == {6: 16, 2: 2, 1: 1}  # of 26, 50, 25
+    first, second = epochs_of(table, 2, 6, bucket={"width": [200, 400], "tokens": None})
+    assert {*map(frozenset, first)} == {*map(frozenset, second)} and first != second
+    (labelled,) = epochs_of(table, 1, 6, bucket="width")
+    assert all(len({WIDTHS[row] for row in batch}) == 1 for batch in labelled)
+    for most in (50, 90):
+        (batches,) = epochs_of(table, 1, 8, max_cost=(np.array(TOKENS), most))
+        sums = [sum(TOKENS[row] for row in batch) for batch in batches]
+        assert max(sums) <= most and max(map(len, batches)) <= 8 and sorted(flat(batches)) == list(range(COUNT))
+        assert np.mean(sums) > 0.6 * most
+    (sourced,) = epochs_of(table, 1, 6, weights=SHARES, bucket="__source__")
+    assert all(len(sources(batch)) == 1 for batch in sourced) and sources(flat(sourced)) == {"a": 51, "b": 30, "c": 20}
+
+
+def test_batches_of_neighbours_come_near_each_other(table: tartools.Table) -> None:
+    (stored,) = epochs_of(table, 1, 6, bucket="width", shuffle=False)
+    assert [batch[-1] for batch in stored] == sorted(batch[-1] for batch in stored)
+    assert all(batch == sorted(batch) for batch in stored) and sorted(flat(stored)) == list(range(COUNT))
+    (full,) = epochs_of(table, 1, 6, bucket="width", shuffle=False, drop_last=True)
+    assert full == [batch for batch in stored if len(batch) == 6]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_ranks_share_batches_evenly(data: st.DataObject) -> None:
+    count, size = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 7))
+    costs = data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    labels = data.draw(st.lists(st.sampled_from("xyz"), min_size=count, max_size=count))
+    world, drop, most = data.draw(st.integers(1, 5)), data.draw(st.booleans()), data.draw(st.integers(9, 30))
+    options: dict[str, Any] = {"bucket": labels, "max_cost": (costs, most), "batch_size": size, "drop_last": drop}
+    orders = [Sampler(range(count), 1, rank=rank, world_size=world, **options) for rank in range(world)]
+    lengths = [len(order) for order in orders]
+    ranks = [list(order) for order in orders]
+    found = in_steps(ranks)
+    assert lengths == [len(batches) for batches in ranks] and len({*found}) == len(found)
+    for batch in flat(ranks):
+        of = [labels[row] for row in batch]
+        assert len({*of}) == 1 and len(batch) <= size and sum(costs[row] for row in batch) <= most
+    (alone,) = [[*Sampler(range(count), 1, rank=0, world_size=1, **options)]]
+    assert flat(alone)[: len(found)] == found
+    if drop:
+        assert lengths == [len(alone) // world] * world
+    else:
+        assert sorted(found) == list(range(count))
+        assert len({*lengths}) == 1 or max(map(len, flat(ranks))) == 1  # nothing to split
+
+
+def test_only_the_last_step_is_split() -> None:
+    bounds = np.array([0, 4, 8, 12, 16, 20, 24, 25, 26])
+    for world in (1, 2, 3, 4, 5, 7, 8, 9, 26, 30):
+        found = split(bounds, world).tolist()
+        assert ({*found} >= {*bounds.tolist()} and (len(found) - 1) % world == 0) or found == list(range(27))
+        steps = 8 // world * world
+        assert 26 - bounds[steps] < world or found[: steps + 1] == bounds[: steps + 1].tolist()
+
+
+def test_states_of_other_mixtures_are_refused(table: tartools.Table) -> None:
+    states = {name: Sampler(table, batch_size=6, **options).state_dict() for name, options in ORDERS.items()}
+    for name, options in ORDERS.items():
+        for other, state in states.items():
+            order = Sampler(table, batch_size=6, **options)
+            if other == name:
+                order.load_state_dict(state)
+            else:
+                with pytest.raises(ValueError, match=r"not a state of a Stateful|is of an order with"):
+                    order.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"an order with batch_size 6, and here it is 5"):
+        Sampler(table, batch_size=5, **ORDERS["cost"]).load_state_dict(states["cost"])
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"length": 0}, "^length, of an epoch, is 1 or more, not 0"),
+    ({"length": 9, "shuffle": "blocks"}, "^with weights or a length samples are chosen from all"),
+    ({"replacement": True}, "^replacement and per_batch say how weights are met: give these"),
+    ({"weights": [(5, SHARES)]}, r"^a schedule of weights begins at sample 0 and goes on at later ones, not at \[5\]"),
+    ({"weights": [(0, SHARES), (0, SHARES)]}, r"not at \[0, 0\]"),
+    ({"weights": [(0, 0.5)]}, "^a schedule of weights is like"),
+    ({"weights": SCHEDULE, "replacement": True}, "^with replacement shares are met on average"),
+    ({"weights": SHARES, "per_batch": True}, "^with per_batch weights are whole numbers whose sum is batch_size, 6: "),
+    (
+        {"weights": [(0, FIXED), (9, FIXED)], "per_batch": True},
+        "^with per_batch shares begin with a batch of 6",
+    ),
+    ({"bucket": [1, 2]}, r"^bucket is one label for each of 101 samples, not \(2,\)"),
+    ({"bucket": {"width": [3, 2]}}, r"^buckets of 'width' begin at ever larger numbers, not at \[3, 2\]"),
+    ({"max_cost": ("tokens", 40)}, "^the sample of row 4 costs 49, and a batch may cost from 0 to 40$"),
+    ({"max_cost": ([1.0, float("nan")] + [0] * 99, 40)}, "^the sample of row 1 costs nan, and"),
+    ({"max_cost": 40}, "^max_cost is a column and the most that a batch costs"),
+    ({"max_cost": (["a"] * COUNT, 40)}, "^max_cost has a number for each of 101 samples, not <U1"),
+    ({"bucket": "width", "per_batch": True, "weights": FIXED}, "^bucket and max_cost, or per_batch, need a batch_size"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG)
+def test_wrong_mixtures(wrong: dict[str, Any], message: str, table: tartools.Table) -> None:
+    with pytest.raises(ValueError, match=message):
+        loader(table, 6, **wrong)
+
+
+def test_what_needs_a_batch_size_or_a_table(table: tartools.Table) -> None:
+    for options in (ORDERS["cost"], ORDERS["bucket"], ORDERS["fixed"]):
+        with pytest.raises(ValueError, match="need a batch_size"):
+            Sampler(table, **options)
+    for name, what in (("schedule", "weights"), ("bucket", "bucket"), ("cost", "max_cost")):
+        with pytest.raises(ValueError, match=f"{what} by name needs a table: this is a Squares"):
+            loader(Squares(), 4, **ORDERS[name])
+    assert len(loader(Squares(), 4, bucket=[n % 2 for n in range(23)])) == 6
+
+
+def test_the_programs_of_the_guide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, source in enumerate(("photos", "drawings", "scans")):
+        Path(source).mkdir()
+        for n in range((20, 12, 5)[number]):
+            picture = Image.new("RGB", ((32, 64, 128)[n % 3], (40, 100)[n % 2]))
+            Path(source, f"{number}{n:02d}.jpg").write_bytes(encoded(picture, "jpeg"))
+    for kind, code in blocks("mixtures", "sh", "python"):
+        if kind == "sh":
+            assert shell(f"set -eo pipefail\n{code}").status == 0
+        else:
+            run_script("mixtures_of_guide.py", code)
+    lines = capsys.readouterr().out.splitlines()
+    assert [int(line.split()[2]) for line in lines] == [40, 37, 36, 37, 37, 37, 37, 37, 37]
