@@ -18,9 +18,10 @@ class BatchedOrder:
     """
 
     def __init__(
-        self, inner: RowOrder, table: Any, bucket: Any, max_cost: Any, size: int, drop_last: bool, local: bool
+        self, inner: RowOrder, dataset: Any, bucket: Any, max_cost: Any, size: int, drop_last: bool, local: bool
     ) -> None:
-        self.length, count = inner.length, len(table)
+        table, count = getattr(dataset, "table", dataset), len(dataset)
+        self.length = inner.length
         self._inner, self._size, self._drop_last, self._local = inner, size, drop_last, local
         self._labels = labels_of(table, count, bucket)
         self._costs = None if max_cost is None else costs_of(table, count, max_cost)
@@ -91,16 +92,6 @@ class ListedSteps(NamedTuple):
     full: int = 0  # steps that are computed together
     size: int = 1
     single: bool = False
-
-    @property
-    def begin(self) -> int:
-        """The first position."""
-        return int(self.bounds[0])
-
-    @property
-    def length(self) -> int:
-        """The position at which the last batch ends."""
-        return int(self.bounds[-1])
 
     @property
     def number(self) -> int:

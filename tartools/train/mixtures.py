@@ -25,11 +25,6 @@ class Weighting(NamedTuple):
     weights: Any
     schedule: list[tuple[int, Any]]
 
-    def check(self) -> int:
-        """Return what tells this mixture from others."""
-        found = zlib.crc32(self.source.tobytes(), zlib.crc32(self.weights.tobytes()))
-        return zlib.crc32(repr([(first, shares.tolist()) for first, shares in self.schedule]).encode(), found)
-
 
 class WeightedOrder:
     """Rows drawn with repetition, each as often as its weight says, on average. Holds: 8 bytes a row."""
@@ -131,7 +126,9 @@ def mixed_order(
         if first % batch:
             raise ValueError(f"with per_batch shares begin with a batch of {batch}, not at sample {first}")
     order = WeightedOrder(mixture, length) if replacement else ShareOrder(mixture, length, batch)
-    return order, {"weights": mixture.check(), "length": order.length, "replacement": replacement, "per_batch": batch}
+    check = zlib.crc32(mixture.source.tobytes(), zlib.crc32(mixture.weights.tobytes()))
+    check = zlib.crc32(repr([(first, shares.tolist()) for first, shares in schedule]).encode(), check)
+    return order, {"weights": check, "length": order.length, "replacement": replacement, "per_batch": batch}
 
 
 def is_schedule(weights: Any) -> bool:

@@ -158,13 +158,13 @@ class StatefulSampler(Sampler[Any]):
         self._digest = partial(digest_of, dataset)
         self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
         mixing = weights, length, replacement, (batch_size or 0) * per_batch
-        self._rows, kind = order_of(table, count, shuffle, block, window, *mixing)
+        self._rows, kind = order_of(dataset, shuffle, block, window, *mixing)
         self._kind |= kind
         if batched:
             if isinstance(bucket, str) and bucket == SOURCE:
-                bucket = mixtures.mixture_of(table, count, weights).source
+                bucket = mixtures.mixture_of(table, count, {} if weights is None else weights).source
             local = shuffle in ("blocks", False)
-            self._rows = BatchedOrder(self._rows, table, bucket, max_cost, batch_size or 1, drop_last, local)
+            self._rows = BatchedOrder(self._rows, dataset, bucket, max_cost, batch_size or 1, drop_last, local)
             self._kind |= self._rows.kind
 
     @property
@@ -188,7 +188,7 @@ class StatefulSampler(Sampler[Any]):
         rank, steps = self._shared()
         if steps.batches(rank) < steps.number and not steps.single:
             what = "%s left for %d ranks: rank %d has no batch"
-            log.warning(what, several(steps.length - steps.begin, "sample"), steps.world_size, rank)
+            log.warning(what, several(steps.after(steps.number) - steps.after(0), "sample"), steps.world_size, rank)
         return _Iteration(self)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
@@ -303,7 +303,7 @@ class _Iteration(Iterator[Any]):
         at_once = max(CHUNK // steps.size, 1)
         for first in range(low, steps.full, at_once):
             numbers = np.arange(first, min(first + at_once, steps.full))[:, None]
-            positions = steps.begin + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
+            positions = steps.after(0) + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
             rows = rows_at(positions.ravel(), self._seed, self._epoch)
             yield from (rows if steps.single else rows.reshape(positions.shape)).tolist()
         for step in range(max(low, steps.full), steps.number):
@@ -314,20 +314,13 @@ class _Iteration(Iterator[Any]):
 
 
 def order_of(
-    table: Any,
-    count: int,
-    shuffle: bool | str,
-    block: int | str,
-    window: int,
-    weights: Any,
-    length: int | None,
-    replacement: bool,
-    batch: int,
+    dataset: Any, shuffle: Any, block: Any, window: int, weights: Any, length: int | None, replacement: bool, batch: int
 ) -> tuple[permutation.RowOrder, dict[str, Any]]:
-    """Return the order of the *count* rows of *table*, and what tells it from others; *batch* is 0, or per_batch.
+    """Return the order of the samples of *dataset*, and what tells it from others; *batch* is 0, or per_batch.
 
     Raises: ValueError for what does not go together.
     """
+    table, count = getattr(dataset, "table", dataset), len(dataset)
     if weights is not None or length is not None:
         if shuffle in ("blocks", False):
             raise ValueError("with weights or a length samples are chosen from all: shuffle is True then")

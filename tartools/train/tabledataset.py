@@ -148,11 +148,7 @@ class ColumnFields:
         if not self._values:
             self._values = {field: self._table.column(column) for field, column in self._names.items()}
         found = {field: values[rows].tolist() for field, values in self._values.items()}
-        return {field: list(map(_writable, values)) for field, values in found.items()}
-
-
-def _writable(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
+        return {field: [one.copy() if isinstance(one, np.ndarray) else one for one in found[field]] for field in found}
 
 
 def overlaid(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import tartools
+from tartools.errors import SampleError
 from tartools.train import StatefulSampler as Sampler
 from tartools.train import loader
 from tartools.train.batching import split
@@ -288,6 +289,8 @@ def test_what_needs_a_batch_size_or_a_table(table: tartools.Table) -> None:
     for name, what in (("schedule", "weights"), ("bucket", "bucket"), ("cost", "max_cost")):
         with pytest.raises(ValueError, match=f"{what} by name needs a table: this is a Squares"):
             loader(Squares(), 4, **ORDERS[name])
+    with pytest.raises(SampleError, match="no pattern of weights matches this shard"):
+        loader(table, 4, bucket="__source__")
     assert len(loader(Squares(), 4, bucket=[n % 2 for n in range(23)])) == 6
 
 
