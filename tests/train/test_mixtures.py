@@ -113,6 +113,8 @@ def test_fixed_numbers_in_each_batch(table: tartools.Table) -> None:
         assert [[*map(sources, (batch[:4], batch[4:]))] for batch in batches] == [[{"a": 4}, {"c": 2}]] * 16
         assert {*Counter(flat(batches)).values()} == {1, 2, 3}  # 64 of 70, 32 of 11
         assert sum(row >= 90 for row in flat(batches)) == 32
+    first = {row for batches in epochs_of(table, 20, 6, weights=FIXED, per_batch=True) for row in batches[0][:4]}
+    assert len(first) > 35  # others in each epoch
     (batches, again) = epochs_of(table, 2, 6, **ORDERS["changing"])
     assert [sources(batch) for batch in (*batches, *again)] == [{"a": 4, "c": 2}] * 15 + [{"a": 1, "b": 5}] * 9
 
@@ -193,6 +195,8 @@ def test_batches_are_alike_and_within_the_budget(table: tartools.Table) -> None:
         sums = [sum(TOKENS[row] for row in batch) for batch in batches]
         assert max(sums) <= most and max(map(len, batches)) <= 8 and sorted(flat(batches)) == list(range(COUNT))
         assert np.mean(sums) > 0.6 * most
+        (full,) = epochs_of(table, 1, 8, max_cost=(np.array(TOKENS), most), drop_last=True)
+        assert len(full) == len(batches) - 1  # a batch to which no other sample fits is full
     (sourced,) = epochs_of(table, 1, 6, weights=SHARES, bucket="__source__")
     assert all(len(sources(batch)) == 1 for batch in sourced) and sources(flat(sourced)) == {"a": 51, "b": 30, "c": 20}
 
