@@ -157,20 +157,21 @@ def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
     for record in records:
         if size + len(record) > BLOCK or len(part) == RECORDS:
             if part:
-                yield _packed(part)
+                yield packed(part)
             part, size = [], 0
         part.append(record)
         size += len(record)
     if part:
-        yield _packed(part)
+        yield packed(part)
 
 
-def _packed(part: list[bytes]) -> bytes:
+def packed(part: Sequence[bytes]) -> bytes:
+    """Return the records *part* as a block."""
     return b"".join((pack(f"{len(part) + 1}Q", len(part), *map(len, part)), *part))
 
 
 def unpack_block(block: bytes) -> Iterator[bytes]:
-    """Return the records of *block*, which `pack_blocks` made."""
+    """Return the records of *block*, which `packed` made."""
     (count,) = unpack_from("Q", block)
     return _split(block[NUMBER * (1 + count) :], unpack_from(f"{count}Q", block, NUMBER))
 

@@ -16,7 +16,7 @@ from itertools import chain, count
 from typing import Any
 
 from tartools.errors import SampleError
-from tartools.stages.externalsort import external_sort, new_file
+from tartools.stages.externalsort import external_sort, new_file, packed, unpack_block
 from tartools.tar import read_range
 
 # keys of adjacent samples of B, and what it has for them, as bytes
@@ -153,7 +153,7 @@ class Spilled:
 
     def _add(self, block: list[bytes]) -> None:
         self._firsts.append(block[0][: block[0].index(b"\0")])
-        data = b"".join([part for record in block for part in (len(record).to_bytes(NUMBER, "big"), record)])
+        data = packed(block)
         self._file.write(data)
         self._places.append(self._places[-1] + len(data))
 
@@ -177,13 +177,7 @@ class Spilled:
             self._blocks.move_to_end(number)
             return self._blocks[number]
         begin, end = self._places[number], self._places[number + 1]
-        data = read_range(self._file, begin, end)
-        found = []
-        at = 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + NUMBER], "big")
-            at += NUMBER + size
-            found.append(data[at - size : at])
+        found = list(unpack_block(read_range(self._file, begin, end)))
         self._blocks[number] = found
         self._size += end - begin
         while self._size > self._memory // 8 and len(self._blocks) > 1:
