@@ -17,7 +17,7 @@ from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import copied
-from tartools.storage.streams import BUFFER, FileVersion, Input, SeekableFile, check_whole, stream_file
+from tartools.storage.streams import BUFFER, FileVersion, Input, SeekableFile, check_whole, named, stream_file
 from tartools.storage.url import Url
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
@@ -34,10 +34,8 @@ def reading(url: str) -> io.BufferedReader:
     """
     url = Url(url)
     if url.is_local:
-        try:
+        with named(url):
             return open(path_of(url), "rb")
-        except OSError as error:
-            raise StorageError(error.strerror or str(error), url=url) from error
     if not url.is_stored or url.read_command:
         return stream_file(storage.open_read(url), url)
     source = object_at(url)

@@ -18,6 +18,15 @@ CHUNK = 1 << 20  # bytes that are copied at once
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.EROFS)  # pipes, devices, some file systems
 
 
+@contextmanager
+def named(url: str) -> Iterator[None]:
+    """Raise StorageError with *url* for an error of the system: no such file, too many open files."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=url) from error
+
+
 class Stream(Protocol):
     """Bytes to read.
 
@@ -215,10 +224,8 @@ class FileSink(SharedFile):
 
     def sync(self) -> None:
         """Bring what was written to the disk, as `sync` does. Raises: StorageError."""
-        try:
+        with named(self.url):
             sync(self)
-        except OSError as error:
-            raise StorageError(error.strerror or str(error), url=self.url) from error
 
 
 def sync(file: io.FileIO | str) -> None:
