@@ -166,11 +166,13 @@ def is_plain(url: Url) -> bool:
         opened.close()
 
 
-class Mixing(Generic[Item]):
-    """*sources* in *shares*, mixed as `Mixture` says, up to *total* samples if it is given; and what is said of them.
+class Mixing(Mixture[Item]):
+    """A mixture of up to *total* samples, if that is given, and what is said of them.
 
     *rekey* is the template of the keys that samples get.
     """
+
+    _sources: Sequence[MixedSource[Item]]
 
     def __init__(
         self,
@@ -182,18 +184,16 @@ class Mixing(Generic[Item]):
         rekey: str | None,
         account: Account,
     ) -> None:
-        self._sources = sources
-        self._stop = stop
+        super().__init__(sources, shares, stop, seed)
         self._total = total
         self._rekey = rekey or ""
         self._account = account
-        self._mixture = Mixture(sources, shares, stop, seed)
         self._known: set[bytes] = set()  # the first keys that are written
         self._again: bytes | None = None  # one of these that comes again
 
     def __iter__(self) -> Iterator[tuple[Item, int, int]]:
         """Yield items, each with the number of its source and the round; then say what was left out."""
-        yield from islice(self._mixture, self._total)
+        yield from islice(super().__iter__(), self._total)
         self._report()
 
     def written(self, batches: Iterable[Any], keys: Callable[[Any], Iterable[bytes | None]]) -> Iterator[Any]:
@@ -215,12 +215,12 @@ class Mixing(Generic[Item]):
 
     def _report(self) -> None:
         """Count and tell what the sources still have."""
-        mixture, total, account = self._mixture, self._total, self._account
-        count = sum(mixture.taken)
+        total, account = self._total, self._account
+        count = sum(self.taken)
         full = total is not None and count == total
         left: list[str] = []
         for number, source in enumerate(self._sources):
-            if mixture.rounds[number] or number in mixture.ended or (self._stop != "first" and not full):
+            if self.rounds[number] or number in self.ended or (self._stop != "first" and not full):
                 continue
             found = source.rest(not full)
             account.left_out += found or 0
@@ -230,8 +230,8 @@ class Mixing(Generic[Item]):
                 left.append(f"{found} of {source.name}")
         why = f"{count} samples are written, as --count says"
         if not full:
-            last = mixture.ended[-1]
-            why = f"{self._sources[last].name} ended after {mixture.taken[last]} samples"
+            last = self.ended[-1]
+            why = f"{self._sources[last].name} ended after {self.taken[last]} samples"
             if total is not None:
                 why += f", so {count} samples are written, not {total}"
         if left or (total is not None and not full):
@@ -239,12 +239,12 @@ class Mixing(Generic[Item]):
 
     def _warn_of_keys(self) -> None:
         """Warn once if samples of the output may have the same key."""
-        repeated = [number for number, rounds in enumerate(self._mixture.rounds) if rounds]
+        repeated = [number for number, rounds in enumerate(self.rounds) if rounds]
         if repeated and "{round" not in self._rekey and "{index" not in self._rekey:
             first = repeated[0]
             more = ", others too" if repeated[1:] else ""
             self._account.warn(
-                f"{self._sources[first].name} was begun {self._mixture.rounds[first] + 1} times{more}, so keys come "
+                f"{self._sources[first].name} was begun {self.rounds[first] + 1} times{more}, so keys come "
                 "again; --rekey '{source}/{round}/{key}' makes them differ"
             )
         elif self._again is not None and not repeated:
