@@ -9,7 +9,7 @@ room exits. Begin reading at `command.Command`.
 from __future__ import annotations
 
 from tartools.cli.command import Command, command
-from tartools.cli.declare import Group, Option, argument
+from tartools.cli.declare import Group, Option, argument, sample_slice
 from tartools.cli.options import (
     Common,
     Count,
@@ -28,7 +28,6 @@ from tartools.cli.options import (
     Workers,
     workers,
 )
-from tartools.cli.optionvalues import sample_slice
 from tartools.errors import byte_size
 
 __all__ = [

@@ -10,7 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-SHELLS = ("bash", "zsh", "fish")
+# shell -> the folder of its completions below share/, its start file, and what switches completion on there
+SWITCHED = {
+    "bash": ("bash-completion/completions", "~/.bashrc", 'for name in {names}; do\n    . {folder}/"$name"\ndone'),
+    "zsh": ("zsh/site-functions", "~/.zshrc", "fpath=({folder} $fpath)\nautoload -Uz compinit && compinit"),
+    "fish": ("fish/vendor_completions.d", "~/.config/fish/config.fish", "set -p fish_complete_path {folder}"),
+}
 
 # Names of fields on stdout; $file is an archive. Only harmless ones: they go into a command line.
 LISTING = r"""tar -tf "$file" 2>/dev/null | head -n 200 |
@@ -142,7 +147,7 @@ complete -c tartools -n '__fish_seen_subcommand_from completion' -x -a '{shells}
 
 def of_tartools(summaries: dict[str, str]) -> dict[str, str]:
     """Return the completions of `tartools`, by their paths. *summaries* are those of the words that it takes first."""
-    words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(SHELLS)
+    words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(SWITCHED)
     described = "\n".join(f"    {shlex.quote(f'{name}:{summary}')}" for name, summary in summaries.items())
     fish = TARTOOLS_FISH.format(shells=shells)
     for name, summary in summaries.items():
@@ -174,27 +179,11 @@ def switched_on(arguments: Sequence[str], names: Sequence[str]) -> str | None:
     None unless *arguments* are the name of one shell.
     """
     shell = arguments[0] if len(arguments) == 1 else ""
-    if shell not in SHELLS:
+    if shell not in SWITCHED:
         return None
-    share, clone = Path(sys.prefix, "share"), Path(__file__).parents[2] / "completions"
-    if shell == "bash":
-        folder = _folder(share / "bash-completion/completions", clone / "bash")
-        every = " ".join(("tartools", *names))
-        lines = [f"for name in {every}; do", f'    . {folder}/"$name"', "done"]
-        start = "~/.bashrc"
-    elif shell == "zsh":
-        folder = _folder(share / "zsh/site-functions", clone / "zsh")
-        lines = [f"fpath=({folder} $fpath)", "autoload -Uz compinit && compinit"]
-        start = "~/.zshrc"
-    else:
-        folder = _folder(share / "fish/vendor_completions.d", clone / "fish")
-        lines = [f"set -p fish_complete_path {folder}"]
-        start = "~/.config/fish/config.fish"
-    return "\n".join((f"# Add these lines to {start}, and start a new {shell}:", *lines)) + "\n"
-
-
-def _folder(installed: Path, clone: Path) -> str:
-    """Return the folder of completions, quoted for a shell: that of the installation, else that of the clone."""
-    files = ("tartools", "_tartools", "tartools.fish")
-    found = installed if any((installed / file).exists() for file in files) else clone
-    return shlex.quote(str(found))
+    inside, start, lines = SWITCHED[shell]
+    folder = Path(sys.prefix, "share", inside)
+    if not any((folder / file).exists() for file in ("tartools", "_tartools", "tartools.fish")):
+        folder = Path(__file__).parents[2] / "completions" / shell  # of the clone
+    what = lines.format(folder=shlex.quote(str(folder)), names=" ".join(("tartools", *names)))
+    return f"# Add these lines to {start}, and start a new {shell}:\n{what}\n"

@@ -11,13 +11,13 @@ Modules that declare options do not import `annotations` from `__future__`: thei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from types import NoneType
 from typing import Annotated, Any, Literal, dataclass_transform, get_origin, get_type_hints
 
-from tartools.cli.optionvalues import number, whole_number
-
 REQUIRED = ...  # the default of an option that has none
+LONGEST_NUMBER = 30  # digits
 
 
 class Option:
@@ -114,11 +114,7 @@ class Declared:
     @property
     def choices(self) -> tuple[str, ...]:
         """The words that may be its value; none if any may."""
-        kind = self.kind
-        if get_origin(kind) is Literal:
-            return tuple(kind.__args__)
-        members = getattr(kind, "__members__", {})
-        return tuple(str(member.value) for member in members.values())
+        return tuple(self.kind.__args__) if get_origin(self.kind) is Literal else ()
 
     def value(self, text: str) -> Any:
         """Return the value that *text* stands for. Raises: ValueError with the reason."""
@@ -130,12 +126,9 @@ class Declared:
             if option.minimum is not None and found < option.minimum:
                 raise ValueError(f"{text} is less than {option.minimum:g}")
             return found
-        choices = self.choices
-        if not choices:
-            return text
-        if text not in choices:
-            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
-        return text if get_origin(kind) is Literal else kind(text)
+        if self.choices and text not in self.choices:
+            raise ValueError(f"{text!r} is not one of {', '.join(self.choices)}")
+        return text
 
     @property
     def metavar(self) -> str:
@@ -148,13 +141,12 @@ class Declared:
         return " ".join((self.option.help, *self._remarks()))
 
     def _remarks(self) -> Iterator[str]:
-        default = getattr(self.default, "value", self.default)
         if self.option.minimum:
             yield f"At least {self.option.minimum:g}."
         if self.option.default:
             yield f"Default: {self.option.default}."
-        elif not self.flag and default not in (None, "", REQUIRED):
-            yield f"Default: {default}."
+        elif not self.flag and self.default not in (None, "", REQUIRED):
+            yield f"Default: {self.default}."
         if self.option.envvar:
             yield f"Environment: {self.option.envvar}."
 
@@ -184,3 +176,50 @@ def declared(hint: Any, name: str, default: Any) -> Iterator[Declared]:
             yield Declared(option, inner, getattr(hint, option, REQUIRED), hint.shared)
     else:
         yield Declared(name, hint, default, False)
+
+
+# ---- from words on a command line to values: each raises ValueError with its reason ----
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number *text*; `1e3` is one too.
+
+    Raises: ValueError if it is anything else.
+
+    >>> whole_number("12"), whole_number("1e3"), whole_number("2.5e1")
+    (12, 1000, 25)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    from decimal import Decimal, InvalidOperation
+
+    try:
+        number = Decimal(text)
+        if number.is_finite() and number.adjusted() < LONGEST_NUMBER and number == number.to_integral_value():
+            return int(number)
+    except InvalidOperation:
+        pass
+    raise ValueError(f"not a whole number: {text!r}")
+
+
+def number(text: str) -> float:
+    """Return the number *text*. Raises: ValueError if it is none, or infinite."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"not a number: {text!r}")
+    return found
+
+
+def sample_slice(text: str) -> slice:
+    """Return the slice `lo:hi:step`, as in Python but without negative numbers. Raises: ValueError."""
+    numbers = text.split(":")
+    if len(numbers) in (2, 3) and all(n == "" or (n.isascii() and n.isdigit()) for n in numbers):
+        bounds = [int(n) if n else None for n in numbers]
+        if len(bounds) == 2 or bounds[2] != 0:
+            return slice(*bounds)
+    raise ValueError(f"not a slice: {text!r}; write lo:hi or lo:hi:step, without negatives")

@@ -75,11 +75,6 @@ def order(urls: Sequence[str], choice: SampleChoice) -> list[str]:
     return shuffle.shuffled_urls(urls, choice.seed)
 
 
-def everything(choice: SampleChoice, wanted: cli.Fields) -> bool:
-    """Tell whether all samples are to be passed on as they come."""
-    return choice == SampleChoice(seed=choice.seed) and not (wanted.fields or wanted.exclude)
-
-
 class Ahead(NamedTuple):
     """How many shards are read at once (None: each in its turn), in how much memory; whether in any order."""
 
@@ -97,7 +92,7 @@ def cat(
         raise UsageError("--interleave and --unordered exclude each other")
     urls = order(expand(*source.named), choice)
     storage.check_output(output.url, output.force, urls)
-    whole = everything(choice, wanted)
+    whole = choice == SampleChoice(seed=choice.seed) and not (wanted.fields or wanted.exclude)  # all, as they come
     reading = Reading(source.lax, source.skip_special, tmpdir=ahead.tmpdir)
     if ahead.workers is None and not ahead.unordered:
         reading = reading._replace(forks=True, ranges=whole, listed=not whole)

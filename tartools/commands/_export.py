@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tartools import cli, storage
 from tartools.cli import process
-from tartools.errors import UsageError
+from tartools.errors import SampleError, UsageError
 from tartools.formats import packed
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
@@ -38,7 +38,8 @@ def export(
 ) -> None:
     """Write the samples of the inputs *source*, of which *choose* takes fields, by *write* to a file of this *kind*.
 
-    Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; what they raise.
+    Raises: UsageError for what is not written to a terminal, or compressed inside and named otherwise; as `distinct`;
+    what they raise.
     """
     if kind not in (TEXT, TFRECORD):
         packed.check_bare(output.url, kind)
@@ -49,8 +50,22 @@ def export(
     samples = choose(read_samples(urls, account, Reading(source.lax, source.skip_special)))
     writing = packed.writing if kind in (TEXT, TFRECORD) else storage.writing
     with closing_upstream(samples), writing(output.url, output.force) as sink:
-        write(samples, sink)
+        write(distinct(samples), sink)
         account.check()
+
+
+def distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield *samples*. Raises: SampleError if two side by side have one key, which readers would take for one."""
+    last: bytes | None = None
+    for sample in samples:
+        if sample.raw_key == last and sample.grouped:
+            raise SampleError(
+                f"two samples with the key {sample.key!r} side by side, which readers would take for one: "
+                "--rekey of tarcat gives new keys, tarsort joins them",
+                url=sample.shard,
+            )
+        last = sample.raw_key if sample.grouped else None
+        yield sample
 
 
 def write_readable(lines: Iterable[bytes], sink: Sink, output: ExportOutput) -> None:

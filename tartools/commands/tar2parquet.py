@@ -58,15 +58,14 @@ def tar2parquet(
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet
     from tartools.tables import schema
 
-    words = select.pairs(chosen.fields)
+    words = select.parse_words(chosen.fields)
     if chosen.fields is not None and not words:
         raise UsageError("-f names no field")
-    dropped, binary = (" ".join(names or ()).split() for names in (chosen.exclude, types.binary))
-    layout = ParquetLayout(words or None, dropped, binary, chosen.verbatim)
+    layout = ParquetLayout(words or None, " ".join(types.binary or ()).split(), chosen.verbatim)
 
     def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
         schema.check_installed()
-        return samples
+        return select.by_specs(samples, None, chosen.exclude, account, verbatim=chosen.verbatim)
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_parquet(samples, sink, account, layout)

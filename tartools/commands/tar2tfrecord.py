@@ -36,7 +36,7 @@ def tar2tfrecord(account: Account, source: cli.Inputs, wanted: cli.Fields, outpu
     from tartools.formats import textwrite, tfrecord
     from tartools.samples.columnfields import ChosenColumns
 
-    words = select.pairs(wanted.fields) or None
+    words = select.parse_words(wanted.fields) or None
     chosen = ChosenColumns(words, (), str if wanted.verbatim or words is None else str.lower, hidden=False)
 
     def choose(samples: Iterator[Sample]) -> Iterator[Sample]:

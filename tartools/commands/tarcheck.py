@@ -146,8 +146,8 @@ from tartools.show import checkreport
 from tartools.stages import select
 from tartools.stages.checking.checked import Checking, checked_shards
 from tartools.stages.checking.codes import CODES
-from tartools.stages.checking.expected import Words, compare, expected_fields, note_payloads, note_shards
-from tartools.stages.checking.fixing import Fix, Fixing, PendingSamples, actions_of, destinations
+from tartools.stages.checking.expected import compare, expected_fields, note_payloads, note_shards
+from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
 from tartools.storage.expand import expand
@@ -196,7 +196,7 @@ class FixOptions(cli.Group):
 @cli.command(__doc__)
 def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
     """Run the command."""
-    expect, ignored = expected(wanted), the_ignored(wanted)
+    expect, ignored = select.choices_of(wanted.expect, "--expect"), the_ignored(wanted)
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     urls = list(dict.fromkeys(expand(*source.named)))
@@ -211,7 +211,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
         pass  # without --fix, nobody else takes them
     account.check()
     found = checking.summary
-    words = expect if expect is not None else expected_fields(found.combinations)
+    words = expect or expected_fields(found.combinations)
     compare(found, words)
     note_payloads(found)
     note_shards(found, checking.sizes)
@@ -222,18 +222,9 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     print_facts(facts, wanted.json, checkreport)
     if places and pending:
         account.samples_in = account.samples_out = 0
-        fixing = Fixing(pending, words, fixed.unique, checking.decode, shards.where, ignored)
-        Fix(shards, fixing, places, account, checking.decode).run()
+        Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
-
-
-def expected(wanted: CheckOptions) -> Words | None:
-    """Return the fields that --expect names; None without it. Raises: UsageError."""
-    words = select.parse_words(wanted.expect or ())
-    if wanted.expect is not None and (not words or any(word.new for word in words)):
-        raise UsageError("--expect takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
-    return [word.choices for word in words] if words else None
 
 
 def the_ignored(wanted: CheckOptions) -> frozenset[str]:

@@ -95,6 +95,7 @@ from tartools.formats.plan import PlanOrigin
 from tartools.samples.account import Account
 from tartools.samples.sample import checked_path
 from tartools.shards.writing import write_samples
+from tartools.stages import select
 from tartools.storage.expand import expand
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
@@ -224,46 +225,26 @@ def write_folder(wanted: PlanOptions, account: Account, output: cli.Output) -> N
     write(from_folder(folder, account, wanted.skip_special), account, output, PlanOrigin(path))
 
 
-def write_zips(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples of zip files."""
-    from tartools.formats import zipread
-
-    urls = checked_files(wanted.zips, output)
-    samples = zipread.samples(urls, account, wanted.class_field, wanted.skip_special)
-    write_samples(samples, output.destination, account)
-
-
-def write_parquets(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples of Parquet files."""
-    from tartools.formats import parquetread
-
-    urls = checked_files(wanted.parquets, output)
-    samples = parquetread.samples(urls, account, chosen(wanted), wanted.template or KEYS)
-    write_samples(samples, output.destination, account)
-
-
-def write_tfrecords(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples of TFRecord files."""
-    from tartools.formats import tfrecord
-
-    urls = checked_files(wanted.tfrecords, output)
-    samples = tfrecord.samples(urls, account, chosen(wanted), wanted.template or KEYS)
-    write_samples(samples, output.destination, account)
-
-
-def checked_files(names: list[str] | None, output: cli.Output) -> list[str]:
-    """Return the URLs of the files *names*, which are there, and of which *output* is none."""
-    urls: list[str] = [*expand(names or [])]
+def write_files(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
+    """Write the samples of zip files, Parquet files or TFRecord files."""
+    urls = expand(wanted.zips or wanted.parquets or wanted.tfrecords or [])
     storage.check_inputs(urls)
     storage.check_output(output.url, output.force, urls)
-    return urls
+    words = None if wanted.fields is None else select.parse_words(wanted.fields)
+    template = wanted.template or KEYS
+    if wanted.zips:
+        from tartools.formats import zipread
 
+        samples = zipread.samples(urls, account, wanted.class_field, wanted.skip_special)
+    elif wanted.parquets:
+        from tartools.formats import parquetread
 
-def chosen(wanted: PlanOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
-    """Return the words of -f: choices, and the new name or None."""
-    from tartools.stages import select
+        samples = parquetread.samples(urls, account, words, template)
+    else:
+        from tartools.formats import tfrecord
 
-    return None if wanted.fields is None else select.pairs(wanted.fields)
+        samples = tfrecord.samples(urls, account, words, template)
+    write_samples(samples, output.destination, account)
 
 
 class PlanSource(NamedTuple):
@@ -277,9 +258,9 @@ class PlanSource(NamedTuple):
 SOURCES = (
     PlanSource("a PLAN", ("--format", "--key-template", "--allow-pipe", "-C"), write_plan),
     PlanSource("--folder", ("-C", "--class", "--exclude-files", "--dots", "--skip-special"), write_folder),
-    PlanSource("--zip", ("--class", "--skip-special"), write_zips),
-    PlanSource("--parquet", ("--key-template", "-f"), write_parquets),
-    PlanSource("--tfrecord", ("--key-template", "-f"), write_tfrecords),
+    PlanSource("--zip", ("--class", "--skip-special"), write_files),
+    PlanSource("--parquet", ("--key-template", "-f"), write_files),
+    PlanSource("--tfrecord", ("--key-template", "-f"), write_files),
 )
 TAR_MAGIC = slice(257, 262)
 MAGIC = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # how files begin that are no plans -> the option for them

@@ -53,8 +53,10 @@ Examples:
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any
 
 from tartools import cli, storage
@@ -65,8 +67,8 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading, check_shards
-from tartools.stages.comparing import sides
-from tartools.stages.comparing.changes import ADDED, CHANGED, Change, Counts, changes, reordered
+from tartools.stages import comparing
+from tartools.stages.comparing import ADDED, CHANGED, Change, Counts, DiffSide, changes, reordered
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
@@ -95,11 +97,11 @@ def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cl
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     check_options(wanted, source)
     if wanted.digest:
-        found = sides.digest(expand(*source.named), account, reading, most)
+        found = comparing.digest(expand(*source.named), account, reading, most)
         with storage.writing("-") as sink:
             sink.write(b"%064x\n" % (found % (1 << 256)))
         return 0
-    a, b = (sides.DiffSide(expand([word]), reading, most, []) for word in source.inputs or ())
+    a, b = (DiffSide(expand([word]), reading, most, []) for word in source.inputs or ())
     check_shards([*a.urls, *b.urls], account)
     new = Spool(means.memory // PAIRS, means.tmpdir)
     if wanted.output is None:
@@ -107,10 +109,10 @@ def tardiff(account: Account, source: cli.Inputs, wanted: DiffOptions, means: cl
     storage.check_output(wanted.output, wanted.force, [*a.urls, *b.urls])
     data = DataSet(b.urls, Account(lambda _: None), reading, most)  # all is said when they are compared
     destination = data.sink(wanted.output, wanted.force)
-    sides.check_repeatable(b.urls)
+    comparing.check_repeatable(b.urls)
     data.keep()
     counts = compared(a, b, account, new, wanted, means)
-    deliver_flags(sides.wanted_flags(data, b.counts, sorter(means)(new)), destination, None, data.account)
+    deliver_flags(comparing.wanted_flags(data, b.counts, sorter(means)(new)), destination, None, data.account)
     account.bytes_out += data.account.bytes_out
     return int(counts.differ)
 
@@ -141,46 +143,25 @@ def check_options(wanted: DiffOptions, source: cli.Inputs) -> None:
         raise UsageError(f"-o - and {given[0]} both write to stdout (see tardiff --help)")
 
 
-def compared(
-    a: sides.DiffSide, b: sides.DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means
-) -> Counts:
+def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, wanted: DiffOptions, means: cli.Means) -> Counts:
     """Compare *a* and *b*, and print what is *wanted*; *new* gets the samples to be written."""
     sort = sorter(means)
     counts = Counts()
     pairs = None if wanted.unordered else Spool(means.memory // PAIRS, means.tmpdir)
-    found = differences(a, b, account, counts, sort, pairs)
-    if wanted.list_keys:
-        with storage.writing("-") as sink:
-            for change in found:
-                keep(change, new, wanted)
-                sink.write(line_of(change).encode())
-    else:
-        for change in found:
-            keep(change, new, wanted)
+    left, right = sort(a.contents(account)), sort(b.contents(account))
+    found = changes(left, right, counts, (lambda _: None) if pairs is None else pairs.add)
+    moved = reordered(pairs, sort, counts) if pairs is not None else ()  # once the others are known
+    with storage.writing("-") if wanted.list_keys else nullcontext() as listed:
+        for change in chain(found, moved):
+            if wanted.output is not None and change.kind in (ADDED, CHANGED):
+                new.add(change.position + change.key)
+            if listed is not None:
+                listed.write(line_of(change).encode())
     if not wanted.list_keys and wanted.output != "-":
         samples = [sum(side.counts) for side in (a, b)]
         with storage.writing("-") as sink:
             print_summary(sink, facts_of(counts, samples, wanted.unordered), wanted.json)
     return counts
-
-
-def differences(
-    a: sides.DiffSide, b: sides.DiffSide, account: Account, counts: Counts, sort: Any, pairs: Spool | None
-) -> Iterator[Change]:
-    """Yield what differs between *a* and *b*; *pairs* are for the order, which does not count without them.
-
-    *sort* sorts any number of records.
-    """
-    left, right = sort(a.contents(account)), sort(b.contents(account))
-    yield from changes(left, right, counts, (lambda _: None) if pairs is None else pairs.add)
-    if pairs is not None:
-        yield from reordered(pairs, sort, counts)
-
-
-def keep(change: Change, new: Spool, wanted: DiffOptions) -> None:
-    """Add the sample of *change* to *new* if it is to be written."""
-    if wanted.output is not None and change.kind in (ADDED, CHANGED):
-        new.add(change.position + change.key)
 
 
 def line_of(change: Change) -> str:

@@ -133,9 +133,7 @@ def the_filter(conditions: FilterConditions) -> "Filter":
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
     elif conditions.missing:
         raise UsageError("--ignore-errors needs -S")
-    words = select.parse_words(conditions.present or ())
-    if conditions.present is not None and (not words or any(word.new for word in words)):
-        raise UsageError("--fields-present takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either")
+    words = select.choices_of(conditions.present, "--fields-present")
     keys = None
     if conditions.keys == "-":
         raise UsageError("--keys takes the name of a file: stdin is for shards")
@@ -147,7 +145,7 @@ def the_filter(conditions: FilterConditions) -> "Filter":
     return Filter(
         keys=keys,
         numbers=numbers,
-        words=[word.choices for word in words],
+        words=words,
         expression=expression,
         lenient=conditions.missing,
         invert=conditions.invert,

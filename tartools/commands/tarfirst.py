@@ -112,7 +112,7 @@ def numbered(
 
 def the_field(conditions: FirstConditions) -> tuple[str, ...]:
     """Return the names of which the first that a sample has is written; none if -f is not given."""
-    words = select.parse_words(conditions.fields or ())
+    words = select.parse_words(conditions.fields)
     if len(words) > 1 or any(word.new for word in words):
         raise UsageError("-f takes one word: a field, or a;b for the first of these that a sample has")
     return words[0].choices if words else ()

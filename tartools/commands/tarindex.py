@@ -88,16 +88,13 @@ Examples:
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, shown
 from tartools.samples.account import Account
-from tartools.samples.filetypes import is_picture_field
 from tartools.shards.reading import Reading, counted
-from tartools.shards.writing import write_batches
 from tartools.storage.expand import expand
 
 if TYPE_CHECKING:
@@ -143,20 +140,14 @@ class ColumnOptions(cli.Group):
         return bool(self.fields or self.pictures or self.decode or self.hashed or self.likened)
 
     def wanted(self, account: Account) -> "facts.WantedFacts":
-        """What is wanted, with the functions that look at pictures. Raises: UsageError."""
+        """What is wanted. Raises: UsageError."""
+        from tartools.samples import decoding
         from tartools.tables import facts
 
         found = facts.wanted(self.fields or (), self.hashed or (), self.likened or ())
-        if not (self.pictures or self.decode or self.likened):
-            return found
-        from tartools.samples import decoding
-
         if self.decode and (hint := decoding.leniency()):
             account.warn(hint)
-        pictures = facts.PictureFacts(is_picture_field, partial(decoding.facts, decode=self.decode))
-        return found._replace(
-            pictures=pictures if self.pictures or self.decode else None, likeness=decoding.hash_and_colours
-        )
+        return found._replace(pictures=self.pictures or self.decode, decoded=self.decode)
 
 
 @cli.command(__doc__)
@@ -198,8 +189,7 @@ def tarindex(
     else:
         inputs = shardrows.row_inputs(urls, account, indexing)
         batches = shardrows.row_batches(inputs)
-    destination = shardrows.TableDestination(output.url, output.force, lambda: inputs)
-    write_batches(counted(batches, account), destination, account)
+    shardrows.write_rows(inputs, output.url, account, force=output.force, batches=counted(batches, account))
 
 
 def updated(

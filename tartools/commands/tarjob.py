@@ -56,8 +56,7 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import closing
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option, process, progress
@@ -79,13 +78,6 @@ from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
 LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
-
-
-class EngineName(StrEnum):
-    """Who runs the commands."""
-
-    local = "local"
-    ray = "ray"
 
 
 class Items(cli.Group):
@@ -141,7 +133,7 @@ class Resources(cli.Group):
         ),
     ] = None
     engine: Annotated[
-        EngineName | None,
+        Literal["local", "ray"] | None,
         Option(
             "--engine", default="ray with --address, --cpus or RAY_ADDRESS; else local", help="This machine, or Ray."
         ),
@@ -178,7 +170,8 @@ def tarjob(
     command = checked_command(words or [], items, policy, resources)
     logged = content_of(policy.log)
     records = logs.last_records(logged, policy.log or "")
-    every = tasks_of_run(items, policy, command)
+    names = expand([items.spec] if items.spec else [], items.files_from or [], "\0" if items.null else "\n")
+    every = part_of(tasks_of(names, command, policy.output, force=policy.redo), items.only)
     todo = localjobs.tasks_to_do(every, records, redo=policy.redo)
     jobs = account.progress.jobs = Jobs(len(every), len(every) - len(todo))
     if dry_run:
@@ -202,7 +195,8 @@ def tarjob(
             log.sync()
 
     try:
-        print_results(run_tasks(todo, policy, resources, command, account, record), account, policy, record)
+        if todo:
+            print_results(run_tasks(todo, policy, resources, command, account, record), account, policy, record)
     except (KeyboardInterrupt, process.Interrupted) as error:
         if getattr(error, "number", signal.SIGINT) == signal.SIGINT:  # somebody is there
             goes_on = "; the same command line does the rest" if policy.output else ""
@@ -230,7 +224,7 @@ def checked_command(words: Sequence[str], items: Items, policy: Policy, resource
         raise UsageError(f"--timeout {policy.timeout:g} is not a number of seconds up to {LONGEST:,}")
     if resources.address == "":
         raise UsageError("--address is empty (a variable of the shell may not be set)")
-    if resources.engine is EngineName.local and (resources.address or resources.cpus):
+    if resources.engine == "local" and (resources.address or resources.cpus):
         raise UsageError("--address and --cpus are for --engine ray")
     return list(words)
 
@@ -239,12 +233,6 @@ def content_of(log: str | None) -> bytes:
     """Return the content of the file *log*, b"" if it does not exist or can't be read twice."""
     is_file = log and Url(log).is_local and storage.exists(log) and storage.is_repeatable(log)
     return storage.content(log) if log and is_file else b""
-
-
-def tasks_of_run(items: Items, policy: Policy, command: Sequence[str]) -> Sequence[Task]:
-    """Return the tasks of this run, also those that are done already. Raises: UsageError; StorageError."""
-    names = expand([items.spec] if items.spec else [], items.files_from or [], "\0" if items.null else "\n")
-    return part_of(tasks_of(names, command, policy.output, force=policy.redo), items.only)
 
 
 def run_tasks(
@@ -259,12 +247,10 @@ def run_tasks(
 
     Raises: UsageError if the program does not exist.
     """
-    if not todo:
-        return no_results()
     commands = os.listdir(os.path.dirname(__file__))
     cores = workers_in(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
     on_ray = resources.address or resources.cpus or os.environ.get("RAY_ADDRESS")
-    if resources.engine is EngineName.ray or (resources.engine is None and on_ray):
+    if resources.engine == "ray" or (resources.engine is None and on_ray):
         from tartools.run import ray
 
         return ray.run_tasks(
@@ -288,11 +274,6 @@ def run_tasks(
         fail_fast=policy.fail_fast,
         on_retry=on_retry,
     )
-
-
-def no_results() -> localjobs.Results:
-    """Yield no results."""
-    yield from ()
 
 
 def items_at_once(jobs: int | None, cores: int | None, count: int, account: Account) -> int:

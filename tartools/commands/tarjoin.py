@@ -44,7 +44,7 @@ Examples:
     printf 'key\tcls\na\t7\n' | tarjoin --prefer b --left --format tsv a.tar - -o new.tar
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from tartools import cli, storage
@@ -119,11 +119,12 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: c
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
     choice = second.SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
-    partners = second.read(second.Second(b, wanted.form, choice), account, reading, means.memory)
+    partners = second.read(b, wanted.form, choice, account, reading, means.memory)
     if adds:
         from tartools.stages.joining.adding import Adding, joined
 
-        how = Adding(partners.second.members, partners.second.single, wanted.left, wanted.prefer, raw_fold(wanted))
+        b_fields, raw_fold = partners.second, bytes if wanted.verbatim else bytes.lower
+        how = Adding(b_fields.members, b_fields.single, wanted.left, wanted.prefer, raw_fold)
         batches = counted(read_batches(a, account, reading), account)
         write_batches(partners.checked(joined(batches, partners.find, how, account)), output.destination, account)
     else:
@@ -142,7 +143,7 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: c
         partners.tell(account, left_out=not wanted.left)
 
 
-def words_of(wanted: JoinOptions) -> list[tuple[tuple[str, ...], str | None]] | None:
+def words_of(wanted: JoinOptions) -> list[select.Word] | None:
     """Return the words of -f, None for all fields. Raises: UsageError for options that do not go together."""
     if wanted.anti:
         given = {"--left": wanted.left, "-f": wanted.fields, "-x": wanted.exclude, "--prefer": wanted.prefer}
@@ -155,7 +156,7 @@ def words_of(wanted: JoinOptions) -> list[tuple[tuple[str, ...], str | None]] | 
     words = select.parse_words(wanted.fields)
     if not words and wanted.left:
         raise UsageError("--left with nothing to add passes on all of A: tarcat does that")
-    return [(word.choices, word.new) for word in words]
+    return words
 
 
 def sides(source: cli.Inputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]]:
@@ -170,8 +171,3 @@ def sides(source: cli.Inputs, wanted: JoinOptions) -> tuple[list[Url], list[Url]
     if (*a, *b, *lists).count("-") > 1:
         raise UsageError("stdin can be read only once")
     return a, b
-
-
-def raw_fold(wanted: JoinOptions) -> Callable[[bytes], bytes]:
-    """Return what makes names of fields equal that are one name."""
-    return bytes if wanted.verbatim else bytes.lower

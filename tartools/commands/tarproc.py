@@ -38,8 +38,7 @@ from typing import Annotated
 from tartools import cli, storage
 from tartools.cli import Option, argument
 from tartools.errors import UsageError, several
-from tartools.run import directories
-from tartools.run.directories import DirectoryOptions, Outcome, SampleDirectories, SampleTask
+from tartools.run.directories import DirectoryOptions, Errors, Outcome, SampleDirectories, SampleTask
 from tartools.run.results import collect_samples
 from tartools.run.shells import Shells, shell_arguments
 from tartools.samples.account import Account, Phase
@@ -70,9 +69,9 @@ class Work(cli.Group):
     parallel: cli.Parallel = 1
     unordered: Annotated[bool, Option("--unordered", help="Write samples as they finish, in any order.")] = False
     errors: Annotated[
-        directories.Errors,
+        Errors,
         Option("-e", "--errors", help="If CMD fails: stop, leave the sample out, or write it as it was."),
-    ] = directories.Errors.abort
+    ] = "abort"
     timeout: Annotated[
         float | None,
         Option("--timeout", metavar="SECONDS", minimum=0.001, help="Kill a CMD that takes longer; it has failed."),
@@ -111,7 +110,7 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
         samples = select.count(samples, work.first)
         account.progress.phase = Phase("", work.first, lambda: account.settled)
     written = Account() if directory.subdirs else account  # with -S, samples out are inputs that gave any
-    with SampleDirectories(options, directory.tmpdir) as folders:
+    with closing(SampleDirectories(options, directory.tmpdir)) as folders:
         if directory.keep:
             account.say(f"the directories are kept in {os.fsdecode(folders.folder)}")
         with closing(processed(samples, arguments, folders, work, account)) as results:
@@ -125,7 +124,7 @@ def processed(
 ) -> Generator[Sample, None, None]:
     """Yield what the shell command *arguments* makes of *samples* in *folders*, in their order unless --unordered."""
     logged, workers = folders.options.log is not None, cli.workers(work.parallel)
-    with Shells(
+    shells = Shells(
         arguments,
         folders.folder,
         folders.guard,
@@ -133,7 +132,8 @@ def processed(
         timeout=work.timeout,
         logged=logged,
         keyed=workers > 1,
-    ) as shells:
+    )
+    with closing(shells):
         tasks, threads = folders.write(samples), Threads(workers, runner(shells, work), shells.stop)
         window = max(WINDOW, workers)
         with closing(windowed(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:
@@ -168,7 +168,7 @@ def runner(shells: Shells, work: Work) -> Callable[[SampleTask], Outcome]:
 
     With `-e abort` it starts nothing behind a failed task: those results are not needed.
     """
-    stops = work.errors is directories.Errors.abort and not work.unordered
+    stops = work.errors == "abort" and not work.unordered
     failed: list[int] = []
 
     def run(task: SampleTask) -> Outcome:

@@ -42,9 +42,8 @@ Examples:
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -58,18 +57,6 @@ from tartools.show.statreport import flaws
 from tartools.stages import select, shuffle
 from tartools.stages.summary import Summary
 from tartools.storage.expand import expand
-
-
-class Pictures(StrEnum):
-    """How pictures are drawn."""
-
-    auto = "auto"
-    kitty = "kitty"
-    iterm = "iterm"
-    sixel = "sixel"
-    blocks = "blocks"
-    none = "none"
-
 
 WORKERS = 4  # threads that decode pictures, two of them each
 QUICKLY = 64 << 20  # bytes of local files that are read to count their samples
@@ -97,8 +84,9 @@ def tarshow(
     contact: Sheet,
     first: cli.Count = None,
     pictures: Annotated[
-        Pictures, Option("--graphics", help="How to draw pictures; auto picks what the terminal can do.")
-    ] = Pictures.auto,
+        Literal["auto", "kitty", "iterm", "sixel", "blocks", "none"],
+        Option("--graphics", help="How to draw pictures; auto picks what the terminal can do."),
+    ] = "auto",
     interactive: Annotated[
         bool, Option("-i", "--interactive", help="Show one sample at a time; keys turn the pages.")
     ] = False,
@@ -127,15 +115,17 @@ def tarshow(
             write_page(samples, contact.url, contact, title, first, account)
         elif interactive:
             with keyboard.taken_over() as keys:
-                pager.browse(samples, keys, partial(terminal.screen, pictures), account, total())
+                pager.Pager(samples, keys, partial(terminal.screen, pictures), account, total()).run()
         else:
             screen = terminal.screen(pictures)
             two_screens = os.isatty(1) and first is None and contact.drawn is None
             if print_samples(samples, screen, account, 2 * screen.rows - 2 if two_screens else sys.maxsize):
-                say_more(account, total())
+                left, account.left_out = total(), account.samples_in - account.samples_out
+                more = "there are more samples" if left is None else several(left - account.samples_out, "more sample")
+                account.warn(f"{more}: see them with -c N, -i or --html FILE")
 
 
-def check_usage(contact: Sheet, pictures: Pictures, interactive: bool) -> None:
+def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
     """Raise UsageError if the options exclude each other, or if stdout cannot be used interactively."""
     if interactive and not os.isatty(1):
         raise UsageError("-i needs a terminal on stdout")
@@ -143,7 +133,7 @@ def check_usage(contact: Sheet, pictures: Pictures, interactive: bool) -> None:
         raise UsageError("-i needs a terminal that it can clear (TERM is dumb)")
     if interactive and contact.url is not None:
         raise UsageError("-i and --html exclude each other")
-    if contact.url is not None and pictures is not Pictures.auto:
+    if contact.url is not None and pictures != "auto":
         raise UsageError("--graphics is for terminals; leave it out with --html")
     if contact.large and contact.url is None:
         raise UsageError("--large needs --html FILE")
@@ -201,13 +191,6 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
     for line in flaws(found):
         account.warn(line)
     return more
-
-
-def say_more(account: Account, total: int | None) -> None:
-    """Say how many samples of *total* were not shown, and how to see them; leave out what was read of them."""
-    account.left_out = account.samples_in - account.samples_out
-    more = "there are more samples" if total is None else several(total - account.samples_out, "more sample")
-    account.warn(f"{more}: see them with -c N, -i or --html FILE")
 
 
 def counted(urls: Sequence[str], read: Callable[[Account], Iterator[Sample]]) -> int | None:

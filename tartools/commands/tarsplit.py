@@ -66,7 +66,7 @@ Examples:
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -75,6 +75,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.values import INDEX, Column, parse_column
 from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
+from tartools.shards.partshards import PartOutputs
 from tartools.shards.reading import Reading
 from tartools.shards.series import Limits, Spread, evenly, write_shards
 from tartools.shards.writing import codec_for
@@ -174,8 +175,13 @@ def tarsplit(
     limits = Limits(lambda _: samples, size, most)
     with storage.one_commit(output):
         if partition.parts or partition.stratify is not None or partition.by is not None:
-            outputs = PartChoice(output, limits, even, start, force, gzip)
-            split_in_parts(expand(*source.named), reading, account, partition, outputs, post, remove)
+            check_partition(partition, limits)
+            column = part_column(partition)
+            word = column.name if partition.by is not None and column else "part"
+            parts = numbering.PartNames(output, word, gzip)
+            outputs = PartOutputs(parts, limits, DEFAULT_SIZE, even, start, force)
+            urls = expand(*source.named)
+            split_in_parts(urls, reading, account, partition, column, outputs, gzip, post, remove)
             return
         names = numbering.parse_numbering(output, gzip)
         codec_for(names.name(0), gzip)
@@ -203,52 +209,42 @@ def tarsplit(
             numbering.replace_set(names, range(first, first + written), until, old, account)
 
 
-class PartChoice(NamedTuple):
-    """Where parts go: the pattern *output*, the *limits* of shards, *even* shards of each, the number of the first."""
-
-    output: str
-    limits: Limits
-    even: int | None
-    start: int | None
-    force: bool
-    gzip: bool
-
-
 def split_in_parts(
     urls: Sequence[str],
     reading: Reading,
     account: Account,
     partition: Partition,
-    wanted: PartChoice,
+    column: Column | None,
+    wanted: PartOutputs,
+    gzip: bool,
     post: str | None,
     remove: bool,
 ) -> None:
-    """Write the samples of *urls* in a set of shards for each part, and report what each has got."""
+    """Write the samples of *urls* in a set of shards for each part, as *wanted*, and report what each has got.
+
+    *column* has the values by which they are apart, if any.
+    """
     from tartools.shards.delivery import allow_open_files, deliver_labels
-    from tartools.shards.numbering import PartNames
-    from tartools.shards.partshards import PartOutputs, PartShards
-    from tartools.stages.parting import MOST, Parting
+    from tartools.shards.partshards import PartShards
+    from tartools.stages.parting import MOST, labelled
     from tartools.tables.listed import column_names
 
-    check_partition(partition, wanted.limits)
-    column = part_column(partition)
-    names = PartNames(wanted.output, column.name if partition.by is not None and column else "part", wanted.gzip)
+    names = wanted.names
     if names.single and (wanted.limits.samples(0) or wanted.limits.size or wanted.even or wanted.start):
         raise UsageError("OUTPUT has no number, so each part is one shard; write {shard:06d} in it for more")
     example = names.of("x").name(0)
-    codec_for(example, wanted.gzip)
+    codec_for(example, gzip)
     columns = ["__key__", *(column_names([column]) if column else [])]
     reading = reading._replace(ranges=column is None, listed=column is not None, columns=columns)
     data = DataSet(urls, account, reading, cli.workers(0))
-    made = partial(data.sink, force=wanted.force, gzip=wanted.gzip)
-    outputs = PartOutputs(names, wanted.limits, DEFAULT_SIZE, wanted.even, wanted.start, wanted.force)
-    shards = PartShards(outputs, [part.name for part in partition.parts or ()], urls, made, account)
+    made = partial(data.sink, force=wanted.force, gzip=gzip)
+    shards = PartShards(wanted, [part.name for part in partition.parts or ()], urls, made, account)
     if partition.by is not None:
         allow_open_files(MOST + OTHER_FILES)
     made(example)
-    parting = Parting(partition.parts or (), column, partition.stratify is not None, names.check)
-    labelled = parting.labelled(data, shards.spread if wanted.even else None)
-    finished((url for _, url in deliver_labels(labelled, shards.begin, account)), post, remove)
+    exact, counted = partition.stratify is not None, shards.spread if wanted.even else None
+    found = labelled(data, partition.parts or (), column, exact, names.check, counted)
+    finished((url for _, url in deliver_labels(found, shards.begin, account)), post, remove)
     shards.settle(f"values of {column.name}" if partition.by and column else "parts")
 
 

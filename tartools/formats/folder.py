@@ -53,7 +53,8 @@ def from_folder(wanted: Folder, account: Account, skip_special: bool) -> list[Pl
     if two files would get one key.
     """
     tree = list_tree(wanted, account)
-    report(tree, wanted, account, skip_special)
+    left_out = [os.fsdecode(path) for path in sorted(tree.left_out)]
+    report(printable(wanted.path), left_out, [] if skip_special else tree.others, "files", account)
     names = {path: ended_at_last_dot(path) if wanted.dots == "last" else path for path in tree.files}
     if wanted.dots == "last":
         check_keys(names, wanted.path)
@@ -101,16 +102,15 @@ def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int
     return [(path, text_payload(path, text)) for path, text in paths]
 
 
-def report(tree: Tree, wanted: Folder, account: Account, skip_special: bool) -> None:
-    """Report what *tree* has that does not become part of a sample."""
-    if tree.left_out:
-        first = printable(os.fsdecode(min(tree.left_out)))
-        more = f" and {len(tree.left_out) - 1:,} more" if len(tree.left_out) > 1 else ""
-        account.warn(f"{printable(wanted.path)}: left out {first}{more}")
-    if tree.others and not skip_special:
-        path, kind = tree.others[0]
-        more = f"; nor are {len(tree.others) - 1} more such files" if len(tree.others) > 1 else ""
-        account.omit(f"{printable(path)}: a {kind} is not followed and not stored{more} (--skip-special accepts that)")
+def report(where: str, left_out: Sequence[str], others: Sequence[tuple[str, str]], what: str, account: Account) -> None:
+    """Warn of what is *left_out* of *where*; report the *others*, (name, kind), which are *what* but no plain files."""
+    if left_out:
+        more = f" and {len(left_out) - 1:,} more" if len(left_out) > 1 else ""
+        account.warn(f"{where}: left out {printable(left_out[0])}{more}")
+    if others:
+        name, kind = others[0]
+        more = f"; nor are {len(others) - 1} more such {what}" if len(others) > 1 else ""
+        account.omit(f"{printable(name)}: a {kind} is not followed and not stored{more} (--skip-special accepts that)")
 
 
 def list_tree(wanted: Folder, account: Account) -> Tree:

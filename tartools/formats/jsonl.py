@@ -14,7 +14,6 @@ from typing import Any
 
 from tartools.errors import SampleError
 from tartools.formats.build import PlannedMember, PlannedSample
-from tartools.formats.neighbours import distinct
 from tartools.formats.plan import PlanOrigin
 from tartools.formats.textrows import Number, objects, title, titled
 from tartools.samples.account import Account
@@ -159,10 +158,9 @@ def _encoded(text: str) -> bytes:
 def lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
     """Yield a line for each of *samples*, in order, counted in *account*: an object of its key, then its fields.
 
-    Holds: one sample. Raises: SampleError for a name that is not UTF-8, two members of one name, and two samples side
-    by side with one key.
+    Holds: one sample. Raises: SampleError for a name that is not UTF-8, and two members of one name.
     """
-    for sample in distinct(samples):
+    for sample in samples:
         yield line_of(sample)
         account.samples_out += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -12,14 +12,16 @@ from tartools.errors import UsageError
 from tartools.storage.scratch import copied
 from tartools.storage.streams import BUFFER, Sink, Stream, stream_file
 from tartools.storage.url import Url
-from tartools.tar.compression import MAGIC, Codec, CompressedSink, Decompressed, codec_of, split_packed
+from tartools.tar.compression import MAGIC, CompressedSink, Decompressed, codec_of, split_packed
 
 
 def opened(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file, decompressed. Raises: as `compression.decompressed`, where it is read."""
     file = stream_file(storage.open_read(url), url)
     codec = codec_of(file.peek(MAGIC)[:MAGIC])
-    return file if codec is None else io.BufferedReader(_Unpacked(file, codec, url), BUFFER)
+    if codec is None:
+        return file
+    return reader(Decompressed(cast(Stream, file), codec, url), file.close)
 
 
 def seekable(url: str) -> io.BufferedReader:
@@ -34,11 +36,14 @@ def seekable(url: str) -> io.BufferedReader:
         return copied(Decompressed(cast(Stream, file), codec, url))
 
 
-class _Unpacked(io.RawIOBase):
-    """A compressed *file* as a raw file; closing it closes *file*."""
+def reader(stream: Stream, ended: Callable[[], object] = lambda: None) -> io.BufferedReader:
+    """Return *stream* as a file; closing it calls *ended*."""
+    return io.BufferedReader(_StreamReader(stream, ended), BUFFER)
 
-    def __init__(self, file: io.BufferedReader, codec: Codec, url: str) -> None:
-        self._file, self._stream = file, Decompressed(cast(Stream, file), codec, url)
+
+class _StreamReader(io.RawIOBase):
+    def __init__(self, stream: Stream, ended: Callable[[], object]) -> None:
+        self._stream, self._ended = stream, ended
 
     def readable(self) -> bool:
         return True
@@ -47,7 +52,7 @@ class _Unpacked(io.RawIOBase):
         return self._stream.readinto(memoryview(buffer))
 
     def close(self) -> None:
-        self._file.close()
+        self._ended()
         super().close()
 
 

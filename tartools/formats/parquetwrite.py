@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, in_units
-from tartools.formats.neighbours import distinct
 from tartools.samples.account import Account
 from tartools.samples.columnfields import Words
 from tartools.samples.filetypes import PICTURES, SOUNDS, TEXTS, suffix_of
@@ -27,12 +26,11 @@ KEY = schema.KEY
 class ParquetLayout(NamedTuple):
     """Which fields become columns, and of which type.
 
-    *words* are (choices, new name or None), as a field specification has them; None for all fields. *dropped* are left
-    out; *binary* are columns of bytes, whatever they are called. Names compare without case unless *verbatim*.
+    *words* are (choices, new name or None), as a field specification has them; None for all fields. *binary* are
+    columns of bytes, whatever they are called. Names compare without case unless *verbatim*.
     """
 
     words: Words | None = None
-    dropped: Sequence[str] = ()
     binary: Sequence[str] = ()
     verbatim: bool = False
 
@@ -65,7 +63,7 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
     columns = PayloadColumns(layout)
     writer: Any = None
     try:
-        for sample in distinct(samples):
+        for sample in samples:
             if columns.add(sample):
                 account.samples_out += 1
             else:
@@ -157,7 +155,6 @@ class PayloadColumns:
         self._fold = str if layout.verbatim else str.lower
         self._layout = layout
         self._binary = dict.fromkeys(map(self._fold, layout.binary))
-        self._dropped = {self._fold(name) for name in layout.dropped}
         self._columns: dict[str, PayloadColumn] = {}
         self._settled = layout.words is not None  # no more columns
         self._unseen = dict.fromkeys(range(len(layout.words or ())))  # numbers of words that no sample had a field for
@@ -201,8 +198,6 @@ class PayloadColumns:
         found: list[tuple[PayloadColumn, Member]] = []
         for member in sample.members:
             name = _text(sample, member.path[len(sample.raw_key) + 1 :])
-            if self._fold(name) in self._dropped:
-                continue
             if name not in self._columns:
                 self._check_new(sample, name)
                 order = list(self._columns)
@@ -230,8 +225,6 @@ class PayloadColumns:
             self._seen.update(dict.fromkeys(map(field_name, sample.members)))
         for number, (choices, new) in enumerate(self._layout.words or ()):
             for choice in choices:
-                if self._fold(choice) in self._dropped:
-                    continue
                 member = sample.member(choice, verbatim=self._layout.verbatim)
                 if member is not None:
                     self._unseen.pop(number, None)

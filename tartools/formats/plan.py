@@ -103,7 +103,7 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, template: str)
     *template* makes keys where a table has none. Raises: SampleError, naming the line.
     """
     if form == "recipe":
-        found = list(from_recipe(textrows.text_lines(file, "\n"), plan))
+        found = list(grouped(recipe_parts(textrows.text_lines(file, "\n"), plan), plan.name))
         if not found:
             raise SampleError("the plan is empty: it names no member", url=plan.name)
         return found
@@ -198,17 +198,11 @@ def _cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, line: 
 # ---- recipes ----
 
 
-def from_recipe(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedSample]:
-    """Yield the samples of a recipe: lines `NAME SOURCE`, where adjacent NAMEs of one key are one sample.
+def recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMember]:
+    """Yield the members of a recipe: lines `NAME SOURCE`. Empty lines are skipped.
 
-    SOURCE is `text:` and the payload itself, or a path or URL. Empty lines are skipped.
-
-    Raises: SampleError, naming the line.
+    SOURCE is `text:` and the payload itself, or a path or URL. Raises: SampleError, naming the line.
     """
-    return grouped(_recipe_parts(lines, plan), plan.name)
-
-
-def _recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMember]:
     for number, line in enumerate(lines, 1):
         line = line.removesuffix("\n").removesuffix("\r").lstrip(" \t")
         if not line:

@@ -18,12 +18,12 @@ from typing import Any
 
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, how_to_install, several, shown
-from tartools.formats.neighbours import distinct
+from tartools.formats import packed
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, Words, with_key
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import blanks, checked_key, field_list, no_sample_has
-from tartools.storage.streams import BUFFER, Stream, check_whole
+from tartools.storage.streams import Stream, check_whole
 from tartools.tar.compression import Codec, Decompressed, Decompressor, Pushed, codec_of, first_bytes
 
 LENGTH, CRC = struct.Struct("<Q"), struct.Struct("<I")
@@ -78,19 +78,6 @@ def samples(urls: Sequence[str], account: Account, words: Words | None, template
     examples.check_words()
 
 
-class _Raw(io.RawIOBase):
-    """A stream as a raw file."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        return self._stream.readinto(memoryview(buffer))
-
-
 def plain(stream: Stream, url: str) -> io.BufferedReader:
     """Return the records in *stream*, decompressed if they are not plain.
 
@@ -102,7 +89,7 @@ def plain(stream: Stream, url: str) -> io.BufferedReader:
         codec = ZLIB if head.startswith(MAGIC) else codec_of(head)
         if codec is not None:
             whole = Decompressed(whole, codec, url)
-    return io.BufferedReader(_Raw(whole), BUFFER)
+    return packed.reader(whole)
 
 
 def records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
@@ -257,12 +244,12 @@ def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -
     name. A sample without such a field is left out.
 
     Holds: one sample, three times. Raises: SampleError for names that an Example can't have, for samples above 2 GiB,
-    for two side by side with one key, and at the end, if no sample had a field that was asked for.
+    and at the end, if no sample had a field that was asked for.
     """
     message = example_class()
     names: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # of samples with these fields
     seen: dict[str, None] = {}
-    for sample in distinct(samples):
+    for sample in samples:
         fields = sample.fields
         try:
             if fields not in names:

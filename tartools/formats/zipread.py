@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NoReturn, cast
 
 from tartools import tar
-from tartools.errors import SampleError, TarFormatError, TruncatedError, UsageError, printable, shown
+from tartools.errors import SampleError, TarFormatError, TruncatedError, UsageError, shown
 from tartools.formats.build import kept
-from tartools.formats.folder import class_members, class_numbers, is_of_system, warn_of_twins
+from tartools.formats.folder import class_members, class_numbers, is_of_system, report, warn_of_twins
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key
@@ -167,16 +167,8 @@ class ZipSamples:
     def report(self, account: Account, skip_special: bool) -> None:
         """Report what does not become part of a sample."""
         where = shown(self.directory.url)
-        if self.left_out:
-            more = f" and {len(self.left_out) - 1:,} more" if len(self.left_out) > 1 else ""
-            account.warn(f"{where}: left out {printable(self.left_out[0])}{more}")
-        if self.others and not skip_special:
-            name, kind = self.others[0]
-            more = f"; nor are {len(self.others) - 1} more such members" if len(self.others) > 1 else ""
-            account.omit(
-                f"{where}: {printable(name)}: a {kind} is not followed and not stored{more} "
-                "(--skip-special accepts that)"
-            )
+        others = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.others]
+        report(where, self.left_out, others, "members", account)
         if self.returned is not None:
             account.comes_back(self.returned, self.directory.url)
         warn_of_twins((list(map(path_of, self[number])) for number in range(len(self))), account)

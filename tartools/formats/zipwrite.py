@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from tartools.errors import SampleError, StorageError
-from tartools.formats.neighbours import distinct
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.storage.scratch import reread, scratch_file
@@ -28,14 +27,14 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
     All members have mode 0644 and the date 1980-01-01: same samples, same bytes. Large files get 64-bit sizes.
 
     Holds: a member, above 16 MiB in a scratch file, and some 500 bytes for each member, which end the file.
-    Raises: SampleError if two samples side by side have one key, if two members have one name, or for a name that a zip
-    file can't hold; what *samples* raises; StorageError.
+    Raises: SampleError if two members have one name, or for a name that a zip file can't hold; what *samples* raises;
+    StorageError.
     """
     held: Any = _Held(sink)
     method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
     archive = zipfile.ZipFile(held, "w", method)  # not closed after an error: no end then
     try:
-        for sample in distinct(samples):
+        for sample in samples:
             for member in sample.members:
                 _write(archive, member, sample)
                 held.flush_member()

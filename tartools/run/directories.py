@@ -10,9 +10,7 @@ import errno
 import io
 import os
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
-from types import TracebackType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tartools.errors import StorageError
 from tartools.run.guard import Guard
@@ -21,19 +19,13 @@ from tartools.storage import scratch
 from tartools.storage.interrupts import deferred_signals
 from tartools.tar import Member, Writer, copy_range, split_path
 
+Errors = Literal["abort", "skip", "ignore"]  # what happens to the run and the sample when a command fails
+
 KEY = b"__key__"
 LOG = ".log"  # behind the name of a directory: the file with what the command printed
 RAW = b".tar"  # likewise: the sample as it was read
 MOST_USED = 16  # directories that wait for other samples
 BAD_NAME = (errno.EEXIST, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)  # of files; other errors end the run
-
-
-class Errors(StrEnum):
-    """What happens to the run and the sample when a command fails."""
-
-    abort = "abort"
-    skip = "skip"
-    ignore = "ignore"
 
 
 class DirectoryOptions(NamedTuple):
@@ -44,7 +36,7 @@ class DirectoryOptions(NamedTuple):
     """
 
     base: bytes = b"sample"
-    errors: Errors = Errors.abort
+    errors: Errors = "abort"
     subdirs: bool = False
     log: bytes | None = None
     keep: bool = False
@@ -91,8 +83,8 @@ class SampleFailedError(Exception):
 class SampleDirectories:
     """Makes the directories of samples in a private folder in *tmpdir*, and removes them.
 
-    At the end of the `with` block the folder is removed, unless *options* say to keep it. If this process is killed
-    before, the `guard` removes it. Threads may share it. Raises: StorageError if the folder can't be made.
+    It has to be closed, which removes the folder, unless *options* say to keep it. If this process is killed before,
+    the `guard` removes it. Threads may share it. Raises: StorageError if the folder can't be made.
     """
 
     def __init__(self, options: DirectoryOptions, tmpdir: str | None = None) -> None:
@@ -107,12 +99,8 @@ class SampleDirectories:
                 scratch.remove(self.folder)
                 raise
 
-    def __enter__(self) -> SampleDirectories:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the folder, unless it is to be kept."""
         if not self.options.keep:
             scratch.remove(self.folder)
         self.guard.close()
@@ -124,7 +112,7 @@ class SampleDirectories:
         """
         for number, sample in enumerate(samples):
             folder = b"%b/%06d" % (self.folder, number)
-            raw = folder + RAW if self.options.errors is Errors.ignore else None
+            raw = folder + RAW if self.options.errors == "ignore" else None
             log = folder + LOG.encode() if self.options.log else None
             failure, made = "", scratch.Identity()
             try:

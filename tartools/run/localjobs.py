@@ -110,7 +110,7 @@ def run_tasks(
         over = over or (fail_fast and bool(result.failure))
         return result
 
-    with Sessions(timeout=timeout) as sessions:
+    with closing(Sessions(timeout=timeout)) as sessions:
         threads = Threads(workers, run, sessions.stop)
         with closing(windowed(tasks, threads, WINDOW, ordered=False)) as ended:
             for task, result in ((task, answer()) for task, answer in ended):

@@ -39,22 +39,29 @@ class Lines:
 
 
 class Printed:
-    """A pipe to which commands print, one after the other, as *theirs*; its lines go to stderr by `Lines`."""
+    """What commands print to, one after the other, as *theirs*: if *keyed* a pipe, whose lines go to stderr by `Lines`.
 
-    def __init__(self) -> None:
-        self._ours, self.theirs = os.pipe()
-        os.set_blocking(self._ours, False)
+    Otherwise it is stderr itself.
+    """
+
+    def __init__(self, keyed: bool) -> None:
+        self.keyed = keyed
+        self._ours, self.theirs = os.pipe() if keyed else (-1, 2)  # even if Python has no stderr
+        if keyed:
+            os.set_blocking(self._ours, False)
         self._lines = Lines(b"")
 
     def begin(self, key: bytes) -> None:
         """Let the next lines be those of the sample *key*."""
-        self._lines = Lines(key)
+        if self.keyed:
+            self._lines = Lines(key)
 
     def until(self, fd: int, seconds: float | None) -> bool:
         """Write lines as they come until *fd* can be read; return False after *seconds*."""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        poll.register(self._ours, select.POLLIN)
+        if self.keyed:
+            poll.register(self._ours, select.POLLIN)
         end = None if seconds is None else time.monotonic() + seconds
         while True:
             ready = poll.poll(None if end is None else max(0.0, end - time.monotonic()) * 1000)
@@ -65,7 +72,7 @@ class Printed:
 
     def end(self) -> None:
         """Write what the sample's command has printed and is not written yet."""
-        while self._relay():
+        while self.keyed and self._relay():
             pass
         self._lines.end()
 
@@ -80,8 +87,10 @@ class Printed:
 
     def give(self) -> None:
         """Close the end of the commands here, when they have it."""
-        os.close(self.theirs)
+        if self.keyed:
+            os.close(self.theirs)
 
     def close(self) -> None:
         """Close our end."""
-        os.close(self._ours)
+        if self.keyed:
+            os.close(self._ours)

@@ -231,7 +231,7 @@ def _cancellable(task: Task, retries: int, timeout: float | None) -> TaskResult:
     The interrupt does not end a system call, so this thread must return from each soon.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, and commands would inherit that
-    with ThreadPoolExecutor(1) as thread, Sessions(timeout=timeout) as sessions:
+    with ThreadPoolExecutor(1) as thread, closing(Sessions(timeout=timeout)) as sessions:
         result = thread.submit(run_with_retries, task, sessions, retries)
         while not result.done():
             wait([result], PULSE)

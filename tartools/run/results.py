@@ -54,9 +54,9 @@ def collect_samples(
 def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
     """Report *task*, which failed, and return the samples that are passed on. Raises: CommandError to end the run."""
     what = f"sample {text(task.key)!r}: {why}"
-    if errors is Errors.abort:
+    if errors == "abort":
         raise CommandError(f"{what} (-e skip leaves such samples out, -e ignore passes them on)", url=task.shard)
-    if errors is Errors.skip:
+    if errors == "skip":
         account.dropped += 1
         account.omit(str(CommandError(f"{what}; it is left out", url=task.shard)))
         return []

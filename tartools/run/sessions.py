@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 from tartools.errors import StorageError, UsageError
@@ -41,7 +40,7 @@ class CommandResult(NamedTuple):
 
 
 class Sessions:
-    """Runs commands, in as many threads as call `run`. Use it in a `with` block: at its end nothing runs any more.
+    """Runs commands, in as many threads as call `run`. It has to be closed.
 
     A command that takes longer than *timeout* seconds is ended. What commands print is kept in files without names
     in *tmpdir* until they end.
@@ -55,12 +54,8 @@ class Sessions:
         self._guard = Guard(tmpdir=tmpdir)
         self._environment = dict(os.environb)
 
-    def __enter__(self) -> Sessions:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End what runs; then nothing runs any more."""
         self.stop()
         self._guard.close()
 

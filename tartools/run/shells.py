@@ -14,7 +14,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from tartools import storage
@@ -56,8 +55,8 @@ class Shells:
 
     The directories are below *folder*. A run that takes longer than *timeout* seconds is killed. With *logged*, what is
     printed goes to the log of the task, else to stderr; if *keyed*, behind the key of the sample. *meanwhile* is called
-    while commands run, for work that may wait for the disk. *guard* watches the shells. At the end of the `with` block
-    no shell runs any more.
+    while commands run, for work that may wait for the disk. *guard* watches the shells. It has to be
+    closed; then no shell runs any more.
     """
 
     def __init__(
@@ -86,12 +85,8 @@ class Shells:
         self._stopped = False
         self._check = warmshell.check(arguments, self._environment)
 
-    def __enter__(self) -> Shells:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End all shells, and kill what they have left."""
         self.stop()
         end_all([shell.child for shell in self._idle], signal.SIGKILL)
         for shell in self._idle:
@@ -167,18 +162,16 @@ class Shells:
 
     def _run_in_new_shell(self, task: SampleTask) -> Outcome:
         """Run in a shell that is started for *task* alone."""
-        printed = Printed() if self._keyed else None
+        printed = Printed(self._keyed)
         try:
-            if printed:
-                printed.begin(task.key)
+            printed.begin(task.key)
             child = self._new_shell(task, printed)
         except BaseException:
-            if printed:
-                printed.close()
+            printed.close()
             raise
         try:
             self._meanwhile()
-            status = child.wait(self._timeout) if printed is None else _relayed(child, printed, self._timeout)
+            status = _relayed(child, printed, self._timeout) if printed.keyed else child.wait(self._timeout)
             if status is None:
                 child.end(signal.SIGKILL)
                 return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
@@ -186,16 +179,15 @@ class Shells:
             return Outcome(describe(told) if told else "")
         finally:
             self._guard.release(child)
-            if printed:
-                printed.end()
-                printed.close()
+            printed.end()
+            printed.close()
             with self._lock:
                 self._ended.add(child.pid)
             if len(self._ended) >= MOST_ENDED:
                 self._kill_left()
 
-    def _new_shell(self, task: SampleTask, printed: Printed | None) -> Child:
-        """Start a shell for *task*, which prints to its log, to *printed*, or to stderr."""
+    def _new_shell(self, task: SampleTask, printed: Printed) -> Child:
+        """Start a shell for *task*, which prints to its log, or to *printed*."""
         output = create_file(task.log) if task.log else None
         try:
             return self._start(
@@ -204,14 +196,13 @@ class Shells:
                 cwd=task.folder,
                 env={**self._environment, **task.environment},
                 stdin=subprocess.DEVNULL,
-                stdout=output or (printed.theirs if printed else 2),
+                stdout=output or printed.theirs,
                 stderr=subprocess.STDOUT,
             )
         finally:
             if output:
                 output.close()
-            if printed:
-                printed.give()
+            printed.give()
 
     def _start(self, words: Sequence[str], **options: Any) -> Child:
         """Start *words*, with the *options* of `Child`; have it killed by `stop`, and its session by the guard."""

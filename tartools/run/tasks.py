@@ -87,20 +87,15 @@ class TaskResult(NamedTuple):
         return next((line.strip() for line in reversed(self.stderr.splitlines()) if line.strip()), "")
 
 
-def replacements(item: str) -> dict[str, str]:
-    """Return what replaces each place, as in GNU parallel.
+def fill(pattern: str, item: str) -> str:
+    """Return *pattern* with its places replaced for *item*, as by GNU parallel.
 
-    >>> replacements("gs://b/train-01.tar.gz")["{/.}"]
+    >>> fill("{/.}", "gs://b/train-01.tar.gz")
     'train-01.tar'
     """
     base = item.rpartition("/")[2]
-    bare = re.sub(r"\.[^/.]+$", "", item)
-    return {"{}": item, "{.}": bare, "{/}": base, "{/.}": re.sub(r"\.[^/.]+$", "", base)}
-
-
-def fill(pattern: str, item: str) -> str:
-    """Return *pattern* with its places replaced for *item*."""
-    words = replacements(item)
+    bare, bare_base = (re.sub(r"\.[^/.]+$", "", name) for name in (item, base))
+    words = {"{}": item, "{.}": bare, "{/}": base, "{/.}": bare_base}
     return PLACEHOLDER.sub(lambda found: words[found[0]], pattern)
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shlex
 import signal
 import subprocess
@@ -111,23 +110,21 @@ class WarmShell:
         self.reusable = True
         self.alone = False
         self._shard: bytes | None = None
-        self._printed = Printed() if keyed else None
+        self._printed = Printed(keyed)
         try:
             self.child = start(
                 [name, "-c", loop(command, environment, logged), name, command],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._printed.theirs if self._printed else 2,  # even if Python has no stderr
+                stderr=self._printed.theirs,
                 preexec_fn=adopting(),
             )
         except BaseException:
-            if self._printed:
-                self._printed.close()
+            self._printed.close()
             raise
         finally:
-            if self._printed:
-                self._printed.give()
+            self._printed.give()
         assert self.child.stdin and self.child.stdout
         self._tasks, self._answers = self.child.stdin, self.child.stdout
 
@@ -137,8 +134,7 @@ class WarmShell:
         Raises: BrokenPipeError if the shell has ended.
         """
         self.alone = False
-        if self._printed:
-            self._printed.begin(variables[b"TAR_KEY"])
+        self._printed.begin(variables[b"TAR_KEY"])
         words = b"%b\0%b\0%b/\0" % (name, variables[b"TAR_INDEX"], variables[b"TAR_KEY"])
         shard = variables[b"TAR_SHARD"]
         if shard != self._shard:
@@ -153,7 +149,8 @@ class WarmShell:
         What the command left running is killed then; after *timeout* seconds all of it.
         """
         self.reusable = False
-        if not self._answered(timeout):
+        # without a limit, and nothing to relay, whoever reads the answer waits
+        if (self._printed.keyed or timeout is not None) and not self._printed.until(self._answers.fileno(), timeout):
             return f"took longer than {timeout:g} seconds and was killed"
         answer = self._answers.read(_ANSWER)
         if not answer:
@@ -162,8 +159,7 @@ class WarmShell:
         stopped = status - 128 in _STOPS and os.path.exists(f"/proc/{group}")  # bash reaps only what has ended
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left, as usual
             os.killpg(group, signal.SIGKILL)
-        if self._printed:
-            self._printed.end()
+        self._printed.end()
         if stopped:
             return f"was stopped by {signal.Signals(status - 128).name}, and killed"
         self.reusable = True
@@ -176,17 +172,6 @@ class WarmShell:
         if not self._answers.closed:
             self._tasks.close()
             self._answers.close()
-            if self._printed:
-                self._printed.end()
-                self._printed.close()
+            self._printed.end()
+            self._printed.close()
         return status
-
-    def _answered(self, timeout: float | None) -> bool:
-        """Wait up to *timeout* seconds for an answer; and say whether it came."""
-        if self._printed:
-            return self._printed.until(self._answers.fileno(), timeout)
-        if timeout is None:
-            return True  # whoever reads it waits
-        poll = select.poll()
-        poll.register(self._answers, select.POLLIN)
-        return bool(poll.poll(timeout * 1000))

@@ -6,7 +6,7 @@ For every command: samples in = out + left out + joined + dropped. `settle` chec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tartools.errors import option, several, shown
 
@@ -45,23 +45,16 @@ class Jobs:
         self.done = self.failed = self.running = 0
 
 
-class Phase:
+class Phase(NamedTuple):
     """What a run is doing: the *name* of its phase, if it has several, and how many of *total* samples are *done*.
 
     Without *total*, bytes show how far it is. *account* has the counts of this phase, if they are not those of the run.
     """
 
-    def __init__(
-        self,
-        name: str = "",
-        total: int | None = None,
-        done: Callable[[], int] = lambda: 0,
-        account: Account | None = None,
-    ) -> None:
-        self.name = name
-        self.total = total
-        self.done = done
-        self.account = account
+    name: str = ""
+    total: int | None = None
+    done: Callable[[], int] = lambda: 0
+    account: Account | None = None
 
 
 class Progress:

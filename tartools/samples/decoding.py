@@ -50,27 +50,15 @@ def read_header(member: Member) -> PictureHeader:
         return header_of(opened)
 
 
-def examined(member: Member) -> PictureHeader:
-    """Return the header of the picture *member*, and decode it to find out whether it is broken.
-
-    Only the header is read if it would have more than 89,478,485 pixels in memory.
-
-    Holds: the decoded picture; an eighth of width and height of a JPEG, unless it is progressive.
-    Raises: any exception that Pillow raises for a picture that is damaged or cut.
-    """
-    with _opened(member) as opened:
-        header = header_of(opened)
-        if reduced(opened, 1):
-            opened.load()
-        return header
-
-
 def described(member: Member, decode: bool = False, strict: bool = False) -> tuple[PictureHeader | None, str | None]:
     """Return the header of the picture *member*, None if it can't be read, and why the picture is broken, else None.
 
-    With *decode*, all of it is decoded, as `examined` does. If also *strict*, a JPEG that Pillow decodes is one that
-    simplejpeg does not refuse, too, or the reason begins with `REFUSED`; without simplejpeg that is not asked. Holds
-    then: its payload. Raises: TarToolsError if the payload can't be read.
+    With *decode*, all of it is decoded, unless it would have more than 89,478,485 pixels in memory. If also *strict*, a
+    JPEG that Pillow decodes is one that simplejpeg does not refuse, too, or the reason begins with `REFUSED`; without
+    simplejpeg that is not asked.
+
+    Holds: the decoded picture, and if *strict* its payload; an eighth of width and height of a JPEG, unless it is
+    progressive. Raises: TarToolsError if the payload can't be read.
     """
     header = None
     try:

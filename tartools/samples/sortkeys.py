@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from struct import Struct
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples.sample import Sample
@@ -24,29 +24,19 @@ VERSION = rb"([^0-9]*)([0-9]*)"
 DOUBLE = Struct(">d")
 
 
-class Order:
+class Order(NamedTuple):
     """The sort order: by the value of *column* as *kind*, or (shuffle) by a hash of *seed* and position.
 
     *unique* keeps one of equal samples. *missing* says where samples without a value go, even if *reverse*.
     """
 
-    def __init__(
-        self,
-        column: Column,
-        kind: Kind = "text",
-        reverse: bool = False,
-        unique: End | None = None,
-        missing: End | None = None,
-        seed: int = 0,
-        verbatim: bool = False,
-    ) -> None:
-        self.column = column
-        self.kind = kind
-        self.reverse = reverse
-        self.unique = unique
-        self.missing = missing
-        self.seed = seed
-        self.verbatim = verbatim
+    column: Column
+    kind: Kind = "text"
+    reverse: bool = False
+    unique: End | None = None
+    missing: End | None = None
+    seed: int = 0
+    verbatim: bool = False
 
     @property
     def by_key(self) -> bool:

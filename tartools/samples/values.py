@@ -82,8 +82,7 @@ def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = F
     """
     for name in column.choices:
         if name in PSEUDO:
-            value = pseudo(sample, name, index)
-            return (int(value) if name in NUMBERS else value,)
+            return (pseudo(sample, name, index),)
         payload = sample.get(name, verbatim=verbatim)
         if payload is not None:
             text = text_of(sample, name, payload, verbatim or bool(column.path))
@@ -154,13 +153,13 @@ def no_sample_has(lost: str, seen: Iterable[str]) -> SampleError:
     return SampleError(f"no sample had the field {lost}{blanks(lost)}; the fields were: {field_list(seen)}")
 
 
-def pseudo(sample: Sample, name: str, index: int) -> str:
+def pseudo(sample: Sample, name: str, index: int) -> str | int:
     """Return the pseudo-field *name* of *sample*. `__size__` is in bytes of an archive."""
     if name == "__key__":
         return sample.key
     if name == "__shard__":
         return shown(sample.shard)
-    return str(index if name == INDEX else sample.size)
+    return index if name == INDEX else sample.size
 
 
 def _inside(sample: Sample, field: str, text: str, path: tuple[str, ...]) -> tuple[Any] | None:

@@ -65,7 +65,7 @@ class DataSet:
         without pyarrow.
         """
         if not is_table_name(url):
-            return SampleDestination(url, force, gzip, self)
+            return Destination(url, force, gzip, self._shard_writer)
         if gzip:
             raise UsageError("-z excludes an OUTPUT that ends in .parquet")
         for option, value in (changing or {}).items():
@@ -77,7 +77,16 @@ class DataSet:
         schema.check_installed()
         shardrows.check_stored(self.urls)
         self.lists = True
-        return shardrows.TableDestination(url, force, self.rows)
+        return shardrows.table_destination(url, force, self.rows)
+
+    def _shard_writer(self, destination: Destination) -> SampleWriter:
+        """Return what writes the shard *destination*, of samples or of those that rows list."""
+        if not self.lists:
+            return SampleWriter(destination)
+        from tartools.shards.shardrows import ListedSamples, RowWriter
+
+        reading = self.reading._replace(ranges=True, listed=False)
+        return RowWriter(destination, ListedSamples(self.rows(), self.account, reading))
 
     @property
     def are_tables(self) -> bool:
@@ -88,18 +97,6 @@ class DataSet:
         from tartools.tables.schema import MAGIC
 
         return all(found.first == MAGIC for found in looks(self.urls).values())
-
-    def has_columns(self, names: Iterable[str]) -> bool:
-        """Tell whether all are tables that have the columns *names*."""
-        if not self.are_tables:
-            return False
-        from tartools.tables import source
-
-        for url in self.urls:
-            with source.opened(url) as table:
-                if not {*names} <= {*table.names}:
-                    return False
-        return True
 
     def rows(self) -> RowInputs:
         """Return the rows of the samples: of tables, and of shards, which are read and indexed the first time.
@@ -313,23 +310,6 @@ class DataSet:
     def count(self) -> int:
         """Return how many samples there are."""
         return self.rows().rows if self.lists else sum(self.results(lambda found: sum(map(len, found))))
-
-
-class SampleDestination(Destination):
-    """A shard, for the samples of *data*, or those that its rows list."""
-
-    def __init__(self, url: str, force: bool, gzip: bool, data: DataSet) -> None:
-        super().__init__(url, force, gzip)
-        self._data = data
-
-    def writer(self) -> SampleWriter:
-        """Return what writes it."""
-        if not self._data.lists:
-            return SampleWriter(self)
-        from tartools.shards.shardrows import ListedSamples, RowWriter
-
-        reading = self._data.reading._replace(ranges=True, listed=False)
-        return RowWriter(self, ListedSamples(self._data.rows(), self._data.account, reading))
 
 
 def counted_one_by_one(items: Iterable[Any], account: Account) -> Iterator[Any]:

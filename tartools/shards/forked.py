@@ -9,7 +9,6 @@ The process ends when its work is done, when it is killed, or when its pipe has 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import select
 import signal
@@ -19,7 +18,6 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from tartools import errors
 from tartools.errors import StorageError, TarToolsError
 from tartools.shards.forks import Fork, can_fork, write_all
 from tartools.shards.spill import SpillBuffer
@@ -43,7 +41,7 @@ class SourceStream(Stream, Protocol):
     ended: bool
 
 
-class ForkedStream:
+class ForkedStream(Stream):
     """*stream*, read by a forked process once its first 4 MiB have been read and if it is compressed.
 
     *source* is what *stream* reads, all of it from the descriptor *fd*; its count includes what the process reads.
@@ -51,9 +49,6 @@ class ForkedStream:
 
     Holds a pipe of 1 MiB, and what `start_ahead` says.
     """
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, stream: Stream, source: SourceStream, fd: int, url: str) -> None:
         self._stream = stream
@@ -147,7 +142,9 @@ class ForkedStream:
         if self._last & ALL_READ:
             self._source.readinto(memoryview(bytearray()))  # raises if the source ended too early
         if failure:
-            raise _load_error(failure)
+            import pickle
+
+            raise pickle.loads(failure)  # noqa: S301  # from our own fork
 
     # ---- what follows runs in the forked process ----
 
@@ -241,29 +238,15 @@ def _exit_with_reader(pipe: int) -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-# ---- failures as text ----
-
-
 def _dump_error(error: BaseException, url: str) -> bytes:
-    """Return *error*, from reading *url*, as JSON: a TarToolsError by its parts, any other by its traceback."""
-    import json
+    """Return *error*, from reading *url*, pickled: as it is if it is a TarToolsError, any other by its traceback."""
+    import pickle
 
     if isinstance(error, MemoryError):
         error = StorageError("there is too little memory to read it", url=url)
-    if isinstance(error, TarToolsError):
-        where = {"url": error.url, "offset": error.offset}
-        return json.dumps({"kind": type(error).__name__, "message": error.message, **where}).encode()
-    import traceback
+    if not isinstance(error, TarToolsError):
+        import traceback
 
-    return json.dumps({"kind": "", "message": "".join(traceback.format_exception(error))[-MOST_TEXT:]}).encode()
-
-
-def _load_error(text: bytes) -> Exception:
-    """Return the error that `_dump_error` wrote as *text*."""
-    import json
-
-    parts = json.loads(text)
-    kind = getattr(errors, parts["kind"], None) if parts["kind"] else None
-    if kind is None:
-        return RuntimeError(f"in the process that reads: {parts['message']}")
-    return kind(parts["message"], url=parts["url"], offset=parts["offset"])  # type: ignore[no-any-return]
+        text = "".join(traceback.format_exception(error))[-MOST_TEXT:]
+        error = RuntimeError(f"in the process that reads: {text}")
+    return pickle.dumps(error)

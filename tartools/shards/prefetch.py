@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 from tartools import storage
 from tartools.errors import TarFormatError, TarToolsError
-from tartools.samples.account import Account, FirstKeys
+from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.shards.reading import Found, Reading, batches_of, first_keys, read_parts
 from tartools.shards.spill import SpillBuffer
@@ -29,31 +29,10 @@ LISTS = 2  # of parts that wait, each parsed from up to 1 MiB
 PATIENCE = 10.0  # seconds for a thread to end; one that waits for stdin ends with the process
 
 
-class AheadShard(Protocol):
-    """A shard that a thread or a forked process reads, maybe before its turn.
-
-    *parts* are what it holds: see `reading.read_parts`. They raise what opening or reading it raises.
-    """
-
-    url: str
-    first: FirstKeys
-    parts: Generator[list[Found], None, None]
-
-    @property
-    def busy(self) -> bool:
-        """Whether a thread or process reads it."""
-        ...
-
-    def cancel(self) -> object:
-        """Stop reading soon."""
-        ...
-
-    def close(self) -> None:
-        """Stop reading, and wait for whoever reads it."""
-        ...
-
-
-Shard = TypeVar("Shard", bound=AheadShard)
+# A shard that a thread or a forked process reads, maybe before its turn. Its *parts* are what it holds: see
+# `reading.read_parts`. They raise what opening or reading it raises. It is *busy* while a thread or process reads it.
+AheadShard: TypeAlias = "ForkedShard | ThreadedBytes | ThreadedParts"
+Shard = TypeVar("Shard", "ForkedShard", "ThreadedParts")
 
 
 def read_ahead(
@@ -66,7 +45,13 @@ def read_ahead(
     """
     if reading.tmpdir is not None:
         scratch_file(reading.tmpdir).close()  # to fail now, not in the middle
-    start = _starter(urls, account, reading, max(memory // max(most - 1, 1), 1))
+    memory, files, changed = max(memory // max(most - 1, 1), 1), _are_files(urls), threading.Condition()
+
+    def start(url: str) -> AheadShard:
+        if files:
+            return ForkedShard(url, account, reading, memory)
+        return ThreadedBytes(url, account, reading, changed, memory)
+
     waiting = iter(urls)
     ahead: deque[AheadShard] = deque()
     busy: list[AheadShard] = []
@@ -85,14 +70,6 @@ def read_ahead(
     except BaseException:  # after a normal end, the shards that are still being parsed are closed by their parsers
         _close(busy)
         raise
-
-
-def _starter(urls: Sequence[str], account: Account, reading: Reading, memory: int) -> Callable[[str], AheadShard]:
-    """Return the function that starts to read a shard ahead."""
-    if _are_files(urls):
-        return lambda url: ForkedShard(url, account, reading, memory)
-    changed = threading.Condition()
-    return lambda url: ThreadedBytes(url, account, reading, changed, memory)
 
 
 def _are_files(urls: Sequence[str]) -> bool:

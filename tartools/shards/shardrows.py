@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
+from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, check_shards
@@ -40,17 +41,9 @@ class Indexing(NamedTuple):
     wanted: WantedFacts | None = None
 
 
-class TableDestination(Destination):
-    """The table *url*, for those rows that *inputs* returns, once they are known."""
-
-    def __init__(self, url: str, force: bool, inputs: Callable[[], RowInputs]) -> None:
-        super().__init__(url, force)
-        self._inputs = inputs
-
-    def writer(self) -> TableWriter:
-        """Return what writes it."""
-        inputs = self._inputs()
-        return TableWriter(self.url, self.force, inputs.schema, inputs.shards)
+def table_destination(url: str, force: bool, inputs: Callable[[], RowInputs]) -> Destination:
+    """Return the table *url* as a destination: for rows of those that *inputs* returns, once they are known."""
+    return Destination(url, force, begin=lambda _: TableWriter(url, force, inputs()))
 
 
 class RowWriter(SampleWriter):
@@ -173,8 +166,8 @@ def lacking(table: TablePart, wanted: WantedFacts | None) -> str | None:
     if wanted is None:
         return None
     columns = [name for name, _ in wanted.known]
-    if wanted.pictures is not None:
-        columns += [f"{field}.width" for field in table.fields if wanted.pictures.known(field)]
+    if wanted.pictures:
+        columns += [f"{field}.width" for field in filter(is_picture_field, table.fields)]
     return next((name for name in columns if name not in table.schema.names), None)
 
 
@@ -203,7 +196,7 @@ def write_rows(
     inputs: RowInputs, url: str, account: Account | None = None, *, force: bool = False, batches: Any = None
 ) -> None:
     """Write the rows of *inputs*, or only *batches* of them, to the table *url*."""
-    destination = TableDestination(url, force, lambda: inputs)
+    destination = table_destination(url, force, lambda: inputs)
     write_batches(row_batches(inputs) if batches is None else batches, destination, account or Account())
 
 

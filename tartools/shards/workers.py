@@ -104,7 +104,7 @@ class Gathering(Generic[Result]):
                     with closing(worker), io.BufferedReader(worker.pipe, READ) as file:
                         header = _header(file)
                         if header is not None:
-                            collect((yield from self._gathered(header, file, task.parts[0])))
+                            collect((yield from self._gathered(header, file, task.parts)))
                             continue
                 parts = task.parts
                 if task.forkable:
@@ -138,10 +138,12 @@ class Gathering(Generic[Result]):
             self._first = first_keys(part.url, self._account, self._reading)
         return self._first
 
-    def _gathered(self, header: dict[str, Any], file: IO[bytes], part: ShardPart) -> Generator[bytes, None, Result]:
+    def _gathered(
+        self, header: dict[str, Any], file: IO[bytes], parts: list[ShardPart]
+    ) -> Generator[bytes, None, Result]:
         """Yield the output that follows *header* in *file*; return the result. Raises the worker's StorageError.
 
-        *part* is the first that the worker has read.
+        The worker has read *parts*.
         """
         if "failure" in header:
             raise StorageError(header["failure"], url=header["url"], offset=header["offset"])
@@ -149,16 +151,15 @@ class Gathering(Generic[Result]):
             output = file.read(size)
             if len(output) < size:
                 raise StorageError(
-                    "the process that reads this was killed (there may be too little memory)", url=part.url
+                    "the process that reads this was killed (there may be too little memory)", url=parts[0].url
                 )
             yield output
         self._account.add(header["counts"])
-        for key, url in header["torn"]:
-            self._account.comes_back(key, url)
-        first = self._first_keys(part)
-        first.add(header["keys"])
-        if header["ended"]:
-            first.left = 0
+        for part, (keys, ended) in zip(parts, header["keys"], strict=True):
+            first = self._first_keys(part)
+            first.add(keys)
+            if ended:
+                first.left = 0
         result: Result = header["result"]
         return result
 
@@ -173,8 +174,13 @@ class Gathering(Generic[Result]):
         self._account.reset(reports.append)
         if self._sharing.remote:
             storage.share_memory(self._sharing.most + 1)
-        seen = _SeenKeys(self._reading.torn)
-        batches = _batches(task.parts, self._account, self._reading._replace(forks=False), seen.of)
+        seen: list[_ListedKeys] = []
+
+        def listed(_part: ShardPart) -> FirstKeys:
+            seen.append(_ListedKeys(self._reading.torn))
+            return seen[-1]
+
+        batches = _batches(task.parts, self._account, self._reading._replace(forks=False), listed)
         outputs: list[bytes] = []
         try:
             result = _run(self._work(batches, number, True), outputs)
@@ -185,7 +191,7 @@ class Gathering(Generic[Result]):
         else:
             sizes = list(map(len, outputs))
             header = {"result": result, "counts": self._account.counts(), "sizes": sizes}
-            header |= {"torn": seen.torn, "keys": seen.keys, "ended": seen.ended}
+            header["keys"] = [(each.keys, not each.left) for each in seen]
         if reports:
             raise _UnexpectedError
         import pickle  # 4 ms, of which most runs have no need
@@ -219,44 +225,22 @@ def _run(work: Generator[bytes, None, Result], outputs: list[bytes]) -> Result:
             raise _UnexpectedError
 
 
-class _SeenKeys:
-    """What a worker tells of the first keys that it has seen: with *joined*, nothing.
+class _ListedKeys(FirstKeys):
+    """The first *keys* of a part, of which only the process that gathers knows what the parts before have.
 
-    For whole shards it compares them: *torn* are those that came back, with the shard's URL. Of a part of a shard
-    *keys* are the first ones, since it can't know what the parts before have.
+    None are listed if keys that come back are no news, because samples are *joined*.
     """
 
+    __slots__ = ("keys",)
+
     def __init__(self, joined: bool) -> None:
-        self.torn: list[tuple[bytes, str]] = []
+        super().__init__(lambda _: None)
         self.keys: list[bytes] = []
-        self._joined = joined
-        self._last = FirstKeys(lambda _: None)
-
-    @property
-    def ended(self) -> bool:
-        """Whether there is nothing more to look at in the last part."""
-        return not self._last.left
-
-    def of(self, part: ShardPart) -> FirstKeys:
-        """Return what looks at the first keys of *part*."""
-        first = FirstKeys(lambda key: self.torn.append((key, part.url)))
-        if part.begin or part.cut is not None:
-            first = _ListedKeys(self.keys.append)
-        if self._joined:
-            first.left = 0
-        self._last = first
-        return first
-
-
-class _ListedKeys(FirstKeys):
-    """The first keys of a part, all of which are reported."""
-
-    __slots__ = ()
+        self.left *= not joined
 
     def add(self, keys: Sequence[bytes]) -> None:
-        """Report those of *keys* that are among the first."""
-        for key in keys[: self.left]:
-            self._report(key)
+        """List those of *keys* that are among the first."""
+        self.keys += keys[: self.left]
         self.left -= min(self.left, len(keys))
 
 

@@ -1,8 +1,10 @@
 """Samples to a shard, which appears under its name when it is complete."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, UsageError, shown
@@ -14,81 +16,30 @@ from tartools.storage.url import Url
 from tartools.tables.schema import SUFFIX, is_table_name
 from tartools.tar.compression import CODECS, Codec, CompressedSink, split_suffix
 
+if TYPE_CHECKING:
+    from tartools.tables.tablewriter import RowBatch, TableWriter
+
 NO_LIST = "a table only lists samples that are in shards, unchanged, and these would be new ones"
 
 
-class Batches(Protocol):
-    """Adjacent samples, or rows of a table that list them."""
-
-    def __len__(self) -> int:
-        """How many they are."""
-        ...
-
-    def fitting(self, first: int, room: int) -> int:
-        """Return how many, from number *first* on, fit into *room* bytes of an archive."""
-        ...
-
-    def weight(self, first: int, last: int) -> int:
-        """Return the bytes that number *first* to *last* (exclusive) may take in memory."""
-        ...
-
-    def apart(self, labels: Sequence[Any], skipped: Any = None, /) -> Iterator[tuple[Any, Any, int, int]]:
-        """Yield runs with one of *labels*: see `samples.sample.Batch.apart`."""
-        ...
+Batches: TypeAlias = "Batch | RowBatch"  # adjacent samples, or rows of a table that list them
+BatchWriter: TypeAlias = "SampleWriter | TableWriter"  # what writes an output, a shard or a table
 
 
-class BatchWriter(Protocol):
-    """What writes a shard, or a table."""
+class Destination(NamedTuple):
+    """Where samples go: *force* replaces what exists, *gzip* compresses whatever the suffix of *url*.
+
+    *begin* returns what writes them; by default it is a shard.
+    """
 
     url: str
-    samples: int  # so far
-
-    @property
-    def size(self) -> int:
-        """Bytes of the tar that these samples are, without its end and before compression."""
-        ...
-
-    @property
-    def written(self) -> int:
-        """Bytes written so far, before compression."""
-        ...
-
-    def write_batch(self, batch: Any, first: int, last: int, /) -> None:
-        """Add number *first* to *last* - 1 of *batch*."""
-        ...
-
-    def flush(self) -> None:
-        """Write what was added and is held in memory."""
-        ...
-
-    def finish(self) -> None:
-        """Write the end; only `commit` may follow."""
-        ...
-
-    def sync(self) -> None:
-        """Bring what was written to the disk, in whatever thread; it follows `finish`, and only `commit` may follow."""
-        ...
-
-    def commit(self) -> None:
-        """Write the end, unless `finish` has, and let the output appear under its name."""
-        ...
-
-    def abort(self, *, flush: bool = True) -> None:
-        """Drop the output."""
-        ...
-
-
-class Destination:
-    """Where a shard goes: *force* replaces what exists, *gzip* compresses whatever the suffix of *url*."""
-
-    def __init__(self, url: str, force: bool = False, gzip: bool = False) -> None:
-        self.url = url
-        self.force = force
-        self.gzip = gzip
+    force: bool = False
+    gzip: bool = False
+    begin: Callable[[Destination], BatchWriter] | None = None
 
     def writer(self) -> BatchWriter:
         """Return what writes it. Raises: see `SampleWriter`."""
-        return SampleWriter(self)
+        return (self.begin or SampleWriter)(self)
 
 
 class SampleWriter:
@@ -104,9 +55,9 @@ class SampleWriter:
         check_shard_name(url)
         codec = codec_for(url, destination.gzip)
         compressor = codec.compressor() if codec else None
-        self._output = storage.open_write(url, destination.force)
-        self._compressed = CompressedSink(self._output.sink, compressor) if compressor else None
-        self._writer = tar.Writer(self._compressed or self._output.sink)
+        self.output = storage.open_write(url, destination.force)  # `storage.sync` takes it
+        self._compressed = CompressedSink(self.output.sink, compressor) if compressor else None
+        self._writer = tar.Writer(self._compressed or self.output.sink)
         self._last = Sample(b"")
         self._broken = False  # a write failed halfway
         self._finished = False
@@ -128,8 +79,8 @@ class SampleWriter:
         self._broken = False
         self.samples += 1
 
-    def write_batch(self, batch: Batch, first: int, last: int) -> None:
-        """Add the samples *first* to *last* - 1 of *batch*, as `write` does."""
+    def write_batch(self, batch: Any, first: int, last: int) -> None:
+        """Add the samples *first* to *last* - 1 of *batch*, a `Batch`, as `write` does."""
         self._check_key(batch[first])  # the others differ: the reader would have joined them
         self._last = batch[last - 1]
         self._broken = True
@@ -167,15 +118,11 @@ class SampleWriter:
             self._compressed.finish()
         self._finished = True
 
-    def sync(self) -> None:
-        """Bring the shard to the disk, in whatever thread, after `finish`. Raises: StorageError."""
-        storage.sync(self._output)
-
     def commit(self) -> None:
         """Write the end of the archive, unless `finish` has, and let the shard appear under its name. Raises as it."""
         if not self._finished:
             self.finish()
-        self._output.commit()
+        self.output.commit()
 
     def abort(self, *, flush: bool = True) -> None:
         """Drop the shard: no end of archive is written, and no file appears.
@@ -184,10 +131,10 @@ class SampleWriter:
         for a reader.
         """
         try:
-            if flush and self._output.streaming and not self._broken and not self._finished:
+            if flush and self.output.streaming and not self._broken and not self._finished:
                 self._writer.flush()
         finally:
-            self._output.abort()
+            self.output.abort()
 
 
 def split_output(url: str) -> tuple[str, str]:

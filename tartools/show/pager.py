@@ -72,23 +72,11 @@ def in_memory(sample: Sample) -> int:
     return sum(len(source) for source in sources.values() if isinstance(source, bytes | bytearray))
 
 
-def browse(
-    samples: Iterable[Sample],
-    keyboard: Keyboard,
-    screen: Callable[[], Screen],
-    account: Account,
-    total: int | None = None,
-) -> None:
-    """Show *samples*, *total* if that is known, on *screen*, as the keys of *keyboard* say.
+class Pager:
+    """Shows *samples*, *total* if that is known, on *screen*, as the keys of *keyboard* say.
 
-    Reads no further than needed, and counts in *account* what it has read.
-    Holds: what `History` holds. Raises: TarToolsError.
+    Reads no further than needed, and counts in *account* what it has read. Holds: what `History` holds.
     """
-    _Browser(samples, keyboard, screen, account, total).run()
-
-
-class _Browser:
-    """What is shown, and what the next key will do."""
 
     def __init__(
         self,
@@ -107,7 +95,7 @@ class _Browser:
         self._note = self._sought = ""
 
     def run(self) -> None:
-        """Show samples until the user quits; return at once if there are none."""
+        """Show samples until the user quits; return at once if there are none. Raises: TarToolsError."""
         self._number = self._seen.read_to(0)
         while self._number >= 0:
             self._show()

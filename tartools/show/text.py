@@ -70,7 +70,7 @@ def describe(member: Member, *, decode: bool = False) -> Description:
     With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for those
     who draw it and will see.
 
-    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; what `decoding.examined` says.
+    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; what `decoding.described` says.
     """
     with member.open() as file:
         head = file.read(HEAD)
@@ -107,13 +107,10 @@ def first_look(member: Member) -> tuple[str, bytes]:
 
 def picture(member: Member, *, decode: bool) -> Description:
     """Return format, size and mode of a picture, from its header; or why it is broken."""
-    try:
-        form, width, height, mode = decoding.examined(member) if decode else decoding.read_header(member)
-    except (TarToolsError, MemoryError):
-        raise
-    except Exception as error:  # each format has its own
-        return Description(f"a broken picture: {decoding.reason(error)}", kind="broken")
-    return Description(f"{form} {width}x{height} {mode}", kind="picture")
+    header, why = decoding.described(member, decode)
+    if header is None or why is not None:
+        return Description(f"a broken picture: {why}", kind="broken")
+    return Description(f"{header.form} {header.width}x{header.height} {header.mode}", kind="picture")
 
 
 def heard(member: Member, kind: str) -> Description:

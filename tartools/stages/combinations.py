@@ -5,14 +5,17 @@ Usually all have the same fields, and no loop over them is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import add, itemgetter
 from typing import NamedTuple
 
 from tartools.samples.sample import Batch
 from tartools.samples.values import payload_digests
-from tartools.tar import Member, split_path
+from tartools.tar import Member, read_range, split_path
+
+NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
 
 
 class Combination(NamedTuple):
@@ -53,6 +56,26 @@ def by_combination(keys: Sequence[bytes], members: Sequence[Member], firsts: Seq
         )
         for fields, numbers in groups.items()
     ]
+
+
+def heads_of(members: Sequence[Member], most: int) -> Callable[[Sequence[Member]], list[bytes]]:
+    """Return a function that reads the first *most* bytes of the payloads of some of *members*.
+
+    These are in the order of the archive; of a file, those that are near each other are read at once, here. Raises:
+    StorageError.
+    """
+    if not members:
+        return lambda _: []
+    (_, source, start, *_), (_, last, _, data, size, _) = members[0], members[-1]
+    dense = 0 <= data + size - start <= NEAR * len(members) and last is source
+    held = read_range(source, start, data + size) if dense and isinstance(source, io.FileIO) else None
+
+    def read(column: Sequence[Member]) -> list[bytes]:
+        if held is not None:
+            return [held[at - start : at - start + (most if size > most else size)] for _, _, _, at, size, _ in column]
+        return [read_range(origin, at, at + min(size, most)) for _, origin, _, at, size, _ in column]
+
+    return read
 
 
 Alike = tuple[Sequence[int], Sequence[bytes], list[bytes], list[Sequence[bytes]]]

@@ -1,10 +1,11 @@
 """External sorting: sort more records than fit into memory as sorted runs in scratch files, then merge the runs."""
 
 import io
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate
 from struct import pack, unpack, unpack_from
+from typing import NamedTuple
 
 from tartools.tar import read_range
 
@@ -18,17 +19,16 @@ BLOCK = 256 << 10  # bytes of records in a block, unless one record has more
 MERGING = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, if their records are large
 
 
-class SortedRun:
+class SortedRun(NamedTuple):
     """Bytes *start* to *end* of a scratch file: blocks of sorted records, as `pack_blocks` makes them.
 
     The largest block has *largest* bytes.
     """
 
-    def __init__(self, file: io.FileIO, start: int, end: int, largest: int) -> None:
-        self.file = file
-        self.start = start
-        self.end = end
-        self.largest = largest
+    file: io.FileIO
+    start: int
+    end: int
+    largest: int
 
 
 class Spool:
@@ -87,6 +87,14 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
     finally:
         if runs:
             runs[0].file.close()
+
+
+def position_in(number: int, begins: Sequence[int]) -> int:
+    """Return the position in the input of what is *number*, in its task, if the samples of each task begin at *begins*.
+
+    The bits of *number* from TURN on are that of the task.
+    """
+    return begins[number >> TURN] + (number & ((1 << TURN) - 1))
 
 
 def new_file(tmpdir: str | None) -> io.FileIO:
@@ -149,20 +157,21 @@ def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
     for record in records:
         if size + len(record) > BLOCK or len(part) == RECORDS:
             if part:
-                yield _packed(part)
+                yield packed(part)
             part, size = [], 0
         part.append(record)
         size += len(record)
     if part:
-        yield _packed(part)
+        yield packed(part)
 
 
-def _packed(part: list[bytes]) -> bytes:
+def packed(part: Sequence[bytes]) -> bytes:
+    """Return the records *part* as a block."""
     return b"".join((pack(f"{len(part) + 1}Q", len(part), *map(len, part)), *part))
 
 
 def unpack_block(block: bytes) -> Iterator[bytes]:
-    """Return the records of *block*, which `pack_blocks` made."""
+    """Return the records of *block*, which `packed` made."""
     (count,) = unpack_from("Q", block)
     return _split(block[NUMBER * (1 + count) :], unpack_from(f"{count}Q", block, NUMBER))
 
@@ -180,7 +189,7 @@ def _split(joined: bytes, lengths: Iterable[int]) -> Iterator[bytes]:
 
 def read_run(run: SortedRun) -> Iterator[bytes]:
     """Yield the records of *run*, in order. Holds: one block."""
-    file, start, end = run.file, run.start, run.end
+    file, start, end, _ = run
     while start < end:
         (count,) = unpack("Q", read_range(file, start, start + NUMBER))
         lengths = unpack(f"{count}Q", read_range(file, start + NUMBER, start + NUMBER * (1 + count)))

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from math import lcm
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from itertools import accumulate, islice
+from typing import Any, Generic, Literal, TypeVar
 
 from tartools import storage
 from tartools.errors import SampleError, StorageError, shown
@@ -21,9 +20,6 @@ from tartools.shards.reading import closing_upstream
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
 from tartools.tar import compression
-
-if TYPE_CHECKING:
-    from fractions import Fraction  # takes 4 ms to import
 
 Item = TypeVar("Item")  # a sample, or what stands for one
 Stop = Literal["first", "all", "longest"]
@@ -36,28 +32,19 @@ END = object()
 
 
 class Mixture(Generic[Item]):
-    """The items of *sources* in *shares*, which are above 0 and need not sum to 1; to be iterated once.
+    """The items of *sources* in the proportions of *shares*, whole numbers above 0; to be iterated once.
 
     Where a source ends, *stop* says what comes: "first" ends the mixture, "all" goes on without the source until all
     have ended, and "longest" iterates the source once more, until each has ended once. *taken* is how many items of
     each source came so far, *rounds* how often each was begun again, *ended* which have ended, in order.
 
     Iterating yields (item, number of the source, round). Order: that of each source. Holds nothing but what the sources
-    hold, which are all open at once. Raises: ValueError for a share of no use; SampleError for a source that has no
-    items to repeat, or is an iterator, which can't be iterated twice.
+    hold, which are all open at once. A source without items, which can't be repeated, has to raise that itself.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[Iterable[Item]],
-        shares: Sequence[float | Fraction],
-        stop: Stop = "first",
-        seed: int = 0,
-    ) -> None:
-        if len(sources) != len(shares):
-            raise ValueError(f"{len(sources)} sources, and {len(shares)} shares")
+    def __init__(self, sources: Sequence[Iterable[Item]], shares: Sequence[int], stop: Stop, seed: int) -> None:
         self._sources = sources
-        self._weights = weights(shares)
+        self._shares = shares
         self._stop = stop
         self._seed = seed
         self.taken = [0] * len(sources)
@@ -69,7 +56,7 @@ class Mixture(Generic[Item]):
         taken, rounds = self.taken, self.rounds
         going = [iter(source) for source in self._sources]
         live = list(range(len(going)))
-        bounds = upper_bounds(self._weights)
+        bounds = upper_bounds(self._shares)
         try:
             for number in numbers(self._seed):
                 if not live:
@@ -81,14 +68,13 @@ class Mixture(Generic[Item]):
                         self.ended.append(which)
                     if self._stop == "all":
                         live.remove(which)
-                        bounds = upper_bounds([self._weights[each] for each in live])
+                        bounds = upper_bounds([self._shares[each] for each in live])
                         continue
                     if self._stop == "first" or len(self.ended) == len(going):
                         return
-                    going[which] = self._again(which)
-                    item = next(going[which], END)
-                    if item is END:
-                        raise SampleError(f"source {which} has no samples, so it can't be repeated")
+                    self.rounds[which] += 1
+                    going[which] = iter(self._sources[which])
+                    item = next(going[which])
                 taken[which] += 1
                 yield item, which, rounds[which]  # type: ignore[misc]  # it is no END
         finally:
@@ -96,15 +82,6 @@ class Mixture(Generic[Item]):
                 close = getattr(each, "close", None)
                 if close:
                     close()
-
-    def _again(self, which: int) -> Iterator[Item]:
-        """Return the items of the source *which*, once more. Raises: SampleError if that can't be."""
-        source = self._sources[which]
-        again = iter(source)
-        if again is source:
-            raise SampleError(f"source {which} is an iterator that has ended, and can't be iterated again")
-        self.rounds[which] += 1
-        return again
 
 
 class MixedSource(Generic[Item]):
@@ -189,11 +166,13 @@ def is_plain(url: Url) -> bool:
         opened.close()
 
 
-class Mixing(Generic[Item]):
-    """*sources* in *shares*, mixed as `Mixture` says, up to *total* samples if it is given; and what is said of them.
+class Mixing(Mixture[Item]):
+    """A mixture of up to *total* samples, if that is given, and what is said of them.
 
     *rekey* is the template of the keys that samples get.
     """
+
+    _sources: Sequence[MixedSource[Item]]
 
     def __init__(
         self,
@@ -205,18 +184,16 @@ class Mixing(Generic[Item]):
         rekey: str | None,
         account: Account,
     ) -> None:
-        self._sources = sources
-        self._stop = stop
+        super().__init__(sources, shares, stop, seed)
         self._total = total
         self._rekey = rekey or ""
         self._account = account
-        self._mixture = Mixture(sources, shares, stop, seed)
         self._known: set[bytes] = set()  # the first keys that are written
         self._again: bytes | None = None  # one of these that comes again
 
     def __iter__(self) -> Iterator[tuple[Item, int, int]]:
         """Yield items, each with the number of its source and the round; then say what was left out."""
-        yield from islice(self._mixture, self._total)
+        yield from islice(super().__iter__(), self._total)
         self._report()
 
     def written(self, batches: Iterable[Any], keys: Callable[[Any], Iterable[bytes | None]]) -> Iterator[Any]:
@@ -238,12 +215,12 @@ class Mixing(Generic[Item]):
 
     def _report(self) -> None:
         """Count and tell what the sources still have."""
-        mixture, total, account = self._mixture, self._total, self._account
-        count = sum(mixture.taken)
+        total, account = self._total, self._account
+        count = sum(self.taken)
         full = total is not None and count == total
         left: list[str] = []
         for number, source in enumerate(self._sources):
-            if mixture.rounds[number] or number in mixture.ended or (self._stop != "first" and not full):
+            if self.rounds[number] or number in self.ended or (self._stop != "first" and not full):
                 continue
             found = source.rest(not full)
             account.left_out += found or 0
@@ -253,8 +230,8 @@ class Mixing(Generic[Item]):
                 left.append(f"{found} of {source.name}")
         why = f"{count} samples are written, as --count says"
         if not full:
-            last = mixture.ended[-1]
-            why = f"{self._sources[last].name} ended after {mixture.taken[last]} samples"
+            last = self.ended[-1]
+            why = f"{self._sources[last].name} ended after {self.taken[last]} samples"
             if total is not None:
                 why += f", so {count} samples are written, not {total}"
         if left or (total is not None and not full):
@@ -262,12 +239,12 @@ class Mixing(Generic[Item]):
 
     def _warn_of_keys(self) -> None:
         """Warn once if samples of the output may have the same key."""
-        repeated = [number for number, rounds in enumerate(self._mixture.rounds) if rounds]
+        repeated = [number for number, rounds in enumerate(self.rounds) if rounds]
         if repeated and "{round" not in self._rekey and "{index" not in self._rekey:
             first = repeated[0]
             more = ", others too" if repeated[1:] else ""
             self._account.warn(
-                f"{self._sources[first].name} was begun {self._mixture.rounds[first] + 1} times{more}, so keys come "
+                f"{self._sources[first].name} was begun {self.rounds[first] + 1} times{more}, so keys come "
                 "again; --rekey '{source}/{round}/{key}' makes them differ"
             )
         elif self._again is not None and not repeated:
@@ -278,48 +255,14 @@ class Mixing(Generic[Item]):
             )
 
 
-def mixed(
-    sources: Sequence[Iterable[Item]], shares: Sequence[float | Fraction], *, stop: Stop = "first", seed: int = 0
-) -> Iterator[Item]:
-    """Yield the items of *sources* in *shares*: see `Mixture`.
-
-    >>> "".join(mixed(["a" * 7, "b" * 3], [0.7, 0.3], seed=1, stop="all"))
-    'aaaabababa'
-    """
-    return (item for item, _, _ in Mixture(sources, shares, stop, seed))
-
-
-def weights(shares: Sequence[float | Fraction]) -> list[int]:
-    """Return whole numbers in the proportions of *shares*. Raises: ValueError for one that is not above 0.
-
-    >>> weights([0.5, 0.25, 3])
-    [2, 1, 12]
-    """
-    pairs = []
-    for share in shares:
-        try:
-            pair = share.as_integer_ratio()
-        except (OverflowError, ValueError):  # infinite, not a number
-            pair = (0, 1)
-        if pair[0] <= 0:
-            raise ValueError(f"a share is a number above 0, not {share}")
-        pairs.append(pair)
-    whole = lcm(*(under for _, under in pairs))
-    return [over * (whole // under) for over, under in pairs]
-
-
-def upper_bounds(weights: Sequence[int]) -> list[int]:
+def upper_bounds(shares: Sequence[int]) -> list[int]:
     """Return where the part of each source ends in the range from 0 to 2**64; the last ends there.
 
     >>> [bound / WHOLE for bound in upper_bounds([1, 1, 2])]
     [0.25, 0.5, 1.0]
     """
-    total, before = sum(weights), 0
-    bounds = []
-    for weight in weights:
-        before += weight
-        bounds.append(-(-before * WHOLE // total))
-    return bounds
+    total = sum(shares)
+    return [-(-before * WHOLE // total) for before in accumulate(shares)]
 
 
 def numbers(seed: int) -> Iterator[int]:

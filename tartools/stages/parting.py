@@ -30,93 +30,82 @@ MOST = 1000  # values, each of which has an output that is open
 MEMORY = 32 << 20  # bytes of records, three times
 
 
-class Parting:
-    """To which of *parts* samples go; with *column*, to one for each of its values, or *exact* shares of each value.
+def labelled(
+    data: DataSet,
+    parts: Sequence[shares.Part],
+    column: Column | None,
+    exact: bool,
+    check: Callable[[str], None],
+    counted: Callable[[Counter[str]], None] | None,
+) -> Iterator[tuple[Batches, Sequence[str]]]:
+    """Yield the samples of *data*, or the rows that list them, each with the one of *parts* to which it goes.
 
-    Raises ValueError by *check* for a value that can't be the name of a part: see `ByValue`.
+    With *column* they go to one for each of its values, or, if that is *exact*, each part gets its share of each value.
+    *check* raises ValueError for a value that can't be the name of a part: see `ByValue`. *counted* is told before how
+    many samples each part gets, if it is given.
+
+    Raises: SampleError for a value that is missing or can't be a name, and for other samples than when they were
+    counted.
     """
-
-    def __init__(
-        self, parts: Sequence[shares.Part], column: Column | None, exact: bool, check: Callable[[str], None]
-    ) -> None:
-        self._parts = parts
-        self._column = column
-        self._exact = exact
-        self._check = check
-
-    def labelled(
-        self, data: DataSet, counted: Callable[[Counter[str]], None] | None
-    ) -> Iterator[tuple[Batches, Sequence[str]]]:
-        """Yield the samples of *data*, or the rows that list them, with their parts.
-
-        *counted* is told before how many samples each part gets, if it is given. Raises: SampleError for a value that
-        is missing or can't be a name, and for other samples than when they were counted.
-        """
-        if data.lists and self._column is not None:
-            data.keep()
-        if data.lists:
-            data.rows()
-        progress = data.account.progress
-        phase = progress.phase
-        exact = self._column if self._exact else None
-        plan = None if exact is None else self._plan(data, exact)
-        counts = plan.counts if plan is not None else self._counts(data) if counted is not None else None
-        if counts is not None:
-            if counted is not None:
-                counted(counts)
-            account, total = data.account, counts.total()
-            progress.phase = phase if data.lists else Phase("writing", total, lambda: account.samples_out)
-        if plan is not None and exact is not None:
-            values, rest = Values(exact), plan.rest()
-            yield from data.answered(
-                lambda batch: plan.take(entries(batch, values)), lambda keys: list(islice(rest, len(keys)))
-            )
-            plan.end()
-            return
-        route = self._route()
+    if data.lists and column is not None:
+        data.keep()
+    if data.lists:
+        data.rows()
+    account, progress = data.account, data.account.progress
+    phase = progress.phase
+    route = ByKey(parts) if column is None else ByValue(column, check)
+    plan = _plan(data, column, parts) if exact and column is not None else None
+    if plan is not None or counted is not None:
+        counts = plan.counts if plan is not None else _counts(data, parts, route)
+        if counted is not None:
+            counted(counts)
+        progress.phase = phase if data.lists else Phase("writing", counts.total(), lambda: account.samples_out)
+    if plan is None or column is None:
         yield from data.answered(route.parts, route.of_keys if isinstance(route, ByKey) else None)
+        return
+    rest = plan.rest()
+    yield from data.answered(
+        lambda batch: plan.take(entries(batch, column)), lambda keys: list(islice(rest, len(keys)))
+    )
+    plan.end()
 
-    def _route(self) -> ByKey | ByValue:
-        return ByKey(self._parts) if self._column is None else ByValue(self._column, self._check)
 
-    def _counts(self, data: DataSet) -> Counter[str]:
-        """Return how many samples each part gets."""
+def _counts(data: DataSet, parts: Sequence[shares.Part], route: ByKey | ByValue) -> Counter[str]:
+    """Return how many samples each part gets."""
 
-        def count(batches: Iterator[Batch]) -> dict[str, int]:
-            route = self._route()
-            found: Counter[str] = Counter()
-            for batch in batches:
-                found.update(route.parts(batch))
-            return dict(found)
+    def count(batches: Iterator[Batch]) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for batch in batches:
+            found.update(route.parts(batch))
+        return dict(found)
 
-        total = Counter({part.name: 0 for part in self._parts})
-        route = self._route()
-        if data.lists and isinstance(route, ByKey):
-            for _, parts in data.answered(route.parts, route.of_keys):
-                total.update(parts)
-            return total
-        for each in data.results(count):
-            total.update(each)
+    total = Counter({part.name: 0 for part in parts})
+    if data.lists and isinstance(route, ByKey):
+        for _, found in data.answered(route.parts, route.of_keys):
+            total.update(found)
         return total
+    for each in data.results(count):
+        total.update(each)
+    return total
 
-    def _plan(self, data: DataSet, column: Column) -> StratifiedPlan:
-        """Return the part of each sample, so that each part has its share of each value."""
 
-        def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
-            values = Values(column)
-            position = number << TURN
+def _plan(data: DataSet, column: Column, parts: Sequence[shares.Part]) -> StratifiedPlan:
+    """Return the part of each sample, so that each part has its share of each value."""
 
-            def records() -> Iterator[bytes]:
-                nonlocal position
-                for batch in batches:
-                    for each in entries(batch, values):
-                        yield record(each, position)
-                        position += 1
+    def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
+        position = number << TURN
 
-            yield from pack_blocks(records())
-            return position
+        def records() -> Iterator[bytes]:
+            nonlocal position
+            for batch in batches:
+                for each in entries(batch, column):
+                    yield each + position.to_bytes(NUMBER, "big")
+                    position += 1
 
-        return StratifiedPlan(records_of(data.counted_gather(work)), self._parts, data.reading.tmpdir)
+        yield from pack_blocks(records())
+        return position
+
+    return StratifiedPlan(records_of(data.counted_gather(work)), parts, data.reading.tmpdir)
 
 
 class ByKey:
@@ -136,36 +125,26 @@ class ByKey:
         return [names[bisect_right(ends, number_of(key))] for key in keys]
 
 
-class Values:
-    """The values of *column*, as text."""
-
-    def __init__(self, column: Column) -> None:
-        self._column = column
-
-    def of(self, batch: Batch) -> list[str]:
-        """Return the value of each sample of *batch*: see `answers.texts`.
-
-        Raises: SampleError, naming the first sample that has none.
-        """
-        found = texts(batch, self._column)
-        if None in found:
-            sample = batch[found.index(None)]
-            if isinstance(batch, ListedBatch) and batch.columns.values(self._column.name) is not None:
-                raise SampleError(f"sample {sample.key!r} has no value in {self._column.name}", url=batch.columns.url)
-            raise SampleError(
-                f"sample {sample.key!r} has no {self._column.name} (its fields: {field_list(sample.fields)}); "
-                f"tarfilter --fields-present {self._column.choices[0]} leaves out such samples",
-                url=sample.shard,
-            )
-        return found  # type: ignore[return-value]
+def values_of(batch: Batch, column: Column) -> list[str]:
+    """Return the value of *column*, as text, of each sample of *batch*. Raises: SampleError, naming one without any."""
+    found = texts(batch, column)
+    if None in found:
+        sample = batch[found.index(None)]
+        if isinstance(batch, ListedBatch) and batch.columns.values(column.name) is not None:
+            raise SampleError(f"sample {sample.key!r} has no value in {column.name}", url=batch.columns.url)
+        raise SampleError(
+            f"sample {sample.key!r} has no {column.name} (its fields: {field_list(sample.fields)}); "
+            f"tarfilter --fields-present {column.choices[0]} leaves out such samples",
+            url=sample.shard,
+        )
+    return found  # type: ignore[return-value]
 
 
 class ByValue:
     """Parts by the value of a field, which is their name. `check(value)` raises ValueError if it can't be a name."""
 
     def __init__(self, column: Column, check: Callable[[str], None]) -> None:
-        self._name = column.name
-        self._values = Values(column)
+        self._column = column
         self._check = check
         self._known: dict[str, str] = {}  # one string for each value
 
@@ -174,7 +153,7 @@ class ByValue:
 
         Raises: SampleError, naming the sample, for a value that can't be a name, or is one too many.
         """
-        values = self._values.of(batch)
+        values = values_of(batch, self._column)
         known = self._known
         for value in dict.fromkeys(values):
             if value not in known:
@@ -190,27 +169,20 @@ class ByValue:
 
     def _fail(self, batch: Batch, number: int, why: str) -> NoReturn:
         sample = batch[number]
-        raise SampleError(f"sample {sample.key!r}: its {self._name} can't name an output: {why}", url=sample.shard)
+        raise SampleError(
+            f"sample {sample.key!r}: its {self._column.name} can't name an output: {why}", url=sample.shard
+        )
 
 
-def entries(batch: Batch, values: Values) -> Iterable[bytes]:
-    """Return what sorts the next samples, those of *batch*, by value and hash."""
-    return map(entry, values.of(batch), keys_of(batch))
-
-
-def entry(value: str, key: bytes) -> bytes:
-    """Return what sorts a sample by *value*, and then by the hash of *key*."""
-    number = shares.number_of(key).to_bytes(NUMBER, "big")
-    return text_bytes(value.encode("utf-8", "surrogatepass")) + number + text_bytes(key)
-
-
-def record(entry: bytes, position: int) -> bytes:
-    """Return the record of the sample with this *entry* and *position* in the input."""
-    return entry + position.to_bytes(NUMBER, "big")
+def entries(batch: Batch, column: Column) -> Iterator[bytes]:
+    """Yield what sorts the next samples, those of *batch*, by the value of *column*, then by the hash of the key."""
+    for value, key in zip(values_of(batch, column), keys_of(batch), strict=True):
+        number = shares.number_of(key).to_bytes(NUMBER, "big")
+        yield text_bytes(value.encode("utf-8", "surrogatepass")) + number + text_bytes(key)
 
 
 class StratifiedPlan:
-    """To which of *parts* each sample of a data set goes, given a *record* of each; reads them all.
+    """To which of *parts* each sample of a data set goes, given a record of each: its entry, then its position.
 
     `counts` has the samples of each part. Holds: 100 MiB; the others are in unnamed files in *tmpdir*.
     """

@@ -63,13 +63,12 @@ def reopened(url: str) -> io.FileIO:
     return file
 
 
-class PartMember:
+class PartMember(NamedTuple):
     """A member of a joined sample, with the number and the shard of the part that it comes from."""
 
-    def __init__(self, part: int, shard: str, member: Member) -> None:
-        self.part = part
-        self.shard = shard
-        self.member = member
+    part: int
+    shard: str
+    member: Member
 
 
 class SampleFiles:

@@ -1,12 +1,12 @@
 """Stages that select samples and fields, and rename keys."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from tartools import tar
 from tartools.errors import SampleError, UsageError
 from tartools.samples.account import Account
-from tartools.samples.sample import Sample, checked_path, field_name, join_path
+from tartools.samples.sample import Sample, checked_path, join_path
 from tartools.samples.values import checked_key, field_list, no_sample_has, text_of
 from tartools.tar import Member, split_path
 from tartools.tar.compression import split_suffix
@@ -17,25 +17,38 @@ Item = TypeVar("Item")  # a sample, or what stands for one
 class Word(NamedTuple):
     """One word of a field specification: `a;b;c` or `new=a;b`."""
 
-    text: str
     choices: tuple[str, ...]
     new: str | None
 
+    def __str__(self) -> str:
+        return f"{self.new}={';'.join(self.choices)}" if self.new else ";".join(self.choices)
 
-def parse_words(specs: Sequence[str]) -> list[Word]:
+
+def parse_words(specs: Sequence[str] | None) -> list[Word]:
     """Return the words of *specs*, separated by blanks. Raises: UsageError for a word with an empty name.
 
     >>> parse_words(["jpg;png", "label=cls"])[1]
-    Word(text='label=cls', choices=('cls',), new='label')
+    Word(choices=('cls',), new='label')
     """
     words = []
-    for text in " ".join(specs).split():
+    for text in " ".join(specs or ()).split():
         new, equals, names = text.rpartition("=")
         choices = tuple(names.split(";"))
         if not all(choices) or (equals and not new):
             raise UsageError(f"not a field specification: {text!r}; write a, a;b, or new=a;b")
-        words.append(Word(text, choices, new if equals else None))
+        words.append(Word(choices, new if equals else None))
     return words
+
+
+def choices_of(specs: Sequence[str] | None, option: str, more: str = "") -> list[tuple[str, ...]]:
+    """Return the alternatives that each word of *specs* names, for *option*; none if they are None.
+
+    Raises: UsageError, which ends with *more*, for words that are no names, and for none.
+    """
+    words = parse_words(specs)
+    if specs is not None and (not words or any(word.new for word in words)):
+        raise UsageError(f"{option} takes names of fields, in quotes: 'jpg cls', or 'jpg;png' for either{more}")
+    return [word.choices for word in words]
 
 
 def count(samples: Iterable[Item], most: int) -> Iterator[Item]:
@@ -81,28 +94,48 @@ def fields(
     fold: Callable[[str], str] = str if verbatim else str.lower
     unwanted = {fold(name) for name in dropped}
     unseen = dict.fromkeys(words)
-    seen: dict[str, None] = {}
-    any_sample = False
+    chosen: dict[tuple[str, ...], list[tuple[int, str | None]]] = {}  # of samples with these fields
     for sample in samples:
-        any_sample = True
-        named = [(fold(field_name(member)), member) for member in sample.members]
-        if unseen:
-            seen.update(dict.fromkeys(map(field_name, sample.members)))
-        kept = [(name, member) for name, member in named if name not in unwanted]
-        if words:
-            kept = _chosen(sample, kept, words, fold, unseen)
-        if kept:
-            yield sample.with_members(member for _, member in kept)
+        names = sample.fields
+        if names not in chosen:
+            chosen[names] = _chosen(names, words, unwanted, fold, unseen)
+            made = [new or names[at] for at, new in chosen[names]]
+            for _, new in chosen[names]:
+                if new is not None and made.count(new) > 1:
+                    twice = checked_path(sample.key, new).decode("utf-8", "replace")
+                    raise SampleError(f"sample {sample.key!r} would get two members {twice!r}")
+        if chosen[names]:
+            yield sample.with_members(_renamed(sample, at, new) for at, new in chosen[names])
         else:
             account.left_out += 1
-    if unseen and any_sample:
-        missing = " ".join(word.text for word in unseen)
-        raise no_sample_has(missing, seen)
+    if unseen and chosen:
+        raise no_sample_has(" ".join(map(str, unseen)), dict.fromkeys(name for names in chosen for name in names))
 
 
-def pairs(specs: Sequence[str] | None) -> list[tuple[tuple[str, ...], str | None]]:
-    """Return the words of *specs* as (choices, new name or None). Raises: UsageError for a bad word."""
-    return [(word.choices, word.new) for word in parse_words(specs or ())]
+def _chosen(
+    names: Sequence[str],
+    words: Sequence[Word],
+    unwanted: Container[str],
+    fold: Callable[[str], str],
+    unseen: dict[Word, None],
+) -> list[tuple[int, str | None]]:
+    """Return which of the fields *names* are passed on, and their new names; those of *words* are no more *unseen*."""
+    folded = [fold(name) for name in names]
+    if not words:
+        return [(at, None) for at, name in enumerate(folded) if name not in unwanted]
+    targets: dict[str, dict[str | None, None]] = {}
+    for word in words:
+        known = (fold(choice) for choice in word.choices)
+        found = next((name for name in known if name in folded and name not in unwanted), None)
+        if found is not None:
+            targets.setdefault(found, {})[word.new] = None
+            unseen.pop(word, None)
+    return [(at, new) for at, name in enumerate(folded) for new in targets.get(name, ())]
+
+
+def _renamed(sample: Sample, at: int, new: str | None) -> Member:
+    """Return member number *at* of *sample*, called *new* if that is a name."""
+    return sample.members[at] if new is None else tar.renamed(sample.members[at], checked_path(sample.key, new))
 
 
 def by_specs(
@@ -119,38 +152,8 @@ def by_specs(
     """
     if not (specs or excluded):
         return samples
-    words, dropped = parse_words(specs or ()), " ".join(excluded or ()).split()
+    words, dropped = parse_words(specs), " ".join(excluded or ()).split()
     return fields(samples, words, dropped, account, verbatim=verbatim)
-
-
-def _chosen(
-    sample: Sample,
-    named: list[tuple[str, Member]],
-    words: Sequence[Word],
-    fold: Callable[[str], str],
-    unseen: dict[Word, None],
-) -> list[tuple[str, Member]]:
-    """Return the members of *named* that *words* select, renamed if a word says so, in their old order."""
-    present = {name for name, _ in named}
-    targets: dict[str, dict[str | None, None]] = {}
-    for word in words:
-        found = next((fold(choice) for choice in word.choices if fold(choice) in present), None)
-        if found is not None:
-            targets.setdefault(found, {})[word.new] = None
-            unseen.pop(word, None)
-    result = []
-    fresh: set[bytes] = set()
-    for name, member in named:
-        for new in targets.get(name, ()):
-            other = member if new is None else tar.renamed(member, checked_path(sample.key, new))
-            if new is not None:
-                fresh.add(other.path)
-            result.append((name, other))
-    paths = [member.path for _, member in result]
-    for path in fresh:
-        if paths.count(path) > 1:
-            raise SampleError(f"sample {sample.key!r} would get two members {path.decode('utf-8', 'replace')!r}")
-    return result
 
 
 def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -> Iterator[Sample]:

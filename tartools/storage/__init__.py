@@ -28,7 +28,7 @@ from tartools.storage.checks import (
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
-from tartools.storage.streams import FileSink, Input, OutputStream, Sink, stream_file
+from tartools.storage.streams import FileSink, Input, OutputStream, Sink, named, stream_file
 from tartools.storage.url import Url, loaded
 
 __all__ = [
@@ -79,7 +79,7 @@ def open_read(url: str) -> Input:
     store is requested at the first read.
     """
     url = Url(url)
-    with _named(url):
+    with named(url):
         if template := url.read_command:
             from tartools.storage import pipe
 
@@ -93,7 +93,7 @@ def open_write(url: str, force: bool = False) -> OutputStream:
     Raises: StorageError if *url* exists (unless *force*) or can't be written.
     """
     url = Url(url)
-    with _named(url):
+    with named(url):
         return _opener(url, "write").open_write(url, force)
 
 
@@ -110,15 +110,6 @@ def sync_folder(url: str) -> None:
     """Bring the names of the outputs beside *url* to the disk, after `sync` of each; see there."""
     if Url(url).is_local:
         local.sync_folder(url)
-
-
-@contextmanager
-def _named(url: str) -> Iterator[None]:
-    """Raise StorageError with *url* for an error of the system: no such file, too many open files."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
 
 
 def _opener(url: Url, verb: str) -> Opener:

@@ -17,7 +17,7 @@ from tartools.storage.objects import fetched
 from tartools.storage.objects.contract import ListedObject
 from tartools.storage.objects.retry import setting
 from tartools.storage.pool import Threads
-from tartools.storage.streams import FileVersion
+from tartools.storage.streams import FileVersion, named
 from tartools.storage.url import Url
 from tartools.storage.version import look
 
@@ -61,13 +61,10 @@ def content_of(entry: ListedObject) -> bytes:
         if (entry.size or 0) > LARGE and look(entry.url).version == version:
             return _in_ranges(entry.url, entry.size or 0, version)
         return fetched(entry.url, 0, entry.size or 0, version, REPLACED, listed=True)
-    try:
-        with open(path_of(entry.url), "rb", buffering=0) as file:
-            before = str(FileVersion.of(file))
-            data = file.readall()
-            after = str(FileVersion.of(file))
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=entry.url) from error
+    with named(entry.url), open(path_of(entry.url), "rb", buffering=0) as file:
+        before = str(FileVersion.of(file))
+        data = file.readall()
+        after = str(FileVersion.of(file))
     if before != version or after != version or len(data) != entry.size:
         raise StorageError(REPLACED, url=entry.url)
     return data

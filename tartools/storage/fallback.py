@@ -6,7 +6,6 @@ when it is complete.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, how_to_install, option
 from tartools.storage.scratch import scratch_file
+from tartools.storage.streams import Input
 
 EXTRAS = {"azure": "azure", "sftp": "ssh", "scp": "ssh", "ssh": "ssh"}  # of smart_open, to be installed besides
 
@@ -62,11 +62,8 @@ def _open(url: str, mode: str) -> Any:
     return smart_open(url, mode, compression="disable")
 
 
-class SmartInput:
+class SmartInput(Input):
     """A stream that smart_open reads."""
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, url: str) -> None:
         self._url = url

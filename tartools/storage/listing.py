@@ -18,6 +18,7 @@ from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url
 from tartools.storage.objects import object_at, store_of
 from tartools.storage.objects.contract import ListedObject, Page, Store
 from tartools.storage.objects.retry import with_retries
+from tartools.storage.streams import named
 from tartools.storage.url import Url
 
 FEW = 10  # objects that are looked up one by one
@@ -142,12 +143,10 @@ def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ())
 
     Links are followed, except to a directory that contains them.
     """
-    try:
+    with named(local_url(folder)):
         this = os.stat(folder or ".")
         with os.scandir(folder or ".") as found:
             names = [entry.name + "/" * entry.is_dir() for entry in found if entry.name.startswith(start)]
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=local_url(folder)) from error
     if any(os.path.samestat(this, other) for other in above):
         return
     for name in sorted(names, key=os.fsencode):

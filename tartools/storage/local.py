@@ -14,7 +14,7 @@ from functools import cache
 
 from tartools.errors import ExistsError, StorageError, UsageError, shown
 from tartools.storage.interrupts import handled_signals
-from tartools.storage.streams import FileSink, InputFile, enlarge, sync, wait_until_ready
+from tartools.storage.streams import FileSink, InputFile, enlarge, named, sync, wait_until_ready
 from tartools.storage.url import FILE
 
 LONGEST = 100  # bytes of the output's name in that of the temporary file; file systems allow 255
@@ -96,9 +96,8 @@ def check_readable(url: str) -> int | None:
     """
     path = path_of(url)
     try:
-        found = os.stat(path)
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
+        with named(url):
+            found = os.stat(path)
     except ValueError as error:
         raise StorageError(f"not a file name: {error}", url=url) from error
     if stat.S_ISDIR(found.st_mode):
@@ -136,14 +135,12 @@ def _stat(url: str, fd: int) -> os.stat_result | None:
 def open_append(url: str) -> FileSink:
     """Return the local file *url*, opened for appending; if it does not exist it is made, for this user alone."""
     path = path_of(url)
-    try:
+    with named(url):
         if not os.path.lexists(os.path.dirname(path) or "."):
             make_directory(os.path.dirname(path))
         sink = FileSink(path, url, os.O_CREAT | os.O_APPEND, 0o600)
         sync(os.path.dirname(path))
         return sink
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
 
 
 class OpenOutput:
@@ -157,10 +154,8 @@ class OpenOutput:
 
     def commit(self) -> None:
         """Close. Raises: StorageError if that fails."""
-        try:
+        with named(self.sink.url):
             self.sink.close()
-        except OSError as error:
-            raise StorageError(error.strerror or str(error), url=self.sink.url) from error
 
     def abort(self) -> None:
         """Close."""
@@ -185,20 +180,15 @@ def between(prefix: str, suffix: str) -> list[str]:
 
 def sync_folder(url: str) -> None:
     """Bring the names in the folder of *url* to the disk. Raises: StorageError."""
-    try:
+    with named(url):
         sync(os.path.dirname(os.path.realpath(path_of(url))))
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
 
 
 def remove(url: str) -> None:
     """Remove a local file; it is no failure if it does not exist. Raises: StorageError."""
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(path_of(url))
-            sync_folder(url)
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
+    with named(url), suppress(FileNotFoundError):
+        os.unlink(path_of(url))
+        sync_folder(url)
 
 
 def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
@@ -236,12 +226,10 @@ def make_directory(url: str) -> list[str]:
     while above and not os.path.isdir(above):
         made.append(above)
         above = os.path.dirname(above)
-    try:
+    with named(url):
         os.makedirs(path, exist_ok=True)
         for each in made:
             sync(os.path.dirname(each))
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), url=url) from error
     return made[::-1]
 
 
@@ -302,7 +290,7 @@ class FileOutput:
         synced = self._synced
         if not synced:
             self.sync()
-        try:
+        with named(self.sink.url):
             lock = os.dup(self.sink.fileno())  # until the file has its name
             try:
                 self.sink.close()
@@ -312,8 +300,6 @@ class FileOutput:
                     self._link()
             finally:
                 os.close(lock)
-        except OSError as error:
-            raise StorageError(error.strerror or str(error), url=self.sink.url) from error
         self._open = False
         if not synced:
             sync_folder(self.sink.url)

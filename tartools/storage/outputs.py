@@ -6,22 +6,10 @@ import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from tartools.storage.interrupts import deferred_signals
-
-
-class Completable(Protocol):
-    """Something that is written, and appears at `commit`, or leaves nothing behind at `abort`."""
-
-    def commit(self) -> None:
-        """Complete it, and let it appear."""
-        ...
-
-    def abort(self) -> None:
-        """Drop it."""
-        ...
-
+from tartools.storage.streams import Completable
 
 Writer = TypeVar("Writer", bound=Completable)
 
@@ -96,27 +84,15 @@ def _abort(writer: Completable, process: int) -> None:
         writer.abort()
 
 
-class Closable(Protocol):
-    """What can be used in a `with` block by way of `ClosedByBlock`."""
-
-    def close(self) -> None:
-        """Complete the output, and let it appear."""
-        ...
-
-    def abort(self) -> None:
-        """Drop the output."""
-        ...
-
-
 class ClosedByBlock:
-    """A context manager that closes after a normal end of the block, and aborts after an exception."""
+    """A context manager, of a class with `close` and `abort`: which is called says how the block has ended."""
 
     def __enter__(self) -> Self:
         """Return itself."""
         return self
 
     def __exit__(
-        self: Closable, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close after a normal end of the block, else abort."""
         if kind is None:

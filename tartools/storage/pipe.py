@@ -16,7 +16,7 @@ from functools import partial
 
 from tartools.errors import StorageError, UsageError, concealed
 from tartools.storage.children import PATIENCE, Child, describe, end_all, readers
-from tartools.storage.streams import FileSink, enlarge
+from tartools.storage.streams import FileSink, Input, enlarge
 from tartools.storage.url import PIPE
 
 # What changes the meaning of quotes, or of quoted text: arithmetic, expansions, comments; and what reads a word again,
@@ -89,11 +89,8 @@ def run(template: str, word: str) -> None:
         raise StorageError(f"the command for this shard {describe(status)}: {concealed(template)}", url=word)
 
 
-class CommandInput:
+class CommandInput(Input):
     """The stdout of a command. At its end, a status other than 0 is a failure."""
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, command: str, url: str, env: Mapping[str, str] | None = None) -> None:
         self._url = url

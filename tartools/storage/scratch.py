@@ -145,21 +145,11 @@ def read_file(path: bytes, most: int) -> bytes | io.FileIO | None:
 
     None if it is not a regular file. Links are not followed. Raises: OSError.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
-            return None
-        if about.st_size > most:
-            file, fd = SharedFile(fd, "r"), -1
-            return file
-        data = os.read(fd, about.st_size)
-        while len(data) < about.st_size and (more := os.read(fd, about.st_size - len(data))):
-            data += more
-        return data
-    finally:
-        if fd >= 0:
-            os.close(fd)
+    file = open_file(path)
+    if file is None or os.fstat(file.fileno()).st_size > most:
+        return file
+    with file:
+        return file.readall()
 
 
 def open_file(path: bytes) -> io.FileIO | None:

@@ -17,7 +17,7 @@ from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.objects.retry import with_retries
 from tartools.storage.outputs import ClosedByBlock, Pending
 from tartools.storage.scratch import copied
-from tartools.storage.streams import BUFFER, FileVersion, Input, check_whole, stream_file
+from tartools.storage.streams import BUFFER, FileVersion, Input, SeekableFile, check_whole, named, stream_file
 from tartools.storage.url import Url
 
 FIRST = 256 << 10  # bytes of the first range after a seek; ranges double up to 8 MiB
@@ -34,10 +34,8 @@ def reading(url: str) -> io.BufferedReader:
     """
     url = Url(url)
     if url.is_local:
-        try:
+        with named(url):
             return open(path_of(url), "rb")
-        except OSError as error:
-            raise StorageError(error.strerror or str(error), url=url) from error
     if not url.is_stored or url.read_command:
         return stream_file(storage.open_read(url), url)
     source = object_at(url)
@@ -76,14 +74,13 @@ def _copy(stream: Input, url: str) -> io.BufferedReader:
     return file
 
 
-class _RangedFile(io.RawIOBase):
+class _RangedFile(SeekableFile):
     """An object of *size* bytes as a raw file that can seek; all its ranges are of one *version*."""
 
     def __init__(self, source: Object, size: int, version: str) -> None:
+        super().__init__(size)
         self._source = source
-        self._size = size
         self._version = version
-        self._position = 0
         self._input: RangedInput | None = None
         self._at = 0  # of _input
         self._tail = b""
@@ -94,24 +91,6 @@ class _RangedFile(io.RawIOBase):
     def version(self) -> str:
         """The version of the object, as `versions.version_of` gives it."""
         return f"{self._size} {self._version}"
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.seek(0, os.SEEK_CUR)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if self.closed:
-            raise ValueError("this file is closed")
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise OSError(22, "seek to before the beginning of the object")
-        self._position = base + offset
-        return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         try:

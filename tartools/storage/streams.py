@@ -18,6 +18,15 @@ CHUNK = 1 << 20  # bytes that are copied at once
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.EROFS)  # pipes, devices, some file systems
 
 
+@contextmanager
+def named(url: str) -> Iterator[None]:
+    """Raise StorageError with *url* for an error of the system: no such file, too many open files."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), url=url) from error
+
+
 class Stream(Protocol):
     """Bytes to read.
 
@@ -25,8 +34,8 @@ class Stream(Protocol):
     bytes can be skipped (see `skip`).
     """
 
-    file: io.FileIO | None
-    start: int
+    file: io.FileIO | None = None
+    start: int = 0
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the end is not where it should be."""
@@ -77,7 +86,19 @@ class Sink(Protocol):
         ...
 
 
-class OutputStream(Protocol):
+class Completable(Protocol):
+    """Something that is written, and appears at `commit`, or leaves nothing behind at `abort`."""
+
+    def commit(self) -> None:
+        """Close, and let the output appear under its name."""
+        ...
+
+    def abort(self) -> None:
+        """Close, and leave nothing behind. Does nothing after `commit`."""
+        ...
+
+
+class OutputStream(Completable, Protocol):
     """Something that is written, and takes its name at the end."""
 
     @property
@@ -88,14 +109,6 @@ class OutputStream(Protocol):
     @property
     def streaming(self) -> bool:
         """Tell whether what is written is visible at once, before `commit`."""
-        ...
-
-    def commit(self) -> None:
-        """Close, and let the output appear under its name."""
-        ...
-
-    def abort(self) -> None:
-        """Close, and leave nothing behind. Does nothing after `commit`."""
         ...
 
 
@@ -211,10 +224,8 @@ class FileSink(SharedFile):
 
     def sync(self) -> None:
         """Bring what was written to the disk, as `sync` does. Raises: StorageError."""
-        try:
+        with named(self.url):
             sync(self)
-        except OSError as error:
-            raise StorageError(error.strerror or str(error), url=self.url) from error
 
 
 def sync(file: io.FileIO | str) -> None:
@@ -281,6 +292,32 @@ def check_whole(stream: Input, url: str) -> None:
 def stream_file(stream: Input, url: str) -> io.BufferedReader:
     """Return *stream*, the bytes of *url*, as a file, which closes it. Its end is checked by `check_whole`."""
     return io.BufferedReader(_StreamFile(stream, url), BUFFER)
+
+
+class SeekableFile(io.RawIOBase):
+    """A raw file of *size* bytes that can seek; a class of this reads them, from `_position` on."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Tell that it can seek."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to *offset* from the start, the position or the end."""
+        if self.closed:
+            raise ValueError("this file is closed")
+        base = (0, self._position, self._size)[whence]
+        if base + offset < 0:  # of files an OSError, of bytes a ValueError: this is both
+            raise io.UnsupportedOperation(f"seek to before the beginning: negative position {base + offset}")
+        self._position = base + offset
+        return self._position
 
 
 class _StreamFile(io.RawIOBase):

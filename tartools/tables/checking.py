@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
@@ -105,11 +104,8 @@ class Checker:
         self._account.unpacked += size
 
 
-class Chunks:
+class Chunks(Stream):
     """The bytes of *chunks*, one after the other as a stream."""
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, chunks: Iterable[bytes | memoryview]) -> None:
         self._chunks = iter(chunks)

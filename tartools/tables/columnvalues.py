@@ -105,13 +105,6 @@ class TableColumns:
         """The rows as places in shards. Raises: StorageError if they can't be."""
         return self._listing.piece(self._rows, self.first)
 
-    def spans(self) -> tuple[Any, Any]:
-        """Return at which bytes of their shards the samples begin and end, as arrays of int64.
-
-        Raises: StorageError if that can't be.
-        """
-        return self.piece.begins, self.piece.ends
-
     def shards(self) -> tuple[Sequence[str], Any]:
         """Return the URLs of shards, and for each row the number of one of these.
 
@@ -121,8 +114,7 @@ class TableColumns:
 
     def _values(self, name: str, column: Any) -> Sequence[Any]:
         if name == "__size__":
-            begins, ends = self.spans()
-            return (ends - begins).tolist()  # type: ignore[no-any-return]
+            return (self.piece.ends - self.piece.begins).tolist()  # type: ignore[no-any-return]
         if name == schema.SHARD:
             numbers = self.piece.numbers.tolist()
             named = {number: shown(self._listing.urls[number]) for number in set(numbers)}

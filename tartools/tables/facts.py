@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from tartools.errors import UsageError
+from tartools.samples import decoding
+from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch, Sample, field_name
 from tartools.samples.values import Column, lookup, no_sample_has, parse_column, payload_digests
 from tartools.tables import schema
 from tartools.tables.rows import Fact
-from tartools.tar import Member
 
 NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 OWN = (schema.SHARD, schema.VERSION, schema.INDEX, schema.KEY, schema.BEGIN, schema.END, schema.MEMBERS)
 DIGEST = 16  # bytes
 PICTURE = (("width", "int64"), ("height", "int64"), ("format", "string"), ("mode", "string"), ("broken", "string"))
 
-Described = tuple[int | None, int | None, str | None, str | None, str | None]  # a picture, as PICTURE has it
-
-
-class PictureFacts(NamedTuple):
-    """How to find and measure pictures: *known* tells whether a field is one of pictures, *described* measures one."""
-
-    known: Callable[[str], bool]
-    described: Callable[[Member], Described]
-
 
 class WantedFacts(NamedTuple):
     """Which facts a table has: *columns* of values, digests of the fields *hashed*, hashes of the pictures *likened*.
 
-    With *pictures*, what all pictures are. *likeness* has hash and colours of a picture, None if it is broken.
+    With *pictures*, what all pictures are; they are broken only by their headers, unless all are to be *decoded*.
     """
 
     columns: Sequence[Column]
     hashed: Sequence[str] = ()
     likened: Sequence[str] = ()
-    pictures: PictureFacts | None = None
-    likeness: Callable[[Member], tuple[int, bytes] | None] | None = None
+    pictures: bool = False
+    decoded: bool = False
 
     @property
     def known(self) -> list[Fact]:
@@ -73,22 +65,18 @@ class WantedFacts(NamedTuple):
             found[f"{field}.blake2b", "digest"] = member and payload_digests([member], DIGEST)[0]
         for field in self.likened:
             member = sample.member(field)
-            if self.likeness is not None:
-                found.update(
-                    zip(_likeness_facts(field), (member and self.likeness(member)) or (None, None), strict=True)
-                )
-        if self.pictures is not None:
-            self._look(sample, self.pictures, found)
+            likeness = (member and decoding.hash_and_colours(member)) or (None, None)
+            found.update(zip(_likeness_facts(field), likeness, strict=True))
+        if self.pictures:
+            self._look(sample, found)
         return found
 
-    @staticmethod
-    def _look(sample: Sample, pictures: PictureFacts, found: dict[Fact, object]) -> None:
+    def _look(self, sample: Sample, found: dict[Fact, object]) -> None:
         """Add to *found* what the pictures of *sample* are; nothing for a field that it has twice."""
         names = [field_name(member) for member in sample.members]
         for name, member in zip(names, sample.members, strict=True):
-            if pictures.known(name) and names.count(name) == 1:
-                facts = _picture_facts(name)
-                found.update(zip(facts, pictures.described(member), strict=True))
+            if is_picture_field(name) and names.count(name) == 1:
+                found.update(zip(_picture_facts(name), decoding.facts(member, self.decoded), strict=True))
 
     def check_seen(self, fields: Iterable[str]) -> None:
         """Raise SampleError if no sample had a field that is named here; *fields* are those that samples had."""

@@ -65,7 +65,22 @@ def spans(rows: Piece, most: int) -> list[Span]:
     return found
 
 
-Asked = tuple[Piece, list[Span], list[Callable[[], bytes]]]
+class _Asked:
+    """The bytes of *rows*, which are requested by *spans*, in *data*: row n begins at `bounds[n]`.
+
+    That is *room* if there is one. There are to be *most* requests at a time.
+    """
+
+    def __init__(self, rows: Piece, room: memoryview | None, most: int) -> None:
+        import numpy as np
+
+        self.rows = rows
+        self.bounds: list[int] = np.concatenate(([0], np.cumsum(rows.ends - rows.begins))).tolist()
+        # pages are cleared by the threads, as bytes come; `np.empty` asks for huge ones, which can take longer
+        self.data: Any = np.frombuffer(mmap(-1, self.bounds[-1]), np.uint8) if room is None else room
+        self.spans = spans(rows, most)
+        self.answers: list[Callable[[], object]] = []  # for each span, once it was requested
+        self.unwanted = False
 
 
 class RemoteShards:
@@ -93,65 +108,72 @@ class RemoteShards:
         sizes = rows.ends - rows.begins
         bounds = np.cumsum(sizes)
         large = np.flatnonzero(sizes > LARGE).tolist()
-        waiting: deque[Asked] = deque()
+        waiting: deque[_Asked] = deque()
         low = 0
         while low < len(rows):
             before = int(bounds[low - 1]) if low else 0
             high = max(low + 1, int(bounds.searchsorted(before + self._window, "right")))
             high = min([high, *(row for row in large if row >= low)])
             if high > low:
-                waiting.append(self._ask(rows.part(low, high)))
+                waiting.append(_Asked(rows.part(low, high), None, max(self._at_once // WINDOWS, 1)))
+                self._request(waiting[-1])
             while len(waiting) >= WINDOWS or (waiting and (high == len(rows) or high == low)):
-                yield from self._received(*waiting.popleft())
+                yield from self._received(waiting.popleft())
             if high == low:
                 high += 1
                 yield from self._streamed(rows.part(low, high))
             low = high
         while waiting:
-            yield from self._received(*waiting.popleft())
+            yield from self._received(waiting.popleft())
+
+    def _received(self, asked: _Asked) -> Iterator[Batch]:
+        """Yield the samples that were *asked* for."""
+        data = memoryview(self._answered(asked))
+        yield from self._checker.samples(asked.rows, lambda index: Chunks([data[asked.bounds[index] :]]), joined=True)
 
     def whole(self, rows: Piece, room: memoryview | None) -> Any:
         """Return the bytes of *rows*, one after the other, in *room* if there is one; None if they are very many.
 
         Threads receive them there. Nothing writes to it any more when this returns or raises.
         """
-        import numpy as np
-
-        bounds = np.concatenate(([0], np.cumsum(rows.ends - rows.begins))).tolist()
-        if bounds[-1] > WHOLE * self._window:
+        if int((rows.ends - rows.begins).sum()) > WHOLE * self._window:
             return None
-        # pages are cleared by the threads, as bytes come; `np.empty` asks for huge ones, which can take longer
-        data: Any = np.frombuffer(mmap(-1, bounds[-1]), np.uint8) if room is None else room
-        view = memoryview(data)
-        wanted = spans(rows, self._at_once)
-        answers: list[Callable[[], object]] = []
-        failed = False
-
-        def fill(span: Span) -> None:
-            if not failed:
-                self._fill(span, rows, bounds, view)
-
+        asked = _Asked(rows, room, self._at_once)
         try:
-            answers.extend(self._requests.submit(partial(fill, span)) for span in wanted)
-            for span, answer in zip(wanted, answers, strict=True):
-                self._answered(rows, span, answer)
+            self._request(asked)
+            return self._answered(asked)
         except BaseException:
-            failed = True
-            for answer in answers:
+            asked.unwanted = True
+            for answer in asked.answers:
                 with suppress(Exception):
                     answer()
             raise
-        return data
 
-    def _fill(self, span: Span, rows: Piece, bounds: list[int], room: memoryview) -> None:
-        """Have the bytes of *span* in *room*, where row n begins at `bounds[n]`."""
+    def _request(self, asked: _Asked) -> None:
+        """Have threads receive what is *asked* for."""
+        asked.answers.extend(self._requests.submit(partial(self._fill, asked, span)) for span in asked.spans)
+
+    def _answered(self, asked: _Asked) -> Any:
+        """Return the bytes that were *asked* for. Raises: StorageError with the first row of a request that failed."""
+        for span, answer in zip(asked.spans, asked.answers, strict=True):
+            try:
+                answer()
+            except TarToolsError as error:
+                raise self._listing.failure(asked.rows, min(span.wanted), error) from error
+        return asked.data
+
+    def _fill(self, asked: _Asked, span: Span) -> None:
+        """Receive the bytes of *span*: in a thread, so that the versions of many shards are asked for side by side."""
+        if asked.unwanted:
+            return
+        rows, bounds, room = asked.rows, asked.bounds, memoryview(asked.data)
         first, last = span.wanted[0], span.wanted[-1]
         some = slice(first, last + 1)
+        url, version = self._listing.urls[span.number], self._version(span.number)
         if span.wanted == [*range(first, last + 1)] and (rows.begins[some][1:] == rows.ends[some][:-1]).all():
-            url = self._listing.urls[span.number]
-            fetch_into(room[bounds[first] : bounds[last + 1]], url, span.begin, self._version(span.number))
+            fetch_into(room[bounds[first] : bounds[last + 1]], url, span.begin, version)
             return
-        content = memoryview(self._fetch(span))
+        content = memoryview(fetched(url, span.begin, span.end, version))
         for index in span.wanted:
             _, begin, end = rows.place(index)
             room[bounds[index] : bounds[index + 1]] = content[begin - span.begin : end - span.begin]
@@ -184,34 +206,3 @@ class RemoteShards:
             if known is None:
                 known = self._listing.versions[number] = version_of(self._listing.urls[number])
         return known
-
-    def _fetch(self, span: Span) -> bytes:
-        """Return the bytes of *span*: in a thread, so that the versions of many shards are asked for side by side."""
-        return fetched(self._listing.urls[span.number], span.begin, span.end, self._version(span.number))
-
-    def _ask(self, rows: Piece) -> Asked:
-        """Request the bytes of *rows*."""
-        wanted = spans(rows, max(self._at_once // WINDOWS, 1))
-        return rows, wanted, [self._requests.submit(partial(self._fetch, span)) for span in wanted]
-
-    def _received(self, rows: Piece, wanted: list[Span], answers: list[Callable[[], bytes]]) -> Iterator[Batch]:
-        """Yield the samples of *rows*, whose bytes were requested."""
-        parts = self._parts(rows, wanted, answers)
-        yield from self._checker.samples(rows, lambda index: Chunks(parts[index:]), joined=True)
-
-    def _parts(self, rows: Piece, wanted: list[Span], answers: list[Callable[[], bytes]]) -> list[memoryview]:
-        """Return the bytes of each of *rows*, which were requested."""
-        data = [memoryview(b"")] * len(rows)
-        for span, answer in zip(wanted, answers, strict=True):
-            content = memoryview(self._answered(rows, span, answer))
-            for index in span.wanted:
-                _, begin, end = rows.place(index)
-                data[index] = content[begin - span.begin : end - span.begin]
-        return data
-
-    def _answered(self, rows: Piece, span: Span, answer: Callable[[], Any]) -> Any:
-        """Return what was requested for *span* of *rows*. Raises: StorageError with the first of its rows."""
-        try:
-            return answer()
-        except TarToolsError as error:
-            raise self._listing.failure(rows, min(span.wanted), error) from error

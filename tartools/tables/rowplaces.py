@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tartools.errors import StorageError, TarToolsError, shown
@@ -65,6 +66,13 @@ class Piece:
     def place(self, index: int) -> tuple[int, int, int]:
         """Return shard, begin and end of row *index* of these."""
         return int(self.numbers[index]), int(self.begins[index]), int(self.ends[index])
+
+
+def runs(values: Any) -> Iterator[tuple[int, int]]:
+    """Return where each run of equal *values*, an array, begins, and where it ends, in pairs."""
+    import numpy as np
+
+    return pairwise([0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)])
 
 
 class RowError(StorageError):

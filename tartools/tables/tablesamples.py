@@ -23,7 +23,7 @@ from tartools.tables.checking import Checker
 from tartools.tables.columnvalues import TableColumns
 from tartools.tables.listed import ListedBatch
 from tartools.tables.localshards import LocalShards
-from tartools.tables.rowplaces import Listing, Piece
+from tartools.tables.rowplaces import Listing, Piece, runs
 
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards
@@ -91,37 +91,29 @@ def chosen(urls: Sequence[str], account: Account, place: int | None, key: str | 
         with source.opened(url) as table:
             listing = Listing(url)
             with closing(Shards(listing, account)) as shards:
-                for group, first, count in table.groups():
-                    account.samples_in = before + first
-                    for row in _rows_with(table, group, count, None if place is None else place - before - first, key):
-                        account.samples_in = before + first + row + 1
-                        for at, rows in table.slices(COLUMNS, range(first + row, first + row + 1)):
-                            for batch in shards.samples(listing.piece(rows, at)):
-                                yield before + at, batch[0]
-                    account.samples_in = before + first + count
-                    if place is not None and place < account.samples_in:
-                        account.samples_in = place + 1
-                        return
+                for row in _rows_with(table, None if place is None else place - before, key):
+                    account.samples_in = before + row + 1
+                    for at, rows in table.slices(COLUMNS, range(row, row + 1)):
+                        for batch in shards.samples(listing.piece(rows, at)):
+                            yield before + at, batch[0]
             before += table.rows
+            account.samples_in = before
+            if place is not None and place < before:
+                account.samples_in = place + 1
+                return
             account.shards_done += 1
 
 
-def _rows_with(
-    table: source.ParquetSource, group: int, count: int, place: int | None, key: str | None
-) -> Iterator[int]:
-    """Yield the numbers in row group *group*, of *count* rows, of those with *place* and perhaps *key*, in order."""
-    if place is not None and not 0 <= place < count:
-        return
+def _rows_with(table: source.ParquetSource, place: int | None, key: str | None) -> Iterator[int]:
+    """Yield the numbers of the rows of *table* with number *place* and perhaps *key*, if they are given, in order."""
+    rows = range(table.rows) if place is None else range(table.rows)[place : place + 1]
     if key is None or schema.KEY not in table.names:
-        yield from range(count) if place is None else (place,)
+        yield from rows
         return
-    raw, at = key.encode("utf-8", "surrogateescape"), 0
-    for rows in table.batches((schema.KEY,), groups=[group]):
-        found = schema.raw(rows.column(0)).to_pylist()
-        for row in [row for row, each in enumerate(found, at) if each is None or each == raw]:
-            if place in (None, row):
-                yield row
-        at += len(rows)
+    raw = key.encode("utf-8", "surrogateescape")
+    for first, keys in table.slices((schema.KEY,), rows):
+        found = schema.raw(keys.column(0)).to_pylist()
+        yield from (row for row, each in enumerate(found, first) if each is None or each == raw)
 
 
 def _samples(shards: Shards, rows: TableColumns, numbers: Sequence[int]) -> Iterator[Batch]:
@@ -160,10 +152,8 @@ class Shards:
         import numpy as np
 
         far = np.array(self._listing.far)[rows.numbers]
-        low = 0
-        for high in [*(np.flatnonzero(far[1:] != far[:-1]) + 1).tolist(), len(far)]:
+        for low, high in runs(far):
             yield from (self._servers() if far[low] else self._local).samples(rows.part(low, high))
-            low = high
 
     def bulk(self, rows: Piece, room_of: RoomOf | None, fields: Collection[str] | None) -> Bulk | None:
         """Return the samples of *rows* together; None if `samples` has to read them. See `Table.bulk`.

@@ -8,8 +8,8 @@ from typing import Any
 from tartools import storage
 from tartools.samples.sample import Label
 from tartools.storage.streams import Sink
-from tartools.tables import inputs, schema
-from tartools.tables.rowplaces import ShardNumbers
+from tartools.tables import schema
+from tartools.tables.inputs import RowInputs, table_rows, table_schema
 
 WEIGHT = 32  # bytes of memory for a row that is held
 
@@ -93,28 +93,28 @@ class SinkFile:
 
 
 class TableWriter:
-    """Writes the table *url*: rows of the unified schema *columns*, whose shards have numbers in *shards*.
+    """Writes the table *url*: rows of *rows*, some of them or all, in any order.
 
     Names of shards are relative to the table where both can be moved together. Holds: a row group of 65,536 rows.
     Raises: StorageError if *url* exists, unless *force*, or can't be written.
     """
 
-    def __init__(self, url: str, force: bool, columns: Any, shards: ShardNumbers) -> None:
+    def __init__(self, url: str, force: bool, rows: RowInputs) -> None:
         pa = schema.arrow()
         self.url = url
-        self._shards = shards
+        self._shards = rows.shards
         self._folder = schema.folder_of(url)
         self._names: list[tuple[str, str | None]] = []
-        self._columns = columns
+        self._columns = rows.schema
         self._held: list[Any] = []
         self._count = 0  # rows held
         self._finished = False
         self.samples = 0
         self.size = 0  # bytes of the tar that the samples would be, without its end
-        whole = inputs.table_schema(columns)
+        whole = table_schema(rows.schema)
         values = [name for name in whole.names if not name.startswith("__")]
-        self._output = storage.open_write(url, force)
-        self._file = SinkFile(self._output.sink)
+        self.output = storage.open_write(url, force)  # `storage.sync` takes it
+        self._file = SinkFile(self.output.sink)
         try:
             self._parquet = pa.parquet.ParquetWriter(
                 pa.PythonFile(self._file, "w"),
@@ -132,8 +132,8 @@ class TableWriter:
         """Bytes of the table so far."""
         return self._file.written
 
-    def write_batch(self, batch: RowBatch, first: int, last: int) -> None:
-        """Add the rows *first* to *last* - 1 of *batch*."""
+    def write_batch(self, batch: Any, first: int, last: int) -> None:
+        """Add the rows *first* to *last* - 1 of *batch*, a `RowBatch`."""
         self._held.append(batch.rows.slice(first, last - first))
         self._count += last - first
         self.samples += last - first
@@ -147,7 +147,7 @@ class TableWriter:
         for url, version in self._shards.since(len(self._names)):
             self._names.append((schema.relative(url, self._folder), version))
         held = pa.Table.from_batches(self._held, self._columns)
-        self._parquet.write_table(inputs.table_rows(held.slice(0, count), self._names))
+        self._parquet.write_table(table_rows(held.slice(0, count), self._names))
         self._held = held.slice(count).to_batches()
         self._count -= count
 
@@ -162,17 +162,13 @@ class TableWriter:
         self._parquet.close()
         self._finished = True
 
-    def sync(self) -> None:
-        """Bring the table to the disk, in whatever thread, after `finish`. Raises: StorageError."""
-        storage.sync(self._output)
-
     def commit(self) -> None:
         """Write the rest of the table, unless `finish` has, and let it appear under its name. Raises: StorageError."""
         if not self._finished:
             self.finish()
-        self._output.commit()
+        self.output.commit()
 
     def abort(self, *, flush: bool = True) -> None:
         """Drop the table: no file appears."""
         self._file.close()
-        self._output.abort()
+        self.output.abort()

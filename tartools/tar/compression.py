@@ -5,8 +5,9 @@ A codec is an entry of one table; its library is imported when a stream needs it
 
 import io
 import os
+import sys
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tartools.errors import StorageError, TarFormatError, TarToolsError, TruncatedError
 from tartools.storage.streams import Sink, Stream
@@ -51,6 +52,16 @@ class Codec(NamedTuple):
     begins: Callable[[bytes], bool] = bool
 
 
+def _made(module: str, name: str, **options: Any) -> Callable[[], Any]:
+    """Return a function that calls *name* of *module*, which is imported then, with *options*."""
+
+    def made() -> Any:
+        __import__(module)
+        return getattr(sys.modules[module], name)(**options)
+
+    return made
+
+
 def _gzip_reader() -> Decompressor:
     from isal import igzip_lib
 
@@ -75,58 +86,18 @@ def _gzip_begins(data: bytes) -> bool:
     return at <= len(data)
 
 
-def _gzip_writer() -> Compressor:
-    from isal import isal_zlib
-
-    return isal_zlib.compressobj(level=2, wbits=31)  # the header holds no time: same input, same bytes
-
-
-def _bzip2_reader() -> Decompressor:
-    import bz2
-
-    return bz2.BZ2Decompressor()
-
-
-def _bzip2_writer() -> Compressor:
-    import bz2
-
-    return bz2.BZ2Compressor()
-
-
-def _xz_reader() -> Decompressor:
-    import lzma
-
-    return lzma.LZMADecompressor()
-
-
-def _xz_writer() -> Compressor:
-    import lzma
-
-    return lzma.LZMACompressor()
-
-
-def _zstd_reader() -> Decompressor:
+def _zstd() -> Any:
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
     except ImportError:
         from backports import zstd
-    return zstd.ZstdDecompressor()  # type: ignore[no-any-return,unused-ignore]
+    return zstd
 
 
 def _zstd_writer() -> Compressor:
-    try:
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
-    except ImportError:
-        from backports import zstd
     # with a checksum, as zstd(1), to detect damage; level 1 is twice as fast as 3, and no larger than gzip -6
-    parameter = zstd.CompressionParameter
-    return zstd.ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})  # type: ignore[no-any-return,unused-ignore]
-
-
-def _lz4_reader() -> Decompressor:
-    from lz4 import frame
-
-    return frame.LZ4FrameDecompressor()  # type: ignore[no-any-return,unused-ignore]
+    parameter = _zstd().CompressionParameter
+    return _zstd().ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})  # type: ignore[no-any-return]
 
 
 class _Lz4Writer:
@@ -151,12 +122,17 @@ class _Lz4Writer:
 # with skippable frames); lz4 frame format.
 _SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))
 _BZIP2 = tuple(b"BZh%d" % level + block for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90"))
+# gzip's header holds no time: same input, same bytes
+_GZIP_WRITER = _made("isal.isal_zlib", "compressobj", level=2, wbits=31)
+_BZ2 = _made("bz2", "BZ2Decompressor"), _made("bz2", "BZ2Compressor")
+_XZ = _made("lzma", "LZMADecompressor"), _made("lzma", "LZMACompressor")
+_LZ4_READER = _made("lz4.frame", "LZ4FrameDecompressor")
 CODECS = (
-    Codec("gzip", (b"\x1f\x8b\x08",), (".tgz", ".tar.gz"), _gzip_reader, _gzip_writer, True, _gzip_begins),
-    Codec("bzip2", _BZIP2, (".tar.bz2",), _bzip2_reader, _bzip2_writer),
-    Codec("xz", (b"\xfd7zXZ\0",), (".tar.xz",), _xz_reader, _xz_writer, True),
-    Codec("zstd", (b"\x28\xb5\x2f\xfd", *_SKIPPABLE), (".tar.zst",), _zstd_reader, _zstd_writer),
-    Codec("lz4", (b"\x04\x22\x4d\x18",), (".tar.lz4",), _lz4_reader, _Lz4Writer),
+    Codec("gzip", (b"\x1f\x8b\x08",), (".tgz", ".tar.gz"), _gzip_reader, _GZIP_WRITER, True, _gzip_begins),
+    Codec("bzip2", _BZIP2, (".tar.bz2",), *_BZ2),
+    Codec("xz", (b"\xfd7zXZ\0",), (".tar.xz",), *_XZ, True),
+    Codec("zstd", (b"\x28\xb5\x2f\xfd", *_SKIPPABLE), (".tar.zst",), lambda: _zstd().ZstdDecompressor(), _zstd_writer),
+    Codec("lz4", (b"\x04\x22\x4d\x18",), (".tar.lz4",), _LZ4_READER, _Lz4Writer),
 )
 SUFFIXES = (*(suffix for codec in CODECS for suffix in codec.suffixes), ".tar")
 MAGIC = 10  # bytes of the longest magic number
@@ -248,11 +224,8 @@ def first_bytes(stream: Stream, count: int) -> bytes:
     return bytes(head[:have])
 
 
-class _Unrecognized:
+class _Unrecognized(Stream):
     """A stream that cannot be looked into before it is read: its first read recognizes the codec."""
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, stream: Stream, url: str) -> None:
         self._stream = stream
@@ -271,11 +244,8 @@ class _Unrecognized:
         return whole if codec is None else Decompressed(whole, codec, self._url)
 
 
-class Pushed:
+class Pushed(Stream):
     """A stream with its first bytes, which were already read, put back."""
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, stream: Stream, head: bytes) -> None:
         self._stream = stream
@@ -290,14 +260,11 @@ class Pushed:
         return self._stream.readinto(view)
 
 
-class Decompressed:
+class Decompressed(Stream):
     """A stream decompressed: one compressed stream or several, one after the other.
 
     The bytes it returns before it raises do not depend on the size of the reader's buffer.
     """
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(self, stream: Stream, codec: Codec, url: str) -> None:
         self._stream = stream

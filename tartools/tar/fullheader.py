@@ -1,5 +1,7 @@
 """The full header of one member: its header block and the extended headers before it."""
 
+from typing import NamedTuple
+
 from tartools.errors import TarFormatError
 from tartools.tar.groups import NO_PAYLOAD, SPECIAL, Special
 from tartools.tar.header import (
@@ -10,7 +12,6 @@ from tartools.tar.header import (
     TYPE,
     Records,
     checksum_matches,
-    long_name,
     padded,
     parse_records,
     regular_name,
@@ -26,38 +27,33 @@ class BadChecksumError(TarFormatError):
     """The checksum of a block does not match, so it is not a header."""
 
 
-class NeedMore:
+class NeedMore(NamedTuple):
     """The buffer is too short: it must reach offset *end*, the end of *what*."""
 
-    def __init__(self, end: int, what: str) -> None:
-        self.end = end
-        self.what = what
+    end: int
+    what: str
 
 
-class GlobalHeader:
+class GlobalHeader(NamedTuple):
     """A pax global header that ends at offset *end*; *governing* are the records now in force, without comments."""
 
-    def __init__(self, governing: Records, end: int) -> None:
-        self.governing = governing
-        self.end = end
+    governing: Records
+    end: int
 
 
-class FullHeader:
+class FullHeader(NamedTuple):
     """The properties of one member. *data* is the offset of its payload; *head* replaces its header if not None.
 
     *governing* are the global records in force after it.
     """
 
-    def __init__(
-        self, path: bytes, kind: bytes, size: int, data: int, head: bytes | None, sparse: bool, governing: Records
-    ) -> None:
-        self.path = path
-        self.kind = kind
-        self.size = size
-        self.data = data
-        self.head = head
-        self.sparse = sparse
-        self.governing = governing
+    path: bytes
+    kind: bytes
+    size: int
+    data: int
+    head: bytes | None
+    sparse: bool
+    governing: Records
 
     @property
     def name(self) -> str:
@@ -114,7 +110,7 @@ def read_full_header(view: memoryview, start: int, governing: Records) -> FullHe
         elif kind in PAX:
             records |= _parsed(payload, at)
         else:
-            path = long_name(payload) if kind == LONG_NAME else path
+            path = payload.partition(b"\0")[0] if kind == LONG_NAME else path
             kept += bytes(view[at:end])
         at = end
     governed = governing | records
@@ -166,5 +162,4 @@ def _past_map(view: memoryview, header: FullHeader, more: int) -> FullHeader | N
             return NeedMore(data + BLOCK, "a sparse header")
         more = view[data + MORE_MAP_AFTER]
         data += BLOCK
-    header.data = data
-    return header
+    return header._replace(data=data)

@@ -65,17 +65,16 @@ class ContiguousGroups(NamedTuple):
     alike: Alike | None = None
 
 
-class ScatteredGroup:
+class ScatteredGroup(NamedTuple):
     """A group whose members are not contiguous in one buffer or file.
 
     *offset* is the byte of the tar stream at which it begins, if the stream holds its members in one piece, with the
     headers that they have; else None.
     """
 
-    def __init__(self, key: bytes, members: list[Member], offset: int | None = None) -> None:
-        self.key = key
-        self.members = members
-        self.offset = offset
+    key: bytes
+    members: list[Member]
+    offset: int | None = None
 
 
 class Special(NamedTuple):

@@ -5,7 +5,7 @@ import os
 from typing import NamedTuple
 
 from tartools.errors import StorageError
-from tartools.storage.streams import Stream, check_unchanged
+from tartools.storage.streams import SeekableFile, Stream, check_unchanged
 from tartools.tar.header import padded
 
 VIEWED = 1 << 12  # bytes; to copy fewer twice is faster than to slice them through a view
@@ -76,20 +76,12 @@ class Member(NamedTuple):
         return io.BufferedReader(PayloadReader(self))
 
 
-class PayloadReader(io.RawIOBase):
+class PayloadReader(SeekableFile):
     """A raw, seekable file over the payload of one member."""
 
     def __init__(self, member: Member) -> None:
+        super().__init__(member.size)
         self._member = member
-        self._position = 0
-
-    def readable(self) -> bool:
-        """Payloads can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Payloads are seekable."""
-        return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Fill *buffer* from the current position on; return the count of bytes, 0 at the end."""
@@ -98,18 +90,6 @@ class PayloadReader(io.RawIOBase):
         buffer[:count] = read_range(source, data + self._position, data + self._position + count)
         self._position += count
         return count
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to *offset* from the start, the position or the end."""
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._member.size}[whence]
-        if origin + offset < 0:
-            raise ValueError(f"negative seek position {origin + offset}")
-        self._position = origin + offset
-        return self._position
-
-    def tell(self) -> int:
-        """Return the position in bytes."""
-        return self._position
 
 
 def read_range(source: Source, start: int, end: int) -> bytes:

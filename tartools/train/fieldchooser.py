@@ -136,10 +136,10 @@ class FieldChooser:
         except Exception as error:
             raise undecodable(sample, name, error) from error
 
-    def _number(self, sample: Mapping[str, Any], field: str, value: bytes) -> int:
+    def _number(self, sample: Mapping[str, Any], field: str, value: Any) -> int:
         """Return the number of the class that *value* names."""
         numbers = self.classes[field]
-        name = value.decode(errors="replace").strip()
+        name = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
         if name not in numbers:
             some = ", ".join(islice(numbers, NAMED)) + ", ..." * (len(numbers) > NAMED)
             raise _failure(sample, f"field {field!r}: {name!r} is none of the {len(numbers)} classes: {some}")
@@ -158,13 +158,13 @@ class FieldChooser:
             raise
 
 
-def names_in(fields: Any) -> list[str]:
+def names_in(fields: Any, what: str = "fields") -> list[str]:
     """Return the names that *fields* are. Raises: TypeError for what is none, ValueError without any."""
     names = fields.split() if isinstance(fields, str) else [*fields] if isinstance(fields, Iterable) else [fields]
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise TypeError(f"fields are names, as in 'jpg;png cls' or ('jpg;png', 'cls'), not {wrong[0]!r}")
+        raise TypeError(f"{what} are names, as in 'jpg;png cls' or ('jpg;png', 'cls'), not {wrong[0]!r}")
     if not names:
-        raise ValueError("fields names none; without fields= a sample is a dict of all")
+        raise ValueError(f"{what} names none; without fields= a sample is a dict of all")
     return names
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -14,10 +14,11 @@ from tartools.errors import TarToolsError, several, shown
 from tartools.storage.url import Name
 from tartools.tables.table import Table
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
+from tartools.train.mixtures import is_schedule
 from tartools.train.sampler import StatefulSampler, log, parts_of
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory
-from tartools.train.tabledataset import TableBatch, TableDataset, TableSource
+from tartools.train.tabledataset import Columns, TableBatch, TableDataset, TableSource
 
 ENDED = "DataLoader worker (pid"  # how torch begins to say that a worker was killed, or has ended
 NAMED = 8  # rows and shards in a message
@@ -29,6 +30,7 @@ def loader(
     *,
     table: Name | None = None,
     cache: str | None = None,
+    columns: Columns = None,
     fields: Fields = None,
     decode: Decode = None,
     transform: Any = None,
@@ -38,6 +40,11 @@ def loader(
     seed: int = 0,
     block: int | str = "4MB",
     weights: Any = None,
+    length: int | None = None,
+    replacement: bool = False,
+    per_batch: bool = False,
+    bucket: Any = None,
+    max_cost: tuple[Any, float] | None = None,
     drop_last: bool = False,
     rank: int | None = None,
     world_size: int | None = None,
@@ -50,16 +57,16 @@ def loader(
         data.load_state_dict(torch.load("loader.pt"))  # in mid-epoch, with any number of ranks and workers
         for pictures, labels in data: ...
 
-    In a script, put this below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the
-    script in each worker; define functions that workers call (*transform*, *collate_fn*) by `def`, not by `lambda`.
+    In a script, put this below `if __name__ == "__main__":`, because Python from 3.14 on, and macOS, import the script
+    in each worker; define functions that workers call (*transform*, *collate_fn*) by `def`, not by `lambda`.
 
-    *table*, *cache*, *fields*, *decode*, *transform*, *resize* and *classes* are those of TableDataset, *shuffle*,
-    *seed*, *block*, *weights*, *drop_last*, *rank* and *world_size* those of `StatefulSampler`, and *options* those of
-    DataLoader (`num_workers`, `pin_memory`, ...).
+    *table*, *cache*, *columns*, *fields*, *decode*, *transform*, *resize* and *classes* are those of TableDataset, and
+    *options* those of DataLoader (`num_workers`, `pin_memory`, ...). The others are those of `StatefulSampler`: shares
+    by *weights*, the *length* of an epoch, batches of samples that are alike (*bucket*) or up to a budget (*max_cost*).
 
     A dataset is a TableDataset, a ZipDataset, torch's Subset or ConcatDataset, or any other with a length and items by
-    number: then *fields* and the like are given to it, "blocks" and weights by name are for a TableDataset, and the
-    state is as exact as `StatefulSampler` says.
+    number: then *fields* and the like are given to it, "blocks" and columns and sources by name are for a TableDataset,
+    and the state is as exact as `StatefulSampler` says.
 
     With *decode*, *transform* or *classes*, batches are collated as DataLoader does; with *collate_fn*, by this
     function of a list of samples, in the worker. Else payloads are bytes, and a batch is `TableBatch`, which are
@@ -71,18 +78,31 @@ def loader(
     if isinstance(batch_size, bool) or not isinstance(batch_size, int):
         raise TypeError(f"batch_size is how many samples a batch has, not {batch_size!r}")
     given = {"fields": fields, "decode": decode, "transform": transform, "resize": resize, "classes": classes}
-    data: Any = source
-    if not is_dataset(source):
-        data = TableDataset(cast(TableSource, source), **given, table=table, cache=cache)
-    elif wrong := [name for name, value in [*given.items(), ("table", table), ("cache", cache)] if value is not None]:
-        raise ValueError(f"give {' and '.join(wrong)} to the dataset: this is a {type(source).__name__} already")
-    elif not isinstance(source, TableDataset) and (shuffle == "blocks" or isinstance(weights, (str, dict))):
-        what = "shuffle='blocks'" if shuffle == "blocks" else "weights by name"
-        raise ValueError(f"{what} needs a table: this is a {type(source).__name__}")
+    given |= {"table": table, "cache": cache, "columns": columns}
+    mixing: dict[str, Any] = {"length": length, "replacement": replacement, "per_batch": per_batch}
+    mixing |= {"weights": weights, "bucket": bucket, "max_cost": max_cost, "drop_last": drop_last}
+    data = dataset_of(source, given, shuffle, mixing)
+    sampler = StatefulSampler(data, seed, shuffle, block, batch_size, rank, world_size, **mixing)
+    return Loader(data, sampler, collate_fn, **options)
+
+
+def dataset_of(source: Any, given: dict[str, Any], shuffle: bool | str, mixing: dict[str, Any]) -> Any:
+    """Return *source* as a dataset. Raises: ValueError if it is empty, for what is *given* to one, or is not for it."""
+    data = source if is_dataset(source) else TableDataset(source, **given)
     if not len(data):
         raise ValueError("there are no samples: the table, the shards or the dataset are empty")
-    sampler = StatefulSampler(data, seed, shuffle, block, batch_size, rank, world_size, weights, drop_last)
-    return Loader(data, sampler, collate_fn, **options)
+    if data is not source:
+        return data
+    kind = type(source).__name__
+    if wrong := [name for name, value in given.items() if value is not None]:
+        raise ValueError(f"give {' and '.join(wrong)} to the dataset: this is a {kind} already")
+    if not isinstance(source, TableDataset):
+        cost = mixing["max_cost"]
+        named = mixing | {"max_cost": cost[0] if isinstance(cost, tuple) else None}
+        names = [name for name, value in named.items() if isinstance(value, (str, dict)) or is_schedule(value)]
+        for what in ["shuffle='blocks'"] * (shuffle == "blocks") + [f"{name} by name" for name in names]:
+            raise ValueError(f"{what} needs a table: this is a {kind}")
+    return source
 
 
 def is_dataset(source: Any) -> bool:

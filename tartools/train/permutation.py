@@ -1,29 +1,27 @@
 """Orders of an epoch as functions of seed, epoch and position, of which nothing is held.
 
-Rows come as they are stored, permuted as a whole, permuted by blocks, or drawn by weight. Only whole numbers of 64 bits
-that wrap around are used, and one multiplication of doubles: the values are the same on every machine and in every
-version of numpy.
+Rows come as they are stored, permuted as a whole, or permuted by blocks; `mixtures` has orders by weight. Only whole
+numbers of 64 bits that wrap around are used, and a few products of doubles: the values are the same on every machine
+and in every version of numpy.
 """
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from math import isqrt
 from typing import Any, Protocol
 
 import numpy as np
 
-from tartools.errors import SampleError
 from tartools.tables.table import Table
 
 ROUNDS = 8
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
 
 
 def mixed(values: Any, key: int) -> Any:
     """Return 64 well mixed bits for each of *values* (uint64): the finalizer of splitmix64."""
-    found = values * np.uint64(_GOLDEN) + np.uint64(key & _MASK)
+    found = values * np.uint64(GOLDEN) + np.uint64(key & MASK)
     found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return found ^ (found >> np.uint64(31))
@@ -37,7 +35,7 @@ def key_of(*parts: int) -> int:
     """
     key = 0
     for part in parts:
-        key = int(mixed(np.array([key ^ (part & _MASK)], np.uint64), part >> 64)[0])
+        key = int(mixed(np.array([key ^ (part & MASK)], np.uint64), part >> 64)[0])
     return key
 
 
@@ -150,53 +148,3 @@ class BlockOrder:
             bounds = np.concatenate(([0], np.cumsum(self._counts[order])))
             self._made = (seed, epoch), order, bounds
         return self._made[1:]
-
-
-class WeightedOrder:
-    """Rows drawn with repetition, each as often as its weight says, on average. Holds: 8 bytes a row."""
-
-    def __init__(self, weights: Any, length: int) -> None:
-        self.length = length
-        self._bounds = np.cumsum(weights)
-
-    def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the rows at *positions*."""
-        return drawn(positions, self._bounds, key_of(seed, epoch))
-
-
-def weights_of(table: Any, length: int, weights: Any) -> Any:
-    """Return the weight of each of *length* rows; *weights* is a column, an array, or shares of sources by pattern.
-
-    Raises: SampleError, ValueError if they are no weights.
-    """
-    if isinstance(weights, dict):
-        return _shares(table, weights)
-    found = table.column(weights) if isinstance(weights, str) else weights
-    found = np.asarray(found, np.float64)
-    if found.shape != (length,):
-        raise ValueError(f"weights are one number for each of {length} samples, not {found.shape}")
-    if not np.isfinite(found).all() or (found < 0).any() or not found.any():
-        raise ValueError("weights are numbers from 0 on, not all of them 0")
-    return found
-
-
-def _shares(table: Table, shares: dict[str, float]) -> Any:
-    """Return the weights with which each source has its share; a source is the shards that a pattern matches."""
-    numbers, _, _ = table.places()
-    urls = table.shards()
-    source = np.full(len(urls), -1)
-    for number, pattern in enumerate(shares):
-        for shard, url in enumerate(urls):
-            if fnmatchcase(url, pattern):
-                if source[shard] >= 0:
-                    raise ValueError(f"two patterns match {url}")
-                source[shard] = number
-    of = source[numbers]
-    if (of < 0).any():
-        raise SampleError("no pattern of weights matches this shard", url=urls[int(numbers[(of < 0).argmax()])])
-    counts = np.bincount(of, minlength=len(shares))
-    for pattern, count in zip(shares, counts.tolist(), strict=True):
-        if not count:
-            raise ValueError(f"no shard matches {pattern!r}")
-    each = np.array(list(shares.values()), np.float64) / counts
-    return weights_of(table, len(numbers), each[of])

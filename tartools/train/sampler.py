@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Iterator
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -14,10 +13,13 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Sampler, StackDataset, Subset
 
 from tartools.errors import byte_size, several
-from tartools.train import permutation
+from tartools.train import mixtures, permutation
+from tartools.train.batching import BatchedOrder, ListedSteps
 from tartools.train.ranks import this_rank
 
 CHUNK = 1 << 13  # positions that are computed at once
+SOURCE = "__source__"  # a bucket for each source
+MARKS = {"block", "weights", "bucket"}  # what states of some orders have
 log = logging.getLogger("tartools.train")
 
 
@@ -96,11 +98,25 @@ class StatefulSampler(Sampler[Any]):
     or objects, their versions, and the places and the order of samples; so does that of torch's Subset, ConcatDataset
     and StackDataset of these. Of other datasets the length is compared.
 
-    *weights*: a column of the table, an array, or the shares of sources, `{"a/*.tar": 0.7, "b/*.tar": 0.3}`. Samples
-    are then drawn with repetition, as WeightedRandomSampler does, *length* an epoch, by default as many as there are:
-    some come several times, others not at all.
+    *length* is how many samples an epoch has, by default as many as there are. Each then comes equally often, rounded
+    up or down: with less than all, other ones in the next epoch.
 
-    Holds: nothing of the permutation; 24 bytes for each run of "blocks", 8 bytes a row for weights.
+    *weights*: a column of the table, an array, or the shares of sources, `{"a/*.tar": 0.7, "b/*.tar": 0.3}`. In each
+    epoch each source has its share exactly, and each sample comes as often as its weight says, rounded up or down. A
+    schedule, `[(0, {"a/*.tar": 1}), (100_000, {"a/*.tar": 0.5, "b/*.tar": 0.5})]`, has shares that hold from so many
+    samples on, of all ranks and epochs; a pattern that is not named has none. With *per_batch* weights are the numbers
+    of samples of each source in each batch, in this order; all batches are full, as with *drop_last*. With
+    *replacement* samples are drawn by lot, as WeightedRandomSampler does, and shares are met on average.
+
+    *bucket*: samples in a batch are alike, and *batch_size* is the most. It is a column, such as "jpg.width", an array
+    of a label for each sample, or a dict of columns and the numbers at which buckets begin, or None for each value:
+    `{"jpg.width": [256, 512], "jpg.height": None}`; "__source__" is the source in *weights*. *max_cost*, a column or an
+    array, and a number, `("tokens", 16384)`, is the most that the samples of a batch sum to. The last batches are split
+    so that all ranks have equally many; *drop_last* leaves out those that are not full: the last of each bucket, unless
+    it has *batch_size*, and what is less than a step.
+
+    Holds: nothing of the permutation; 24 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
+    for batches by bucket or cost.
     """
 
     def __init__(
@@ -117,6 +133,10 @@ class StatefulSampler(Sampler[Any]):
         *,
         window: int = 8,
         length: int | None = None,
+        replacement: bool = False,
+        per_batch: bool = False,
+        bucket: Any = None,
+        max_cost: tuple[Any, float] | None = None,
     ) -> None:
         if shuffle not in (True, False, "global", "blocks"):
             raise ValueError(f"shuffle is True, False, 'global' or 'blocks', not {shuffle!r}")
@@ -124,28 +144,28 @@ class StatefulSampler(Sampler[Any]):
             raise ValueError(f"there is no rank {rank} of {world_size}: give both or neither; ranks count from 0")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size is 1 or more, not {batch_size}")
-        if length is not None and weights is None:
-            raise ValueError("without weights an epoch has each sample once, and no other length")
-        if weights is not None and shuffle not in (True, "global"):
-            raise ValueError("with weights samples are drawn from all: shuffle is True then")
+        if length is not None and length < 1:
+            raise ValueError(f"length, of an epoch, is 1 or more, not {length}")
+        batched = bucket is not None or max_cost is not None
+        if (per_batch or batched) and (batch_size is None or (per_batch and batched)):
+            raise ValueError("bucket and max_cost, or per_batch, need a batch_size, and don't go together")
         self.batch_size = batch_size
-        self.drop_last = drop_last
+        self.drop_last = drop_last or per_batch
         self._rank = None if rank is None or world_size is None else (rank, world_size)
         self._seed, self._epoch, self._done = seed, 0, 0
         self._running: _Iteration | None = None  # the iteration that was begun last
         table, count = getattr(dataset, "table", dataset), len(dataset)
         self._digest = partial(digest_of, dataset)
         self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
-        if weights is not None:
-            values = permutation.weights_of(table, count, weights)
-            self._rows: permutation.RowOrder = permutation.WeightedOrder(values, count if length is None else length)
-            self._kind |= {"weights": zlib.crc32(values.tobytes()), "length": self._rows.length}
-        elif shuffle == "blocks":
-            size = byte_size(block) if isinstance(block, str) else block
-            self._rows = permutation.BlockOrder(table, size, window)
-            self._kind |= {"block": size, "window": window}
-        else:
-            self._rows = permutation.GlobalOrder(count) if shuffle else permutation.StoredOrder(count)
+        mixing = weights, length, replacement, (batch_size or 0) * per_batch
+        self._rows, kind = order_of(dataset, shuffle, block, window, *mixing)
+        self._kind |= kind
+        if batched:
+            if isinstance(bucket, str) and bucket == SOURCE:
+                bucket = mixtures.mixture_of(table, count, {} if weights is None else weights).source
+            local = shuffle in ("blocks", False)
+            self._rows = BatchedOrder(self._rows, dataset, bucket, max_cost, batch_size or 1, drop_last, local)
+            self._kind |= self._rows.kind
 
     @property
     def epoch(self) -> int:
@@ -168,7 +188,7 @@ class StatefulSampler(Sampler[Any]):
         rank, steps = self._shared()
         if steps.batches(rank) < steps.number and not steps.single:
             what = "%s left for %d ranks: rank %d has no batch"
-            log.warning(what, several(steps.length - steps.begin, "sample"), steps.world_size, rank)
+            log.warning(what, several(steps.after(steps.number) - steps.after(0), "sample"), steps.world_size, rank)
         return _Iteration(self)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
@@ -190,7 +210,8 @@ class StatefulSampler(Sampler[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where *state* was made. Raises: ValueError if it is that of another kind of order, or of other data."""
-        if not isinstance(state, dict) or not {"seed", "epoch", "done", "data", *self._kind} <= {*state}:
+        needed = {"seed", "epoch", "done", "data", *self._kind}
+        if not isinstance(state, dict) or not needed <= {*state} or (MARKS - needed) & {*state}:
             raise ValueError("this is not a state of a StatefulSampler like this one")
         for name, value in self._kind.items():
             if state[name] != value:
@@ -211,10 +232,12 @@ class StatefulSampler(Sampler[Any]):
         """What tells the data from others; None if nothing does."""
         return self._digest()
 
-    def _shared(self) -> tuple[int, RankSteps]:
+    def _shared(self) -> tuple[int, RankSteps | ListedSteps]:
         """Return this rank, and how the rest of the epoch is shared."""
         rank, world_size = self._rank or this_rank()
         size = self.batch_size or 1
+        if isinstance(self._rows, BatchedOrder):
+            return rank, self._rows.steps(self._done, self._seed, self._epoch, world_size)
         steps = RankSteps(self._done, self._rows.length, world_size, size, self.drop_last, self.batch_size is None)
         return rank, steps
 
@@ -280,14 +303,35 @@ class _Iteration(Iterator[Any]):
         at_once = max(CHUNK // steps.size, 1)
         for first in range(low, steps.full, at_once):
             numbers = np.arange(first, min(first + at_once, steps.full))[:, None]
-            positions = steps.begin + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
+            positions = steps.after(0) + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
             rows = rows_at(positions.ravel(), self._seed, self._epoch)
             yield from (rows if steps.single else rows.reshape(positions.shape)).tolist()
-        if steps.full < steps.number:
-            low, high = steps.share(steps.full, rank)
-            rows = rows_at(np.arange(low, high), self._seed, self._epoch).tolist()
+        for step in range(max(low, steps.full), steps.number):
+            begin, end = steps.share(step, rank)
+            rows = rows_at(np.arange(begin, end), self._seed, self._epoch).tolist()
             if rows:
                 yield from rows if steps.single else [rows]
+
+
+def order_of(
+    dataset: Any, shuffle: Any, block: Any, window: int, weights: Any, length: int | None, replacement: bool, batch: int
+) -> tuple[permutation.RowOrder, dict[str, Any]]:
+    """Return the order of the samples of *dataset*, and what tells it from others; *batch* is 0, or per_batch.
+
+    Raises: ValueError for what does not go together.
+    """
+    table, count = getattr(dataset, "table", dataset), len(dataset)
+    if weights is not None or length is not None:
+        if shuffle in ("blocks", False):
+            raise ValueError("with weights or a length samples are chosen from all: shuffle is True then")
+        mixture = mixtures.mixture_of(table, count, weights)
+        return mixtures.mixed_order(mixture, count if length is None else length, replacement, batch)
+    if replacement or batch:
+        raise ValueError("replacement and per_batch say how weights are met: give these")
+    if shuffle == "blocks":
+        size = byte_size(block) if isinstance(block, str) else block
+        return permutation.BlockOrder(table, size, window), {"block": size, "window": window}
+    return permutation.GlobalOrder(count) if shuffle else permutation.StoredOrder(count), {}
 
 
 def parts_of(dataset: Any) -> list[Any]:

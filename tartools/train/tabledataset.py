@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch.utils.data import Dataset
 
 from tartools import storage
 from tartools.errors import ExistsError
 from tartools.samples.account import Account
+from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading
 from tartools.shards.shardrows import Indexing, row_inputs, rows_at, updated, write_rows
 from tartools.storage.expand import expand
@@ -23,7 +25,19 @@ from tartools.tables.inputs import table_rows
 from tartools.tables.schema import is_table
 from tartools.tables.table import Table
 from tartools.train.caching import CacheSetting
-from tartools.train.fieldchooser import HAVE, KEY, URL, Classes, Decode, FieldChooser, Fields, Size
+from tartools.train.fieldchooser import (
+    HAVE,
+    KEY,
+    OWN,
+    URL,
+    Classes,
+    Decode,
+    FieldChooser,
+    Fields,
+    Size,
+    as_dict,
+    names_in,
+)
 from tartools.train.rangedfields import sample_in_ranges
 from tartools.train.sharedmemory import ReceivedBuffer
 
@@ -31,6 +45,7 @@ if TYPE_CHECKING:
     from tartools.tables.bulk import Bulk, RoomOf
 
 TableSource = Name | Iterable[Name] | Table
+Columns = str | Sequence[str] | Mapping[str, str] | None
 INDEXING = Indexing(Reading(), 1)  # no other process
 
 
@@ -47,6 +62,10 @@ class TableDataset(Dataset[Any]):
 
     *fields*, *decode*, *transform*, *resize* and *classes* are those of `FieldChooser`: without them a sample is a dict
     of `__key__`, `__url__` and its fields as bytes.
+
+    *columns*: columns of the table that are fields of each sample, such as new captions or scores, without new shards:
+    names, or `{field: column}`. A field of the same name is replaced, but where the column is null. Values are numbers,
+    text and arrays, which are not decoded; *classes* holds for them too.
 
     *cache*, "/nvme/cache:500GB", keeps what is read of remote shards on the local disk, as `TARTOOLS_CACHE` does: for
     all that this process reads, and its workers.
@@ -69,10 +88,12 @@ class TableDataset(Dataset[Any]):
         *,
         table: Name | None = None,
         cache: str | None = None,
+        columns: Columns = None,
     ) -> None:
         self._cache = CacheSetting(cache)  # first: what follows may read
         self.table = table_of(source, table)
         self.chooser = FieldChooser(fields, decode, transform, resize, classes)
+        self._columns = ColumnFields(self.table, columns)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -91,14 +112,52 @@ class TableDataset(Dataset[Any]):
     def batch(self, rows: list[int], buffer_of: RoomOf | None = None) -> TableBatch | list[Any]:
         """Return the samples of *rows* in one buffer, `buffer_of(size)` if given; a list of them if that can't be."""
         found = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
-        return list(map(self.chooser, self._samples(rows))) if found is None else TableBatch(found, self.chooser)
+        if found is not None:
+            return TableBatch(found, self.chooser, self._columns.of(rows))
+        return list(map(self.chooser, self._samples(rows)))
 
     def _samples(self, rows: list[int]) -> list[Any]:
         """Return the samples of *rows*: where fields are wanted as files, as dicts if they can be read by ranges."""
         files, needed = self.chooser.files, self.chooser.needed
         parts = [sample_in_ranges(self.table, row, files, needed) for row in rows] if files else [None] * len(rows)
         whole = iter(self.table[[row for row, part in zip(rows, parts, strict=True) if part is None]])
-        return [next(whole) if part is None else part for part in parts]
+        found = [next(whole) if part is None else part for part in parts]
+        if not (values := self._columns.of(rows)):
+            return found
+        dicts = (as_dict(one, None, files) if isinstance(one, Sample) else one for one in found)
+        return list(overlaid(dicts, values))
+
+
+class ColumnFields:
+    """The *columns* of *table* that are fields of samples. Holds: them, read again in processes that are started."""
+
+    def __init__(self, table: Table, columns: Columns) -> None:
+        given = {} if columns is None else columns
+        names = given if isinstance(given, Mapping) else {name: name for name in names_in(given, "columns")}
+        self._table, self._names = table, {field.lower(): column for field, column in names.items()}
+        if wrong := [field for field in self._names if field.startswith(OWN)]:
+            raise ValueError(f"no field is called {wrong[0]!r}; name one: columns={{'shard': '__shard__'}}")
+        self._values: dict[str, Any] = {}
+        self.of([])  # what is not there is an error now
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_values": {}}
+
+    def of(self, rows: list[int]) -> dict[str, list[Any]]:
+        """Return the values of each field for *rows*. Raises: KeyError for a column that the table has not."""
+        if not self._values:
+            self._values = {field: self._table.column(column) for field, column in self._names.items()}
+        found = {field: values[rows].tolist() for field, values in self._values.items()}
+        return {field: [one.copy() if isinstance(one, np.ndarray) else one for one in found[field]] for field in found}
+
+
+def overlaid(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield *samples* with those of *values* that are not null as fields."""
+    for number, sample in enumerate(samples):
+        found = {field: column[number] for field, column in values.items() if column[number] is not None}
+        if HAVE in sample:
+            sample[HAVE] = [*dict.fromkeys([*sample[HAVE], *found])]
+        yield sample | found
 
 
 def table_of(source: TableSource, kept: Name | None = None) -> Table:
@@ -152,8 +211,6 @@ def _kept(urls: Sequence[str], kept: str) -> Table:
         with suppress(ExistsError):  # a rank on another machine was faster: its table is looked at
             write_rows(inputs, kept)
             return Table(kept)
-    import numpy as np
-
     update = updated(urls, kept, Account(), INDEXING)
     table = Table(kept)
     rows = np.fromiter(update.rows, np.int64)
@@ -164,14 +221,15 @@ def _kept(urls: Sequence[str], kept: str) -> Table:
 
 
 class TableBatch:
-    """The samples of *bulk* as *chooser* makes them, one after the other or by number.
+    """The samples of *bulk* as *chooser* makes them, with fields of columns, one after the other or by number.
 
     Holds: the buffer; each sample that is made has copies of its payloads.
     """
 
-    def __init__(self, bulk: Bulk, chooser: FieldChooser) -> None:
+    def __init__(self, bulk: Bulk, chooser: FieldChooser, columns: dict[str, list[Any]]) -> None:
         self.bulk = bulk
         self.chooser = chooser
+        self.columns = columns
 
     def __len__(self) -> int:
         return len(self.bulk)
@@ -193,7 +251,7 @@ class TableBatch:
             columns=bulk.columns and {n: column[some] for n, column in bulk.columns.items()},
             shards=bulk.shards[some],
         )
-        return next(iter(TableBatch(part, self.chooser)))
+        return next(iter(TableBatch(part, self.chooser, {name: found[some] for name, found in self.columns.items()})))
 
     def __iter__(self) -> Iterator[Any]:
         chooser = self.chooser
@@ -218,6 +276,9 @@ class TableBatch:
         bulk = self.bulk
         if names[0] in (KEY, URL):
             return self._keys() if names[0] == KEY else self._urls()
+        if any(name.lower() in self.columns for name in names):
+            values = self.columns.get(names[0].lower(), [None])
+            return None if any(value is None for value in values) else values
         known = [bulk.fields.index(name.lower()) for name in names if name.lower() in bulk.fields]
         if not known:
             return None
@@ -230,6 +291,10 @@ class TableBatch:
         return map(getitem, columns, lacking.argmin(axis=0).tolist())  # the first that each has
 
     def _dicts(self) -> Iterator[dict[str, Any]]:
+        """Return the samples as dicts of the fields that are needed, and those of columns."""
+        return overlaid(self._stored(), self.columns) if self.columns else self._stored()
+
+    def _stored(self) -> Iterator[dict[str, Any]]:
         """Return the samples as dicts of the fields that are needed."""
         bulk = self.bulk
         needed = self.chooser.needed

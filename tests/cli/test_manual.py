@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,13 +34,6 @@ def output_of(*command: object) -> str:
     return done.stdout.decode() + done.stderr
 
 
-class Mood(Enum):
-    """A choice."""
-
-    GOOD = "good"
-    BAD = "bad"
-
-
 def made() -> cli.Command:
     """Return a command with one option of each kind."""
 
@@ -50,7 +42,7 @@ def made() -> cli.Command:
         account: Account,
         source: cli.Inputs,
         needed: Annotated[str, cli.Option("-o", "--needed", metavar="URL", help="It's [needed]: a\\b.")],
-        mood: Annotated[Mood, cli.Option("--mood", help="How it is.")] = Mood.GOOD,
+        mood: Annotated[Literal["good", "bad"], cli.Option("--mood", help="How it is.")] = "good",
         kind: Annotated[Literal["x", "y"] | None, cli.Option("-k", "--kind", help="What kind.")] = None,
         number: Annotated[int, cli.Option("--number", metavar="N", minimum=1, help="How many.")] = 3,
         folder: Annotated[str | None, cli.Option("--folder", metavar="DIR", help="Where.")] = None,

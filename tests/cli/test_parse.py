@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tartools.cli import Command, optionvalues, typer_app
+from tartools.cli import Command, declare, typer_app
 from tartools.cli.declare import REQUIRED, Declared
 from tartools.cli.parse import parse
 from tartools.commands import load, names
@@ -188,13 +188,13 @@ def test_words_behind_the_dashes_are_an_argument_of_their_own() -> None:
     ("text", "number"), [("12", 12), ("1e3", 1000), ("2.5e1", 25), ("5.0", 5), ("-3", -3), ("1e0", 1), ("1_000", 1000)]
 )
 def test_whole_numbers(text: str, number: int) -> None:
-    assert optionvalues.whole_number(text) == number
+    assert declare.whole_number(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "1e-1", "nan", "inf", "1e999999999", "0x10", "1e3.5"])
 def test_no_whole_numbers(text: str) -> None:
     with pytest.raises(ValueError, match="not a whole number: '"):
-        optionvalues.whole_number(text)
+        declare.whole_number(text)
 
 
 def test_an_ordinary_run_imports_no_typer(tmp_path: Any) -> None:

@@ -343,7 +343,7 @@ class Sender:
 
 sys.meta_path.insert(0, Sender)
 """
-MODULES = ("tartools.cli", "tartools.cli.optionvalues", "tartools.storage", "tartools.samples.account")
+MODULES = ("tartools.cli", "tartools.cli.declare", "tartools.storage", "tartools.samples.account")
 
 
 def interrupted(command: list[str], at: str, folder: Path) -> Result:

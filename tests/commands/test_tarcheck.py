@@ -633,7 +633,7 @@ def test_much_damage_is_passed_over_in_small_steps(tmp_path: Path, monkeypatch: 
     """Behind each damaged header the next one is near: less than 50 times the archive is read, not a MiB each time."""
     archive = b"".join(changed(3, b"~", sample(f"{n}")) for n in range(1000)) + END
     (tmp_path / "s.tar").write_bytes(archive)
-    read = walking._Walk.read
+    read = walking.Walk.read
     counts: list[int] = []
 
     def counting(self: Any, position: int, count: int) -> bytes:
@@ -641,8 +641,8 @@ def test_much_damage_is_passed_over_in_small_steps(tmp_path: Path, monkeypatch: 
         counts.append(len(found))
         return found
 
-    monkeypatch.setattr(walking._Walk, "read", counting)
+    monkeypatch.setattr(walking.Walk, "read", counting)
     with (tmp_path / "s.tar").open("rb", buffering=0) as file:
-        codes = [each.code for each in walking.walk(file) if isinstance(each, walking.Trouble)]
+        codes = [each.code for each in walking.Walk(file) if isinstance(each, walking.Trouble)]
     assert codes == ["bad-header"] * 1000
     assert sum(counts) < 50 * len(archive)

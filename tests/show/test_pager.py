@@ -325,7 +325,7 @@ class Keys:
 
 def browsed(samples: Iterable[Sample], keys: Iterable[str], screen: Screen | None = None) -> tuple[Keys, Account]:
     keyboard, account = Keys(keys), Account()
-    pager.browse(samples, keyboard, lambda: screen or Screen(), account)
+    pager.Pager(samples, keyboard, lambda: screen or Screen(), account, None).run()
     return keyboard, account
 
 

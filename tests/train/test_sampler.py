@@ -182,7 +182,8 @@ def test_a_rank_beyond_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
         {"rank": 1},
         {"rank": 2, "world_size": 2},
         {"batch_size": 0},
-        {"length": 5},
+        {"length": 5, "shuffle": False},
+        {"length": 0},
         {"weights": [1, 2]},
         {"weights": [0] * 9},
         {"weights": [-1] + [1] * 8},
@@ -231,6 +232,11 @@ def test_blocks(table: tartools.Table) -> None:
         Sampler(table, 4, "blocks", window=2).load_state_dict(state)
 
 
+def test_blocks_are_shuffled_within_windows(table: tartools.Table) -> None:
+    rows = np.array(list(Sampler(table, 4, "blocks", block="20K", window=100)))
+    assert (np.diff(rows) == 1).mean() < 0.1  # where runs alone are permuted, most have their neighbours beside them
+
+
 def test_blocks_of_a_shuffled_table_are_its_rows(table: tartools.Table) -> None:
     mixed = table.take(np.random.default_rng(1).permutation(200))
     assert sorted(Sampler(mixed, 4, "blocks")) == list(range(200))
@@ -238,17 +244,18 @@ def test_blocks_of_a_shuffled_table_are_its_rows(table: tartools.Table) -> None:
 
 
 def test_weights(table: tartools.Table) -> None:
-    by_column = Sampler(table, 1, weights="cls", length=2000, batch_size=10)
+    drawn: dict[str, Any] = {"length": 2000, "replacement": True}
+    by_column = Sampler(table, 1, weights="cls", **drawn, batch_size=10)
     rows = in_steps([list(by_column)])
     labels = table.column("cls")
     assert len(rows) == 2000 and 0 not in labels[rows]
     expected, found = labels / labels.sum() * 2000, np.bincount(rows, minlength=200)
     assert np.abs(found - expected).max() < 6 * np.sqrt(expected.max())
-    shares = Sampler(table, 1, weights={"0.tar": 0.2, "[12].tar": 0.8}, length=2000)
+    shares = Sampler(table, 1, weights={"0.tar": 0.2, "[12].tar": 0.8}, **drawn)
     assert abs(sum(row < 120 for row in shares) - 400) < 80
-    ranks = [Sampler(table, 1, weights="cls", length=2000, batch_size=5, rank=r, world_size=2) for r in range(2)]
+    ranks = [Sampler(table, 1, weights="cls", **drawn, batch_size=5, rank=r, world_size=2) for r in range(2)]
     assert in_steps(epoch_of(ranks)) == rows
-    other = Sampler(table, 1, weights="cls", length=2000, batch_size=4)
+    other = Sampler(table, 1, weights="cls", **drawn, batch_size=4)
     other.load_state_dict(ranks[0].state_dict(taken=7))
     assert in_steps([list(other)]) == rows[70:]
     with pytest.raises(SampleError, match=r"2\.tar: no pattern of weights"):

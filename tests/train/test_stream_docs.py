@@ -70,7 +70,7 @@ def flipped(picture: Any) -> Any:
 def test_what_stands_beside_them_runs_with_webdataset(shards: list[str]) -> None:
     names: dict[str, Any] = {"wds": webdataset, "json": json, "url": shards[0], "urls": shards, "keep": bool}
     names["augment"] = flipped
-    assert len(blocks("py")) == 6
+    assert len(blocks("py")) == 7
     for block in blocks("py"):
         exec(compile(block, block.strip().splitlines()[0], "exec"), names)
         assert next(iter(names.popitem()[1]))

@@ -11,7 +11,7 @@ from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
 from tartools.samples.sample import Sample, field_name
 from tartools.show import text
 from tartools.stages.combinations import by_combination
-from tartools.stages.statistics.counting import FieldKinds, count_fields
+from tartools.stages.statistics import FieldKinds, count_fields
 from tartools.stages.summary import Counts, Distribution, PictureSize, Summary, Tally, joined
 from tartools.tar import Member
 

@@ -55,10 +55,8 @@ class Chosen(NamedTuple):
         >>> str(Chosen(200, 480, False)), str(Chosen(20, 20, True))
         ('200 of 480 samples, at random', 'the first 20 of a larger input')
         """
-        if self.shown < self.seen:
-            behind = f"the first {self.seen:,} of a larger input" if self.more else several(self.seen, "sample")
-            return f"{self.shown:,} of {behind}, at random"
-        return f"the first {self.seen:,} of a larger input" if self.more else several(self.seen, "sample")
+        seen = f"the first {self.seen:,} of a larger input" if self.more else several(self.seen, "sample")
+        return f"{self.shown:,} of {seen}, at random" if self.shown < self.seen else seen
 
 
 def write(

@@ -171,16 +171,12 @@ def picture(member: Member, words: str, side: int) -> str:
 def waveform(member: Member) -> str:
     """Return the waveform of the sound *member* as SVG."""
     peaks = sound.read(member, COLUMNS).peaks
-    bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in scaled(peaks))
+    heights = (max(1, 50 * peak) for peak in peaks)  # half of each; silence is still visible
+    bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in enumerate(heights))
     return (
         f'<svg class="wave" viewBox="0 0 {len(peaks)} 100" preserveAspectRatio="none" aria-hidden="true">'
         f'<path d="{bars}"/></svg>'
     )
-
-
-def scaled(peaks: Sequence[float]) -> list[tuple[int, float]]:
-    """Return (column, half of the height) for each of *peaks*; silence is still visible."""
-    return [(place, max(1, 50 * peak)) for place, peak in enumerate(peaks)]
 
 
 def player(member: Member, name: str) -> str:

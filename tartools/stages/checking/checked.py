@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain
-from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError, TruncatedError
@@ -19,7 +18,7 @@ from tartools.stages.checking.codes import Place
 from tartools.stages.checking.keys import Repeated, combination_number, compare, repeated
 from tartools.stages.checking.listedrows import TableRows, WrongRows, identity, rows_in
 from tartools.stages.checking.samples import Decode, Rows, look, nothing_found, rows_of, rows_of_lists
-from tartools.stages.checking.walk import MemberGroup, Trouble, walk
+from tartools.stages.checking.walk import MemberGroup, Trouble, Walk
 from tartools.stages.externalsort import pack_blocks, records_of
 from tartools.stages.summary import Summary
 from tartools.storage.scratch import Copy, scratch_file
@@ -29,13 +28,6 @@ from tartools.tables.schema import is_table
 SORTED = 1 << 14  # records that a worker sorts together
 TOGETHER = 256  # groups behind damage that are looked at together
 CHUNK = 1 << 20  # bytes
-
-
-class Opened(NamedTuple):
-    """The tar of a shard as a *file*, and what is *wrong* with the compressed data that it comes from."""
-
-    file: io.FileIO
-    wrong: Trouble | None
 
 
 class CheckedShards:
@@ -75,16 +67,18 @@ class CheckedShards:
         return ShardStream(url, account, False, copy.open() if copy else None)
 
     @contextmanager
-    def opened(self, number: int) -> Iterator[Opened]:
-        """Give the tar of shard *number* as a file; what can be decompressed is copied."""
+    def opened(self, number: int) -> Iterator[tuple[io.FileIO, Trouble | None]]:
+        """Give the tar of shard *number* as a file, and what is wrong with the compressed data that it comes from.
+
+        What can be decompressed is copied.
+        """
         quiet = Account(lambda _: None)
         with closing(self.stream(number, quiet)) as stream:
             if stream.file is not None and not stream.start:
-                yield Opened(stream.file, None)
+                yield stream.file, None
                 return
             file = scratch_file(self.reading.tmpdir)  # closed when no sample is in it any more
-            wrong = copied(stream, file)
-            yield Opened(file, wrong)
+            yield file, copied(stream, file)
 
 
 def checked_shards(urls: Sequence[str], reading: Reading) -> CheckedShards:
@@ -255,7 +249,7 @@ class Checking:
                 summary.note(wrong.code, Place(number, wrong.byte, "", wrong.what))
             held: list[MemberGroup] = []
             reading = self.shards.reading
-            for found in walk(file, reading.lax, wrong is None):
+            for found in Walk(file, reading.lax, wrong is None):
                 if isinstance(found, Trouble):
                     if not (reading.skip_special and found.code in ("link", "device", "sparse", "volume")):
                         key = found.key.decode("utf-8", "surrogateescape")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from struct import Struct
 from typing import NamedTuple
@@ -17,12 +17,11 @@ from tartools.shards.writing import Destination, SampleWriter, check_shard_name,
 from tartools.stages.checking.checked import CheckedShards
 from tartools.stages.checking.codes import CODES, NOTE
 from tartools.stages.checking.expected import Words, lacking
-from tartools.stages.checking.keys import Keyed, Repeated, Where, beside, names
+from tartools.stages.checking.keys import Repeated, beside, names
 from tartools.stages.checking.listedrows import WrongRows, rows_in
 from tartools.stages.checking.samples import Decode, Rows, codes_of, look, nothing_found, rows_of
-from tartools.stages.checking.walk import MemberGroup, Trouble, walk
+from tartools.stages.checking.walk import Trouble, Walk
 from tartools.stages.combinations import text
-from tartools.stages.summary import Summary
 from tartools.storage.names import has_number
 from tartools.storage.scratch import scratch_file
 from tartools.tar import Member
@@ -40,21 +39,16 @@ class Action(NamedTuple):
     first: tuple[int, int]
 
 
-def actions(group: Sequence[Keyed], verdicts: Sequence[tuple[str, int]]) -> Iterator[bytes]:
-    """Yield what to do with the samples of *group*, which have one key, in records that sort by place."""
-    first = group[0][:2]
-    parts = [each for each, (_, other) in zip(group[1:], verdicts, strict=True) if not other]
-    if parts:
-        yield ACTION.pack(*first, WAIT, *first)
-    for each, (_, other) in zip(group[1:], verdicts, strict=True):
-        what = AGAIN if other else LAST if each is parts[-1] else JOIN
-        yield ACTION.pack(*each[:2], what, *first)
-
-
 def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
-    """Yield what to do with samples that share a key; see `actions` and `keys.compare`."""
+    """Yield what to do with samples that share a key, in records that sort by place; see `keys.compare`."""
     for group, verdicts in compared:
-        yield from actions(group, verdicts)
+        first = group[0][:2]
+        parts = [each for each, (_, other) in zip(group[1:], verdicts, strict=True) if not other]
+        if parts:
+            yield ACTION.pack(*first, WAIT, *first)
+        for each, (_, other) in zip(group[1:], verdicts, strict=True):
+            what = AGAIN if other else LAST if each is parts[-1] else JOIN
+            yield ACTION.pack(*each[:2], what, *first)
 
 
 class PendingSamples:
@@ -87,102 +81,6 @@ class PendingSamples:
         return found
 
 
-class Verdict(NamedTuple):
-    """A *sample* to write, or None, and *why* it is left out. *left* is how many were left out on request."""
-
-    sample: Sample | None
-    why: str = ""
-    joined: int = 0
-    left: int = 0
-
-
-class Fixing:
-    """Decides about samples, in the order of the data set.
-
-    Each sample has to have the fields *words*. With *unique*, the first sample of a key is kept, and of a field that a
-    sample has twice the first member. Findings with codes *ignored* don't matter. *where* is that of `keys.compare`.
-
-    Holds: the members of samples whose other members have not come.
-    """
-
-    def __init__(
-        self,
-        pending: PendingSamples,
-        words: Words,
-        unique: bool,
-        decode: Decode | None,
-        where: Where,
-        ignored: Container[str] = (),
-    ) -> None:
-        self._pending = pending
-        self._where = where
-        self._words = words
-        self._unique = unique
-        self._decode = decode
-        self._ignored = ignored
-        self._waiting: dict[tuple[int, int], list[Sample]] = {}
-
-    def is_about(self, shard: int, byte: int) -> bool:
-        """Tell whether something was said of a sample that begins up to *byte* of *shard*, and not asked for."""
-        place = self._pending.place
-        return place is not None and place <= (shard, byte)
-
-    def is_sound(self, summary: Summary) -> bool:
-        """Tell whether all samples that *summary* is of can be written, if they have keys of their own."""
-        return all(CODES[code].weight == NOTE or code in self._ignored for code in summary.findings) and not any(
-            combination and self._lacks(names(combination)) for combination in summary.combinations
-        )
-
-    def _lacks(self, fields: Sequence[str]) -> list[str]:
-        return [] if "missing-field" in self._ignored else lacking(fields, self._words)
-
-    def of(
-        self,
-        sample: Sample,
-        place: tuple[int, int],
-        keep: Callable[[Sample], Sample],
-        lost: Sequence[str] = (),
-        *,
-        doubtful: bool = False,
-    ) -> Verdict:
-        """Return what becomes of *sample* at *place*; *keep* returns a sample that may be held.
-
-        *lost* are members of it that are cut. A *doubtful* one lies next to damage.
-        """
-        action = self._pending.at(place)
-        if action is not None and action.what == AGAIN:
-            if self._unique:
-                return Verdict(None, left=1)
-            first = beside(self._where(*action.first), self._where(*place))
-            return Verdict(None, f"an earlier sample has this key, {first} (--drop-duplicates drops this one)")
-        if action is not None:
-            parts = self._waiting.setdefault(action.first, [])
-            parts.append(keep(sample))
-            if action.what != LAST:
-                return Verdict(None, joined=1)
-            del self._waiting[action.first]
-            sample = sample.with_members([member for part in parts for member in part.members])
-        if doubtful and not self._words:
-            return Verdict(None, "it lies next to damage, and no fields are known that it should have (--expect)")
-        return self._judged(sample, lost)
-
-    def _judged(self, sample: Sample, lost: Sequence[str]) -> Verdict:
-        if lost:
-            return Verdict(None, f"{lost[0]!r} is cut")
-        if self._unique:
-            sample = first_members(sample)
-        if sample.grouped and (lacks := self._lacks([name.lower() for name in sample.fields])):
-            return Verdict(None, f"it lacks {' '.join(lacks)}")
-        found = [each for each in codes_of(sample, self._decode) if each[0] not in self._ignored]
-        if found:
-            return Verdict(None, "; ".join(f"{code}{f' ({what})' if what else ''}" for code, what in found))
-        return Verdict(sample)
-
-    def left(self) -> Iterator[str]:
-        """Yield the keys of samples whose last members never came."""
-        yield from (text(parts[0].raw_key) for parts in self._waiting.values())
-
-
 def first_members(sample: Sample) -> Sample:
     """Return *sample* with the first member of each field; case makes no difference."""
     kept: dict[str, Member] = {}
@@ -209,21 +107,33 @@ def destinations(output: str, force: bool, shards: CheckedShards) -> list[Destin
 
 
 class Fix:
-    """Writes the samples of *shards* that *fixing* lets pass to *places*; tells *account* of all others."""
+    """Writes the samples of *shards* that can be saved to *places*, in their order; tells *account* of all others.
+
+    Each sample has to have the fields *words*. With *unique*, the first sample of a key is kept, and of a field that a
+    sample has twice the first member. Findings with codes *ignored* don't matter. *pending* are samples that share a
+    key. Holds: nothing of samples whose other members have not come, which wait in a scratch file.
+    """
 
     def __init__(
         self,
         shards: CheckedShards,
-        fixing: Fixing,
         places: Sequence[Destination],
-        account: Account,
+        pending: PendingSamples,
+        words: Words,
+        unique: bool,
+        ignored: Container[str],
         decode: Decode | None,
+        account: Account,
     ) -> None:
         self._shards = shards
-        self._fixing = fixing
         self._places = places
-        self._account = account
+        self._pending = pending
+        self._words = words
+        self._unique = unique
+        self._ignored = ignored
         self._decode = decode
+        self._account = account
+        self._waiting: dict[tuple[int, int], list[Sample]] = {}
         self._scratch: TarWriter | None = None
 
     def run(self) -> None:
@@ -251,7 +161,8 @@ class Fix:
             assert isinstance(writer, SampleWriter)
             for number in numbers:
                 self._write(number, writer)
-            for key in self._fixing.left() if last else ():  # samples whose other members have not come
+            for parts in self._waiting.values() if last else ():  # samples whose other members have not come
+                key = text(parts[0].raw_key)
                 self._account.omit(f"sample {key!r} is not written: its members changed meanwhile")
             self._account.check()
         self._account.bytes_out += writer.written
@@ -296,16 +207,21 @@ class Fix:
                 self._account.samples_out += len(batch)
                 continue
             for sample, byte in zip(batch, rows.begins, strict=True):
-                self._take(sample, (number, byte), self._fixing.of(sample, (number, byte), self._kept), writer)
+                self._take(sample, (number, byte), writer)
 
     def _is_sound(self, rows: Rows) -> bool:
         """Tell whether all samples *rows* can be written as they are: one look at all of them."""
-        if self._fixing.is_about(rows.shard, rows.begins[-1]):
+        if self._pending.place is not None and self._pending.place <= (rows.shard, rows.begins[-1]):
             return False
         summary = nothing_found()
         for _ in look(rows, summary, self._decode):
             pass
-        return self._fixing.is_sound(summary)
+        return all(CODES[code].weight == NOTE or code in self._ignored for code in summary.findings) and not any(
+            combination and self._lacks(names(combination)) for combination in summary.combinations
+        )
+
+    def _lacks(self, fields: Sequence[str]) -> list[str]:
+        return [] if "missing-field" in self._ignored else lacking(fields, self._words)
 
     def _write_walked(self, number: int, writer: SampleWriter) -> None:
         """Write what can be saved of a shard that is not sound."""
@@ -313,38 +229,67 @@ class Fix:
         with self._shards.opened(number) as (file, wrong):
             if wrong is not None:
                 self._account.omit(f"{shown(url)}: at byte {wrong.byte}: {printable(wrong.what)}")
-            for found in walk(file, reading.lax, wrong is None):
+            for found in Walk(file, reading.lax, wrong is None):
                 if isinstance(found, Trouble):
                     special = found.code in ("link", "device", "sparse", "volume")
                     if found.code != "archive-after-end" and not (special and reading.skip_special):
                         what = f"{found.code}{f' ({found.what})' if found.what else ''}"
                         self._account.omit(f"{shown(url)}: at byte {found.byte}: not written: {printable(what)}")
                     continue
-                self._take_group(found, number, writer)
+                sample = Sample(found.key, tuple(found.members), url)
+                self._account.samples_in += 1
+                self._take(sample, (number, found.byte), writer, found.lost, doubtful=found.doubtful)
 
-    def _take_group(self, group: MemberGroup, number: int, writer: SampleWriter) -> None:
-        """Write the sample that *group* is, if it can be saved."""
-        sample = Sample(group.key, tuple(group.members), self._shards.urls[number])
-        place = (number, group.byte)
-        self._account.samples_in += 1
-        verdict = self._fixing.of(sample, place, self._kept, group.lost, doubtful=group.doubtful)
-        if group.doubtful and verdict.sample is not None:
-            fields = printable(" ".join(verdict.sample.fields))
-            self._account.warn(f"{self._at(place)}: sample {sample.key!r} lies next to damage; written with {fields}")
-        self._take(sample, place, verdict, writer)
+    def _take(
+        self,
+        sample: Sample,
+        place: tuple[int, int],
+        writer: SampleWriter,
+        lost: Sequence[str] = (),
+        *,
+        doubtful: bool = False,
+    ) -> None:
+        """Write *sample*, which is at *place*, if it can be saved, and with it those that belong to it.
 
-    def _take(self, sample: Sample, place: tuple[int, int], verdict: Verdict, writer: SampleWriter) -> None:
-        """Do what *verdict* says of *sample*."""
-        if verdict.sample is not None:
-            writer.write(verdict.sample)
-            self._account.samples_out += 1
-        elif verdict.joined:
-            self._account.joined += 1
-        elif verdict.left:
-            self._account.left_out += 1
-        else:
-            self._account.dropped += 1
-            self._account.omit(f"{self._at(place)}: sample {sample.key!r} is not written: {printable(verdict.why)}")
+        *lost* are members of it that are cut. A *doubtful* one lies next to damage.
+        """
+        account, action, why = self._account, self._pending.at(place), ""
+        if action is not None and action.what == AGAIN:
+            if self._unique:
+                account.left_out += 1
+                return
+            first = beside(self._shards.where(*action.first), self._shards.where(*place))
+            why = f"an earlier sample has this key, {first} (--drop-duplicates drops this one)"
+        elif action is not None:
+            parts = self._waiting.setdefault(action.first, [])
+            parts.append(self._kept(sample))
+            if action.what != LAST:
+                account.joined += 1
+                return
+            del self._waiting[action.first]
+            sample = sample.with_members([member for part in parts for member in part.members])
+        if self._unique:
+            sample = first_members(sample)
+        if why := why or self._why_not(sample, lost, doubtful):
+            account.dropped += 1
+            account.omit(f"{self._at(place)}: sample {sample.key!r} is not written: {printable(why)}")
+            return
+        if doubtful:
+            fields = printable(" ".join(sample.fields))
+            account.warn(f"{self._at(place)}: sample {sample.key!r} lies next to damage; written with {fields}")
+        writer.write(sample)
+        account.samples_out += 1
+
+    def _why_not(self, sample: Sample, lost: Sequence[str], doubtful: bool) -> str:
+        """Return why *sample* can't be saved, "" if it can; see `_take`."""
+        if doubtful and not self._words:
+            return "it lies next to damage, and no fields are known that it should have (--expect)"
+        if lost:
+            return f"{lost[0]!r} is cut"
+        if sample.grouped and (lacks := self._lacks([name.lower() for name in sample.fields])):
+            return f"it lacks {' '.join(lacks)}"
+        found = [each for each in codes_of(sample, self._decode) if each[0] not in self._ignored]
+        return "; ".join(f"{code}{f' ({what})' if what else ''}" for code, what in found)
 
     def _at(self, place: tuple[int, int]) -> str:
         shard, byte = self._shards.where(*place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
@@ -16,7 +17,7 @@ from tartools.storage.url import Url
 from tartools.storage.version import look
 from tartools.tables import source, tablesamples
 from tartools.tables.columnvalues import ABSENT, TableColumns
-from tartools.tables.rowplaces import Listing, Piece, RowError
+from tartools.tables.rowplaces import Listing, Piece, RowError, runs
 from tartools.tables.rows import RowBlock
 
 TOGETHER, FAR = 1024, 256  # rows that are read together, and of shards on servers, whose payloads are held meanwhile
@@ -105,7 +106,7 @@ class TableRows:
         self._members = TableColumns(rows, first, self._listing, self._table).members()
         self._firsts.append(first)
         self._places.append((piece.numbers, piece.begins))
-        for part in parts(piece):
+        for part in itertools.starmap(piece.part, runs(piece.numbers)):
             number = part.place(0)[0]
             if code := self._wrong_with(number):
                 again = number in self._said
@@ -186,16 +187,6 @@ class TableRows:
 def identity(url: str) -> str:
     """Return what is the same for names of the same file."""
     return os.path.realpath(url.removeprefix("file:")) if Url(url).is_local else str(url)
-
-
-def parts(piece: Piece) -> Iterator[Piece]:
-    """Yield the rows *piece* in parts that are each of one shard."""
-    import numpy as np
-
-    low = 0
-    for high in [*(np.flatnonzero(piece.numbers[1:] != piece.numbers[:-1]) + 1).tolist(), len(piece)]:
-        yield piece.part(low, high)
-        low = high
 
 
 def rows_in(batch: Batch, number: int, row: int) -> Rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from operator import itemgetter
@@ -21,13 +20,12 @@ from tartools.stages.checking.oddities import (
     may_be_odd,
     no_number,
 )
-from tartools.stages.combinations import Combination, by_combination, text
+from tartools.stages.combinations import Combination, by_combination, heads_of, text
 from tartools.stages.summary import EXTREMES, Distribution, FieldSummary, Summary, largest
-from tartools.tar import Member, read_range
+from tartools.tar import Member
 
 LISTED = 1000  # places of a finding that are remembered
 USUAL = 50  # combinations of fields of which as many samples are remembered; of more, as many as of extremes
-NEAR = 1 << 13  # bytes; members in a file that are this close on average are read at once
 SECONDS = frozenset(magic[:2] for magic in CLEAR_MAGICS)  # what clear magic numbers begin with
 
 Decode = Callable[[str, Member], tuple[str, str] | None]  # suffix and payload -> code and why, if it is broken
@@ -83,7 +81,7 @@ def look(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]
         for key, byte in zip(rows.keys, rows.begins, strict=True):
             for code in codes_of_key(key):
                 summary.note(code, Place(rows.shard, byte, text(key)))
-    read = reader(rows)
+    read = heads_of(rows.members, FIRST)
     for group in by_combination(rows.keys, rows.members, rows.firsts):
         begins = rows.begins if len(group.keys) == len(rows.keys) else [rows.begins[n] for n in group.numbers]
         yield from look_at(group, begins, rows, summary, read, decode)
@@ -203,27 +201,6 @@ def sizes_of(field: str, sizes: Sequence[int], samples: MeasuredColumn, summary:
     large = [(-n, samples.place(i, field)) for n, i in most[:EXTREMES]]
     small = [(n, samples.place(i, field)) for n, i in least[:EXTREMES]]
     return FieldSummary(sizes=found, small=small, large=sorted(large, key=largest))
-
-
-def reader(rows: Rows) -> Callable[[Sequence[Member]], Iterable[bytes]]:
-    """Return a function that reads the first bytes of each of some members of *rows*.
-
-    Those of a file that are near each other are read at once. Raises: StorageError.
-    """
-    members = rows.members
-    source = members[0][1]
-    start, end = members[0][2], members[-1][3] + members[-1][4]
-    dense = 0 <= end - start <= NEAR * len(members) and members[-1][1] is source
-    held = read_range(source, start, end) if dense and isinstance(source, io.FileIO) else None
-
-    def read(column: Sequence[Member]) -> Iterable[bytes]:
-        if held is not None:
-            return [
-                held[at - start : at - start + (FIRST if size > FIRST else size)] for _, _, _, at, size, _ in column
-            ]
-        return [read_range(origin, at, at + min(size, FIRST)) for _, origin, _, at, size, _ in column]
-
-    return read
 
 
 def codes_of(sample: Sample, decode: Decode | None) -> list[tuple[str, str]]:

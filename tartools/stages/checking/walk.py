@@ -44,19 +44,14 @@ class MemberGroup:
         self.lost: list[str] = []  # members that are cut
 
 
-def walk(file: io.FileIO, lax: bool = False, whole: bool = True) -> Iterator[Trouble | MemberGroup]:
-    """Yield the groups of members of the tar archive *file*, and what is wrong with it, as they come.
+class Walk:
+    """The groups of members of the tar archive *file*, and what is wrong with it, as they come; to be iterated once.
 
     With *lax*, the archive needs no end. If the file is not *whole*, because it has what could be decompressed, where
     it ends says nothing. Holds: the members of one group. Raises: StorageError.
     """
-    return _Walk(file, lax, whole).run()
 
-
-class _Walk:
-    """The state of going through *file*."""
-
-    def __init__(self, file: io.FileIO, lax: bool, whole: bool) -> None:
+    def __init__(self, file: io.FileIO, lax: bool = False, whole: bool = True) -> None:
         self.file = file
         self.lax = lax
         self.whole = whole
@@ -72,7 +67,7 @@ class _Walk:
         """Return *count* bytes from *position* on, or as many as there are."""
         return os.pread(self.file.fileno(), count, position)
 
-    def run(self) -> Iterator[Trouble | MemberGroup]:
+    def __iter__(self) -> Iterator[Trouble | MemberGroup]:
         """Yield groups and troubles, in order."""
         while self.position < self.size:
             block = self.read(self.position, BLOCK)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 DIGEST, NUMBER = 16, 8  # bytes
 MOST = (1 << 8 * NUMBER) - 1
 
-Find = Callable[[Sample], Sequence[Member] | None]  # the members to compare; None if the sample lacks one
-
 
 class Comparison(NamedTuple):
     """What is compared: the pictures of the field *near*, or the payloads of fields *by*, or all fields.
@@ -64,7 +62,8 @@ class Comparison(NamedTuple):
         """Return what is compared, as the samples of *batch* have it. Raises: see `contents`."""
         if self.near is not None:
             return list(map(self.picture, batch))
-        found = field_digests(batch, self.members) if self.by else whole_digests(batch)
+        each = (self.members(sample) for sample in batch) if self.by else ()
+        found = [joined(payload_digests(m, DIGEST)) if m else b"" for m in each] if self.by else whole_digests(batch)
         sizes = (sample.size.to_bytes(NUMBER, "big") for sample in batch)
         return [digest and digest + size for digest, size in zip(found, sizes, strict=True)]
 
@@ -128,7 +127,7 @@ class Comparison(NamedTuple):
         every = {value for column in values.values() for value in column} - {None}
         if not all(isinstance(value, bytes) and len(value) == DIGEST for value in every):
             raise StorageError(f"not all values of {' '.join(values)} are digests of {DIGEST} bytes", url=columns.url)
-        begins, ends = columns.spans()
+        begins, ends = columns.piece.begins, columns.piece.ends
         found = []
         for number, size in enumerate((ends - begins).tolist()):
             each = [
@@ -243,14 +242,6 @@ def whole_digests(batch: Batch) -> list[bytes]:
         for number, row in zip(numbers, zip(*columns, strict=True), strict=True):
             found[number] = blake2b(names + b"".join(row), digest_size=DIGEST).digest()
     return found
-
-
-def field_digests(batch: Batch, find: Find) -> list[bytes]:
-    """Return a digest of each sample of *batch*: of the payloads of the members that *find* finds.
-
-    Of one member it is that of its payload. It is empty if *find* finds none.
-    """
-    return [joined(payload_digests(found, DIGEST)) if (found := find(sample)) else b"" for sample in batch]
 
 
 def joined(digests: Sequence[bytes]) -> bytes:

@@ -34,17 +34,15 @@ KIND = [("hash", "<u8"), ("colours", "u1", (COLOURS,)), ("pixels", "<u8")]  # of
 
 
 class PictureHashes(NamedTuple):
-    """*hashes* (uint64) and *colours* (rows of 48 uint8) of pictures; without *colours* only hashes count."""
+    """*hashes* (uint64) and *colours* (rows of 48 uint8) of pictures."""
 
     hashes: Any
-    colours: Any | None
+    colours: Any
 
     def sums(self, numbers: Any) -> Any:
         """Return the sum of the colours of each picture of *numbers*; of near ones it is about the same."""
         import numpy as np
 
-        if self.colours is None:
-            return np.zeros(len(numbers), np.int64)
         return self.colours[numbers].sum(axis=1, dtype=np.int64)
 
     def near(self, left: Any, right: Any, distance: int, band: int = 0) -> Any:
@@ -69,8 +67,6 @@ class PictureHashes(NamedTuple):
         import numpy as np
 
         found = np.ones(len(left), bool)
-        if self.colours is None:
-            return found
         for first in range(0, len(left), PAIRS >> 4):
             some = slice(first, first + (PAIRS >> 4))
             one, other = self.colours[left[some]], self.colours[right[some]]
@@ -161,17 +157,15 @@ def first_same(pictures: PictureHashes) -> Any:
 
     hashes, colours = pictures
     check = np.zeros(len(hashes), np.uint64)
-    if colours is not None:
-        for number, column in enumerate(np.ascontiguousarray(colours).view(np.uint64).T):
-            check = (check ^ column) * np.uint64(0x9E3779B97F4A7C15 + 2 * number)
+    for number, column in enumerate(np.ascontiguousarray(colours).view(np.uint64).T):
+        check = (check ^ column) * np.uint64(0x9E3779B97F4A7C15 + 2 * number)
     order = np.lexsort((check, hashes))  # stable: equal ones stay in order of preference
     before, after = order[:-1], order[1:]
     again = np.zeros(len(order), bool)
     again[1:] = (hashes[before] == hashes[after]) & (check[before] == check[after])
-    if colours is not None:
-        at = np.flatnonzero(again)
-        for some in np.array_split(at, 1 + len(at) // (PAIRS >> 4)):
-            again[some] = (colours[order[some - 1]] == colours[order[some]]).all(axis=1)
+    at = np.flatnonzero(again)
+    for some in np.array_split(at, 1 + len(at) // (PAIRS >> 4)):
+        again[some] = (colours[order[some - 1]] == colours[order[some]]).all(axis=1)
     groups = np.maximum.accumulate(np.where(again, 0, np.arange(len(order))))
     found = np.empty(len(order), np.int64)
     found[order] = order[groups]

@@ -1,7 +1,7 @@
 """Expressions over the fields of a sample: `int(cls) == 180`, `field('meta.json:width') > 500`.
 
-An expression of unknown origin does no harm: `syntax` says what may stand in one, `evaluating` and `patterns` have the
-limits of what it takes.
+An expression of unknown origin does no harm: `syntax` says what may stand in one, `evaluating` has the limits of what
+it takes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from tartools.errors import SampleError, TarToolsError
 from tartools.samples.sample import Sample
 from tartools.samples.values import PSEUDO, Column, field_list, lookup, parse_column
 from tartools.stages.filtering import syntax
-from tartools.stages.filtering.evaluating import MADE, READ, Evaluator, LimitError
-from tartools.stages.filtering.patterns import Patterns
+from tartools.stages.filtering.evaluating import MADE, READ, Evaluator, LimitError, Patterns
 from tartools.tar import Member
 
 HEADER = 1000  # steps to look at the header of a picture

@@ -36,7 +36,7 @@ class Adding(NamedTuple):
 
 
 def joined(batches: Iterable[Batch], find: Find, how: Adding, account: Account) -> Iterator[Batch]:
-    """Yield the samples of *batches*, in their order, with what *find* has for their keys: see `Partners.find`.
+    """Yield the samples of *batches*, in their order, with what *find* has for their keys: see `Held.find`.
 
     Samples without a partner are left out, and counted in *account*, unless *how* passes them on.
 

@@ -13,10 +13,10 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
-from typing import Any, Protocol
+from typing import Any
 
 from tartools.errors import SampleError
-from tartools.stages.externalsort import external_sort, new_file
+from tartools.stages.externalsort import external_sort, new_file, packed, unpack_block
 from tartools.tar import read_range
 
 # keys of adjacent samples of B, and what it has for them, as bytes
@@ -29,23 +29,7 @@ LARGE = 1 << 16  # bytes; no block is larger, unless one record is
 OVERHEAD = 250  # bytes of memory for a sample in a dictionary beyond its own: three objects, slots in lists
 
 
-class Partners(Protocol):
-    """What B has, by key."""
-
-    samples: int  # of B
-    example: bytes | None  # a key of B, if it has one
-
-    def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return what B has for the *keys* of the next samples of A, None for what it lacks."""
-        ...
-
-    @property
-    def left(self) -> int:
-        """How many samples of B no key was asked for."""
-        ...
-
-
-def partners_of(batches: Batches, memory: int, tmpdir: str | None) -> Partners:
+def partners_of(batches: Batches, memory: int, tmpdir: str | None) -> Held | Spilled:
     """Read *batches* of B, and return what finds partners in them.
 
     Holds: *memory* bytes. Raises: SampleError if a key is there twice; what *batches* raise.
@@ -71,17 +55,16 @@ def partners_of(batches: Batches, memory: int, tmpdir: str | None) -> Partners:
 
 
 class Held:
-    """All of B is in memory: *values*, and the *numbers* of these by key."""
+    """All of B is in memory: *values*, and the *numbers* of these by key. *example* is a key of B, if it has one."""
 
     def __init__(self, numbers: dict[bytes, int], values: Sequence[bytes]) -> None:
-        self.samples = len(values)
         self.example = next(iter(numbers), None)
         self._numbers = numbers
         self._values = values
         self._marks = bytearray(len(values))
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """As `Partners.find`."""
+        """Return what B has for the *keys* of the next samples of A, None for what it lacks."""
         numbers = list(map(self._numbers.get, keys))
         marks, values = self._marks, self._values
         if None not in numbers:
@@ -99,7 +82,7 @@ class Held:
 
     @property
     def left(self) -> int:
-        """As `Partners.left`."""
+        """How many samples of B no key was asked for."""
         return self._marks.count(0)
 
 
@@ -123,8 +106,7 @@ class Spilled:
     """B is in a temporary file, sorted by key, in blocks; the first key of each block is in memory."""
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
-        self.samples = 0
-        self.example: bytes | None = None
+        self._count = 0
         self._memory = memory
         self._file = new_file(tmpdir)
         self._firsts: list[bytes] = []
@@ -132,21 +114,21 @@ class Spilled:
         self._blocks: OrderedDict[int, list[bytes]] = OrderedDict()  # least recently used first
         self._size = 0  # of these
         self._write(external_sort(self._records(pairs), memory // 2, tmpdir))
-        self._marks = bytearray((self.samples + 7) // 8)  # which were asked for; a bit for each
+        self._marks = bytearray((self._count + 7) // 8)  # which were asked for; a bit for each
         self.example = self._firsts[0] if self._firsts else None
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """As `Partners.find`."""
+        """As `Held.find`."""
         return [self._value(key) for key in keys]
 
     @property
     def left(self) -> int:
-        """As `Partners.left`."""
-        return self.samples - int.from_bytes(self._marks, "little").bit_count()
+        """As `Held.left`."""
+        return self._count - int.from_bytes(self._marks, "little").bit_count()
 
     def _records(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
         for number, (key, value) in enumerate(pairs):
-            self.samples += 1
+            self._count += 1
             yield key + b"\0" + number.to_bytes(NUMBER, "big") + value
 
     def _write(self, records: Iterator[bytes]) -> None:
@@ -155,7 +137,7 @@ class Spilled:
         size = most = 0
         last, last_number = b"", 0
         for record in records:
-            most = most or min(max(LEAST, self.samples * PLACE * 4 // self._memory), MOST)
+            most = most or min(max(LEAST, self._count * PLACE * 4 // self._memory), MOST)
             key = record[: record.index(b"\0")]
             number = int.from_bytes(record[len(key) + 1 : len(key) + 1 + NUMBER], "big")
             if key == last and (block or self._firsts):
@@ -171,7 +153,7 @@ class Spilled:
 
     def _add(self, block: list[bytes]) -> None:
         self._firsts.append(block[0][: block[0].index(b"\0")])
-        data = b"".join([part for record in block for part in (len(record).to_bytes(NUMBER, "big"), record)])
+        data = packed(block)
         self._file.write(data)
         self._places.append(self._places[-1] + len(data))
 
@@ -195,13 +177,7 @@ class Spilled:
             self._blocks.move_to_end(number)
             return self._blocks[number]
         begin, end = self._places[number], self._places[number + 1]
-        data = read_range(self._file, begin, end)
-        found = []
-        at = 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + NUMBER], "big")
-            at += NUMBER + size
-            found.append(data[at - size : at])
+        found = list(unpack_block(read_range(self._file, begin, end)))
         self._blocks[number] = found
         self._size += end - begin
         while self._size > self._memory // 8 and len(self._blocks) > 1:

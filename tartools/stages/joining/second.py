@@ -15,7 +15,7 @@ from tartools.samples.sample import Batch, join_path
 from tartools.samples.values import blanks, field_list
 from tartools.shards.reading import Reading, closing_upstream, read_batches
 from tartools.shards.stream import ShardStream
-from tartools.stages.joining.partners import Partners, partners_of
+from tartools.stages.joining.partners import Held, Spilled, partners_of
 from tartools.stages.samplefiles import LOCATION, Entry, SampleFiles, reopened
 from tartools.storage.scratch import copied
 from tartools.storage.streams import stream_file
@@ -41,18 +41,10 @@ class SecondFields(NamedTuple):
     key: str | None
 
 
-class Second(NamedTuple):
-    """B: its *urls*, its format, if it was given, and what is *wanted* of it."""
-
-    urls: Sequence[str]
-    form: str | None
-    wanted: SecondFields
-
-
 class FoundPartners:
     """The partners that *second*, B, has; what was found is counted."""
 
-    def __init__(self, partners: Partners, second: SecondRows | SecondShards) -> None:
+    def __init__(self, partners: Held | Spilled, second: SecondRows | SecondShards) -> None:
         self.second = second
         self._partners = partners
         self._asked = 0
@@ -60,7 +52,7 @@ class FoundPartners:
         self._example = b""  # first key of A
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """As `Partners.find`."""
+        """As `Held.find`."""
         found = self._partners.find(keys)
         if not self._asked and keys:
             self._example = keys[0]
@@ -89,12 +81,17 @@ class FoundPartners:
             account.warn(f"no key of A is in B; the first is {first!r} in A, and {second!r} in B")
 
 
-def read(second: Second, account: Account, reading: Reading, memory: int) -> FoundPartners:
-    """Read B, and return what finds partners in it. Holds: *memory* bytes. Raises what `partners_of` raises."""
+def read(
+    urls: Sequence[str], form: str | None, wanted: SecondFields, account: Account, reading: Reading, memory: int
+) -> FoundPartners:
+    """Read B, which is *urls*, in the format *form* if it was given; return what finds partners in it.
+
+    Holds: *memory* bytes. Raises what `partners_of` raises.
+    """
     own = Account(account.say, account.quiet)
     account.progress.phase = Phase("reading B", account=own)
-    own.progress.expected = storage.check_inputs(second.urls)
-    source = source_of(second.urls, second.form, second.wanted, own, reading)
+    own.progress.expected = storage.check_inputs(urls)
+    source = source_of(urls, form, wanted, own, reading)
     partners = partners_of(source.batches(), memory, reading.tmpdir)
     own.settle()
     account.omissions += own.omissions
@@ -115,16 +112,11 @@ def form_by_name(url: str) -> str | None:
     return FORMS.get(split_packed(name)[0].rpartition(".")[2])
 
 
-def form_of(url: str) -> str:
-    """Return the format of *url*, by its name, or its first bytes for Parquet: tsv, csv, jsonl, parquet or tar."""
-    return form_by_name(url) or ("parquet" if is_table(url) else "tar")
-
-
 def source_of(
     urls: Sequence[str], form: str | None, wanted: SecondFields, account: Account, reading: Reading
 ) -> SecondRows | SecondShards:
     """Return B, which *urls* have, as *form* says. Raises: UsageError if they are shards and rows."""
-    forms = [form or form_of(url) for url in urls]
+    forms = [form or form_by_name(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     both = zip(forms, urls, strict=True)
     kinds = ["tar" if name == "parquet" and not form and lists_samples(url, wanted) else name for name, url in both]
     if all(kind == "tar" for kind in kinds):

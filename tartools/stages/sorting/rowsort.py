@@ -17,7 +17,7 @@ from tartools.samples.sortkeys import Order, decoder, directed, encoder, key_enc
 from tartools.samples.values import INDEX, PSEUDO, as_text
 from tartools.shards.dataset import DataSet
 from tartools.shards.gathering import WORKERS
-from tartools.stages.externalsort import TURN, external_sort, pack_blocks, records_of
+from tartools.stages.externalsort import TURN, external_sort, pack_blocks, position_in, records_of
 from tartools.stages.samplefiles import IMPLIED, LOCATION, LONE, POSITION, Entry, unpacked
 from tartools.stages.sorting.sort import choose_equal_values, join_equal_keys
 from tartools.storage.scratch import scratch_file
@@ -208,7 +208,7 @@ def numbered(rows: Iterator[int], counts: Sequence[int]) -> Iterator[int]:
     begins: list[int] = []
     for row in rows:
         begins = begins or list(accumulate(counts, initial=0))  # complete once the first row is there
-        yield begins[row >> TURN] + (row & ((1 << TURN) - 1))
+        yield position_in(row, begins)
 
 
 def _one_of(parts: list[Entry], order: Order, account: Account) -> Entry:

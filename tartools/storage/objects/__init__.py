@@ -83,9 +83,9 @@ def fetched(url: str, begin: int, end: int, version: str, replaced: str = OUTDAT
     return found
 
 
-def fetch_into(room: memoryview, url: str, begin: int, version: str, replaced: str = OUTDATED) -> None:
+def fetch_into(room: memoryview, url: str, begin: int, version: str) -> None:
     """Fill *room* with bytes of the object *url*, from *begin* on; as `fetched`, and without a copy."""
-    _receive(Range(begin, begin + len(room), room, again=True), url, version, replaced, False)
+    _receive(Range(begin, begin + len(room), room, again=True), url, version, OUTDATED, False)
 
 
 def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -> None:

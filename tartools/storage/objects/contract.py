@@ -26,7 +26,9 @@ class Body(Protocol):
 
     def readinto(self, room: memoryview, /) -> int:
         """Fill *room* as far as bytes come, and return how many did, 0 at the end. Raises: as `read`."""
-        ...
+        data = self.read(len(room))
+        room[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         """Release the connection."""

@@ -56,11 +56,8 @@ def payload(data: bytearray | memoryview) -> Payload:
     return Payload(len(view), lambda start, end: view[start:end])
 
 
-class Response:
-    """A response from *address* about the object *url*: its *status* and *headers*, and its body as it was sent.
-
-    It is a `contract.Body`.
-    """
+class Response(contract.Body):
+    """A response from *address* about the object *url*: its *status* and *headers*, and its body as it was sent."""
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, address: str, url: str) -> None:
         self._answer = answer
@@ -75,12 +72,6 @@ class Response:
             return self._answer.read(most, decode_content=False)
         except (exceptions.HTTPError, OSError) as error:
             raise failure(error, self.url) from None
-
-    def readinto(self, room: memoryview, /) -> int:
-        """Fill *room* as far as bytes come, and return how many did, 0 at the end. Raises: as `read`."""
-        data = self.read(len(room))
-        room[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         """Release the connection: it is used again if all of the body was read."""

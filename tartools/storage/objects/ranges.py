@@ -9,7 +9,6 @@ A server that ignores ranges gives one stream, whose length is checked if the se
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 import time
@@ -20,6 +19,7 @@ from tartools.errors import StorageError
 from tartools.storage.objects.contract import Object
 from tartools.storage.objects.pinned import FIRST_READ, Pinned, Range
 from tartools.storage.objects.retry import setting
+from tartools.storage.streams import Input
 
 RANGE = 8 << 20  # bytes
 AHEAD, MOST_AHEAD = 8, 16  # ranges
@@ -87,7 +87,7 @@ class _Part(Range):
     error: BaseException | None = None
 
 
-class RangedInput:
+class RangedInput(Input):
     """The bytes of a remote object from *start* on; failures are raised when it is read.
 
     *first* bytes are requested first, then twice as many, and so on up to 8 MiB. With *size* and *version*, any other
@@ -96,9 +96,6 @@ class RangedInput:
     Holds: up to 9 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together 256 MiB, and 1 MiB for each that
     waits for its next bytes.
     """
-
-    file: io.FileIO | None = None
-    start = 0
 
     def __init__(
         self,

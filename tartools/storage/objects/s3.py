@@ -18,9 +18,10 @@ from urllib3.exceptions import HTTPError
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, concealed
 from tartools.storage.objects import http
-from tartools.storage.objects.contract import ListedObject, NoPermissionError, Page, Reply
+from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Page, Reply
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.objects.uploads import Upload
+from tartools.storage.streams import SeekableFile
 from tartools.storage.url import bucket_and_name
 
 CONNECTIONS = 64
@@ -148,7 +149,7 @@ def _status_error(error: exceptions.ClientError, url: str, what: str, pinned: bo
 # ---- reading ----
 
 
-class _Body:
+class _Body(Body):
     """The body of a response to botocore."""
 
     def __init__(self, body: Any, url: str) -> None:
@@ -159,11 +160,6 @@ class _Body:
         with _translated(self._url):
             data: bytes = self._body.read(most)
             return data
-
-    def readinto(self, room: memoryview, /) -> int:
-        data = self.read(len(room))
-        room[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         self._body.close()
@@ -240,25 +236,12 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 # ---- writing ----
 
 
-class _Payload(io.RawIOBase):
+class _Payload(SeekableFile):
     """The bytes of a part as a file: urllib3 sends anything else at once, within the timeout for connecting."""
 
     def __init__(self, data: bytearray) -> None:
+        super().__init__(len(data))
         self._view = memoryview(data)
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + (0, self._position, len(self._view))[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         found = self._view[self._position : self._position + len(buffer)]

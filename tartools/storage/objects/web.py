@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, option
+from tartools.storage.objects import exists
 from tartools.storage.objects.connections import netrc_header
-from tartools.storage.objects.contract import ListedObject, NoPermissionError, Page, Reply
+from tartools.storage.objects.contract import ListedObject, Page, Reply
 from tartools.storage.objects.http import (
     Client,
     Payload,
@@ -118,23 +119,14 @@ class WebOutput:
 
     def commit(self) -> None:
         """Send everything. Raises: StorageError, also if the object exists by then and may not be replaced."""
-        if not self._force:
-            self._check_absent()
+        if not self._force and exists(self._made.url):  # some servers ignore If-None-Match
+            raise ExistsError(self._made.url)
         with_retries(self._put, self._made.url)
         self.sink.close()
 
     def abort(self) -> None:
         """Drop everything."""
         self.sink.close()
-
-    def _check_absent(self) -> None:
-        """Raise StorageError if the object exists: some servers ignore If-None-Match."""
-        try:
-            found = with_retries(self._made.head, self._made.url)
-        except NoPermissionError:
-            return  # then the server refuses the write
-        if found is not None:
-            raise ExistsError(self._made.url)
 
     def _put(self) -> None:
         """Send the file, one attempt."""

@@ -1,0 +1,174 @@
+"""Batches of samples that are alike, or that cost no more than a budget, and how ranks share them."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tartools.train.permutation import RowOrder, key_of, permuted
+
+
+class BatchedOrder:
+    """The rows of *inner* in batches: each of one label, of up to *size* rows, that cost up to *most* together.
+
+    Batches come in random order, or if *local*, in that in which *inner* has completed them. With *drop_last* the last
+    batch of a label is left out, unless it has *size* rows. Holds: 16 bytes a row of the epoch that was asked for last.
+    """
+
+    def __init__(
+        self, inner: RowOrder, dataset: Any, bucket: Any, max_cost: Any, size: int, drop_last: bool, local: bool
+    ) -> None:
+        table, count = getattr(dataset, "table", dataset), len(dataset)
+        self.length = inner.length
+        self._inner, self._size, self._drop_last, self._local = inner, size, drop_last, local
+        self._labels = labels_of(table, count, bucket)
+        self._costs = None if max_cost is None else costs_of(table, count, max_cost)
+        self._most = 0 if max_cost is None else max_cost[1]
+        check = None if self._costs is None else [zlib.crc32(self._costs.tobytes()), self._most]
+        self.kind = {"bucket": zlib.crc32(self._labels.tobytes()), "max_cost": check}  # what tells it from others
+        self.kind |= {"batch_size": size, "drop_last": drop_last}
+        self._made: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
+
+    def rows(self, positions: Any, seed: int, epoch: int) -> Any:
+        """Return the rows at *positions*."""
+        return self._batches(seed, epoch)[0][positions]
+
+    def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> ListedSteps:
+        """Return how ranks share the batches from position *begin* on; of a batch that it cuts, the rest is one."""
+        bounds = self._batches(seed, epoch)[1]
+        left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])
+        return ListedSteps(left if self._drop_last else split(left, world_size), world_size, self._drop_last)
+
+    def _batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
+        """Return the rows of an epoch, and the positions at which batches begin and the last ends."""
+        if self._made is None or self._made[0] != (seed, epoch):
+            rows = self._inner.rows(np.arange(self.length), seed, epoch)
+            order = np.argsort(self._labels[rows], kind="stable")
+            labels = self._labels[rows[order]]
+            of_label = labels.searchsorted(labels, "right")  # where the label of each row ends
+            starts = self._starts(rows[order], of_label)
+            ends = np.append(starts[1:], len(order))[: len(starts)]
+            if self._drop_last:
+                full = (ends - starts == self._size) | (ends < of_label[starts])
+                starts, ends = starts[full], ends[full]
+            count = len(starts)
+            moved = (
+                np.argsort(order[ends - 1])
+                if self._local
+                else permuted(np.arange(count), count, key_of(seed, epoch, 2))
+            )
+            starts, ends = starts[moved], ends[moved]
+            bounds = np.concatenate(([0], np.cumsum(ends - starts)))
+            at = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], ends - starts)
+            self._made = (seed, epoch), rows[order[at]], bounds
+        return self._made[1:]
+
+    def _starts(self, rows: Any, of_label: Any) -> Any:
+        """Return the numbers among *rows* at which batches begin."""
+        numbers = np.arange(len(rows))
+        ends = np.minimum(numbers + self._size, of_label)
+        if self._costs is not None:
+            costs = self._costs[rows]
+            sums = np.cumsum(costs)
+            ends = np.minimum(ends, np.maximum(sums.searchsorted(sums - costs + self._most, "right"), numbers + 1))
+        starts, at = [], 0
+        while at < len(rows):
+            starts.append(at)
+            at = int(ends[at])
+        return np.array(starts, np.int64)
+
+
+class ListedSteps(NamedTuple):
+    """How ranks share batches that begin, and the last ends, at the positions *bounds*: each step has one for each.
+
+    It is to a BatchedOrder what `RankSteps` is to others.
+    """
+
+    bounds: Any
+    world_size: int
+    drop_last: bool
+    full: int = 0  # steps that are computed together
+    size: int = 1
+    single: bool = False
+
+    @property
+    def number(self) -> int:
+        """The number of steps."""
+        whole, left = divmod(len(self.bounds) - 1, self.world_size)
+        return whole + (left > 0 and not self.drop_last)
+
+    def share(self, step: int, rank: int) -> tuple[int, int]:
+        """Return the positions at which the batch of *rank* of *step* begins and ends."""
+        at = min(step * self.world_size + rank, len(self.bounds) - 1)
+        return int(self.bounds[at]), int(self.bounds[min(at + 1, len(self.bounds) - 1)])
+
+    def after(self, steps: int) -> int:
+        """Return how many positions the whole world has had after *steps* steps."""
+        return int(self.bounds[min(min(steps, self.number) * self.world_size, len(self.bounds) - 1)])
+
+    def batches(self, rank: int) -> int:
+        """Return how many steps have a batch for *rank*."""
+        return max(0, min(self.number, -(-(len(self.bounds) - 1 - rank) // self.world_size)))
+
+
+def split(bounds: Any, world_size: int) -> Any:
+    """Return *bounds* of batches with those of the last step halved, the largest first, until each rank has one of it.
+
+    Only if these have too few samples, batches of the steps before are.
+
+    >>> split(np.array([0, 4, 8, 16]), 2).tolist(), split(np.array([0, 1, 3]), 4).tolist()
+    ([0, 4, 8, 12, 16], [0, 1, 2, 3])
+    """
+    count = len(bounds) - 1
+    lacking = -count % world_size
+    for tail in (count % world_size, count % world_size + world_size, count):
+        head, last = bounds[: max(count - tail, 0)], bounds[max(count - tail, 0) :].tolist()
+        while lacking and (sizes := np.diff(last)).max(initial=0) > 1:
+            at = int(sizes.argmax())
+            last.insert(at + 1, (last[at] + last[at + 1] + 1) // 2)
+            lacking -= 1
+        bounds = np.append(head, np.array(last, np.int64))
+    return bounds
+
+
+def labels_of(table: Any, count: int, bucket: Any) -> Any:
+    """Return a number for each of *count* rows, equal for those that may be in one batch; all are if *bucket* is None.
+
+    *bucket* is a column, an array of labels, or a dict of columns and where their buckets begin, None for each value.
+    Raises: ValueError for what is none.
+    """
+    found = np.zeros(count, np.int64)
+    if bucket is None:
+        return found
+    if isinstance(bucket, str):
+        bucket = {bucket: None}
+    for name, edges in bucket.items() if isinstance(bucket, dict) else [("", None)]:
+        values = np.asarray(table.column(name) if name else bucket)
+        if values.shape != (count,):
+            raise ValueError(f"bucket is one label for each of {count} samples, not {values.shape}")
+        if edges is None:
+            part = np.unique(values if values.dtype.kind in "biuf" else values.astype(str), return_inverse=True)[1]
+        else:
+            if [*edges] != sorted({*edges}):
+                raise ValueError(f"buckets of {name!r} begin at ever larger numbers, not at {edges}")
+            part = np.searchsorted(edges, values, "right")
+        found = np.unique(found * (int(part.max(initial=0)) + 1) + part, return_inverse=True)[1]
+    return found
+
+
+def costs_of(table: Any, count: int, max_cost: Any) -> Any:
+    """Return what each of *count* rows costs, by *max_cost*: a column or an array, and the most that a batch may cost.
+
+    Raises: ValueError for what is none, and for a row that costs more.
+    """
+    if not isinstance(max_cost, (tuple, list)) or len(max_cost) != 2:
+        raise ValueError(f"max_cost is a column and the most that a batch costs, ('tokens', 16384), not {max_cost!r}")
+    cost, most = max_cost
+    costs = np.asarray(table.column(cost) if isinstance(cost, str) else cost)
+    if costs.shape != (count,) or costs.dtype.kind not in "iuf":
+        raise ValueError(f"max_cost has a number for each of {count} samples, not {costs.dtype} of {costs.shape}")
+    for row in np.flatnonzero(~((costs >= 0) & (costs <= most)))[:1].tolist():
+        raise ValueError(f"the sample of row {row} costs {costs[row]}, and a batch may cost from 0 to {most}")
+    return costs.astype(np.float64 if costs.dtype.kind == "f" else np.int64)
