@@ -69,7 +69,7 @@ from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch
 from tartools.samples.values import no_sample_has
-from tartools.shards.gathering import WORKERS, gather_results
+from tartools.shards.gathering import WORKERS, gather, to_the_end, without_output
 from tartools.shards.reading import Reading
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
@@ -110,7 +110,8 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     def collect(part: Summary) -> None:
         found.add(part, found.samples)
 
-    gather_results(urls, account, reading, summarized, parallel or min(cli.workers(0), WORKERS), collect)
+    most = parallel or min(cli.workers(0), WORKERS)
+    to_the_end(gather(urls, account, reading, without_output(summarized), collect, most=most, remote=True))
     unseen = {name.lower() for name in named} - {field.lower() for field in found.fields}
     if unseen and found.samples and not found.many_fields:
         raise no_sample_has(" ".join(name for name in named if name.lower() in unseen), found.fields)

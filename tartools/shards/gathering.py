@@ -77,23 +77,8 @@ def _in_this_process(
     collect((yield from work(batches, 0, False)))
 
 
-def gather_results(
-    urls: Sequence[str],
-    account: Account,
-    reading: Reading,
-    work: Callable[[Iterator[Batch]], Result],
-    most: int,
-    collect: Callable[[Result], object],
-) -> None:
-    """Call *collect* with what *work* returns for the samples of each task, in order, as `gather` does.
-
-    Workers read remote shards too. Raises what `gather` raises.
-    """
-    to_the_end(gather(urls, account, reading, without_output(work), collect, most=most, remote=True))
-
-
 def without_output(work: Callable[[Iterator[Batch]], Result]) -> Work[Result]:
-    """Return *work*, which only has a result, as `gather` calls it."""
+    """Return *work*, which only has a result, as `gather` calls it; `to_the_end` takes what that returns."""
 
     def found(batches: Iterator[Batch], _number: int, _forked: bool) -> Generator[bytes, None, Result]:
         yield from ()

@@ -45,7 +45,13 @@ def read_ahead(
     """
     if reading.tmpdir is not None:
         scratch_file(reading.tmpdir).close()  # to fail now, not in the middle
-    start = _starter(urls, account, reading, max(memory // max(most - 1, 1), 1))
+    memory, files, changed = max(memory // max(most - 1, 1), 1), _are_files(urls), threading.Condition()
+
+    def start(url: str) -> AheadShard:
+        if files:
+            return ForkedShard(url, account, reading, memory)
+        return ThreadedBytes(url, account, reading, changed, memory)
+
     waiting = iter(urls)
     ahead: deque[AheadShard] = deque()
     busy: list[AheadShard] = []
@@ -64,14 +70,6 @@ def read_ahead(
     except BaseException:  # after a normal end, the shards that are still being parsed are closed by their parsers
         _close(busy)
         raise
-
-
-def _starter(urls: Sequence[str], account: Account, reading: Reading, memory: int) -> Callable[[str], AheadShard]:
-    """Return the function that starts to read a shard ahead."""
-    if _are_files(urls):
-        return lambda url: ForkedShard(url, account, reading, memory)
-    changed = threading.Condition()
-    return lambda url: ThreadedBytes(url, account, reading, changed, memory)
 
 
 def _are_files(urls: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from tartools import storage, tar
@@ -132,7 +133,7 @@ class Series:
         if self.writer is not None:
             self._account.check()
             self.writer.finish()
-            self._full.append((self.writer, self._threads.submit(self.writer.sync)))
+            self._full.append((self.writer, self._threads.submit(partial(storage.sync, self.writer.output))))
             self.samples += self.writer.samples
             self.shards += 1
             self.writer = None

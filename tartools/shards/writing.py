@@ -55,9 +55,9 @@ class SampleWriter:
         check_shard_name(url)
         codec = codec_for(url, destination.gzip)
         compressor = codec.compressor() if codec else None
-        self._output = storage.open_write(url, destination.force)
-        self._compressed = CompressedSink(self._output.sink, compressor) if compressor else None
-        self._writer = tar.Writer(self._compressed or self._output.sink)
+        self.output = storage.open_write(url, destination.force)  # `storage.sync` takes it
+        self._compressed = CompressedSink(self.output.sink, compressor) if compressor else None
+        self._writer = tar.Writer(self._compressed or self.output.sink)
         self._last = Sample(b"")
         self._broken = False  # a write failed halfway
         self._finished = False
@@ -118,15 +118,11 @@ class SampleWriter:
             self._compressed.finish()
         self._finished = True
 
-    def sync(self) -> None:
-        """Bring the shard to the disk, in whatever thread, after `finish`. Raises: StorageError."""
-        storage.sync(self._output)
-
     def commit(self) -> None:
         """Write the end of the archive, unless `finish` has, and let the shard appear under its name. Raises as it."""
         if not self._finished:
             self.finish()
-        self._output.commit()
+        self.output.commit()
 
     def abort(self, *, flush: bool = True) -> None:
         """Drop the shard: no end of archive is written, and no file appears.
@@ -135,10 +131,10 @@ class SampleWriter:
         for a reader.
         """
         try:
-            if flush and self._output.streaming and not self._broken and not self._finished:
+            if flush and self.output.streaming and not self._broken and not self._finished:
                 self._writer.flush()
         finally:
-            self._output.abort()
+            self.output.abort()
 
 
 def split_output(url: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from tartools.samples.sample import Batch
 from tartools.samples.sortkeys import text_bytes
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import Picked
-from tartools.shards.gathering import gather, gather_results
+from tartools.shards.gathering import gather, to_the_end, without_output
 from tartools.shards.reading import Reading
 from tartools.shards.writing import Batches
 from tartools.stages.combinations import alike, text
@@ -77,7 +77,10 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, most: int) -
         return str(total)
 
     parts: list[int] = []
-    gather_results(urls, account, reading, work, most, lambda part: parts.append(int(part)))
+    found = gather(
+        urls, account, reading, without_output(work), lambda part: parts.append(int(part)), most=most, remote=True
+    )
+    to_the_end(found)
     account.check()
     return sum(parts)
 

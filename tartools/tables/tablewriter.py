@@ -113,8 +113,8 @@ class TableWriter:
         self.size = 0  # bytes of the tar that the samples would be, without its end
         whole = table_schema(rows.schema)
         values = [name for name in whole.names if not name.startswith("__")]
-        self._output = storage.open_write(url, force)
-        self._file = SinkFile(self._output.sink)
+        self.output = storage.open_write(url, force)  # `storage.sync` takes it
+        self._file = SinkFile(self.output.sink)
         try:
             self._parquet = pa.parquet.ParquetWriter(
                 pa.PythonFile(self._file, "w"),
@@ -162,17 +162,13 @@ class TableWriter:
         self._parquet.close()
         self._finished = True
 
-    def sync(self) -> None:
-        """Bring the table to the disk, in whatever thread, after `finish`. Raises: StorageError."""
-        storage.sync(self._output)
-
     def commit(self) -> None:
         """Write the rest of the table, unless `finish` has, and let it appear under its name. Raises: StorageError."""
         if not self._finished:
             self.finish()
-        self._output.commit()
+        self.output.commit()
 
     def abort(self, *, flush: bool = True) -> None:
         """Drop the table: no file appears."""
         self._file.close()
-        self._output.abort()
+        self.output.abort()

@@ -12,7 +12,6 @@ from tartools.tar.header import (
     TYPE,
     Records,
     checksum_matches,
-    long_name,
     padded,
     parse_records,
     regular_name,
@@ -111,7 +110,7 @@ def read_full_header(view: memoryview, start: int, governing: Records) -> FullHe
         elif kind in PAX:
             records |= _parsed(payload, at)
         else:
-            path = long_name(payload) if kind == LONG_NAME else path
+            path = payload.partition(b"\0")[0] if kind == LONG_NAME else path
             kept += bytes(view[at:end])
         at = end
     governed = governing | records

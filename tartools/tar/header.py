@@ -150,8 +150,3 @@ def format_records(records: Records) -> bytes:
         length = rest + len(str(length))  # the length counts its own digits
         lines.append(b"%d %b=%b\n" % (length, keyword, value))
     return b"".join(lines)
-
-
-def long_name(payload: bytes) -> bytes:
-    """Return the path in the *payload* of a GNU long-name header: the bytes before the first NUL."""
-    return payload.partition(b"\0")[0]

@@ -251,11 +251,6 @@ class _AisMultipart:
         response.drain()
 
 
-def _listed_version(place: _Location, entry: Mapping[str, Any]) -> str:
-    """Return the version of *entry* of a listing, as `AisObject` gives it: behind the cluster it is not listed."""
-    return entry.get("checksum", "") if place.provider == "ais" else ""
-
-
 def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*, and have its query; see `contract.Store`."""
     place = _parsed(prefix)
@@ -265,8 +260,9 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     if response.status != 200:
         raise _status_error(response, "list")
     found = response.json()
+    known = "checksum" if place.provider == "ais" else ""  # the version of what is behind the cluster is not listed
     entries = [
-        ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, _listed_version(place, entry))
+        ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, entry.get(known, ""))
         for entry in found.get("entries") or ()
         if not (flat and "/" in entry["name"][len(place.name) :])
     ]

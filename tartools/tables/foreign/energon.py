@@ -12,7 +12,7 @@ import json
 import os
 import struct
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from hashlib import blake2b
 from itertools import chain, islice
@@ -113,7 +113,7 @@ def _write_shard(number: int, shard: Shard, places: IndexPlaces, base: sqlite3.C
     beside = places._replace(folder="").beside(shard.url, SUFFIX)
     digest.update(f"{shard.url.rpartition('/')[2]}\n".encode("utf-8", "surrogateescape"))
     with storage.writing(beside, places.force) as sink:
-        for rows in _groups(shard.rows):
+        while rows := [*islice(shard.rows, GROUP)]:
             begins = struct.pack(f"<{len(rows)}Q", *(row.begin for row in rows))
             sink.write(begins)
             digest.update(begins)
@@ -155,11 +155,6 @@ def _is_known(row: IndexedSample, rows: list[IndexedSample], number: int, base: 
     query = "SELECT tar_file_id, byte_offset FROM samples WHERE sample_key = ?"
     found = base.execute(query, (row.key.decode(),)).fetchone()
     return found not in (None, (number, row.begin))
-
-
-def _groups(rows: Iterator[IndexedSample]) -> Iterator[list[IndexedSample]]:
-    while group := [*islice(rows, GROUP)]:
-        yield group
 
 
 def _name(url: str, together: IndexPlaces) -> str:
