@@ -105,7 +105,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     found = Summary(listed)
 
     def summarized(batches: Iterator[Batch]) -> Summary:
-        return summarize(passed(batches, account), kinds, listed, fields)
+        return summarize(batches, kinds, listed, fields, account)
 
     def collect(part: Summary) -> None:
         found.add(part, found.samples)
@@ -118,14 +118,6 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     if columns:
         account.unpacked = found.stored
     print_facts(facts_of(found, shards_of(urls, found.shards), account.unpacked, account.torn), looks.json, statreport)
-
-
-def passed(batches: Iterator[Batch], account: Account) -> Iterator[Batch]:
-    """Yield *batches*, whose samples *account* counts as done."""
-    for batch in batches:
-        yield batch
-        account.samples_in += len(batch)
-        account.samples_out += len(batch)
 
 
 def measured(member: Member, *, decode: bool) -> PictureSize:

@@ -208,8 +208,10 @@ class ListedPlaces(NamedTuple):
         return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
 
 
-def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: int) -> Summary:
+def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: int, account: Account) -> Summary:
     """Return the counts of *batches*, with up to *listed* keys; of tables, which have so many *fields*, by columns.
+
+    *account* counts their samples as done.
 
     Holds: the counts. Raises: what *batches* raise; StorageError.
     """
@@ -221,6 +223,8 @@ def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: 
             else count_batch(batch, kinds, listed)
         )
         found.add(part, found.samples)
+        account.samples_in += len(batch)
+        account.samples_out += len(batch)
     return found
 
 
