@@ -35,13 +35,16 @@ def alive(pid: int) -> bool:
 def on_terminal(
     command: Sequence[str | Path], folder: Path, *, columns: int = 80, env: dict[str, str] | None = None
 ) -> Result:
-    """Return what *command* shows on a terminal of so many *columns*, with CR LF, and what it says on stderr."""
+    """Return what *command* shows on a terminal of so many *columns*, with CR LF, and what it says on stderr.
+
+    It can read no keys from there: stdin is empty, and no terminal is that of its session.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     kept = {name: value for name, value in clean_environment().items() if name not in ("NO_COLOR", "COLUMNS")}
     environment = kept | {"TERM": "xterm-256color"} | (env or {})
     streams = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=folder, env=environment, **streams) as process:
+    with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams) as process:
         os.close(theirs)
         shown = b""
         with suppress(OSError):  # what Linux says when nobody has the other end open

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tartools.errors import how_to_install
+from tests.conftest import start
 
 
 def test_how_to_install_where_this_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -28,12 +28,5 @@ def test_how_to_install_where_this_runs(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_the_command_is_one(tmp_path: Path) -> None:
     """As far as that can be told without a network."""
-    done = subprocess.run(
-        f"{how_to_install('--dry-run', '--no-index', '--no-deps', 'pytest')}",
-        shell=True,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0 and "already satisfied: pytest" in done.stdout, done
+    done = start("sh", "-c", how_to_install("--dry-run", "--no-index", "--no-deps", "pytest"), folder=tmp_path)
+    assert done.status == 0 and b"already satisfied: pytest" in done.stdout, done

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import yaml
 from PIL import Image
 
 from tests.archives import encoded
-from tests.conftest import ROOT, Run, make_tar, members_of, python
+from tests.conftest import BIN, ROOT, Run, make_tar, members_of, python, start
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
@@ -98,10 +97,8 @@ def all_are_shuffled(data: Path, stdout: bytes) -> None:
 
 
 def two_fields_are_kept(data: Path, stdout: bytes) -> None:
-    done = subprocess.run(
-        [Path(sys.executable).parent / "tarcat", "labelled.tar.zst"], cwd=data, capture_output=True, check=True
-    )
-    assert members_of(done.stdout) == [member for member in photos(0, 20) if not member[0].endswith("json")]
+    found = start(BIN / "tarcat", "labelled.tar.zst", folder=data).output()
+    assert members_of(found) == [member for member in photos(0, 20) if not member[0].endswith("json")]
 
 
 def pictures_fit(data: Path, stdout: bytes) -> None:

@@ -21,7 +21,7 @@ from tartools import commands
 from tartools.__main__ import USAGE, main
 from tartools.cli import manual
 from tests.commands.test_every_command import COMMANDS as TRIED
-from tests.conftest import ROOT, Run, clean_environment, make_samples, make_tar, python
+from tests.conftest import ROOT, Result, Run, make_samples, make_tar, python, start
 from tests.schedule import needs_torch
 
 PACKAGE = ROOT / "tartools"
@@ -152,14 +152,14 @@ def against_the_arrows(module: str, imported: Iterable[str], table: dict[str, se
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     """Return the groups of modules in *graph* that import each other, directly or through others."""
     reach: dict[str, set[str]] = {}
-    for start in graph:
-        seen, waiting = set(), [start]
+    for first in graph:
+        seen, waiting = set(), [first]
         while waiting:
             for module in graph.get(waiting.pop(), set()) - seen:
                 seen.add(module)
                 waiting.append(module)
-        reach[start] = seen
-    found = {tuple(sorted(m for m in reach[start] if start in reach[m])) for start in graph if start in reach[start]}
+        reach[first] = seen
+    found = {tuple(sorted(m for m in reach[first] if first in reach[m])) for first in graph if first in reach[first]}
     return [list(circle) for circle in sorted(found)]
 
 
@@ -492,40 +492,33 @@ def test_a_wheel_brings_pages_and_completions(tmp_path: Path) -> None:
     assert names - {""} == expected
 
 
-def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = clean_environment() | {"COLUMNS": "100"}
-    command = [sys.executable, "-m", "tartools", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=os.sep)
+def run_module(*arguments: str) -> Result:
+    return start(sys.executable, "-m", "tartools", *arguments, folder=os.sep, env={"COLUMNS": "100"})
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_runs_by_name(name: str) -> None:
-    done = run_module(name, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"Usage: {name} ")
+    assert run_module(name, "--help").output().decode().startswith(f"Usage: {name} ")
 
 
 def test_the_status_of_a_command_run_by_name_is_its_own() -> None:
-    assert run_module("tarcat", "--no-such-option").returncode == USAGE
+    assert run_module("tarcat", "--no-such-option").status == USAGE
 
 
 def test_the_module_lists_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    done = run_module("--help")
-    assert (done.returncode, done.stderr) == (0, "")
+    listed = run_module("--help").output().decode()
     for name in COMMANDS:
-        assert f"  {name}" in done.stdout and commands.load(name).summary in done.stdout
-    assert "  demo" in done.stdout
+        assert f"  {name}" in listed and commands.load(name).summary in listed
+    assert "  demo" in listed
     for option in ("-h", "--help"):
         assert main([option]) == 0
-        assert capsys.readouterr() == (done.stdout, "")
+        assert capsys.readouterr() == (listed, "")
 
 
 def test_the_script_does_what_the_module_does(shell: Run) -> None:
     for words in ("", "--help", "--version", "tarls --help", "tarcta", "completion", "completion fish"):
-        module = run_module(*words.split())
-        done = shell(f"tartools {words}", env={"COLUMNS": "100"})
-        assert (done.status, done.stdout.decode(), done.stderr) == (module.returncode, module.stdout, module.stderr)
+        assert shell(f"tartools {words}", env={"COLUMNS": "100"}) == run_module(*words.split())
 
 
 def test_a_stdout_that_takes_nothing(shell: Run) -> None:
@@ -545,7 +538,7 @@ def test_the_public_names_are_listed() -> None:
 
 def test_an_unknown_name_gets_suggestions(capsys: pytest.CaptureFixture[str]) -> None:
     done = run_module("tarcta")
-    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert (done.status, done.stdout) == (USAGE, b"")
     assert done.stderr.startswith("tartools: no command is called 'tarcta'; did you mean ")
     assert "tarcat" in done.stderr and done.stderr.count("\n") == 1
     assert main(["xyz"]) == USAGE
@@ -553,8 +546,7 @@ def test_an_unknown_name_gets_suggestions(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_module_tells_the_version() -> None:
-    done = run_module("--version")
-    assert (done.returncode, done.stdout) == (0, f"tartools {PROJECT['project']['version']}\n")
+    assert run_module("--version").output().decode() == f"tartools {PROJECT['project']['version']}\n"
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/adr").iterdir()), ids=lambda path: path.stem)

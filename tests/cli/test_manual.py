@@ -17,7 +17,7 @@ from tartools import cli
 from tartools.cli import manual
 from tartools.commands import _manual, load, names
 from tartools.samples.account import Account
-from tests.conftest import BIN, ROOT, Run, clean_environment, make_tar, start
+from tests.conftest import BIN, ROOT, Run, make_tar, start
 
 NAMES = names()
 PAGES = sorted((ROOT / "man").glob("man*/*"))
@@ -30,15 +30,8 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 def output_of(*command: object) -> str:
     """Return what *command* prints, on stdout and stderr, with ours in PATH: fish completes only what is there."""
-    done = subprocess.run(
-        list(map(str, command)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=clean_environment(),
-        text=True,
-        check=False,
-    )
-    return done.stdout
+    done = start(*command)
+    return done.stdout.decode() + done.stderr
 
 
 def made() -> cli.Command:

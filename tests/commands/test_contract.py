@@ -19,7 +19,7 @@ from tartools.errors import UsageError
 from tartools.shards.numbering import parse_numbering
 from tartools.storage.pipe import fill
 from tests.commands.test_every_command import COMMANDS
-from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar, members_of, python, running, start
+from tests.conftest import BIN, Result, Run, make_samples, make_tar, members_of, python, running, start
 from tests.processes import on_terminal
 from tests.tiers import in_both
 
@@ -127,8 +127,8 @@ PRINT = "printf '%s\\n'"
 )
 def test_a_word_stays_a_word(template: str, tmp_path: Path) -> None:
     line = template if "echo" in template else f"{PRINT} {template}"
-    done = subprocess.run(["sh", "-c", fill(line, HOSTILE)], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert HOSTILE in done.stdout and list(tmp_path.iterdir()) == []
+    assert HOSTILE.encode() in start("sh", "-c", fill(line, HOSTILE), folder=tmp_path).output()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -346,11 +346,10 @@ sys.meta_path.insert(0, Sender)
 MODULES = ("tartools.cli", "tartools.cli.declare", "tartools.storage", "tartools.samples.account")
 
 
-def interrupted(command: list[str], at: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def interrupted(command: list[str], at: str, folder: Path) -> Result:
     """Run *command* with SIGINT at the import of *at*."""
     (folder / "sitecustomize.py").write_text(SENDER)
-    environment = clean_environment() | {"PYTHONPATH": str(folder), "AT": at}
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    return start(*command, folder=folder, env={"PYTHONPATH": str(folder), "AT": at})
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -360,28 +359,24 @@ def test_a_command_dies_of_it(name: str, thorough: bool, tmp_path: Path) -> None
     own, number = f"tartools.commands.{name}", list(COMMANDS).index(name)
     for at in (own, *MODULES, "nothing") if thorough else (own, MODULES[number % len(MODULES)]):
         done = interrupted([str(BIN / name), "--version"], at, tmp_path)
-        if at == "nothing":
-            assert (done.returncode, done.stderr) == (0, "")
-        else:
-            assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", ""), at
+        assert done == ((0, done.stdout, "") if at == "nothing" else (-signal.SIGINT, b"", "")), at
 
 
-@pytest.mark.parametrize("start", [[str(BIN / "tartools")], [sys.executable, "-m", "tartools"]], ids=["script", "-m"])
-def test_tartools_dies_of_it(start: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [[str(BIN / "tartools")], [sys.executable, "-m", "tartools"]], ids=["script", "-m"])
+def test_tartools_dies_of_it(first: list[str], tmp_path: Path) -> None:
     for at in ("pkgutil", "tartools.commands.tarcat", "tartools.cli"):
-        done = interrupted([*start, "tarcat", "--version"], at, tmp_path)
-        assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", ""), at
+        assert interrupted([*first, "tarcat", "--version"], at, tmp_path) == (-signal.SIGINT, b"", ""), at
 
 
 def test_a_shell_sees_130(tmp_path: Path) -> None:
     line = f"{BIN / 'tarcat'} --version; echo $?"
-    assert interrupted(["bash", "-c", line], "tartools.cli", tmp_path).stdout == "130\n"
+    assert interrupted(["bash", "-c", line], "tartools.cli", tmp_path).stdout == b"130\n"
 
 
 def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
     line = f"trap '' INT; {BIN / 'tarcat'} --version; echo $?"
     done = interrupted(["bash", "-c", line], "tartools.cli", tmp_path)
-    assert (done.stdout.splitlines()[-1], done.stderr) == ("0", "")
+    assert (done.stdout.splitlines()[-1], done.stderr) == (b"0", "")
 
 
 @pytest.mark.parametrize("script", ["program.py", "tarball.py", "report"])
@@ -392,8 +387,7 @@ def test_a_program_that_imports_us_keeps_its_handler(script: str, tmp_path: Path
         "tartools.read\n"
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
     )
-    done = interrupted([sys.executable, str(tmp_path / script)], "nothing", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    interrupted([sys.executable, str(tmp_path / script)], "nothing", tmp_path).output()
 
 
 TITLE = "\x1b]0;title\x07"

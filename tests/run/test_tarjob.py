@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tartools.commands.tarjob import tarjob as command
-from tests.conftest import BIN, Result, Run, clean_environment, make_samples, make_tar, members_of, running
-from tests.processes import until
+from tests.conftest import BIN, Result, Run, make_samples, make_tar, members_of, running
+from tests.processes import on_terminal, until
 from tests.run.conftest import records
 from tests.run.test_tasks import HOSTILE
 from tests.tiers import also, by_turns
@@ -405,14 +404,9 @@ def test_a_dry_run_leaves_out_what_is_done(tarjob: Run, tmp_path: Path) -> None:
 
 def test_a_dry_run_on_a_terminal_escapes(tmp_path: Path) -> None:
     """In a pipe it stays as it is; see above."""
-    ours, theirs = pty.openpty()
-    words = ["tarjob", "--dry-run", "-0", "-T", "-", "--", "echo", "{}", "a\tb"]
-    data = b"\x1b]0;title\x07 \xff\xc3\xa4\0"
-    done = subprocess.run(words, input=data, stdout=theirs, cwd=tmp_path, env=clean_environment(), check=True)
-    os.close(theirs)
-    shown = os.read(ours, 1000)
-    os.close(ours)
-    assert done.returncode == 0
+    (tmp_path / "items").write_bytes(b"\x1b]0;title\x07 \xff\xc3\xa4\0")
+    words = [BIN / "tarjob", "--dry-run", "-0", "-T", "items", "--", "echo", "{}", "a\tb"]
+    shown = on_terminal(words, tmp_path).output()
     assert shown.expandtabs() == b"echo '\\x1b]0;title\\x07 \\udcff\xc3\xa4' 'a\tb'\r\n".expandtabs()
 
 

@@ -24,7 +24,8 @@ from tartools.show import pager
 from tartools.show.sheet import cells
 from tartools.show.terminal import Screen
 from tests.archives import encoded
-from tests.conftest import Run, clean_environment, make_samples, make_tar
+from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
+from tests.processes import on_terminal
 from tests.show.screen import Screen as Drawn
 from tests.show.test_graphics import bomb
 from tests.tiers import also, by_turns
@@ -301,22 +302,8 @@ def test_it_needs_terminals(run: Run, folder: Path) -> None:
     assert run("tarshow", "-i", "a.tar") == (2, b"", "tarshow: -i needs a terminal on stdout\n")
     with at("tarshow -i a.tar", folder, {"TERM": "dumb"}) as terminal:
         assert terminal.end() == (2, b"tarshow: -i needs a terminal that it can clear (TERM is dumb)\r\n")
-    ours, theirs = os.openpty()
-    try:
-        alone = subprocess.run(
-            ["tarshow", "-i", "a.tar"],
-            cwd=folder,
-            env=clean_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            check=False,
-        )
-    finally:
-        os.close(theirs)
-        os.close(ours)
-    assert (alone.returncode, alone.stderr) == (2, b"tarshow: -i needs a terminal to read keys from\n")
+    said = "tarshow: -i needs a terminal to read keys from\n"
+    assert on_terminal([BIN / "tarshow", "-i", "a.tar"], folder) == (2, b"", said)
 
 
 class Keys:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import runpy
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import ROOT, clean_environment
+from tests.conftest import ROOT, start
 
 EXAMPLE = str(ROOT / "examples/train_shapes.py")
 FEW = ("--pictures", "128", "--epochs", "2", "--save-every", "3")
@@ -38,11 +37,9 @@ def trained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def killed(folder: Path) -> list[str]:
     """Return the lines that the example prints until it is killed after five batches."""
-    program = [sys.executable, EXAMPLE, folder, *FEW, "--kill-after", "5"]
-    environment = clean_environment() | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
-    return done.stdout.splitlines()
+    done = start(sys.executable, EXAMPLE, folder, *FEW, "--kill-after", 5, env={"OMP_NUM_THREADS": "1"})
+    assert (done.status, done.stderr) == (-signal.SIGKILL, "")
+    return done.stdout.decode().splitlines()
 
 
 def test_a_run_that_was_killed_ends_as_one_that_was_not(trained: Callable[..., list[str]], tmp_path: Path) -> None:

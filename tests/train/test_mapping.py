@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import random
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -27,8 +26,8 @@ from tartools.errors import SampleError, StorageError, TruncatedError, UsageErro
 from tartools.storage.pool import Threads
 from tartools.train import samples, stream_map
 from tests.archives import encoded
-from tests.conftest import ROOT, Run, clean_environment, make_tar
-from tests.processes import PATIENCE, until
+from tests.conftest import ROOT, Result, Run, clean_environment, make_tar, start
+from tests.processes import until
 from tests.storage.objects.faults import FaultServer
 from tests.tiers import exhaustive
 from tests.train.losing import archive, lose_two
@@ -229,16 +228,15 @@ if __name__ == "__main__":
 """
 
 
-def program(text: str) -> subprocess.CompletedProcess[str]:
+def program(text: str) -> Result:
     Path("program.py").write_text(text)
-    words = [sys.executable, "program.py"]
-    return subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return start(sys.executable, "program.py")
 
 
 @exhaustive
 def test_a_program_without_a_guard_is_told_so() -> None:
     done = program(UNGUARDED)
-    assert done.returncode == 1
+    assert done.status == 1
     assert "RuntimeError: a worker process could not start: ended with status 1. It imports the main" in done.stderr
 
 
@@ -247,9 +245,7 @@ def test_a_program_without_a_guard_is_told_so() -> None:
 
 @exhaustive
 def test_a_program_that_ends_leaves_nothing() -> None:
-    done = program(LEFT)
-    assert (done.returncode, done.stderr) == (0, "")
-    numbers = done.stdout.split()
+    numbers = program(LEFT).output().decode().split()
     assert len(numbers) == 2
     assert not [number for number in numbers if Path(f"/proc/{number}").exists()]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tartools.train import ObjectDataset, TableDataset, WebDataset, ZipDataset, loader
-from tests.conftest import Run, make_tar
+from tests.conftest import Result, Run, make_tar, start
 from tests.tiers import also
 
 COUNT = 12
@@ -48,15 +47,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def program(end: str) -> subprocess.CompletedProcess[str]:
+def program(end: str) -> Result:
     Path("train.py").write_text(SCRIPT + end)
-    return subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=False)
+    return start(sys.executable, "train.py")
 
 
 @pytest.mark.parametrize("method", ["forkserver", *also("spawn")])
 def test_a_guarded_script(method: str) -> None:
     done = program(f"if __name__ == '__main__':\n    multiprocessing.set_start_method('{method}')\n    main()\n")
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.stderr
     assert sorted(map(int, done.stdout.split())) == sorted([*range(COUNT)] * 2)
 
 
@@ -66,7 +65,7 @@ def test_a_script_without_a_guard_is_told_of_it(method: str) -> None:
     guard = (
         f'workers that are started by {method} import the program: put what it runs below `if __name__ == "__main__":`'
     )
-    assert done.returncode == 1 and done.stdout == ""
+    assert done.status == 1 and done.stdout == b""
     assert f"\nRuntimeError: {guard}\n" in done.stderr  # in the worker
     last = done.stderr.rstrip().splitlines()[-1]
     said = re.escape(f"an error of its own, which is above: {guard})")

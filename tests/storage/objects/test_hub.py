@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from PIL import Image
 
 import tartools
-from tests.conftest import ROOT, Run, clean_environment, has_end, make_tar, python
+from tests.conftest import ROOT, Run, has_end, make_tar, python, start
 from tests.schedule import needs_torch
 from tests.storage.objects import fake_hf
 from tests.storage.objects.fake_hf import Repository
@@ -388,11 +387,9 @@ def test_the_guide_does_what_it_says(hub: Hub, tmp_path: Path) -> None:
     printed = []
     for kind, code in blocks:
         line = ["bash", "-c", f"set -eo pipefail\n{code}"] if kind == "sh" else [sys.executable, "-c", code]
-        done = subprocess.run(
-            line, cwd=tmp_path, env=clean_environment() | hub.env(tmp_path), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{code}\n{done.stderr}"
-        printed.append(done.stdout)
+        done = start(*line, folder=tmp_path, env=hub.env(tmp_path), timeout=600)
+        assert done.status == 0, f"{code}\n{done.stderr}"
+        printed.append(done.stdout.decode())
     assert len(printed[0].split()) == 16 and "1120 pictures\n" in printed
     assert len([*tartools.read(str(tmp_path / "small.tar"))]) == 1000
     assert sorted(mine.objects) == [f"train-{n:04d}.tar" for n in range(5)] + ["train.parquet"]
