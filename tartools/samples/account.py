@@ -90,7 +90,7 @@ class Account:
         self.omissions = 0
         self.shards_done = 0
         self.progress = Progress()
-        self.watched: list[Callable[[], object]] = []  # for each input that is being read: raises if it has changed
+        self.watched: list[Callable[[], object]] = []  # of inputs that are read, or have changed: they raise that
         self.told_empty = False  # that no sample is in an output
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
 
