@@ -21,13 +21,12 @@ from tartools.shards.gathering import gather, to_the_end, without_output
 from tartools.shards.reading import Reading
 from tartools.shards.writing import Batches
 from tartools.stages.combinations import alike, text
-from tartools.stages.externalsort import TURN, pack_blocks, position_in, records_of
+from tartools.stages.externalsort import TURN, position_in, records_of, sorted_blocks
 from tartools.storage.version import changed_since
 
 NUMBER = 8  # bytes of a number
 DIGEST = 16  # bytes of the digest of a payload in a record
 WHOLE = 32  # bytes of the digest of a data set, and of all that it is made of
-SORTED = 1 << 14  # records that a worker sorts together
 TWICE = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
 
 
@@ -44,14 +43,14 @@ class DiffSide(NamedTuple):
 
         def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
             samples = 0
-            held: list[bytes] = []
-            for batch in batches:
-                held += content_records(batch, (number << TURN) + samples)
-                samples += len(batch)
-                if len(held) >= SORTED:
-                    yield from pack_blocks(sorted(held))
-                    held = []
-            yield from pack_blocks(sorted(held))
+
+            def records() -> Iterator[list[bytes]]:
+                nonlocal samples
+                for batch in batches:
+                    yield content_records(batch, (number << TURN) + samples)
+                    samples += len(batch)
+
+            yield from sorted_blocks(records())
             account.samples_in += samples
             account.samples_out += samples
             return samples

@@ -12,6 +12,7 @@ from tartools.tar import read_range
 OVERHEAD = 64  # bytes of memory for a record beyond its own: the object, a slot in the list, a share of the sort
 FAN_IN = 64  # runs merged at once
 RECORDS = 1000  # in a block of a run
+TOGETHER = 1 << 14  # records that a worker sorts together
 NUMBER = 8  # bytes
 TURN = 40  # bits of the position of a sample; the bits above are the number of the slice of the input
 WRITE = 1 << 20  # bytes collected before they are written to a run
@@ -163,6 +164,20 @@ def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
         size += len(record)
     if part:
         yield packed(part)
+
+
+def sorted_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """Yield the records of *groups* in blocks, some 16,000 sorted together, so that they are soon sorted: for workers.
+
+    Holds: so many records, or those of a group.
+    """
+    held: list[bytes] = []
+    for group in groups:
+        held += group
+        if len(held) >= TOGETHER:
+            yield from pack_blocks(sorted(held))
+            held = []
+    yield from pack_blocks(sorted(held))
 
 
 def packed(part: Sequence[bytes]) -> bytes:

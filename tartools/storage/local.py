@@ -15,10 +15,15 @@ from functools import cache
 from tartools.errors import ExistsError, StorageError, UsageError, shown
 from tartools.storage.interrupts import handled_signals
 from tartools.storage.streams import FileSink, InputFile, enlarge, named, sync, wait_until_ready
-from tartools.storage.url import FILE
+from tartools.storage.url import FILE, Url
 
 LONGEST = 100  # bytes of the output's name in that of the temporary file; file systems allow 255
 _made: set[str] = set()  # folders of outputs
+
+
+def identity(url: str) -> str:
+    """Return what is the same for names of the same file, and of the same object."""
+    return os.path.realpath(path_of(url)) if Url(url).is_local else str(url)
 
 
 def path_of(url: str) -> str:

@@ -16,16 +16,16 @@ from tartools.shards.reading import OddShards, Reading, shard_batches
 from tartools.shards.stream import ShardStream
 from tartools.stages.checking.codes import Place
 from tartools.stages.checking.keys import Repeated, combination_number, compare, repeated
-from tartools.stages.checking.listedrows import TableRows, WrongRows, identity, rows_in
+from tartools.stages.checking.listedrows import TableRows, WrongRows, rows_in
 from tartools.stages.checking.samples import Decode, Rows, look, nothing_found, rows_of, rows_of_lists
 from tartools.stages.checking.walk import MemberGroup, Trouble, Walk
-from tartools.stages.externalsort import pack_blocks, records_of
+from tartools.stages.externalsort import records_of, sorted_blocks
 from tartools.stages.summary import Summary
+from tartools.storage.local import identity
 from tartools.storage.scratch import Copy, scratch_file
 from tartools.storage.streams import chunks
 from tartools.tables.schema import is_table
 
-SORTED = 1 << 14  # records that a worker sorts together
 TOGETHER = 256  # groups behind damage that are looked at together
 CHUNK = 1 << 20  # bytes
 
@@ -162,7 +162,7 @@ class Checking:
             if number not in many:  # it can be read only once
                 stream = self.shards.stream(number, self.account)
                 batches = shard_batches(urls[number], self.account, reading, stream)
-                yield from records_of(self._blocks(batches, self._parts))
+                yield from chain.from_iterable(self._records_of(batches, self._parts))
         self._fold(len(urls))
         for number in sorted(self._odd):
             part = nothing_found()
@@ -216,14 +216,13 @@ class Checking:
         ) -> Generator[bytes, None, tuple[dict[int, Summary], set[int], dict[int, str]]]:
             self._here = not forked
             found: dict[int, Summary] = {} if forked else self._parts
-            yield from self._blocks(batches, found)
+            yield from sorted_blocks(self._records_of(batches, found))
             return found if forked else {}, self._odd, self.shards.missing
 
         yield from gather(urls, self.account, reading, work, collect, most=self.most, remote=True)
 
-    def _blocks(self, batches: Iterator[Batch], found: dict[int, Summary]) -> Generator[bytes, None, None]:
-        """Yield blocks of the records of *batches*; add what is wrong with them to *found*."""
-        held: list[bytes] = []
+    def _records_of(self, batches: Iterator[Batch], found: dict[int, Summary]) -> Iterator[Iterator[bytes]]:
+        """Yield the records of each of *batches*; add what is wrong with them to *found*."""
         for batch in batches:
             number = self._numbers[batch.shard]
             rows = rows_of(batch, number)
@@ -234,13 +233,7 @@ class Checking:
                 if self._here:
                     self._fold(number)
                 found[number] = nothing_found()
-            held += look(rows, found[number], self.decode)
-            if len(held) >= SORTED:
-                held.sort()
-                yield from pack_blocks(held)
-                held = []
-        held.sort()
-        yield from pack_blocks(held)
+            yield look(rows, found[number], self.decode)
 
     def _walked(self, number: int, summary: Summary) -> Iterator[bytes]:
         """Yield the records of a shard that is not sound; add to *summary* what is wrong with it."""

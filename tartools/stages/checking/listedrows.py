@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.stages.checking.samples import Rows, rows_of_lists
 from tartools.storage import is_missing
-from tartools.storage.url import Url
+from tartools.storage.local import identity
 from tartools.storage.version import look
 from tartools.tables import source, tablesamples
 from tartools.tables.columnvalues import ABSENT, TableColumns
@@ -182,11 +181,6 @@ class TableRows:
             else:
                 self._known[number] = "" if version is None or found == version else "table-stale"
         return self._known[number]
-
-
-def identity(url: str) -> str:
-    """Return what is the same for names of the same file."""
-    return os.path.realpath(url.removeprefix("file:")) if Url(url).is_local else str(url)
 
 
 def rows_in(batch: Batch, number: int, row: int) -> Rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError
@@ -51,18 +52,19 @@ class Expression:
 
     def __init__(self, text: str, *, verbatim: bool = False, described: Described | None = None) -> None:
         functions: dict[str, Callable[..., Any]] = {"field": self._field, "has": self._has, "size": self._size}
-        functions |= {"width": self._width, "height": self._height, "match": self._match}
+        functions |= {"width": partial(self._side, "width", 0), "height": partial(self._side, "height", 1)}
         self._text = text
         self._verbatim = verbatim
         self._described = described or _described
         self._evaluator = Evaluator(self._value, functions)
+        self._patterns = Patterns(self._evaluator.spend)
+        self._evaluator.functions["match"] = self._patterns.search
         self._node = syntax.parsed(text, self._evaluator.functions)
         self.asks = _asks(self._node)
         self._known: Mapping[Ask, Any] = {}
         self._read: Callable[[], Sample] = lambda: Sample(b"")
         self._index = 0
         self._columns: dict[str, Column] = {}
-        self._patterns = Patterns(self._evaluator.spend)
         for pattern in _patterns(self._node):
             self._patterns.compiled(pattern)
         self.unseen: dict[str, None] = {}
@@ -217,13 +219,7 @@ class Expression:
             raise _AbsentError(name)
         return int(known)
 
-    def _width(self, name: str) -> int:
-        return self._side("width", name, 0)
-
-    def _height(self, name: str) -> int:
-        return self._side("height", name, 1)
-
-    def _side(self, side: str, name: str, number: int) -> int:
+    def _side(self, side: str, number: int, name: str) -> int:
         known = self._known.get((side, _checked(name)))
         if known is not None:
             return int(known)
@@ -233,9 +229,6 @@ class Expression:
         if found[number] is None:
             raise ValueError(f"{side}({name!r}): {found[-1] or 'no picture'}")
         return int(found[number])
-
-    def _match(self, pattern: str, text: str) -> bool:
-        return self._patterns.search(pattern, text)
 
 
 def _checked(name: object) -> str:
