@@ -6,20 +6,9 @@ For every command: samples in = out + left out + joined + dropped. `settle` chec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tartools.errors import option, several, shown
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Watched(Protocol):
-        """An input that may change while it is read."""
-
-        def check(self) -> None:
-            """Raise a TarToolsError if it has changed."""
-            ...
-
 
 FIRST = 10_000  # samples of a shard whose keys are compared; also the most keys that are remembered to come back
 TOGETHER = "tarsort, or tar --sort=name, brings the members of a key together"
@@ -101,7 +90,7 @@ class Account:
         self.omissions = 0
         self.shards_done = 0
         self.progress = Progress()
-        self.watched: list[Watched] = []  # inputs that are being read, or have changed while they were
+        self.watched: list[Callable[[], object]] = []  # of inputs that are read, or have changed: they raise that
         self.told_empty = False  # that no sample is in an output
         self.torn: dict[bytes, str] = {}  # keys that come back in a shard -> the first such shard; at most FIRST
 
@@ -163,8 +152,8 @@ class Account:
 
     def check(self) -> None:
         """Raise the failure of an input that has changed. To be called before an output is committed."""
-        for watched in list(self.watched):
-            watched.check()
+        for check in list(self.watched):
+            check()
 
     def settle(self) -> None:
         """Report what remains to be reported at the end of a successful run, which may be that nothing was chosen.

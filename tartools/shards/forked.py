@@ -122,7 +122,11 @@ class ForkedStream(Stream):
 
     def _has_record(self, child: Fork, wait: bool) -> bool:
         """Tell whether bytes of a record are to be read; unless *wait*, of one that has begun to come."""
-        if not self._left and not self._last and (wait or _is_ready(child.pipe.fileno())):
+        if (
+            not self._left
+            and not self._last
+            and (wait or wait_until_ready(child.pipe.fileno(), writing=False, seconds=0))
+        ):
             header = _read_whole(child, RECORD.size)
             if header:
                 size, self._source.count = RECORD.unpack(header)
@@ -216,13 +220,6 @@ def _read_whole(child: Fork, size: int) -> bytes | None:
             return None
         data += more
     return data
-
-
-def _is_ready(fd: int) -> bool:
-    """Tell whether *fd* can be read without waiting."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _exit_with_reader(pipe: int) -> None:

@@ -47,7 +47,7 @@ class ShardStream:
         self._stream: Stream | None = stream
         self.file, self.start = stream.file, stream.start
         self._failure: TarToolsError | None = None  # it was closed before its end, and had changed
-        account.watched.append(self)
+        account.watched.append(self.check)
 
     @property
     def compressed(self) -> bool:
@@ -119,7 +119,7 @@ class ShardStream:
             try:
                 if not self._ended:
                     self.check()
-                self._account.watched.remove(self)
+                self._account.watched.remove(self.check)
             except TarToolsError as error:
                 self._failure = error
             self._input.close()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import threading
@@ -17,6 +16,7 @@ from functools import partial
 from typing import IO, Any, NamedTuple
 
 from tartools.storage.interrupts import deferred_signals
+from tartools.storage.streams import wait_until_ready
 
 PATIENCE = 2.0  # seconds between SIGTERM and SIGKILL
 DEATH = 3.0  # seconds that a killed process may take to end
@@ -164,9 +164,7 @@ class Child:
             if seconds is not None:
                 fd = os.pidfd_open(self.pid)
                 try:
-                    poll = select.poll()
-                    poll.register(fd, select.POLLIN)
-                    self._seen = bool(poll.poll(seconds * 1000))
+                    self._seen = wait_until_ready(fd, writing=False, seconds=seconds)
                     return self._seen
                 finally:
                     os.close(fd)

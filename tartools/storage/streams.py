@@ -249,13 +249,13 @@ def sync(file: io.FileIO | str) -> None:
             os.close(fd)
 
 
-def wait_until_ready(fd: int, *, writing: bool) -> None:
-    """Wait until the non-blocking descriptor *fd* can be read, or written."""
+def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) -> bool:
+    """Wait until the descriptor *fd* can be read, or written, up to *seconds*; tell whether it can."""
     import select
 
     poll = select.poll()
     poll.register(fd, select.POLLOUT if writing else select.POLLIN)
-    poll.poll()
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def enlarge(fd: int) -> None:

@@ -61,7 +61,7 @@ class Checker:
                         end = part.starts[-1] + getattr(part.source, "base", 0)
                         upto = min(max(at + 1, bisect_left(bounds, end)), len(rows))
                     break
-                self._count(bounds[at + found] - bounds[at])
+                self.count(bounds[at + found] - bounds[at])
                 batch = Batch(part, self._urls(rows, at, at + found))  # type: ignore[arg-type]
                 at += found
                 yield batch
@@ -87,7 +87,7 @@ class Checker:
                 what = "the key of the sample there is {!r}, not {!r}"
                 keys = (key.decode("utf-8", "replace") for key in (batch.keys[0], rows.keys[index]))
                 raise self._listing.failure(rows, index, what.format(*keys))
-            self._count(end - begin)
+            self.count(end - begin)
             yield batch
 
     def _urls(self, rows: Piece, low: int, high: int) -> str | list[str]:
@@ -99,7 +99,8 @@ class Checker:
             return self._listing.urls[numbers[0]]
         return [self._listing.urls[number] for number in numbers]
 
-    def _count(self, size: int) -> None:
+    def count(self, size: int) -> None:
+        """Count *size* bytes of samples as read."""
         self._account.bytes_in += size
         self._account.unpacked += size
 

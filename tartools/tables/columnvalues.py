@@ -56,9 +56,7 @@ class TableColumns:
 
     def keys(self, rows: Sequence[int]) -> list[str]:
         """Return the keys of *rows*."""
-        column = self.column(schema.KEY)
-        assert column is not None
-        return list(self._values(schema.KEY, column.take(schema.arrow().array(rows, "int64"))))
+        return list(self.taken(schema.KEY, rows) or ())
 
     def taken(self, name: str, rows: Sequence[int]) -> Sequence[Any] | None:
         """Return the values of the column *name* for *rows*, as `values` does."""

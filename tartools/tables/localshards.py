@@ -12,7 +12,6 @@ from operator import eq
 
 from tartools import storage
 from tartools.errors import StorageError, TarFormatError
-from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.storage.openfiles import OPEN_FILES, OpenFiles
 from tartools.storage.streams import FileVersion, check_unchanged, size_of
@@ -34,14 +33,11 @@ class LocalShards:
     Several threads may read. Holds: 128 open files, less where it is one of several *sources*, or few may be open.
     """
 
-    def __init__(
-        self, listing: Listing, account: Account, checker: Checker, ranges: bool, listed: bool, sources: int = 1
-    ) -> None:
+    def __init__(self, listing: Listing, checker: Checker, ranges: bool, listed: bool, sources: int = 1) -> None:
         most = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 or 2)
         self.places = OpenFiles(max(most // sources, 2))
         self.together = max(most // 2, 1)  # shards of which samples are read at once
         self._listing = listing
-        self._account = account
         self._checker = checker
         self._ranges = ranges
         self._listed = listed
@@ -76,8 +72,7 @@ class LocalShards:
             key = key_of(partial(os.pread, file.fileno()), begin, end)
             check_unchanged(file)
             if key is not None and rows.keys in (None, [key]):
-                self._account.bytes_in += end - begin
-                self._account.unpacked += end - begin
+                self._checker.count(end - begin)
                 yield Batch(ContiguousGroups(file, [key], [begin, end], None, [0]), self._listing.urls[number])
                 return
         yield from self._checker.samples(rows, lambda index: FileSpan(file, int(rows.begins[index])), joined=False)
@@ -116,8 +111,7 @@ class LocalShards:
             keys = None
         if keys is None:
             return None
-        self._account.bytes_in += len(room)
-        self._account.unpacked += len(room)
+        self._checker.count(len(room))
         numbers = rows.numbers.tolist()
         urls = [self._listing.urls[number] for number in numbers]
         found = ContiguousGroups(room, keys, starts.tolist(), None, [])
