@@ -1,4 +1,4 @@
-"""The samples of a batch by their combination of fields, and their digests.
+"""The samples of a batch by their combination of fields, the first bytes of their payloads, and their digests.
 
 Usually all have the same fields, and no loop over them is needed.
 """
