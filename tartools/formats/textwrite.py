@@ -1,7 +1,5 @@
 """Samples as tables of text: TSV, CSV or JSON lines, which `textrows` reads back."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -170,11 +168,11 @@ class EmptyColumnCheck:
             )
 
 
-def _following(found: Iterable[tuple[object, Sample | ListedRow | Batch]]) -> Iterator[Sample | ListedRow]:
+def _following(found: "Iterable[tuple[object, Sample | ListedRow | Batch]]") -> "Iterator[Sample | ListedRow]":
     return chain.from_iterable(later if isinstance(later, Batch) else [later] for _, later in found)
 
 
-def _is_torn(sample: Sample, following: Iterator[Sample | ListedRow], account: Account) -> bool:
+def _is_torn(sample: Sample, following: "Iterator[Sample | ListedRow]", account: Account) -> bool:
     """Return whether the key of *sample* is known to come back in its shard.
 
     Of a plain file, up to 10,000 *following* samples are read to find out; elsewhere that could take any time.
@@ -205,7 +203,7 @@ def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
     )
 
 
-def _unwritable(sample: Sample | ListedRow, names: Sequence[str], values: Sequence[object]) -> SampleError:
+def _unwritable(sample: "Sample | ListedRow", names: Sequence[str], values: Sequence[object]) -> SampleError:
     """Return the failure for a value that UTF-8 cannot encode: bytes of a key, a lone surrogate in JSON."""
     bad = next((n for n, v in zip(names, values, strict=True) if re.search("[\ud800-\udfff]", str(v))), "?")
     return SampleError(
@@ -265,7 +263,7 @@ class ListedRow:
 
     __slots__ = ("_columns", "_number")
 
-    def __init__(self, columns: TableColumns, number: int) -> None:
+    def __init__(self, columns: "TableColumns", number: int) -> None:
         self._columns = columns
         self._number = number
 

@@ -3,8 +3,6 @@
 For every command: samples in = out + left out + joined + dropped. `settle` checks it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -32,18 +30,6 @@ class Jobs:
         self.total = total
         self.skipped = skipped
         self.done = self.failed = self.running = 0
-
-
-class Phase(NamedTuple):
-    """What a run is doing: the *name* of its phase, if it has several, and how many of *total* samples are *done*.
-
-    Without *total*, bytes show how far it is. *account* has the counts of this phase, if they are not those of the run.
-    """
-
-    name: str = ""
-    total: int | None = None
-    done: Callable[[], int] = lambda: 0
-    account: Account | None = None
 
 
 class Progress:
@@ -166,6 +152,18 @@ class Account:
             self.warn_empty(f"none of {several(self.samples_in, 'sample')} was chosen")
         if self.samples_in != self.settled:
             raise AssertionError(f"{self.samples_in} samples were read, but only {self.settled} are accounted for")
+
+
+class Phase(NamedTuple):
+    """What a run is doing: the *name* of its phase, if it has several, and how many of *total* samples are *done*.
+
+    Without *total*, bytes show how far it is. *account* has the counts of this phase, if they are not those of the run.
+    """
+
+    name: str = ""
+    total: int | None = None
+    done: Callable[[], int] = lambda: 0
+    account: Account | None = None
 
 
 class FirstKeys:

@@ -1,7 +1,5 @@
 """A series of shards for each part of a data set: where they go, and what is said of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Samples to a shard, which appears under its name when it is complete."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -35,7 +33,7 @@ class Destination(NamedTuple):
     url: str
     force: bool = False
     gzip: bool = False
-    begin: Callable[[Destination], BatchWriter] | None = None
+    begin: Callable[["Destination"], BatchWriter] | None = None
 
     def writer(self) -> BatchWriter:
         """Return what writes it. Raises: see `SampleWriter`."""
