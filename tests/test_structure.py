@@ -49,7 +49,7 @@ REMOTE = (
     *("boto3", "botocore", "requests", "urllib3", "certifi", "google.auth", "smart_open"),
     *(
         f"tartools.storage.objects.{name}"
-        for name in ("s3", "gs", "ais", "hf", "hub", "hubcommit", "web", "http", "connections", "ranges", "uploads")
+        for name in ("s3", "gs", "ais", "hf", "hubcommit", "web", "http", "ranges", "uploads")
     ),
 )
 # Modules whose distribution has another name.

@@ -16,9 +16,9 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from tartools.errors import ExistsError, StorageError, UsageError, how_to_install, several
-from tartools.storage.objects import hub
+from tartools.storage.objects import hf
+from tartools.storage.objects.hf import HubPath
 from tartools.storage.objects.http import busy, is_busy
-from tartools.storage.objects.hub import HubPath
 from tartools.storage.objects.retry import TransientError, with_retries
 from tartools.storage.scratch import reread, scratch_file
 
@@ -44,7 +44,7 @@ class HubOutput:
         if find_spec("huggingface_hub") is None:
             what = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
             raise StorageError(f"{what}; or write files, and upload them by hf upload", url=url)
-        if re.fullmatch(hub.COMMIT, place.revision):
+        if re.fullmatch(hf.COMMIT, place.revision):
             raise UsageError("a commit does not change: name a branch, or none for main", url=url)
         self._place = place
         self._url = url
@@ -56,7 +56,7 @@ class HubOutput:
         from huggingface_hub import CommitOperationAdd
 
         place, url = self._place, self._url
-        there = partial(hub.versions, place, place.revision, [place.path], url)
+        there = partial(hf.versions, place, place.revision, [place.path], url)
         if not self._force and with_retries(there, url):
             raise ExistsError(url)
         with reread(self.sink) as file:
@@ -124,8 +124,8 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
     from huggingface_hub import CommitOperationDelete
 
     place, url = changes[0].place, changes[0].url
-    parent = hub.current_commit(place, url)
-    there = hub.versions(place, parent, [change.place.path for change in changes], url)
+    parent = hf.current_commit(place, url)
+    there = hf.versions(place, parent, [change.place.path for change in changes], url)
     operations: list[Any] = []
     for change in changes:
         path, known = change.place.path, there.get(change.place.path)
@@ -136,7 +136,7 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
         elif not sent or known.version != getattr(change.addition, "_local_oid", None):
             raise ExistsError(change.url)
     if not operations:
-        return hub.moved_on(place, parent)
+        return hf.moved_on(place, parent)
     sent.append(parent)
     first = f"{'Add' if changes[0].addition else 'Remove'} {place.path}"
     subject = first if len(changes) == 1 else f"{first} and {several(len(changes) - 1, 'other file')}"
@@ -149,7 +149,7 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
             revision=place.revision,
             parent_commit=parent,
         )
-    return hub.moved_on(place, done.oid)
+    return hf.moved_on(place, done.oid)
 
 
 @contextmanager
@@ -168,13 +168,13 @@ def _library(place: HubPath, url: str) -> Iterator[Any]:
     if bars:
         disable_progress_bars()
     try:
-        yield HfApi(hub.server(), token=hub.token() or False, library_name="tartools")
+        yield HfApi(hf.server(), token=hf.token() or False, library_name="tartools")
     except Exception as error:
         causes = [error, error.__cause__, error.__context__]  # of its threads
         response = next((cause.response for cause in causes if isinstance(cause, HfHubHTTPError)), None)
         if response is None:
             raise TransientError(f"huggingface_hub: {type(error).__name__}") from None
-        known = hub.refusal(response.status_code, response.headers, place, url)
+        known = hf.refusal(response.status_code, response.headers, place, url)
         if known is not None:
             raise known from None
         if response.status_code in (409, 412):

@@ -8,12 +8,14 @@ from urllib.parse import urlsplit
 
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, option
 from tartools.storage.objects import exists
-from tartools.storage.objects.connections import netrc_header
-from tartools.storage.objects.contract import ListedObject, Page, Reply
+from tartools.storage.objects.contract import ListedObject, Object, Page, Reply
 from tartools.storage.objects.http import (
+    DONE,
+    REPLIES,
     Client,
     Payload,
     content_length,
+    netrc_header,
     parse_date,
     range_header,
     reply,
@@ -25,10 +27,10 @@ from tartools.storage.url import Url
 
 NO_LISTINGS = "web servers cannot be listed; give the URLs with braces, or in a file (-T)"
 STRONG = 60  # seconds since the last change, after which its date identifies a version
-CLIENT = Client(lambda address, moved: netrc_header(address))
+CLIENT = Client(netrc_header)
 
 
-def object_at(url: str) -> WebObject:
+def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name a server."""
     try:
         named = bool(urlsplit(url).hostname)
@@ -36,7 +38,7 @@ def object_at(url: str) -> WebObject:
         named = False
     if not named:
         raise UsageError("write http://HOST/PATH", url=url)
-    return WebObject(url)
+    return _WebObject(url)
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
@@ -59,20 +61,19 @@ def _version(headers: Mapping[str, str]) -> str:
     return f"If-Unmodified-Since: {changed}"
 
 
-class WebObject:
+class _WebObject:
     """An object on a web server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end*; see `contract.Object`."""
         headers = range_header(start, end)
         if version:
             name, _, value = version.partition(": ")
             headers[name] = value
         response = CLIENT.request("GET", self.url, self.url, headers=headers)
-        if response.status not in (200, 206, 416):
+        if response.status not in REPLIES:
             error = status_error(response, pinned=bool(version))
             if isinstance(error, NotFoundError) and "*" in Url(self.url).name:
                 raise NotFoundError(f"{error.message}, and {NO_LISTINGS}", url=self.url)
@@ -80,7 +81,6 @@ class WebObject:
         return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
     def head(self) -> ListedObject | None:
-        """Return size and time; None if it does not exist."""
         response = CLIENT.request("HEAD", self.url, self.url)
         about, status = response.headers, response.status
         response.drain()
@@ -102,7 +102,6 @@ class WebObject:
         raise StorageError("nothing is removed from web servers", url=self.url)
 
     def output(self, force: bool) -> WebOutput:
-        """Return an output that makes this object."""
         return WebOutput(self, force)
 
 
@@ -111,7 +110,7 @@ class WebOutput:
 
     streaming = False
 
-    def __init__(self, made: WebObject, force: bool) -> None:
+    def __init__(self, made: _WebObject, force: bool) -> None:
         self._made = made
         self._force = force
         self._doubtful = False  # an attempt had no response: it may have succeeded
@@ -135,7 +134,7 @@ class WebOutput:
         unless = {} if self._force else {"If-None-Match": "*"}
         again, self._doubtful = self._doubtful, True
         response = CLIENT.request("PUT", url, url, headers=unless, body=body)
-        if response.status in (200, 201, 204):
+        if response.status in DONE:
             return response.drain()
         response.close()
         if response.status in (405, 501):
