@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Protocol, cast
 
 from tartools.errors import StorageError, UsageError, in_units
-from tartools.storage import local, stdio
+from tartools.storage import local
 from tartools.storage.checks import (
     check_connection,
     check_inputs,
@@ -123,7 +123,7 @@ def writing(url: str, force: bool = False) -> Iterator[Sink]:
     output: OutputStream | None = None
     try:
         with deferred_signals():
-            output = stdio.open_text() if url == "-" else open_write(url, force)
+            output = local.open_text() if url == "-" else open_write(url, force)
         yield output.sink
         output.commit()
     except BaseException:
@@ -195,9 +195,9 @@ def one_commit(url: str) -> AbstractContextManager[None]:
     """
     if Url(url).scheme != "hf":
         return nullcontext()
-    from tartools.storage.objects import hubcommit
+    from tartools.storage.objects import hf
 
-    return hubcommit.one_commit()
+    return hf.one_commit()
 
 
 def run(template: str, word: str) -> None:

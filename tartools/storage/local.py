@@ -1,4 +1,4 @@
-"""Local files, fifos and devices."""
+"""Local files, fifos and devices, and stdin and stdout: the URL `-`."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class FileInput:
 
 
 def open_read(url: str) -> FileInput:
-    """Return a local file, fifo or device as input. Raises: OSError."""
-    return FileInput(InputFile(path_of(url), url))
+    """Return a local file, fifo or device, or stdin, as input. Raises: OSError."""
+    return FileInput(InputFile(0 if url == "-" else path_of(url), url))
 
 
 def check_readable(url: str) -> int | None:
@@ -167,6 +167,11 @@ class OpenOutput:
         self.sink.close()
 
 
+def open_text() -> OpenOutput:
+    """Return stdout as output, also if it is a terminal: for what people can read."""
+    return OpenOutput(FileSink(1, "stdout"))
+
+
 def between(prefix: str, suffix: str) -> list[str]:
     """Return the names of regular files that begin with *prefix*, go on without a slash, and end in *suffix*."""
     folder, start = os.path.split(path_of(prefix))
@@ -201,8 +206,12 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
 
     A folder that does not exist is made; if the output is dropped, it is removed again unless it holds something.
 
-    Raises: StorageError; OSError.
+    Raises: StorageError; OSError; UsageError for a terminal.
     """
+    if url == "-":
+        if os.isatty(1):
+            raise UsageError("stdout is a terminal, which cannot show a tar archive: use -o FILE, > FILE or a pipe")
+        return open_text()
     name = path_of(url)
     if name.endswith("/"):
         raise StorageError("is the name of a directory; name a file in it", url=url)

@@ -107,7 +107,7 @@ class Threads(Generic[Item, Result]):
             self._tasks.put(None)
 
     def stop(self, seconds: float | None = None) -> None:
-        """Cancel the calls under way, drop those not begun, and wait until the threads have ended, or some *seconds*."""
+        """Cancel the calls under way, drop the others, and wait for the threads to end, but not more than *seconds*."""
         if self._cancel:
             self._cancel()
         self.close()

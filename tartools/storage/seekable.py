@@ -52,7 +52,7 @@ def seekable(url: str) -> io.BufferedReader:
 
 
 def version(file: io.BufferedReader) -> str:
-    """Return what *file*, of `reading`, is now, as `versions.version_of` does; of a copy only the size."""
+    """Return what *file*, of `reading`, is now, as `checks.version_of` does; of a copy only the size."""
     raw: object = file.raw
     if isinstance(raw, _RangedFile):
         return raw.version
@@ -89,7 +89,7 @@ class _RangedFile(SeekableFile):
 
     @property
     def version(self) -> str:
-        """The version of the object, as `versions.version_of` gives it."""
+        """The version of the object, as `checks.version_of` gives it."""
         return f"{self._size} {self._version}"
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]

@@ -15,10 +15,10 @@ from typing import Any, overload
 from torch.utils.data import Dataset, IterableDataset
 
 from tartools.errors import StorageError
-from tartools.storage import contents, seekable
+from tartools.storage import listing, seekable
 from tartools.storage.listing import ls
 from tartools.storage.names import is_literal, unfolded
-from tartools.storage.objects import object_at
+from tartools.storage.objects import object_at, requests_at_once
 from tartools.storage.objects.contract import ListedObject
 from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
@@ -127,7 +127,7 @@ class ObjectDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         entry = self.objects.entry(index)
-        return self._made(contents.content_of(entry), entry.url)
+        return self._made(listing.content_of(entry), entry.url)
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the items of the numbers *indices*, in this order."""
@@ -147,7 +147,7 @@ class ObjectDataset(Dataset[Any]):
                 urls.append(entry.url)
                 yield entry
 
-        for data in contents.contents(entries()):
+        for data in listing.contents(entries()):
             yield self._made(data, urls.popleft())
 
     def _made(self, data: bytes, url: str) -> Any:
@@ -278,8 +278,8 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     for url in map(name_of, urls):
         remote = Url(url).is_stored and not Url(url).read_command
         task = partial(_beginning, url) if remote else None
-        waiting.append((url, contents.requests().submit(task) if task else lambda: None))
-        if len(waiting) >= contents.requests_at_once():
+        waiting.append((url, listing.requests().submit(task) if task else lambda: None))
+        if len(waiting) >= requests_at_once(listing.AT_ONCE):
             yield _opened(*waiting.popleft())
     while waiting:
         yield _opened(*waiting.popleft())
@@ -322,8 +322,8 @@ def _listed(names: Iterable[str]) -> Iterator[ListedObject]:
     for url in (url for name in names for url in ([name] if is_literal(name) else unfolded(name))):
         one = Url(url).is_stored and not Url(url).is_listed
         if one:
-            waiting.append(contents.requests().submit(partial(_all, url)))
-        while waiting and (not one or len(waiting) >= contents.requests_at_once()):
+            waiting.append(listing.requests().submit(partial(_all, url)))
+        while waiting and (not one or len(waiting) >= requests_at_once(listing.AT_ONCE)):
             yield from waiting.popleft()()
         if not one:
             entry = None

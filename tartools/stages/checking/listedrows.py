@@ -12,8 +12,8 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Batch
 from tartools.stages.checking.samples import Rows, rows_of_lists
 from tartools.storage import is_missing
+from tartools.storage.checks import look
 from tartools.storage.local import identity
-from tartools.storage.version import look
 from tartools.tables import source, tablesamples
 from tartools.tables.columnvalues import ABSENT, TableColumns
 from tartools.tables.rowplaces import Listing, Piece, RowError, runs

@@ -107,7 +107,8 @@ class Upload:
         """
         number, offset, data = self._number, self._offset, self._part
         self._wait(0)
-        self._start(partial(self._target.complete, number, offset, data) if self._begun else partial(self._target.put, data))
+        whole = partial(self._target.put, data)
+        self._start(partial(self._target.complete, number, offset, data) if self._begun else whole)
         self._wait(0)
         self._over = True
         self._threads.close()

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from tartools.errors import SampleError, UsageError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import join_path
+from tartools.storage.checks import check_unchanged
 from tartools.storage.url import Url
-from tartools.storage.version import check_unchanged
 from tartools.tables.rows import TWICE
 from tartools.tar.header import padded
 
