@@ -216,11 +216,9 @@ def cached() -> str:
         return ""
     from tartools.storage.objects import cache
 
-    counts = cache.counts()
-    if not any(counts):
-        return ""
-    hits, fetched, kept = in_units(counts.hits * cache.BLOCK), in_units(counts.fetched), in_units(counts.kept)
-    return f"cache: up to {hits} were there, {fetched} fetched, {kept} of them kept"
+    hits, *counts = cache.counts()
+    there, fetched, kept = map(in_units, (hits * cache.BLOCK, *counts))
+    return f"cache: up to {there} were there, {fetched} fetched, {kept} of them kept" if hits or any(counts) else ""
 
 
 def share_memory(count: int) -> None:
