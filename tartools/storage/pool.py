@@ -112,7 +112,7 @@ class Threads(Generic[Item, Result]):
             self._cancel()
         self.close()
         until = None if seconds is None else time.monotonic() + seconds
-        for thread in self._threads:
+        for thread in [*self._threads]:
             if thread.ident is not None:  # a signal may have come before it started
                 thread.join(until and max(until - time.monotonic(), 0))
 

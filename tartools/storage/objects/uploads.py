@@ -157,8 +157,9 @@ class Upload:
         self._begun = True  # set in this thread: no signal can come in between
 
     def _start(self, work: Callable[[], None]) -> None:
-        self._running += 1
-        self._threads.submit(work, partial(self._ended.put, None))
+        if not self._over:  # an abort in another thread
+            self._running += 1
+            self._threads.submit(work, partial(self._ended.put, None))
 
     def _wait(self, most: int) -> None:
         """Wait until at most *most* requests are under way. Raises: what the first one that failed raised."""
