@@ -241,8 +241,8 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the works that are asked for; return the exit status."""
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what *arguments* ask for. Exits with status 2 if that can't be done."""
     options = parser().parse_args(arguments)
     if "training" in options.works:
         options.works = [*filter("training".__ne__, options.works), *TRAINING]
@@ -254,6 +254,12 @@ def main(arguments: Sequence[str]) -> int:
         parser().error(f"--out: {options.out} is no directory")
     if options.before and not (options.before / "tarcat").is_file():
         parser().error(f"--before: no tarcat is in {options.before}")
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the works that are asked for; return the exit status."""
+    options = parsed(arguments)
     if options.list:
         sys.stdout.write(listing())
         return 0
