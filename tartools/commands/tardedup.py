@@ -79,39 +79,26 @@ def bits(text: str) -> int:
 class AlikeOptions(cli.Group):
     """Which samples are alike, and which of them is kept."""
 
-    by: Annotated[
-        str | None, Option("--equal", metavar="NAMES", help="Samples with equal payloads of these fields: 'jpg txt'.")
-    ] = None
-    near: Annotated[
-        str | None, Option("--near", metavar="FIELD", help="Samples whose pictures in this field look alike.")
-    ] = None
+    by: Annotated[str | None, Option("--equal NAMES", "Samples with equal payloads of these fields: 'jpg txt'.")] = None
+    near: Annotated[str | None, Option("--near FIELD", "Samples whose pictures in this field look alike.")] = None
     distance: Annotated[
-        int | None,
-        Option(
-            "--distance", metavar="BITS", parser=bits, default="6", help="How many bits of 64 may differ, up to 15."
-        ),
+        int | None, Option("--distance BITS", "How many bits of 64 may differ, up to 15.", parser=bits, default="6")
     ] = None
-    keep: Annotated[Literal["first", "largest"], Option("--keep", help="Which sample is kept of those alike.")] = (
-        "first"
-    )
+    keep: Annotated[Literal["first", "largest"], Option("--keep", "Which sample is kept of those alike.")] = "first"
     against: Annotated[
-        list[str] | None,
-        Option("--against", metavar="URL", help="Leave out samples that are like one in this shard or table, too."),
+        list[str] | None, Option("--against URL", "Leave out samples that are like one in this shard or table, too.")
     ] = None
     missing: Annotated[
-        bool,
-        Option("--keep-uncompared", help="Keep samples that can't be compared; otherwise they are an error."),
+        bool, Option("--keep-uncompared", "Keep samples that can't be compared; otherwise they are an error.")
     ] = False
 
 
 class DedupOutputs(cli.Group):
     """What is written besides the kept samples."""
 
-    rest: Annotated[str | None, Option("--rest", metavar="URL", help="Write the samples left out to this.")] = None
-    report: Annotated[str | None, Option("--report", metavar="FILE", help="List what is like what, as TSV.")] = None
-    page: Annotated[
-        str | None, Option("--html", metavar="FILE", help="Write a page of pairs for a browser: one file.")
-    ] = None
+    rest: Annotated[str | None, Option("--rest URL", "Write the samples left out to this.")] = None
+    report: Annotated[str | None, Option("--report FILE", "List what is like what, as TSV.")] = None
+    page: Annotated[str | None, Option("--html FILE", "Write a page of pairs for a browser: one file.")] = None
 
 
 class DedupMeans(cli.Group):

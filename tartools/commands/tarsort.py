@@ -71,38 +71,29 @@ class Sorting(cli.Group):
     """The options that say in which order, and what sorting may use."""
 
     sortkey: Annotated[
-        str,
-        Option(
-            "-s",
-            "--sort-key",
-            metavar="FIELD",
-            aliases=("--sortkey",),
-            help="Sort by this field, such as cls or meta.json:width.",
-        ),
+        str, Option("-s --sort-key FIELD", "Sort by this field, such as cls or meta.json:width.", aliases="--sortkey")
     ] = "__key__"
     sorttype: Annotated[
-        sortkeys.Kind | None,
-        Option("-S", "--sort-type", default="text", aliases=("--sorttype",), help="How to compare values."),
+        sortkeys.Kind | None, Option("-S --sort-type", "How to compare values.", default="text", aliases="--sorttype")
     ] = None
-    reverse: Annotated[bool, Option("-r", "--reverse", help="Sort in descending order.")] = False
+    reverse: Annotated[bool, Option("-r --reverse", "Sort in descending order.")] = False
     unique: Annotated[
         sortkeys.End | None,
-        Option("-u", "--unique", help="Of samples with equal values keep only the first, or only the last."),
+        Option("-u --unique", "Of samples with equal values keep only the first, or only the last."),
     ] = None
     missing: Annotated[
         sortkeys.End | None,
-        Option("--missing", help="Put samples without the field first, or last; otherwise they are an error."),
+        Option("--missing", "Put samples without the field first, or last; otherwise they are an error."),
     ] = None
     seed: cli.Seed = 0
     verbatim: cli.Verbatim = False
     memory: Annotated[
         int,
         Option(
-            *("-M", "--memory"),
-            metavar="BYTES",
+            "-M --memory BYTES",
+            "Memory for sorting, 64K or more, such as 64M or 1e9.",
             parser=memory_size,
             default="256M",
-            help="Memory for sorting, 64K or more, such as 64M or 1e9.",
         ),
     ] = sort.MEMORY
     tmpdir: cli.TmpDir = None
