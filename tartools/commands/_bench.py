@@ -24,7 +24,7 @@ from tartools.show import benchreport
 from tartools.stages import select
 from tartools.storage.children import Child
 from tartools.storage.local import path_of
-from tartools.storage.scratch import write_file
+from tartools.storage.scratch import create_file
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
 from tartools.tar import split_path
@@ -226,7 +226,8 @@ def unfold(folder: Path) -> None:
     for sample in read_samples([shard]):
         for member in sample.members:
             try:
-                write_file(os.fsencode(loose / os.fsdecode(member.path)), member.read())
+                with create_file(os.fsencode(loose / os.fsdecode(member.path))) as file:
+                    file.write(member.read())
             except OSError as error:
                 raise StorageError(error.strerror or str(error), url=str(loose)) from error
 

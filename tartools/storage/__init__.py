@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Protocol, cast
+from typing import Any
 
 from tartools.errors import StorageError, UsageError, in_units
 from tartools.storage import local
@@ -28,6 +28,7 @@ from tartools.storage.checks import (
     plain_size,
 )
 from tartools.storage.interrupts import deferred_signals
+from tartools.storage.local import make_directory, sync_folder
 from tartools.storage.streams import FileSink, Input, OutputStream, Sink, named, stream_file
 from tartools.storage.url import Url, loaded
 
@@ -52,24 +53,11 @@ __all__ = [
     "open_write",
     "plain_size",
     "remove",
-    "run",
     "share_memory",
     "sync",
     "sync_folder",
     "writing",
 ]
-
-
-class Opener(Protocol):
-    """What the modules of the table of schemes have in common."""
-
-    def open_read(self, url: Url, /) -> Input:
-        """Return the bytes of *url* as a stream."""
-        ...
-
-    def open_write(self, url: Url, force: bool, /) -> OutputStream:
-        """Return an output that makes *url*, or replaces it with *force*."""
-        ...
 
 
 def open_read(url: str) -> Input:
@@ -84,7 +72,8 @@ def open_read(url: str) -> Input:
             from tartools.storage import pipe
 
             return pipe.open_by(template, url)
-        return _opener(url, "read").open_read(url)
+        stream: Input = _opener(url, "read").open_read(url)
+        return stream
 
 
 def open_write(url: str, force: bool = False) -> OutputStream:
@@ -94,7 +83,8 @@ def open_write(url: str, force: bool = False) -> OutputStream:
     """
     url = Url(url)
     with named(url):
-        return _opener(url, "write").open_write(url, force)
+        output: OutputStream = _opener(url, "write").open_write(url, force)
+        return output
 
 
 def sync(output: OutputStream) -> None:
@@ -106,15 +96,9 @@ def sync(output: OutputStream) -> None:
         output.sync()
 
 
-def sync_folder(url: str) -> None:
-    """Bring the names of the outputs beside *url* to the disk, after `sync` of each; see there."""
-    if Url(url).is_local:
-        local.sync_folder(url)
-
-
-def _opener(url: Url, verb: str) -> Opener:
+def _opener(url: Url, verb: str) -> Any:
     """Return the module that opens *url*, by the table of schemes; for all stores that is `objects`."""
-    return cast(Opener, loaded(url.module(verb).partition(".")[0]))
+    return loaded(url.module(verb).partition(".")[0])
 
 
 @contextmanager
@@ -165,14 +149,6 @@ def alone(url: str) -> Iterator[None]:
             os.close(lock)
 
 
-def make_directory(url: str) -> list[str]:
-    """Make the local directory *url*, and those above it, unless it exists; on servers there are none.
-
-    Returns the paths of those that it made. Raises: StorageError.
-    """
-    return local.make_directory(url) if Url(url).is_local else []
-
-
 def remove(url: str) -> None:
     """Remove the file or object *url*; it is no failure if it does not exist.
 
@@ -200,16 +176,6 @@ def one_commit(url: str) -> AbstractContextManager[None]:
     return hf.one_commit()
 
 
-def run(template: str, word: str) -> None:
-    """Run the command *template*, with *word* for its `{}` and in `$TAR_SHARD`; what it prints goes to stderr.
-
-    Raises: StorageError if it fails.
-    """
-    from tartools.storage import pipe  # only when needed: subprocess costs 5 ms
-
-    pipe.run(template, word)
-
-
 def cached() -> str:
     """Return how much of what was read so far the cache had, "" if there is none or nothing remote was read."""
     if not os.environ.get("TARTOOLS_CACHE"):
@@ -223,6 +189,8 @@ def cached() -> str:
 
 def share_memory(count: int) -> None:
     """Limit this process, which reads nothing yet, to one of *count* shares of the memory for ranges read ahead."""
-    from tartools.storage.objects.ranges import BUDGET, budget
+    import threading
 
-    budget.give(BUDGET // count - BUDGET)
+    from tartools.storage.objects import ranges
+
+    ranges.budget = threading.Semaphore(ranges.MOST_HELD // count)

@@ -15,7 +15,6 @@ from operator import ge
 from typing import Any
 
 from tartools.errors import StorageError, UsageError
-from tartools.storage import local
 from tartools.storage.checks import exists, look
 from tartools.storage.local import path_of
 from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
@@ -184,19 +183,29 @@ def between(prefix: str, suffix: str) -> list[str]:
     Empty for commands, and for stores that have no listings.
     """
     start = Url(prefix)
+    found: Iterable[str] = ()
     if start.is_local:
-        return local.between(prefix, suffix)
-    if not start.is_listed:
-        return []
-    found = listed(prefix + Url(prefix + suffix).query, flat="/" not in suffix)
+        found = _beside(prefix, suffix)
+    elif start.is_listed:
+        flat = "/" not in suffix
+        found = (entry.url for entry in listed(prefix + Url(prefix + suffix).query, flat))
     shortest = len(prefix) + len(suffix)
     return [
-        entry.url
-        for entry in found
-        if entry.url.endswith(suffix)
-        and len(entry.url) > shortest
-        and "/" not in entry.url[len(prefix) : len(entry.url) - len(suffix)]
+        url
+        for url in found
+        if url.endswith(suffix) and len(url) > shortest and "/" not in url[len(prefix) : len(url) - len(suffix)]
     ]
+
+
+def _beside(prefix: str, suffix: str) -> list[str]:
+    """Return the regular files that begin with *prefix*; in folders whose names do those that *suffix* names."""
+    folder, start = os.path.split(path_of(prefix))
+    below = "".join(suffix.partition("/")[1:])
+    try:
+        names = [prefix + name[len(start) :] + below for name in os.listdir(folder or ".") if name.startswith(start)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(name for name in names if os.path.isfile(path_of(name)))
 
 
 def existing(urls: Sequence[str]) -> set[str]:

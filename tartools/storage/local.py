@@ -172,26 +172,11 @@ def open_text() -> OpenOutput:
     return OpenOutput(FileSink(1, "stdout"))
 
 
-def between(prefix: str, suffix: str) -> list[str]:
-    """Return the names of regular files that begin with *prefix*, go on without a slash, and end in *suffix*."""
-    folder, start = os.path.split(path_of(prefix))
-    rest, slash, below = suffix.partition("/")
-    try:
-        found = os.listdir(folder or ".")
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    names = (
-        prefix + name[len(start) :] + slash + below
-        for name in found
-        if name.startswith(start) and name.endswith(rest) and len(name) > len(start) + len(rest)
-    )
-    return sorted(name for name in names if os.path.isfile(path_of(name)))
-
-
 def sync_folder(url: str) -> None:
-    """Bring the names in the folder of *url* to the disk. Raises: StorageError."""
-    with named(url):
-        sync(os.path.dirname(os.path.realpath(path_of(url))))
+    """Bring the names in the folder of *url*, if it is a local file, to the disk. Raises: StorageError."""
+    if Url(url).is_local:
+        with named(url):
+            sync(os.path.dirname(os.path.realpath(path_of(url))))
 
 
 def remove(url: str) -> None:
@@ -231,10 +216,12 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
 
 
 def make_directory(url: str) -> list[str]:
-    """Make the directory *url*, and those above it, unless it exists; return those made. Raises: StorageError.
+    """Make the local directory *url*, and those above it, unless it exists; on servers there are none.
 
-    They are on the disk then.
+    Returns the paths of those that it made, which are on the disk then. Raises: StorageError.
     """
+    if not Url(url).is_local:
+        return []
     path, made = path_of(url), []
     above = path
     while above and not os.path.isdir(above):

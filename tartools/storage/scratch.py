@@ -118,17 +118,6 @@ def create_file(path: bytes) -> FileSink:
     return FileSink(fd, f"temporary file in {os.fsdecode(os.path.dirname(path))}")
 
 
-def write_file(path: bytes, data: bytes | memoryview) -> None:
-    """Write *data* to the new file *path*. Raises: FileExistsError if the name exists, also as a link; OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-    finally:
-        os.close(fd)
-
-
 def identity(path: bytes) -> Identity:
     """Return what *path* is: permissions, inode, links, owner, and the names of its extended attributes.
 
