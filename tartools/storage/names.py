@@ -56,10 +56,13 @@ def folded(urls: Iterable[str], taken: Callable[[str], bool] = lambda text: Fals
     >>> list(folded(["a-08", "a-09", "a-10", "a-12", "b9", "b10"]))
     ['a-{08..10}', 'a-12', 'b{9..10}']
     """
-    first = last = ""
+    rest = iter(urls)
+    first = last = next(rest, None)
+    if first is None or last is None:
+        return
     around: tuple[str, str] | None = None  # what is before and behind the number that counts up
-    for url in urls:
-        found = _around(last, url) if last else None
+    for url in rest:
+        found = _around(last, url)
         padded = around and re.match("0[0-9]", first[len(around[0]) :])  # then all numbers have as many digits
         if found is None or around not in (None, found) or (padded and len(url) != len(first)):
             yield from _pattern(first, last, around, taken)
@@ -83,9 +86,9 @@ def _around(one: str, other: str) -> tuple[str, str] | None:
 
 
 def _pattern(first: str, last: str, around: tuple[str, str] | None, taken: Callable[[str], bool]) -> list[str]:
-    """Return the pattern for *first* to *last*, or the only one of them, or none."""
+    """Return the pattern for *first* to *last*, or the only one of them."""
     if around is None:
-        return [first] if first else []
+        return [first]
     head, tail = around
     low, high = (text[len(head) : len(text) - len(tail)] for text in (first, last))
     text = f"{head}{{{low}..{high}}}{tail}"
