@@ -95,6 +95,25 @@ class Copy:
         return FileInput(self._file)
 
 
+class SentOutput:
+    """An output that is collected in a file without a name, its *sink*, and sent by *send* once it is complete."""
+
+    streaming = False
+
+    def __init__(self, send: Callable[[io.FileIO], object]) -> None:
+        self._send = send
+        self.sink = scratch_file()
+
+    def commit(self) -> None:
+        """Send everything. Raises: what *send* raises."""
+        self._send(self.sink)
+        self.sink.close()
+
+    def abort(self) -> None:
+        """Drop everything."""
+        self.sink.close()
+
+
 def private_directory(folder: str | None = None) -> str:
     """Return a new directory that only this user can enter, in *folder* (default `$TMPDIR`, else /tmp).
 

@@ -12,6 +12,7 @@ one for each output, or one for all of a block of `one_commit`.
 from __future__ import annotations
 
 import functools
+import io
 import logging
 import os
 import re
@@ -29,8 +30,7 @@ from tartools.storage.objects import http
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.http import REDIRECTS, REPLIES, Client, Response, range_header
 from tartools.storage.objects.retry import TransientError, with_retries
-from tartools.storage.scratch import reread, scratch_file
-from tartools.storage.streams import OutputStream
+from tartools.storage.scratch import SentOutput, reread
 
 SERVER = "https://huggingface.co"
 FORM = "hf://datasets/ORG/NAME[@REVISION]/PATH"
@@ -267,8 +267,8 @@ class _HubObject:
     def remove(self) -> None:
         _change(_Change(self._place, self.url, None, True))
 
-    def output(self, force: bool) -> OutputStream:
-        return _HubOutput(self._place, self.url, force)
+    def output(self, force: bool) -> SentOutput:
+        return _output(self._place, self.url, force)
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
@@ -316,41 +316,29 @@ class _Change(NamedTuple):
 _changes: list[_Change] | None = None  # of the block of `one_commit` that runs
 
 
-class _HubOutput:
-    """An output that is uploaded when it is complete."""
+def _output(place: HubPath, url: str, force: bool) -> SentOutput:
+    """Return an output that is uploaded when it is complete. Raises: StorageError, UsageError."""
+    if find_spec("huggingface_hub") is None:
+        what = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
+        raise StorageError(f"{what}; or write files, and upload them by hf upload", url=url)
+    if re.fullmatch(COMMIT, place.revision):
+        raise UsageError("a commit does not change: name a branch, or none for main", url=url)
+    return SentOutput(partial(_add, place, url, force))
 
-    streaming = False
 
-    def __init__(self, place: HubPath, url: str, force: bool) -> None:
-        if find_spec("huggingface_hub") is None:
-            what = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
-            raise StorageError(f"{what}; or write files, and upload them by hf upload", url=url)
-        if re.fullmatch(COMMIT, place.revision):
-            raise UsageError("a commit does not change: name a branch, or none for main", url=url)
-        self._place = place
-        self._url = url
-        self._force = force
-        self.sink = scratch_file()
+def _add(place: HubPath, url: str, force: bool, sink: io.FileIO) -> None:
+    """Upload what is in *sink*, and make a commit of it. Raises: StorageError, also if the file exists by then."""
+    from huggingface_hub import CommitOperationAdd
 
-    def commit(self) -> None:
-        """Upload everything, and make a commit of it. Raises: StorageError, also if the file exists by then."""
-        from huggingface_hub import CommitOperationAdd
-
-        place, url = self._place, self._url
-        there = partial(versions, place, place.revision, [place.path], url)
-        if not self._force and with_retries(there, url):
-            raise ExistsError(url)
-        with reread(self.sink) as file:
-            addition = CommitOperationAdd(place.path, file)
-            _upload(place, url, addition)
-            if addition.path_or_fileobj is file:  # it is so small that it is a part of the commit
-                addition.path_or_fileobj = file.read()
-        self.sink.close()
-        _change(_Change(place, url, addition, self._force))
-
-    def abort(self) -> None:
-        """Drop everything."""
-        self.sink.close()
+    there = partial(versions, place, place.revision, [place.path], url)
+    if not force and with_retries(there, url):
+        raise ExistsError(url)
+    with reread(sink) as file:
+        addition = CommitOperationAdd(place.path, file)
+        _upload(place, url, addition)
+        if addition.path_or_fileobj is file:  # it is so small that it is a part of the commit
+            addition.path_or_fileobj = file.read()
+    _change(_Change(place, url, addition, force))
 
 
 def _change(change: _Change) -> None:
