@@ -139,7 +139,7 @@ class Shards:
         self._sources = sources
         read: Any = partial(tar.read_members, ranges=ranges, listed=listed, scratch=lambda: scratch_file(tmpdir))
         self._checker = Checker(listing, account, read)
-        self._local = LocalShards(listing, self._checker, ranges, listed, sources)
+        self._local = LocalShards(listing, self._checker, ranges, sources)
         self._remote: RemoteShards | None = None
 
     def close(self) -> None:
