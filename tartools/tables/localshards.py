@@ -16,7 +16,7 @@ from tartools.storage.streams import FileVersion, check_unchanged, size_of
 from tartools.tables.checking import Checker
 from tartools.tables.rowplaces import Listing, Piece
 
-GATHERED = 1 << 20  # bytes of small samples in a batch
+GATHERED = 4 << 20  # bytes of small samples in a batch
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece
 WALKED = 1 << 16  # bytes; of a larger sample that lies alone only the headers are read
 BEHIND = "the shard ends before this sample does"
