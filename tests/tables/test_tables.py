@@ -83,7 +83,8 @@ def test_the_columns(run: Run, tmp_path: Path) -> None:
         ([b"1", b"2.50"], "double"),
         ([b"1", b"two"], "string"),
         ([b"007", b"8"], "string"),
-        ([b"9" * 30, b"8"], "string"),
+        ([b"9223372036854775807", b"8"], "int64"),
+        ([b"9223372036854775808", b"8"], "string"),
     ],
 )
 def test_types_of_values(values: list[bytes], kind: str, run: Run, tmp_path: Path) -> None:
