@@ -9,7 +9,7 @@ room exits. Begin reading at `command.Command`.
 from __future__ import annotations
 
 from tartools.cli.command import Command, command
-from tartools.cli.declare import Group, Option, argument, sample_slice
+from tartools.cli.declare import Group, Option, sample_slice
 from tartools.cli.options import (
     Common,
     Count,
@@ -49,7 +49,6 @@ __all__ = [
     "Url",
     "Verbatim",
     "Workers",
-    "argument",
     "byte_size",
     "command",
     "sample_slice",

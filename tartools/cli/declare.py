@@ -1,6 +1,6 @@
 """Light declarations of options: what a command's signature is made of.
 
-    Count = Annotated[int | None, Option("-c", "--count", metavar="N", minimum=0, help="Stop after N samples.")]
+    Count = Annotated[int | None, Option("-c --count N", "Stop after N samples.", minimum=0)]
 
 declares an option as a type: of a parameter of a command's function, or of an attribute of a `Group`. Its default is
 the parameter's. The ordinary command line is parsed from these alone (`parse`); Typer, which takes longer to import
@@ -21,40 +21,35 @@ LONGEST_NUMBER = 30  # digits
 
 
 class Option:
-    """An option, by its *names*; without any it is an argument.
+    """An option, *spelled* as a manual has it: its names, and what stands for its value; without names an argument.
 
-    *metavar* stands for its value in the help. *minimum* bounds a number. *parser* makes the value of a word, and
-    raises ValueError with the reason if it can't. A flag is also set by the environment variable *envvar* being 1.
-    *default* says in the help what the default is, where the value does not. *behind* marks the argument that takes all
-    words behind `--`, as they are. *aliases* are other spellings, which no help shows: of the tools before these.
+    *help* is what help says. *minimum* bounds a number. *parser* makes the value of a word, and raises ValueError with
+    the reason if it can't. A flag is also set by the environment variable *envvar* being 1. *default* says in the help
+    what the default is, where the value does not. *aliases* are other spellings, which no help shows: of the tools
+    before these. An argument `[-- WORD...]` takes all words behind `--`, as they are.
     """
 
     def __init__(
         self,
-        *names: str,
+        spelled: str,
         help: str,
-        metavar: str = "",
+        *,
         minimum: float | None = None,
         parser: Callable[[str], Any] | None = None,
         envvar: str = "",
         default: str = "",
-        behind: bool = False,
-        aliases: tuple[str, ...] = (),
+        aliases: str = "",
     ) -> None:
-        self.names = names
+        words = spelled.split()
+        self.names = tuple(word for word in words if word.startswith("-"))
+        self.metavar = " ".join(words[len(self.names) :])
         self.help = help
-        self.metavar = metavar
         self.minimum = minimum
         self.parser = parser
         self.envvar = envvar
         self.default = default
-        self.behind = behind
-        self.aliases = aliases
-
-
-def argument(metavar: str, help: str, *, behind: bool = False) -> Option:
-    """Return the declaration of what stands on the command line without a name; or only *behind* `--`."""
-    return Option(metavar=metavar, help=help, behind=behind)
+        self.aliases = aliases.split()
+        self.behind = spelled.startswith("[--")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Annotated
 
-from tartools.cli.declare import Group, Option, argument
+from tartools.cli.declare import Group, Option
 from tartools.errors import byte_size
 
 if TYPE_CHECKING:
@@ -20,25 +20,23 @@ def workers(parallel: int) -> int:
 class Common(Group, shared=True):
     """The options of every command."""
 
-    progress: Annotated[bool, Option("--progress", help="Show progress even if stderr is not a terminal.")] = False
-    quiet: Annotated[bool, Option("-q", "--quiet", help="Show neither progress nor warnings.")] = False
-    verbose: Annotated[bool, Option("-v", "--verbose", help="Print one line of totals on stderr at the end.")] = False
-    version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False
+    progress: Annotated[bool, Option("--progress", "Show progress even if stderr is not a terminal.")] = False
+    quiet: Annotated[bool, Option("-q --quiet", "Show neither progress nor warnings.")] = False
+    verbose: Annotated[bool, Option("-v --verbose", "Print one line of totals on stderr at the end.")] = False
+    version: Annotated[bool, Option("--version", "Show the version and exit.")] = False
 
 
 class Inputs(Group, shared=True):
     """The shards to read, and how strictly."""
 
-    inputs: Annotated[list[str] | None, argument("[SHARD]...", "Shards to read; without any, or for -, stdin.")] = None
+    inputs: Annotated[list[str] | None, Option("[SHARD]...", "Shards to read; without any, or for -, stdin.")] = None
     files_from: Annotated[
-        list[str] | None,
-        Option("-T", "--files-from", metavar="FILE", help="Read more shard names from FILE, one per line."),
+        list[str] | None, Option("-T --files-from FILE", "Read more shard names from FILE, one per line.")
     ] = None
-    null: Annotated[bool, Option("-0", "--null", help="Names in -T files end with NUL, not newline.")] = False
-    lax: Annotated[bool, Option("--lax", help="Accept shards without an end-of-archive block.")] = False
+    null: Annotated[bool, Option("-0 --null", "Names in -T files end with NUL, not newline.")] = False
+    lax: Annotated[bool, Option("--lax", "Accept shards without an end-of-archive block.")] = False
     skip_special: Annotated[
-        bool,
-        Option("--skip-special", help="Skip links, devices and sparse members silently (exit status 0)."),
+        bool, Option("--skip-special", "Skip links, devices and sparse members silently (exit status 0).")
     ] = False
 
     @property
@@ -47,20 +45,10 @@ class Inputs(Group, shared=True):
         return self.inputs or [], self.files_from or [], "\0" if self.null else "\n"
 
 
-Force = Annotated[bool, Option("--force", envvar="TARTOOLS_FORCE", help="Replace outputs that already exist.")]
-Gzip = Annotated[
-    bool,
-    Option("-z", "--gzip", help="Compress with gzip; OUTPUT may not end in another compression's suffix."),
-]
+Force = Annotated[bool, Option("--force", "Replace outputs that already exist.", envvar="TARTOOLS_FORCE")]
+Gzip = Annotated[bool, Option("-z --gzip", "Compress with gzip; OUTPUT may not end in another compression's suffix.")]
 Url = Annotated[
-    str,
-    Option(
-        "-o",
-        "--output",
-        metavar="OUTPUT",
-        default="stdout",
-        help="File or URL to write; it appears once it is complete.",
-    ),
+    str, Option("-o --output OUTPUT", "File or URL to write; it appears once it is complete.", default="stdout")
 ]
 
 
@@ -85,41 +73,25 @@ class Fields(Group):
     fields: Annotated[
         list[str] | None,
         Option(
-            *("-f", "--fields"),
-            metavar="SPEC",
-            help="Fields to keep, in quotes: 'jpg cls'. 'a;b' takes the first that exists, 'new=old' renames.",
+            "-f --fields SPEC",
+            "Fields to keep, in quotes: 'jpg cls'. 'a;b' takes the first that exists, 'new=old' renames.",
         ),
     ] = None
-    exclude: Annotated[
-        list[str] | None, Option("-x", "--exclude", metavar="NAMES", help="Fields to drop, in quotes: 'json txt'.")
-    ] = None
-    verbatim: Annotated[bool, Option("--verbatim", help="Match field names by exact case.")] = False
+    exclude: Annotated[list[str] | None, Option("-x --exclude NAMES", "Fields to drop, in quotes: 'json txt'.")] = None
+    verbatim: Annotated[bool, Option("--verbatim", "Match field names by exact case.")] = False
 
 
-Count = Annotated[int | None, Option("-c", "--count", metavar="N", minimum=0, help="Stop after N samples.")]
-Seed = Annotated[int, Option("--seed", metavar="N", help="Random seed.")]
+Count = Annotated[int | None, Option("-c --count N", "Stop after N samples.", minimum=0)]
+Seed = Annotated[int, Option("--seed N", "Random seed.")]
 Memory = Annotated[
     int,
-    Option(
-        *("-M", "--memory"),
-        metavar="BYTES",
-        parser=byte_size,
-        default="256M",
-        help="Memory for samples held back, such as 64M or 1e9.",
-    ),
+    Option("-M --memory BYTES", "Memory for samples held back, such as 64M or 1e9.", parser=byte_size, default="256M"),
 ]
-Parallel = Annotated[
-    int, Option("-p", "--parallel", metavar="N", minimum=0, help="Number of workers; 0 means one per core.")
-]
-Workers = Annotated[
-    int,
-    Option(*("-p", "--parallel"), metavar="N", minimum=0, default="one per core, up to 4", help="Number of workers."),
-]
-TmpDir = Annotated[
-    str | None, Option("--tmpdir", metavar="DIR", default="$TMPDIR, else /tmp", help="Directory for temporary files.")
-]
+Parallel = Annotated[int, Option("-p --parallel N", "Number of workers; 0 means one per core.", minimum=0)]
+Workers = Annotated[int, Option("-p --parallel N", "Number of workers.", minimum=0, default="one per core, up to 4")]
+TmpDir = Annotated[str | None, Option("--tmpdir DIR", "Directory for temporary files.", default="$TMPDIR, else /tmp")]
 Verbatim = Annotated[
-    bool, Option("--verbatim", help="Match field names by exact case, and keep the final newline of values.")
+    bool, Option("--verbatim", "Match field names by exact case, and keep the final newline of values.")
 ]
 
 

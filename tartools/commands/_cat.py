@@ -18,48 +18,36 @@ Item = TypeVar("Item")
 
 Workers = Annotated[
     int | None,
-    Option(
-        *("-p", "--parallel"),
-        metavar="N",
-        minimum=0,
-        default="one after the other",
-        help="Read N shards at once; 0 means one per core.",
-    ),
+    Option("-p --parallel N", "Read N shards at once; 0 means one per core.", minimum=0, default="one after the other"),
 ]
-Unordered = Annotated[bool, Option("--unordered", help="Write samples as they arrive, in any order.")]
+Unordered = Annotated[bool, Option("--unordered", "Write samples as they arrive, in any order.")]
 
 
 class SampleChoice(cli.Group):
     """The options that choose and order samples."""
 
     first: cli.Count = None
-    skip: Annotated[int | None, Option("--skip", metavar="N", minimum=0, help="Skip the first N samples read.")] = None
+    skip: Annotated[int | None, Option("--skip N", "Skip the first N samples read.", minimum=0)] = None
     part: Annotated[
         slice | None,
         Option(
-            "--slice",
-            metavar="LO:HI:STEP",
+            "--slice LO:HI:STEP",
+            "Take these of the samples read, numbered from 0, as a slice in Python.",
             parser=cli.sample_slice,
-            help="Take these of the samples read, numbered from 0, as a slice in Python.",
         ),
     ] = None
     interleave: Annotated[
-        int | None,
-        Option(
-            "--interleave", metavar="N", minimum=1, help="Open N shards at once and take a sample from each in turn."
-        ),
+        int | None, Option("--interleave N", "Open N shards at once and take a sample from each in turn.", minimum=1)
     ] = None
     shuffle: Annotated[
-        int | None,
-        Option("--shuffle", metavar="N", minimum=1, help="Shuffle the list of shards, and samples in a buffer of N."),
+        int | None, Option("--shuffle N", "Shuffle the list of shards, and samples in a buffer of N.", minimum=1)
     ] = None
     seed: cli.Seed = 0
     rekey: Annotated[
         str | None,
         Option(
-            "--rekey",
-            metavar="TEMPLATE",
-            help="Give samples new keys, from {index:09d}, {key}, {shard} and fields that hold text, such as {cls}.",
+            "--rekey TEMPLATE",
+            "Give samples new keys, from {index:09d}, {key}, {shard} and fields that hold text, such as {cls}.",
         ),
     ] = None
 

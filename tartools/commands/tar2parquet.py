@@ -45,8 +45,7 @@ class ParquetTypes(cli.Group):
     """The types of columns."""
 
     binary: Annotated[
-        list[str] | None,
-        Option("--binary", metavar="NAMES", help="Columns to store as plain bytes, in quotes: 'jpg txt'."),
+        list[str] | None, Option("--binary NAMES", "Columns to store as plain bytes, in quotes: 'jpg txt'.")
     ] = None
 
 

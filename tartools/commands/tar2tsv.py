@@ -55,24 +55,20 @@ class TableOptions(cli.Group):
     fields: Annotated[
         list[str] | None,
         Option(
-            *("-f", "--fields"),
-            metavar="SPEC",
-            help="Columns, in quotes: 'cls meta.json:width'. 'a;b' takes the first that exists, 'new=old' renames.",
+            "-f --fields SPEC",
+            "Columns, in quotes: 'cls meta.json:width'. 'a;b' takes the first that exists, 'new=old' renames.",
         ),
     ] = None
-    nokey: Annotated[bool, Option("--no-key", aliases=("--nokey",), help="Write no column __key__.")] = False
+    nokey: Annotated[bool, Option("--no-key", "Write no column __key__.", aliases="--nokey")] = False
     noheader: Annotated[
-        bool, Option("--no-header", aliases=("--noheader",), help="Write no line with the names of the columns.")
+        bool, Option("--no-header", "Write no line with the names of the columns.", aliases="--noheader")
     ] = False
-    csv: Annotated[bool, Option("--csv", help="Write comma-separated values (RFC 4180).")] = False
-    jsonl: Annotated[bool, Option("--jsonl", help="Write one JSON object per line.")] = False
+    csv: Annotated[bool, Option("--csv", "Write comma-separated values (RFC 4180).")] = False
+    jsonl: Annotated[bool, Option("--jsonl", "Write one JSON object per line.")] = False
     missing: Annotated[
         str | None,
         Option(
-            "--fill",
-            metavar="STR",
-            aliases=("--missing",),
-            help="Write STR where a sample lacks a value; otherwise that is an error.",
+            "--fill STR", "Write STR where a sample lacks a value; otherwise that is an error.", aliases="--missing"
         ),
     ] = None
     verbatim: cli.Verbatim = False

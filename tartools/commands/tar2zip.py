@@ -34,7 +34,7 @@ from tartools.storage.streams import Sink
 class ZipCompression(cli.Group):
     """How members are compressed."""
 
-    deflate: Annotated[bool, Option("--deflate", help="Compress each member.")] = False
+    deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False
 
 
 @cli.command(__doc__)

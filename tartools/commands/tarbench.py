@@ -82,10 +82,9 @@ def worker_list(text: str) -> str:
 class Data(cli.Group):
     """What to measure."""
 
-    count: Annotated[int, Option("-c", "--count", metavar="N", minimum=1, help="Take the first N samples.")] = SAMPLES
+    count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = SAMPLES
     size: Annotated[
-        int,
-        Option("--bytes", metavar="BYTES", parser=byte_size, default="256M", help="Take no more than these bytes."),
+        int, Option("--bytes BYTES", "Take no more than these bytes.", parser=byte_size, default="256M")
     ] = BYTES
     tmpdir: cli.TmpDir = None
 
@@ -96,29 +95,25 @@ class Ways(cli.Group):
     workers: Annotated[
         str | None,
         Option(
-            "--workers",
-            metavar="LIST",
+            "--workers LIST",
+            "Numbers of workers, in quotes: '0 2 4'.",
             parser=worker_list,
             default="0, and one per core up to 4",
-            help="Numbers of workers, in quotes: '0 2 4'.",
         ),
     ] = None
-    batch: Annotated[int, Option("--batch", metavar="N", minimum=1, help="Samples of a batch.")] = 32
-    seconds: Annotated[
-        float, Option("--seconds", metavar="SECONDS", minimum=0.01, help="How long each row is measured.")
-    ] = 0.5
+    batch: Annotated[int, Option("--batch N", "Samples of a batch.", minimum=1)] = 32
+    seconds: Annotated[float, Option("--seconds SECONDS", "How long each row is measured.", minimum=0.01)] = 0.5
     passes: Annotated[
-        int | None,
-        Option("--passes", metavar="N", minimum=1, help="Measure each row for N passes, however long they take."),
+        int | None, Option("--passes N", "Measure each row for N passes, however long they take.", minimum=1)
     ] = None
-    cold: Annotated[bool, Option("--cold", help="Drop the files from the page cache before each pass.")] = False
-    dry_run: Annotated[bool, Option("--dry-run", help="Only print which rows would be measured.")] = False
+    cold: Annotated[bool, Option("--cold", "Drop the files from the page cache before each pass.")] = False
+    dry_run: Annotated[bool, Option("--dry-run", "Only print which rows would be measured.")] = False
 
 
 class Result(cli.Group):
     """What to print."""
 
-    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
+    json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
 
 
 @cli.command(__doc__)

@@ -144,9 +144,9 @@ from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
 from tartools.show import checkreport
 from tartools.stages import select
+from tartools.stages.checking.across import compare_fields, expected_fields, note_payloads, note_shards
 from tartools.stages.checking.checked import Checking, checked_shards
 from tartools.stages.checking.codes import CODES
-from tartools.stages.checking.expected import compare, expected_fields, note_payloads, note_shards
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
@@ -157,38 +157,30 @@ class CheckOptions(cli.Group):
     """What to look for, and how to print it."""
 
     expect: Annotated[
-        list[str] | None,
-        Option("--expect", metavar="NAMES", help="Fields that each sample must have: 'jpg;png cls'."),
+        list[str] | None, Option("--expect NAMES", "Fields that each sample must have: 'jpg;png cls'.")
     ] = None
     decode: Annotated[
-        bool, Option("--decode", help="Decode pictures, JSON, arrays, sounds and text, to find those that are broken.")
+        bool, Option("--decode", "Decode pictures, JSON, arrays, sounds and text, to find those that are broken.")
     ] = False
     profile: Annotated[
         Literal["webdataset", "hf", "dali", "energon"] | None,
-        Option("--profile", help="Say what this reader does with what was found, where that is known."),
+        Option("--profile", "Say what this reader does with what was found, where that is known."),
     ] = None
     ignore: Annotated[
-        str | None,
-        Option("--ignore", metavar="CODES", help="Kinds of findings that don't matter: 'suffix-lies upper-case'."),
+        str | None, Option("--ignore CODES", "Kinds of findings that don't matter: 'suffix-lies upper-case'.")
     ] = None
-    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
+    json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
 
 
 class FixOptions(cli.Group):
     """What to write."""
 
-    fix: Annotated[bool, Option("--fix", help="Write the samples that can be saved to OUTPUT.")] = False
+    fix: Annotated[bool, Option("--fix", "Write the samples that can be saved to OUTPUT.")] = False
     output: Annotated[
-        str | None,
-        Option(
-            *("-o", "--output"),
-            metavar="OUTPUT",
-            help="File or URL for --fix; with %06d or {shard:06d}, one for each shard.",
-        ),
+        str | None, Option("-o --output OUTPUT", "File or URL for --fix; with %06d or {shard:06d}, one for each shard.")
     ] = None
     unique: Annotated[
-        bool,
-        Option("--drop-duplicates", help="With --fix, keep the first of samples with one key, and of equal fields."),
+        bool, Option("--drop-duplicates", "With --fix, keep the first of samples with one key, and of equal fields.")
     ] = False
     force: cli.Force = False
 
@@ -212,7 +204,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     account.check()
     found = checking.summary
     words = expect or expected_fields(found.combinations)
-    compare(found, words)
+    compare_fields(found, words)
     note_payloads(found)
     note_shards(found, checking.sizes)
     for code in ignored:

@@ -89,9 +89,8 @@ from typing import Annotated, Literal, NamedTuple
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, TarToolsError, UsageError
-from tartools.formats import build, packed, plan
-from tartools.formats.build import PlannedMember, PlannedSample
-from tartools.formats.plan import PlanOrigin
+from tartools.formats import packed, plan
+from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
 from tartools.samples.account import Account
 from tartools.samples.sample import checked_path
 from tartools.shards.writing import write_samples
@@ -113,78 +112,65 @@ def plan_format(text: str) -> str:
 class PlanOptions(cli.Group):
     """What samples are made from."""
 
-    plan: Annotated[str | None, cli.argument("[PLAN]", "The plan; without it, or for -, stdin.")] = None
+    plan: Annotated[str | None, Option("[PLAN]", "The plan; without it, or for -, stdin.")] = None
     form: Annotated[
         str | None,
         Option(
-            "--format",
-            metavar="FORMAT",
+            "--format FORMAT",
+            "Format of the plan: tsv, csv, jsonl or recipe.",
             parser=plan_format,
             default="tsv for stdin, else by suffix",
-            help="Format of the plan: tsv, csv, jsonl or recipe.",
         ),
     ] = None
     template: Annotated[
         str | None,
         Option(
-            "--key-template",
-            metavar="TEMPLATE",
-            aliases=("--key",),
+            "--key-template TEMPLATE",
+            "Make keys from the row's number, if there is no __key__.",
+            aliases="--key",
             default=KEYS,
-            help="Make keys from the row's number, if there is no __key__.",
         ),
     ] = None
-    base: Annotated[
-        str,
-        Option("-C", "--directory", metavar="DIR", default="the current one", help="Directory of relative paths."),
-    ] = ""
+    base: Annotated[str, Option("-C --directory DIR", "Directory of relative paths.", default="the current one")] = ""
     allow_pipe: Annotated[
-        bool,
-        Option("--allow-pipe", help="Run the commands (pipe:) and read the fifos that a table names, if you trust it."),
+        bool, Option("--allow-pipe", "Run the commands (pipe:) and read the fifos that a table names, if you trust it.")
     ] = False
-    folder: Annotated[
-        str | None, Option("--folder", metavar="DIR", help="Make samples from the files below DIR, without a plan.")
-    ] = None
+    folder: Annotated[str | None, Option("--folder DIR", "Make samples from the files below DIR, without a plan.")] = (
+        None
+    )
     zips: Annotated[
-        list[str] | None,
-        Option("--zip", metavar="FILE", help="Make samples from the members of a zip file; repeatable."),
+        list[str] | None, Option("--zip FILE", "Make samples from the members of a zip file; repeatable.")
     ] = None
     parquets: Annotated[
-        list[str] | None,
-        Option("--parquet", metavar="FILE", help="Make samples from the rows of a Parquet file; repeatable."),
+        list[str] | None, Option("--parquet FILE", "Make samples from the rows of a Parquet file; repeatable.")
     ] = None
     tfrecords: Annotated[
-        list[str] | None,
-        Option("--tfrecord", metavar="FILE", help="Make samples from the records of a TFRecord file; repeatable."),
+        list[str] | None, Option("--tfrecord FILE", "Make samples from the records of a TFRecord file; repeatable.")
     ] = None
     fields: Annotated[
         list[str] | None,
         Option(
-            *("-f", "--fields"),
-            metavar="SPEC",
-            help="With --parquet, --tfrecord: what becomes fields, in quotes: 'jpg=image cls=label __key__=id'.",
+            "-f --fields SPEC",
+            "With --parquet, --tfrecord: what becomes fields, in quotes: 'jpg=image cls=label __key__=id'.",
         ),
     ] = None
     class_field: Annotated[
-        str | None,
-        Option("--class", metavar="FIELD", help="With --folder, --zip: store the class of each sample as FIELD."),
+        str | None, Option("--class FIELD", "With --folder, --zip: store the class of each sample as FIELD.")
     ] = None
     exclude: Annotated[
         list[str] | None,
         Option(
-            "--exclude-files",
-            metavar="GLOB",
-            aliases=("--exclude",),
-            help="With --folder: leave out files and folders that match; repeatable.",
+            "--exclude-files GLOB",
+            "With --folder: leave out files and folders that match; repeatable.",
+            aliases="--exclude",
         ),
     ] = None
     dots: Annotated[
         Literal["first", "last"] | None,
-        Option("--dots", default="first", help="With --folder: which dot of a file's name ends the key."),
+        Option("--dots", "With --folder: which dot of a file's name ends the key.", default="first"),
     ] = None
     skip_special: Annotated[
-        bool,
-        Option("--skip-special", help="With --folder, --zip: skip links and special files silently (exit status 0)."),
+        bool, Option("--skip-special", "With --folder, --zip: skip links and special files silently (exit status 0).")
     ] = False
 
 
@@ -309,26 +295,26 @@ def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, ori
         check_sources(jsonl.sources(file, origin), output, origin)
         file.seek(0)
         samples = jsonl.samples(file, origin, wanted.template or KEYS)
-        write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
+        write_samples(plan.build_samples(samples, account, origin.name), output.destination, account)
 
 
 def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)
-    write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
+    write_samples(plan.build_samples(samples, account, origin.name), output.destination, account)
 
 
 def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:
     """Check what the *parts* that *origin* plans are read from, and that *output* is none of it."""
-    sources = build.sources_of(parts)
+    sources = plan.sources_of(parts)
     try:
         storage.check_inputs(list(sources))
     except TarToolsError as error:
         part = sources.get(error.url)
         if part is None or not part.line:
             raise
-        raise build.located(error, part, origin.name, advice(error.url, origin)) from None
+        raise plan.located(error, part, origin.name, advice(error.url, origin)) from None
     storage.check_output(output.url, output.force, list(sources))
 
 

@@ -79,39 +79,26 @@ def bits(text: str) -> int:
 class AlikeOptions(cli.Group):
     """Which samples are alike, and which of them is kept."""
 
-    by: Annotated[
-        str | None, Option("--equal", metavar="NAMES", help="Samples with equal payloads of these fields: 'jpg txt'.")
-    ] = None
-    near: Annotated[
-        str | None, Option("--near", metavar="FIELD", help="Samples whose pictures in this field look alike.")
-    ] = None
+    by: Annotated[str | None, Option("--equal NAMES", "Samples with equal payloads of these fields: 'jpg txt'.")] = None
+    near: Annotated[str | None, Option("--near FIELD", "Samples whose pictures in this field look alike.")] = None
     distance: Annotated[
-        int | None,
-        Option(
-            "--distance", metavar="BITS", parser=bits, default="6", help="How many bits of 64 may differ, up to 15."
-        ),
+        int | None, Option("--distance BITS", "How many bits of 64 may differ, up to 15.", parser=bits, default="6")
     ] = None
-    keep: Annotated[Literal["first", "largest"], Option("--keep", help="Which sample is kept of those alike.")] = (
-        "first"
-    )
+    keep: Annotated[Literal["first", "largest"], Option("--keep", "Which sample is kept of those alike.")] = "first"
     against: Annotated[
-        list[str] | None,
-        Option("--against", metavar="URL", help="Leave out samples that are like one in this shard or table, too."),
+        list[str] | None, Option("--against URL", "Leave out samples that are like one in this shard or table, too.")
     ] = None
     missing: Annotated[
-        bool,
-        Option("--keep-uncompared", help="Keep samples that can't be compared; otherwise they are an error."),
+        bool, Option("--keep-uncompared", "Keep samples that can't be compared; otherwise they are an error.")
     ] = False
 
 
 class DedupOutputs(cli.Group):
     """What is written besides the kept samples."""
 
-    rest: Annotated[str | None, Option("--rest", metavar="URL", help="Write the samples left out to this.")] = None
-    report: Annotated[str | None, Option("--report", metavar="FILE", help="List what is like what, as TSV.")] = None
-    page: Annotated[
-        str | None, Option("--html", metavar="FILE", help="Write a page of pairs for a browser: one file.")
-    ] = None
+    rest: Annotated[str | None, Option("--rest URL", "Write the samples left out to this.")] = None
+    report: Annotated[str | None, Option("--report FILE", "List what is like what, as TSV.")] = None
+    page: Annotated[str | None, Option("--html FILE", "Write a page of pairs for a browser: one file.")] = None
 
 
 class DedupMeans(cli.Group):
@@ -142,8 +129,8 @@ def tardedup(
     from tartools.shards.dataset import DataSet
     from tartools.shards.delivery import Picked, deliver_flags
     from tartools.shards.reading import Reading
-    from tartools.stages.duplicates.comparison import DedupSide, find
-    from tartools.stages.duplicates.pairs import AGAINST, INPUT, pair_of, write_report
+    from tartools.stages.duplicates.comparison import DedupSide, find, pair_of, write_report
+    from tartools.stages.duplicates.near import AGAINST, INPUT
     from tartools.stages.externalsort import Spool, external_sort
 
     asked = ("__key__", *comparison.columns) if comparison.columns else ()
@@ -204,7 +191,8 @@ def the_comparison(alike: AlikeOptions) -> "Comparison":
 
 def say(sides: "Sequence[DedupSide]", pairs: Iterable[bytes], account: Account) -> None:
     """Say how many samples were left out, and how many could not be compared."""
-    from tartools.stages.duplicates.pairs import AGAINST, pair_of
+    from tartools.stages.duplicates.comparison import pair_of
+    from tartools.stages.duplicates.near import AGAINST
 
     found = [pair_of(record).side for record in pairs]
     if found:

@@ -79,13 +79,12 @@ PAIRS = 4  # parts of the memory: two that sort, two that wait
 class DiffOptions(cli.Group):
     """What to print, and what to write."""
 
-    digest: Annotated[bool, Option("--digest", help="Print the digest of one data set: any number of SHARDs.")] = False
-    list_keys: Annotated[bool, Option("--list-keys", help="List the keys of the samples that differ.")] = False
-    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
-    unordered: Annotated[bool, Option("--unordered", help="Compare without regard to the order of samples.")] = False
+    digest: Annotated[bool, Option("--digest", "Print the digest of one data set: any number of SHARDs.")] = False
+    list_keys: Annotated[bool, Option("--list-keys", "List the keys of the samples that differ.")] = False
+    json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
+    unordered: Annotated[bool, Option("--unordered", "Compare without regard to the order of samples.")] = False
     output: Annotated[
-        str | None,
-        Option("-o", "--output", metavar="OUTPUT", help="Write the samples that are new in B or changed to this file."),
+        str | None, Option("-o --output OUTPUT", "Write the samples that are new in B or changed to this file.")
     ] = None
     force: cli.Force = False
 

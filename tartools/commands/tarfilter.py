@@ -83,29 +83,22 @@ class FilterConditions(cli.Group):
     """Which samples."""
 
     expression: Annotated[
-        str | None,
-        Option("-S", "--select", metavar="EXPR", help="Samples for which EXPR is true, such as 'int(cls) == 3'."),
+        str | None, Option("-S --select EXPR", "Samples for which EXPR is true, such as 'int(cls) == 3'.")
     ] = None
-    keys: Annotated[
-        str | None, Option("--keys", metavar="FILE", help="Samples whose keys are in FILE, one per line.")
-    ] = None
+    keys: Annotated[str | None, Option("--keys FILE", "Samples whose keys are in FILE, one per line.")] = None
     present: Annotated[
-        list[str] | None,
-        Option("--fields-present", metavar="NAMES", help="Samples that have all of these fields: 'jpg;png cls'."),
+        list[str] | None, Option("--fields-present NAMES", "Samples that have all of these fields: 'jpg;png cls'.")
     ] = None
-    sample: Annotated[
-        range | None,
-        Option("--sample", metavar="SHARE", parser=share, help="A share of the samples, such as 0.1."),
-    ] = None
+    sample: Annotated[range | None, Option("--sample SHARE", "A share of the samples, such as 0.1.", parser=share)] = (
+        None
+    )
     seed: cli.Seed = 0
     hash: Annotated[
-        range | None,
-        Option("--share", metavar="LO:HI", parser=span, help="A share by key alone, the same in every run: 0:0.9."),
+        range | None, Option("--share LO:HI", "A share by key alone, the same in every run: 0:0.9.", parser=span)
     ] = None
-    invert: Annotated[bool, Option("--invert", help="Choose the samples that do not meet the conditions.")] = False
+    invert: Annotated[bool, Option("--invert", "Choose the samples that do not meet the conditions.")] = False
     missing: Annotated[
-        bool,
-        Option("--ignore-errors", help="EXPR is false for samples that it fails on; otherwise they are an error."),
+        bool, Option("--ignore-errors", "EXPR is false for samples that it fails on; otherwise they are an error.")
     ] = False
     verbatim: cli.Verbatim = False
 
@@ -152,7 +145,7 @@ def the_filter(conditions: FilterConditions) -> "Filter":
     )
 
 
-Rest = Annotated[str | None, Option("--rest", metavar="URL", help="Write the other samples to this file or URL.")]
+Rest = Annotated[str | None, Option("--rest URL", "Write the other samples to this file or URL.")]
 
 
 @cli.command(__doc__)

@@ -56,17 +56,13 @@ class FirstConditions(cli.Group):
     """Which sample, and which of its fields."""
 
     fields: Annotated[
-        list[str] | None,
-        Option("-f", "--fields", metavar="SPEC", help="Field to write: jpg, or 'jpg;png' for the first that exists."),
+        list[str] | None, Option("-f --fields SPEC", "Field to write: jpg, or 'jpg;png' for the first that exists.")
     ] = None
     expression: Annotated[
-        str | None,
-        Option("-S", "--select", metavar="EXPR", help="Only samples for which EXPR is true, such as 'int(cls) == 3'."),
+        str | None, Option("-S --select EXPR", "Only samples for which EXPR is true, such as 'int(cls) == 3'.")
     ] = None
-    key: Annotated[str | None, Option("-k", "--key", metavar="KEY", help="Only the sample with this key.")] = None
-    place: Annotated[
-        int | None, Option("-i", "--index", metavar="N", minimum=0, help="Only sample number N, counted from 0.")
-    ] = None
+    key: Annotated[str | None, Option("-k --key KEY", "Only the sample with this key.")] = None
+    place: Annotated[int | None, Option("-i --index N", "Only sample number N, counted from 0.", minimum=0)] = None
     verbatim: cli.Verbatim = False
 
 

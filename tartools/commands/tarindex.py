@@ -107,13 +107,11 @@ if TYPE_CHECKING:
 class TableOutput(cli.Group):
     """What to write."""
 
-    url: Annotated[
-        str, Option("-o", "--output", metavar="TABLE", help="File or URL to write; with --for, a directory.")
-    ] = ""
+    url: Annotated[str, Option("-o --output TABLE", "File or URL to write; with --for, a directory.")] = ""
     force: cli.Force = False
     format: Annotated[
         Literal["dali", "wids", "webshart", "energon"] | None,
-        Option("--for", metavar="TOOL", help="Write an index for another tool: dali, wids, webshart or energon."),
+        Option("--for TOOL", "Write an index for another tool: dali, wids, webshart or energon."),
     ] = None
 
 
@@ -121,17 +119,13 @@ class ColumnOptions(cli.Group):
     """What the table says of each sample."""
 
     fields: Annotated[
-        list[str] | None,
-        Option("-f", "--fields", metavar="SPEC", help="Columns of values, in quotes: 'cls json:score'."),
+        list[str] | None, Option("-f --fields SPEC", "Columns of values, in quotes: 'cls json:score'.")
     ] = None
-    pictures: Annotated[bool, Option("--pictures", help="Columns of size, format and mode of pictures.")] = False
-    decode: Annotated[bool, Option("--decode", help="Decode all pictures, to tell which are broken.")] = False
-    hashed: Annotated[
-        list[str] | None, Option("--hash", metavar="FIELD", help="A column of digests, to find equal payloads.")
-    ] = None
+    pictures: Annotated[bool, Option("--pictures", "Columns of size, format and mode of pictures.")] = False
+    decode: Annotated[bool, Option("--decode", "Decode all pictures, to tell which are broken.")] = False
+    hashed: Annotated[list[str] | None, Option("--hash FIELD", "A column of digests, to find equal payloads.")] = None
     likened: Annotated[
-        list[str] | None,
-        Option("--dhash", metavar="FIELD", help="Columns of hashes and colours, alike for similar pictures."),
+        list[str] | None, Option("--dhash FIELD", "Columns of hashes and colours, alike for similar pictures.")
     ] = None
 
     @property
@@ -157,8 +151,7 @@ def tarindex(
     output: TableOutput,
     columns: ColumnOptions,
     old: Annotated[
-        str | None,
-        Option("--update", metavar="OLD", help="Take over the rows of the table OLD for shards that did not change."),
+        str | None, Option("--update OLD", "Take over the rows of the table OLD for shards that did not change.")
     ] = None,
     parallel: cli.Parallel = 0,
     tmpdir: cli.TmpDir = None,

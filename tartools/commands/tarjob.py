@@ -83,40 +83,31 @@ LONGEST = 1_000_000  # seconds; poll(2) takes 24 days
 class Items(cli.Group):
     """The items to work on."""
 
-    spec: Annotated[
-        str | None,
-        Option("-s", "--spec", metavar="ITEMS", help="Items: '{000..147}', or a wildcard such as 'in-*.tar'."),
-    ] = None
+    spec: Annotated[str | None, Option("-s --spec ITEMS", "Items: '{000..147}', or a wildcard such as 'in-*.tar'.")] = (
+        None
+    )
     files_from: Annotated[
-        list[str] | None,
-        Option("-T", "--files-from", metavar="FILE", help="Read more items from FILE, one per line."),
+        list[str] | None, Option("-T --files-from FILE", "Read more items from FILE, one per line.")
     ] = None
-    null: Annotated[bool, Option("-0", "--null", help="Items in -T files end with NUL, not newline.")] = False
-    only: Annotated[
-        str | None, Option("--only", metavar="K/N", help="Split the items into N parts and do only part K, from 1.")
-    ] = None
+    null: Annotated[bool, Option("-0 --null", "Items in -T files end with NUL, not newline.")] = False
+    only: Annotated[str | None, Option("--only K/N", "Split the items into N parts and do only part K, from 1.")] = None
 
 
 class Policy(cli.Group):
     """When an item is done, and what happens to those that are not."""
 
-    output: Annotated[
-        str,
-        Option("-o", "--output", metavar="PATTERN", help="An item is done if this exists; {} stands for the item."),
-    ] = ""
-    redo: Annotated[bool, Option("--redo", help="Do finished items again, and replace their outputs.")] = False
-    retries: Annotated[
-        int, Option("--retries", metavar="N", minimum=0, help="Try a failed item up to N times more.")
-    ] = 0
+    output: Annotated[str, Option("-o --output PATTERN", "An item is done if this exists; {} stands for the item.")] = (
+        ""
+    )
+    redo: Annotated[bool, Option("--redo", "Do finished items again, and replace their outputs.")] = False
+    retries: Annotated[int, Option("--retries N", "Try a failed item up to N times more.", minimum=0)] = 0
     timeout: Annotated[
-        float | None,
-        Option("--timeout", metavar="SECONDS", minimum=0.001, help="Kill a command that takes longer; its item fails."),
+        float | None, Option("--timeout SECONDS", "Kill a command that takes longer; its item fails.", minimum=0.001)
     ] = None
-    fail_fast: Annotated[bool, Option("--fail-fast", help="Start no more items after the first failure.")] = False
-    log: Annotated[
-        str | None,
-        Option("--log", metavar="FILE", help="Append to FILE what becomes of each item, as lines of JSON."),
-    ] = None
+    fail_fast: Annotated[bool, Option("--fail-fast", "Start no more items after the first failure.")] = False
+    log: Annotated[str | None, Option("--log FILE", "Append to FILE what becomes of each item, as lines of JSON.")] = (
+        None
+    )
 
 
 class Resources(cli.Group):
@@ -125,30 +116,24 @@ class Resources(cli.Group):
     jobs: Annotated[
         int | None,
         Option(
-            *("-p", "-j", "--parallel", "--jobs"),
-            metavar="N",
+            "-p -j --parallel --jobs N",
+            "Items at a time; 0 means one per core.",
             minimum=0,
             default="cores / -p of COMMAND",
-            help="Items at a time; 0 means one per core.",
         ),
     ] = None
     engine: Annotated[
         Literal["local", "ray"] | None,
-        Option(
-            "--engine", default="ray with --address, --cpus or RAY_ADDRESS; else local", help="This machine, or Ray."
-        ),
+        Option("--engine", "This machine, or Ray.", default="ray with --address, --cpus or RAY_ADDRESS; else local"),
     ] = None
-    address: Annotated[
-        str | None, Option("--address", metavar="ADDRESS", help="Address of the Ray cluster, as for ray.init.")
-    ] = None
+    address: Annotated[str | None, Option("--address ADDRESS", "Address of the Ray cluster, as for ray.init.")] = None
     cpus: Annotated[
-        float | None,
-        Option("--cpus", metavar="N", minimum=0.001, default="-p of COMMAND", help="Cores that an item needs on Ray."),
+        float | None, Option("--cpus N", "Cores that an item needs on Ray.", minimum=0.001, default="-p of COMMAND")
     ] = None
 
 
-DryRun = Annotated[bool, Option("--dry-run", help="Print the commands that would run, one per line, for a shell.")]
-ReportOf = Annotated[str | None, Option("--summarize", metavar="LOG", help="Summarize a log that --log wrote.")]
+DryRun = Annotated[bool, Option("--dry-run", "Print the commands that would run, one per line, for a shell.")]
+ReportOf = Annotated[str | None, Option("--summarize LOG", "Summarize a log that --log wrote.")]
 
 
 @cli.command(__doc__, interspersed=False)
@@ -157,7 +142,7 @@ def tarjob(
     items: Items,
     policy: Policy,
     resources: Resources,
-    words: Annotated[list[str] | None, cli.argument("COMMAND...", "The command to run for each item.")] = None,
+    words: Annotated[list[str] | None, Option("COMMAND...", "The command to run for each item.")] = None,
     dry_run: DryRun = False,
     report_of: ReportOf = None,
 ) -> None:

@@ -65,35 +65,31 @@ class JoinOptions(cli.Group):
     """What is added to which samples."""
 
     second: Annotated[
-        str | None,
-        Option("--with", metavar="B", help="The data set that has the fields to add; then all words are shards of A."),
+        str | None, Option("--with B", "The data set that has the fields to add; then all words are shards of A.")
     ] = None
     form: Annotated[
         Literal["tsv", "csv", "jsonl", "parquet", "tar"] | None,
-        Option("--format", default="by suffix, else tar", help="Format of B."),
+        Option("--format", "Format of B.", default="by suffix, else tar"),
     ] = None
     key: Annotated[
-        str | None,
-        Option("--key-column", metavar="COLUMN", default="__key__, or key", help="The column of B that has the keys."),
+        str | None, Option("--key-column COLUMN", "The column of B that has the keys.", default="__key__, or key")
     ] = None
     fields: Annotated[
         list[str] | None,
         Option(
-            *("-f", "--fields"),
-            metavar="SPEC",
-            help="Fields or columns of B to add, in quotes: 'txt=caption cls'. 'a;b' takes the first that exists.",
+            "-f --fields SPEC",
+            "Fields or columns of B to add, in quotes: 'txt=caption cls'. 'a;b' takes the first that exists.",
         ),
     ] = None
     exclude: Annotated[
-        list[str] | None,
-        Option("-x", "--exclude", metavar="NAMES", help="Fields or columns of B not to add: 'json url'."),
+        list[str] | None, Option("-x --exclude NAMES", "Fields or columns of B not to add: 'json url'.")
     ] = None
-    left: Annotated[bool, Option("--left", help="Pass on the samples of A without a partner too.")] = False
-    anti: Annotated[bool, Option("--anti", help="Pass on only the samples of A without a partner.")] = False
+    left: Annotated[bool, Option("--left", "Pass on the samples of A without a partner too.")] = False
+    anti: Annotated[bool, Option("--anti", "Pass on only the samples of A without a partner.")] = False
     prefer: Annotated[
-        Literal["a", "b"] | None, Option("--prefer", help="Whose field to take if A and B have one of the same name.")
+        Literal["a", "b"] | None, Option("--prefer", "Whose field to take if A and B have one of the same name.")
     ] = None
-    verbatim: Annotated[bool, Option("--verbatim", help="Match field names by exact case.")] = False
+    verbatim: Annotated[bool, Option("--verbatim", "Match field names by exact case.")] = False
 
 
 class JoinMeans(cli.Group):
@@ -113,15 +109,15 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: c
     a, b = sides(source, wanted)
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
-    from tartools.stages.joining import second
+    from tartools.stages.partners import SecondFields, check_shards, read_second
 
-    second.check_shards(a)
+    check_shards(a)
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
-    choice = second.SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
-    partners = second.read(b, wanted.form, choice, account, reading, means.memory)
+    choice = SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
+    partners = read_second(b, wanted.form, choice, account, reading, means.memory)
     if adds:
-        from tartools.stages.joining.adding import Adding, joined
+        from tartools.stages.adding import Adding, joined
 
         b_fields, raw_fold = partners.second, bytes if wanted.verbatim else bytes.lower
         how = Adding(b_fields.members, b_fields.single, wanted.left, wanted.prefer, raw_fold)

@@ -49,14 +49,14 @@ class Prefixes(cli.Group):
 
     urls: Annotated[
         list[str] | None,
-        cli.argument("[URL]...", "Prefixes, directories or wildcards; without any, the current directory."),
+        Option("[URL]...", "Prefixes, directories or wildcards; without any, the current directory."),
     ] = None
     files_from: Annotated[
-        list[str] | None, Option("-T", "--files-from", metavar="FILE", help="Read more URLs from FILE, one per line.")
+        list[str] | None, Option("-T --files-from FILE", "Read more URLs from FILE, one per line.")
     ] = None
-    null: Annotated[
-        bool, Option("-0", "--null", help="Names end with NUL, not newline, in -T files and in the output.")
-    ] = False
+    null: Annotated[bool, Option("-0 --null", "Names end with NUL, not newline, in -T files and in the output.")] = (
+        False
+    )
 
     @property
     def end(self) -> str:
@@ -67,10 +67,10 @@ class Prefixes(cli.Group):
 class Form(cli.Group):
     """Which objects to list, and how."""
 
-    every: Annotated[bool, Option("--all", help="List every object, not only shards.")] = False
-    long: Annotated[bool, Option("-l", "--long", help="Print size and time before each name.")] = False
-    json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False
-    brace: Annotated[bool, Option("--brace", help="Print numbered names as one pattern: a-{00..12}.tar.")] = False
+    every: Annotated[bool, Option("--all", "List every object, not only shards.")] = False
+    long: Annotated[bool, Option("-l --long", "Print size and time before each name.")] = False
+    json: Annotated[bool, Option("--json", "Print one JSON object per line.")] = False
+    brace: Annotated[bool, Option("--brace", "Print numbered names as one pattern: a-{00..12}.tar.")] = False
 
 
 @cli.command(__doc__)

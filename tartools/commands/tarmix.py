@@ -71,22 +71,15 @@ class MixingOptions(cli.Group):
     """How much is mixed, and under which keys."""
 
     stop: Annotated[
-        Stop,
-        Option(
-            "--stop",
-            help="When a source ends: stop (first), go on without it (all), or repeat it (longest).",
-        ),
+        Stop, Option("--stop", "When a source ends: stop (first), go on without it (all), or repeat it (longest).")
     ] = "first"
-    total: Annotated[
-        int | None, Option("--count", metavar="N", minimum=0, aliases=("--total",), help="Stop after N samples.")
-    ] = None
+    total: Annotated[int | None, Option("--count N", "Stop after N samples.", minimum=0, aliases="--total")] = None
     seed: cli.Seed = 0
     rekey: Annotated[
         str | None,
         Option(
-            "--rekey",
-            metavar="TEMPLATE",
-            help="Give samples new keys, from {source}, {round}, {index:09d}, {key}, {shard} and fields, as {cls}.",
+            "--rekey TEMPLATE",
+            "Give samples new keys, from {source}, {round}, {index:09d}, {key}, {shard} and fields, as {cls}.",
         ),
     ] = None
     tmpdir: cli.TmpDir = None

@@ -36,7 +36,7 @@ from contextlib import closing
 from typing import Annotated
 
 from tartools import cli, storage
-from tartools.cli import Option, argument
+from tartools.cli import Option
 from tartools.errors import UsageError, several
 from tartools.run.directories import DirectoryOptions, Errors, Outcome, SampleDirectories, SampleTask
 from tartools.run.results import collect_samples
@@ -57,43 +57,33 @@ WINDOW = 1000  # samples whose command runs, or has ended and waits for one befo
 class Work(cli.Group):
     """The command to run, and how."""
 
-    line: Annotated[str | None, Option("-c", "--command", metavar="CMD", help="Run CMD for each sample.")] = None
-    script: Annotated[
-        str | None, Option("-s", "--script", metavar="FILE", help="Run the script FILE for each sample.")
-    ] = None
+    line: Annotated[str | None, Option("-c --command CMD", "Run CMD for each sample.")] = None
+    script: Annotated[str | None, Option("-s --script FILE", "Run the script FILE for each sample.")] = None
     words: Annotated[
-        list[str] | None,
-        argument("[-- COMMAND...]", "Run the program COMMAND with its arguments for each sample.", behind=True),
+        list[str] | None, Option("[-- COMMAND...]", "Run the program COMMAND with its arguments for each sample.")
     ] = None
-    shell: Annotated[str, Option("--shell", metavar="SHELL", help="Shell that runs CMD.")] = SHELL
+    shell: Annotated[str, Option("--shell SHELL", "Shell that runs CMD.")] = SHELL
     parallel: cli.Parallel = 1
-    unordered: Annotated[bool, Option("--unordered", help="Write samples as they finish, in any order.")] = False
+    unordered: Annotated[bool, Option("--unordered", "Write samples as they finish, in any order.")] = False
     errors: Annotated[
-        Errors,
-        Option("-e", "--errors", help="If CMD fails: stop, leave the sample out, or write it as it was."),
+        Errors, Option("-e --errors", "If CMD fails: stop, leave the sample out, or write it as it was.")
     ] = "abort"
     timeout: Annotated[
-        float | None,
-        Option("--timeout", metavar="SECONDS", minimum=0.001, help="Kill a CMD that takes longer; it has failed."),
+        float | None, Option("--timeout SECONDS", "Kill a CMD that takes longer; it has failed.", minimum=0.001)
     ] = None
-    first: Annotated[
-        int | None, Option("--count", metavar="N", minimum=0, help="Stop after the first N samples of the input.")
-    ] = None
+    first: Annotated[int | None, Option("--count N", "Stop after the first N samples of the input.", minimum=0)] = None
 
 
 class Directory(cli.Group):
     """Where the files of a sample are, and which of them count."""
 
     subdirs: Annotated[
-        bool,
-        Option("-S", "--subdirs", help="Make a sample of each subdirectory that CMD leaves: one in, any number out."),
+        bool, Option("-S --subdirs", "Make a sample of each subdirectory that CMD leaves: one in, any number out.")
     ] = False
-    base: Annotated[str, Option("--base", metavar="NAME", help="Call the files NAME.FIELD.")] = "sample"
-    log: Annotated[
-        str | None, Option("--add-log", metavar="FIELD", help="Store what CMD prints in the sample, as FIELD.")
-    ] = None
+    base: Annotated[str, Option("--base NAME", "Call the files NAME.FIELD.")] = "sample"
+    log: Annotated[str | None, Option("--add-log FIELD", "Store what CMD prints in the sample, as FIELD.")] = None
     keep: Annotated[
-        bool, Option("--keep-dir", aliases=("--keepdir",), help="Keep the directories, and print where they are.")
+        bool, Option("--keep-dir", "Keep the directories, and print where they are.", aliases="--keepdir")
     ] = False
     tmpdir: cli.TmpDir = None
 

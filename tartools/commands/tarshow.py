@@ -65,15 +65,11 @@ QUICKLY = 64 << 20  # bytes of local files that are read to count their samples
 class Sheet(cli.Group):
     """The page to write, and the samples to draw for it."""
 
-    url: Annotated[
-        str | None, Option("--html", metavar="FILE", help="Write a page for a browser: one file, no network needed.")
-    ] = None
+    url: Annotated[str | None, Option("--html FILE", "Write a page for a browser: one file, no network needed.")] = None
     force: cli.Force = False
-    drawn: Annotated[
-        int | None, Option("--random", metavar="N", minimum=1, help="Show N samples drawn at random from all.")
-    ] = None
+    drawn: Annotated[int | None, Option("--random N", "Show N samples drawn at random from all.", minimum=1)] = None
     seed: cli.Seed = 0
-    large: Annotated[bool, Option("--large", help="Put pictures of up to 1,024 pixels on the page, not 384.")] = False
+    large: Annotated[bool, Option("--large", "Put pictures of up to 1,024 pixels on the page, not 384.")] = False
 
 
 @cli.command(__doc__)
@@ -85,11 +81,9 @@ def tarshow(
     first: cli.Count = None,
     pictures: Annotated[
         Literal["auto", "kitty", "iterm", "sixel", "blocks", "none"],
-        Option("--graphics", help="How to draw pictures; auto picks what the terminal can do."),
+        Option("--graphics", "How to draw pictures; auto picks what the terminal can do."),
     ] = "auto",
-    interactive: Annotated[
-        bool, Option("-i", "--interactive", help="Show one sample at a time; keys turn the pages.")
-    ] = False,
+    interactive: Annotated[bool, Option("-i --interactive", "Show one sample at a time; keys turn the pages.")] = False,
 ) -> None:
     """Run the command."""
     check_usage(contact, pictures, interactive)

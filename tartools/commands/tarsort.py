@@ -52,9 +52,8 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import Destination, write_batches
-from tartools.stages import externalsort
+from tartools.stages import externalsort, sort
 from tartools.stages.samplefiles import Identities, SampleFiles, reopened
-from tartools.stages.sorting import sort
 from tartools.storage.expand import expand
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
@@ -72,38 +71,29 @@ class Sorting(cli.Group):
     """The options that say in which order, and what sorting may use."""
 
     sortkey: Annotated[
-        str,
-        Option(
-            "-s",
-            "--sort-key",
-            metavar="FIELD",
-            aliases=("--sortkey",),
-            help="Sort by this field, such as cls or meta.json:width.",
-        ),
+        str, Option("-s --sort-key FIELD", "Sort by this field, such as cls or meta.json:width.", aliases="--sortkey")
     ] = "__key__"
     sorttype: Annotated[
-        sortkeys.Kind | None,
-        Option("-S", "--sort-type", default="text", aliases=("--sorttype",), help="How to compare values."),
+        sortkeys.Kind | None, Option("-S --sort-type", "How to compare values.", default="text", aliases="--sorttype")
     ] = None
-    reverse: Annotated[bool, Option("-r", "--reverse", help="Sort in descending order.")] = False
+    reverse: Annotated[bool, Option("-r --reverse", "Sort in descending order.")] = False
     unique: Annotated[
         sortkeys.End | None,
-        Option("-u", "--unique", help="Of samples with equal values keep only the first, or only the last."),
+        Option("-u --unique", "Of samples with equal values keep only the first, or only the last."),
     ] = None
     missing: Annotated[
         sortkeys.End | None,
-        Option("--missing", help="Put samples without the field first, or last; otherwise they are an error."),
+        Option("--missing", "Put samples without the field first, or last; otherwise they are an error."),
     ] = None
     seed: cli.Seed = 0
     verbatim: cli.Verbatim = False
     memory: Annotated[
         int,
         Option(
-            *("-M", "--memory"),
-            metavar="BYTES",
+            "-M --memory BYTES",
+            "Memory for sorting, 64K or more, such as 64M or 1e9.",
             parser=memory_size,
             default="256M",
-            help="Memory for sorting, 64K or more, such as 64M or 1e9.",
         ),
     ] = sort.MEMORY
     tmpdir: cli.TmpDir = None
@@ -146,15 +136,14 @@ def by_rows(data: DataSet, sink: Destination, order: sortkeys.Order, account: Ac
     They don't if members have to be joined to samples, or a row has no key. Where rows are written, that is a failure.
     """
     from tartools.shards.delivery import deliver_order
-    from tartools.stages.sorting import rowsort
 
     counting = account if data.lists else Account(account.say, account.quiet)
     try:
-        rows = rowsort.sorted_positions(data, order, counting, memory)
+        rows = sort.sorted_positions(data, order, counting, memory)
         if rows is None:
             return False
         deliver_order(data, rows, sink, account)
-    except rowsort.UntoldError:  # before anything is written
+    except sort.UntoldError:  # before anything is written
         if data.lists:
             raise
         return False

@@ -85,40 +85,28 @@ from tartools.storage.url import Url
 DEFAULT_SIZE = 10**9  # bytes
 OTHER_FILES = 200  # that are open besides the outputs
 
-Samples = Annotated[
-    int | None, Option("-n", "--samples", metavar="N", minimum=1, help="Put at most N samples in a shard.")
-]
+Samples = Annotated[int | None, Option("-n --samples N", "Put at most N samples in a shard.", minimum=1)]
 Size = Annotated[
     int | None,
     Option(
-        *("-s", "--size"),
-        metavar="BYTES",
+        "-s --size BYTES",
+        "Make shards of at most this size, such as 500M or 1e9.",
         parser=cli.byte_size,
         default="1e9, without -n",
-        help="Make shards of at most this size, such as 500M or 1e9.",
     ),
 ]
-Pattern = Annotated[str, Option("-o", "--output", metavar="OUTPUT", help="Prefix or pattern of the shards' names.")]
+Pattern = Annotated[str, Option("-o --output OUTPUT", "Prefix or pattern of the shards' names.")]
 Most = Annotated[
-    int | None,
-    Option(
-        "--max-shards",
-        metavar="N",
-        minimum=0,
-        aliases=("--maxshards",),
-        help="Stop after N shards; the rest is not read.",
-    ),
+    int | None, Option("--max-shards N", "Stop after N shards; the rest is not read.", minimum=0, aliases="--maxshards")
 ]
-Start = Annotated[int | None, Option("--start", metavar="N", minimum=0, default="0", help="Number of the first shard.")]
+Start = Annotated[int | None, Option("--start N", "Number of the first shard.", minimum=0, default="0")]
 Even = Annotated[
-    int | None,
-    Option("--shards", metavar="K", minimum=1, help="Make K shards of equal numbers of samples, give or take one."),
+    int | None, Option("--shards K", "Make K shards of equal numbers of samples, give or take one.", minimum=1)
 ]
 Post = Annotated[
-    str | None,
-    Option("--post", metavar="COMMAND", help="Run COMMAND after each complete shard; {} and $TAR_SHARD are its name."),
+    str | None, Option("--post COMMAND", "Run COMMAND after each complete shard; {} and $TAR_SHARD are its name.")
 ]
-Remove = Annotated[bool, Option("--remove", help="Remove each shard after its --post has succeeded.")]
+Remove = Annotated[bool, Option("--remove", "Remove each shard after its --post has succeeded.")]
 
 
 def shares(text: str) -> tuple[Any, ...]:
@@ -134,19 +122,13 @@ class Partition(cli.Group):
     parts: Annotated[
         tuple[Any, ...] | None,
         Option(
-            "--parts",
-            metavar="PARTS",
-            parser=shares,
-            help="Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.",
+            "--parts PARTS", "Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.", parser=shares
         ),
     ] = None
     stratify: Annotated[
-        str | None,
-        Option("--stratify", metavar="FIELD", help="Give each of --parts its share of each value of this field."),
+        str | None, Option("--stratify FIELD", "Give each of --parts its share of each value of this field.")
     ] = None
-    by: Annotated[
-        str | None, Option("--by", metavar="FIELD", help="Make a part of the samples of each value of this field.")
-    ] = None
+    by: Annotated[str | None, Option("--by FIELD", "Make a part of the samples of each value of this field.")] = None
 
 
 @cli.command(__doc__)

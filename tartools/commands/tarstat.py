@@ -84,11 +84,10 @@ class Looks(cli.Group):
     """What to count, and how to print it."""
 
     classes: Annotated[
-        str | None,
-        Option("--classes", metavar="NAMES", help="Count the values of these fields too, in quotes: 'label split'."),
+        str | None, Option("--classes NAMES", "Count the values of these fields too, in quotes: 'label split'.")
     ] = None
-    decode: Annotated[bool, Option("--decode", help="Decode all pictures, to find those that are broken.")] = False
-    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False
+    decode: Annotated[bool, Option("--decode", "Decode all pictures, to find those that are broken.")] = False
+    json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
 
 
 @cli.command(__doc__)

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,14 +21,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.bench.data import SETS
 from tests.bench.measure import ROOT, Bench, Measured, installed
 from tests.bench.training import TRAINING
 from tests.bench.works import WORKS as COMMANDS
-from tests.bench.works import Goal, Line
+from tests.bench.works import Goal, Line, Work
 
 WORKS = COMMANDS | TRAINING
 
@@ -201,6 +202,16 @@ def listing() -> str:
     return "".join(lines)
 
 
+def beside_version(work: Work, commands: Path) -> Work:
+    """Return *work* with the same commands of another version, in the folder *commands*, as its only peer."""
+    there = f"PATH={shlex.quote(str(commands))}:$PATH; "
+    line = replace(work.ours, name="before", line=there + work.ours.line, needs="tartools")  # options may be new
+    if line.less:
+        line = replace(line, less=there + line.less)
+    goals = tuple(Goal(1.1, "before", figure) for figure in ("wall", "cpu"))
+    return replace(work, peers=(line,), goals=goals)
+
+
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Time our commands beside their peers.")
     parser.add_argument(
@@ -217,6 +228,12 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="DIR", help="where outputs go (memory, or else beside the archives)"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="smaller data sets, to try it out: 0.01")
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="DIR",
+        help="time the commands in this folder, of another version, in place of other programs: VENV/bin",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="the table as Markdown")
     form.add_argument("--json", action="store_true", help="all figures of all rounds")
@@ -224,8 +241,8 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the works that are asked for; return the exit status."""
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what *arguments* ask for. Exits with status 2 if that can't be done."""
     options = parser().parse_args(arguments)
     if "training" in options.works:
         options.works = [*filter("training".__ne__, options.works), *TRAINING]
@@ -235,6 +252,14 @@ def main(arguments: Sequence[str]) -> int:
         parser().error("there is at least one round, and --scale is above 0 and at most 1")
     if options.out and not options.out.is_dir():
         parser().error(f"--out: {options.out} is no directory")
+    if options.before and not (options.before / "tarcat").is_file():
+        parser().error(f"--before: no tarcat is in {options.before}")
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the works that are asked for; return the exit status."""
+    options = parsed(arguments)
     if options.list:
         sys.stdout.write(listing())
         return 0
@@ -242,6 +267,8 @@ def main(arguments: Sequence[str]) -> int:
         if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup
             signal.signal(ending, lambda number, _: sys.exit(128 + number))
     chosen = [WORKS[name] for name in options.works] or [work for work in WORKS.values() if not work.by_name]
+    if options.before:
+        chosen = [beside_version(work, options.before.absolute()) for work in chosen if not work.ours.told]
     # As an installer does; where PYTHONDONTWRITEBYTECODE is set, each start of a command would compile all it imports.
     compileall.compile_dir(ROOT / "tartools", quiet=2)
     bench = Bench(options.data, options.scale, options.runs, tell, options.out, options.seconds)

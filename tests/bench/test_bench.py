@@ -101,6 +101,19 @@ def test_the_table_tells_what_is_reached(bench: Benchmarks) -> None:
     assert " at most " in limit and limit.rpartition("0.1 s")[2].strip() in ("yes", "NO")
 
 
+def test_the_commands_of_another_version_are_timed_beside_ours(bench: Benchmarks, tmp_path: Path) -> None:
+    other = tmp_path / "bin"
+    other.mkdir()
+    (other / "tarcat").write_text(f'#!/bin/sh\necho "$0" "$@" >> {tmp_path}/called\nexec {BIN}/tarcat "$@"\n')
+    (other / "tarcat").chmod(0o755)
+    done = bench("--before", str(other), "--json", "cat-A")
+    assert done.status == 0, done.stderr
+    work = works_of(done)["cat-A"]
+    assert [line["name"] for line in work["lines"]] == ["tarcat", "before"] and work["ratios"]["before"] > 0
+    assert {line.split()[0] for line in (tmp_path / "called").read_text().splitlines()} == {str(other / "tarcat")}
+    assert bench("--before", str(tmp_path), "cat-A").status == 2
+
+
 def test_markdown_tells_of_the_machine(bench: Benchmarks) -> None:
     done = bench("--markdown", "cat-B")
     assert done.status == 0, done.stderr

@@ -41,11 +41,11 @@ def made() -> cli.Command:
         *,
         account: Account,
         source: cli.Inputs,
-        needed: Annotated[str, cli.Option("-o", "--needed", metavar="URL", help="It's [needed]: a\\b.")],
-        mood: Annotated[Literal["good", "bad"], cli.Option("--mood", help="How it is.")] = "good",
-        kind: Annotated[Literal["x", "y"] | None, cli.Option("-k", "--kind", help="What kind.")] = None,
-        number: Annotated[int, cli.Option("--number", metavar="N", minimum=1, help="How many.")] = 3,
-        folder: Annotated[str | None, cli.Option("--folder", metavar="DIR", help="Where.")] = None,
+        needed: Annotated[str, cli.Option("-o --needed URL", "It's [needed]: a\\b.")],
+        mood: Annotated[Literal["good", "bad"], cli.Option("--mood", "How it is.")] = "good",
+        kind: Annotated[Literal["x", "y"] | None, cli.Option("-k --kind", "What kind.")] = None,
+        number: Annotated[int, cli.Option("--number N", "How many.", minimum=1)] = 3,
+        folder: Annotated[str | None, cli.Option("--folder DIR", "Where.")] = None,
     ) -> None:
         """Do nothing."""
 

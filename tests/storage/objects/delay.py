@@ -5,8 +5,8 @@
     time tarcat http://127.0.0.1:PORT/big.tar >/dev/null   # PORT is what the proxy says
 
 For S3 and GCS put the proxy's address into `AWS_ENDPOINT_URL` or `STORAGE_EMULATOR_HOST`. moto and the emulator are too
-slow to measure with: nginx with a directory `bucket` does for reading S3 (that it has no bucket, nobody notices), and
-`python -m tests.storage.objects.faults --sink` for writing. A redirect of AIStore leads past this proxy.
+slow to measure with: nginx with a directory `bucket` does for reading S3 (that it has no bucket, nobody notices). A
+redirect of AIStore leads past this proxy.
 
 What it models:
  - Each connection costs one delay before its first byte, for the handshake of TCP.

@@ -58,8 +58,6 @@ def _json(value: dict[str, Any]) -> Answer:
 
 
 def _resource(place: str, bucket: Bucket, name: str) -> dict[str, Any]:
-    if name not in bucket.objects:
-        return {"name": name, "bucket": place, "size": str(sum(part.size for part in bucket.sunk[name]))}
     version = bucket.version(name)
     when = datetime.fromtimestamp(version.modified, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     size = str(len(bucket.objects[name]))

@@ -74,7 +74,7 @@ def _absent(request: Request) -> bool:
 
 
 def _tag(bucket: Bucket, key: str) -> str:
-    return f'"{bucket.version(key).etag}"' if key in bucket.objects else '"sunk"'
+    return f'"{bucket.version(key).etag}"'
 
 
 def _get(request: Request, bucket: Bucket, key: str) -> Answer:

@@ -9,18 +9,11 @@ scripted.
 
 Each object `NAME` is `s3://b/NAME`, `gs://b/NAME`, `ais://b/NAME`, `http://127.0.0.1:PORT/b/NAME` and
 `hf://datasets/org/b@COMMIT/NAME`; `b` is the only bucket. Of the faults that are for a request, the first that is not
-used up plays. By hand:
-
-    python -m tests.storage.objects.faults [--sink] [--size BYTES] ['Fault(...)' ...]
-
-has an object `object` of that many bytes, prints what goes into the environment, and at the end of its stdin tells the
-requests, and of each upload the bytes and the MD5 of its parts (with --sink, it keeps no more of it than that).
+used up plays.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,9 +90,8 @@ class Fault:
 class FaultServer(Wire):
     """The server. `requests` are those that were received, with their bodies' sizes; redirects are not among them."""
 
-    def __init__(self, *, sink: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.sink = sink  # keeps no bytes that are uploaded, but counts and hashes them
         self.bucket = fake_hf.Repository()
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
@@ -115,11 +107,6 @@ class FaultServer(Wire):
     def pending(self) -> int:
         """The number of uploads that were begun, and neither completed nor dropped."""
         return self.bucket.pending
-
-    @property
-    def sunk(self) -> dict[str, list[Received]]:
-        """The parts of the objects that were not kept."""
-        return self.bucket.sunk
 
     @property
     def env(self) -> dict[str, str]:
@@ -160,7 +147,7 @@ class FaultServer(Wire):
         if fault.silent or fault.dropped or fault.receive is not None:
             self._hang_up(connection, fault)
             return
-        received = connection.receive(keep=not (self.sink and request.method == "PUT"))
+        received = connection.receive()
         with self._choosing:
             self.requests[place] = request._replace(body=received._replace(data=b""))
         if fault.taken is not None:
@@ -270,31 +257,3 @@ def is_for_proxy(request: Request) -> bool:
     if fake_hf.is_ours(request):
         return not request.path.startswith(fake_hf.STORE)
     return request.path.startswith("/v1/objects/") and not fake_ais.is_redirected(request)
-
-
-def main(arguments: list[str]) -> None:
-    """Run a server until stdin ends."""
-    import argparse
-    import random
-
-    parser = argparse.ArgumentParser(prog="python -m tests.storage.objects.faults")
-    parser.add_argument("--sink", action="store_true")
-    parser.add_argument("--size", type=int, default=100 << 20)
-    parser.add_argument("faults", nargs="*")
-    options = parser.parse_args(arguments)
-    with FaultServer(sink=options.sink) as server:
-        server.faults = [eval(fault, {"Fault": Fault}) for fault in options.faults]
-        server.objects["object"] = random.Random(0).randbytes(options.size)
-        lines = [f"export {name}={value}" for name, value in server.env.items()]
-        lines += [f"# {server.url(scheme, 'object')}" for scheme in READ]
-        print(*lines, sep="\n", flush=True)  # noqa: T201
-        sys.stdin.read()
-        for request in server.requests:
-            about = [request.method, request.path, request.headers.get("range", ""), request.body.size]
-            print(json.dumps(about))  # noqa: T201
-        for name, parts in server.sunk.items():
-            print(json.dumps([name, sum(part.size for part in parts), [part.md5 for part in parts]]))  # noqa: T201
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -5,14 +5,11 @@
         repository.objects["a.tar"] = data
         run("tarcat", "hf://datasets/org/set/a.tar", env=hub.env(tmp_path))
 
-`test_hub` shows by Hugging Face's own libraries that it answers as theirs does. By hand, with the data set me/set:
-
-    python -m tests.storage.objects.hubserver [FILE ...]
+`test_hub` shows by Hugging Face's own libraries that it answers as theirs does.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Self
@@ -116,19 +113,3 @@ class Hub(Wire):
         super().__exit__(*exception)
         self.store.__exit__(*exception)
         self.errors += self.store.errors
-
-
-def main(files: list[str]) -> None:
-    """Run a hub until stdin ends."""
-    with Hub() as hub:
-        repository = hub.data_sets["me/set"] = Repository()
-        for file in files:
-            repository.objects[Path(file).name] = Path(file).read_bytes()
-        lines = [f"export {name}={value}" for name, value in hub.env(Path.home() / ".cache").items()]
-        sys.stdout.write("\n".join([*lines, "# hf://datasets/me/set/", ""]))
-        sys.stdout.flush()
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

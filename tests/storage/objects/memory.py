@@ -51,7 +51,6 @@ class Bucket:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, Upload] = {}
-        self.sunk: dict[str, list[Received]] = {}  # instead of objects, where bytes are only counted
         self.page = 1000  # entries
         self.lock = threading.RLock()
         self._versions: dict[str, tuple[bytes, Version]] = {}
@@ -73,11 +72,7 @@ class Bucket:
             if absent and name in self.objects:
                 raise Exists
             self._versions.pop(name, None)  # also of the same bytes
-            self.sunk.pop(name, None)
-            if received.size == len(received.data):
-                self.objects[name] = received.data
-            else:
-                self.sunk[name] = [received]
+            self.objects[name] = received.data
 
     def begin(self, name: str, absent: bool = False) -> str:
         """Begin an upload; return its identity."""
@@ -92,8 +87,6 @@ class Bucket:
             upload = self.uploads[identity]
             whole = upload.joined(numbers)
             self.put(upload.name, whole, upload.absent)
-            if upload.name in self.sunk:
-                self.sunk[upload.name] = [upload.parts[number] for number in numbers]
             upload.done = True
 
     @property

@@ -27,7 +27,7 @@ from tartools.storage import seekable
 from tartools.storage.objects import ranges
 from tests.storage.objects import servers
 from tests.storage.objects.conftest import WRITTEN
-from tests.storage.objects.faults import SCHEMES, Fault, FaultServer
+from tests.storage.objects.faults import SCHEMES, FaultServer
 from tests.storage.objects.inside import Inside
 from tests.tiers import by_turns
 
@@ -357,34 +357,11 @@ def test_a_server_without_ranges_is_asked_once_more(tmp_path: Path) -> None:
 
 
 @each
-def test_an_object_that_is_replaced_between_two_reads(scheme: str, here: FaultServer) -> None:
-    here.objects["object"] = DATA
-    with open_url(here.url(scheme, "object")) as file:
-        assert file.read(10) == DATA[:10]
-        here.objects["object"] = DATA[::-1]
-        file.seek(50_000)
-        with pytest.raises(StorageError, match=r"was (replaced|deleted) while it was being read"):
-            file.read()
-
-
-@each
 def test_what_is_not_there(scheme: str, here: FaultServer) -> None:
     with pytest.raises(StorageError, match="no such object"):
         open_url(here.url(scheme, "object"))
     with pytest.raises(StorageError, match="No such file or directory"):
         open_url("object")
-
-
-@each
-def test_trouble_passes(scheme: str, here: FaultServer) -> None:
-    here.objects["object"] = DATA
-    here.faults = [
-        Fault(method="GET", status=503),
-        Fault(method="GET", start=300, cut=5),
-        Fault(method="GET", dropped=True, skip=9),
-    ]
-    assert read(here.url(scheme, "object")) == DATA
-    assert [fault.played for fault in here.faults] == [1, 1, 1]
 
 
 def test_modes_and_what_they_do_not_allow(here: FaultServer) -> None:

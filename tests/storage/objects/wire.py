@@ -7,7 +7,6 @@ that of `faults`.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import socket
 import threading
@@ -22,11 +21,10 @@ ACCEPT_RANGES = {"Accept-Ranges": "bytes"}
 
 
 class Received(NamedTuple):
-    """Bytes that came: *data*, or, where a server only counts them, b"", their number and MD5."""
+    """Bytes that came, and their number, which stays when a server forgets them."""
 
     size: int
     data: bytes
-    md5: str = ""
 
 
 class Request(NamedTuple):
@@ -90,19 +88,16 @@ class Connection(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = exchange  # noqa: N815  # the library's names
 
-    def receive(self, keep: bool = True, most: int | None = None) -> Received:
-        """Return the body of the request; only its number of bytes and MD5 unless *keep*; no more than *most* bytes."""
+    def receive(self, most: int | None = None) -> Received:
+        """Return the body of the request, no more than *most* bytes."""
         parts: list[bytes] = []
-        digest, size = hashlib.md5(), 0
+        size = 0
         for data in self._body():
             size += len(data)
-            if keep:
-                parts.append(data)
-            else:
-                digest.update(data)
+            parts.append(data)
             if most is not None and size >= most:
                 break
-        return Received(size, b"".join(parts), "" if keep else digest.hexdigest())
+        return Received(size, b"".join(parts))
 
     def _body(self) -> Iterator[bytes]:
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
