@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tartools import cli, errors, storage
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, without_query
-from tartools.formats.build import build_samples
+from tartools.formats.plan import build_samples
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples

@@ -10,8 +10,8 @@ from tartools.errors import several
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, raw_bytes
 from tartools.show.html import page
-from tartools.stages.duplicates.comparison import Comparison, DedupSide
-from tartools.stages.duplicates.pairs import AGAINST, INPUT, Pair, pair_of
+from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, pair_of
+from tartools.stages.duplicates.near import AGAINST, INPUT
 from tartools.tar import Member, new_member
 
 SHOWN = 200  # pairs on a page
