@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape, glob
 from hashlib import sha256
 from itertools import chain
@@ -243,93 +243,94 @@ class _CachedObject:
         return self._sizes.get(version)
 
     def _read(self, start: int, end: int, size: int, version: str) -> Iterator[memoryview]:
-        """Yield the bytes *start* to *end*. Raises: TransientError, StorageError."""
-        last = -(-end // BLOCK)
-        for low in range(start // BLOCK, last, WINDOW):
-            window = _BlockWindow(self._source, self._cache, size, version)
-            for number, block in enumerate(window.blocks(low, min(low + WINDOW, last)), low):
-                begin = number * BLOCK
-                yield block[max(start - begin, 0) : min(end - begin, BLOCK)]
+        """Yield the bytes *start* to *end*. Raises: StorageError."""
+        folder = self._cache.entry(unpinned(self.url), version)
+        entry = _Entry(self._source, self._cache, folder, size, version)
+        number, last = start // BLOCK, -(-end // BLOCK)
+        while number < last:
+            for block in entry.blocks(number, min(number + WINDOW, last)):
+                yield block[max(start - number * BLOCK, 0) : min(end - number * BLOCK, BLOCK)]
+                number += 1
 
 
-class _BlockWindow:
-    """A few adjacent blocks of an object of *size* bytes."""
+class _Entry(NamedTuple):
+    """One *version* of an object, of *size* bytes, in a *folder* of *cache*."""
 
-    def __init__(self, source: Object, cache: Cache, size: int, version: str) -> None:
-        self._source = source
-        self._cache = cache
-        self._folder = cache.entry(unpinned(source.url), version)
-        self._size = size
-        self._version = version
-        self._locks: dict[int, int] = {}  # of blocks that this fetches: descriptors of their temporary files
+    source: Object
+    cache: Cache
+    folder: str
+    size: int
+    version: str
 
-    def blocks(self, low: int, high: int) -> list[memoryview]:
-        """Return the blocks *low* to *high* - 1: those that are kept, and others, which are kept from now on."""
-        found: dict[int, memoryview] = {}
+    def blocks(self, first: int, last: int) -> list[memoryview]:
+        """Return the block *first* if it is kept; else fetch it, and those behind it that no other process fetches.
+
+        Not the block *last* and those behind it. What was fetched is kept from now on, if there is room.
+        """
+        found = self._taken(first, wait=True)
+        assert found is not None
+        if isinstance(found, memoryview):
+            return [found]
+        locks = [found]
         try:
-            for number in range(low, high):
-                self._take(number, found, wait=False)
-            self._fetch(found)
-            for number in range(low, high):  # what other processes fetch
-                if number not in found:
-                    self._take(number, found, wait=True)
-                    self._fetch(found)
+            while first + len(locks) < last and isinstance(more := self._taken(first + len(locks), wait=False), int):
+                locks.append(more)
+            begin, end = first * BLOCK, min((first + len(locks)) * BLOCK, self.size)
+            data = memoryview(bytearray(end - begin))
+            for count in Pinned(self.source, self.size, self.version).receive(Range(begin, end, data, again=True)):
+                _count(fetched=count)
+            blocks = [data[place : place + BLOCK] for place in range(0, len(data), BLOCK)]
+            for number, (fd, block) in enumerate(zip(locks, blocks, strict=True), first):
+                self._keep(fd, number, block)
+            return blocks
         finally:
-            for number in [*self._locks]:
-                self._release(number)
-        return [found[number] for number in range(low, high)]
+            for number, fd in enumerate(locks, first):
+                _release(fd, f"{self.folder}/{number}.part")
 
-    def _take(self, number: int, found: dict[int, memoryview], *, wait: bool) -> None:
-        """Have the block *number* in *found*, or its lock; without *wait* neither if another process has it."""
-        path = os.path.join(self._folder, str(number))
-        while (block := self._kept(path, self._length(number))) is None:
+    def _taken(self, number: int, *, wait: bool) -> memoryview | int | None:
+        """Return the block *number*, or the locked temporary file for it: -1 if nothing can be kept.
+
+        Without *wait*, None if another process has the lock; else it is waited for.
+        """
+        path = f"{self.folder}/{number}"
+        while (block := self._kept(path, min(BLOCK, self.size - number * BLOCK))) is None:
             fd = self._lock(f"{path}.part", wait)
-            if fd is None:
-                return
-            if fd < 0 or _is_at(fd, f"{path}.part"):
-                self._locks[number] = fd
-                return
+            if fd is None or fd < 0 or _is_at(fd, f"{path}.part"):
+                return fd
             os.close(fd)  # its holder has finished: look again
-        _count(hits=1)
-        found[number] = block
+        _count(hits=wait)
+        return block
 
     def _lock(self, path: str, wait: bool) -> int | None:
         """Return the temporary file *path*, locked; None if another process has it, -1 if nothing can be kept."""
         try:
-            if not os.path.isdir(self._folder):
+            if not os.path.isdir(self.folder):
                 self._make_folder()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return -1
-        until = time.monotonic() + timeouts().idle
-        try:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return fd
-                except BlockingIOError:
-                    if not wait or time.monotonic() > until:  # its holder hangs
-                        os.close(fd)
+        until = time.monotonic() + timeouts().idle * wait
+        with ExitStack() as failed:
+            failed.callback(os.close, fd)
+            with suppress(OSError):  # a file system without locks
+                while True:
+                    with suppress(BlockingIOError):
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        failed.pop_all()
+                        return fd
+                    if time.monotonic() >= until:  # its holder hangs
                         return -1 if wait else None
-                time.sleep(LOOK)
-        except OSError:  # a file system without locks
-            os.close(fd)
-            return -1
-        except BaseException:
-            os.close(fd)
-            raise
+                    time.sleep(LOOK)
+        return -1
 
     def _make_folder(self) -> None:
-        os.makedirs(self._cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
-        os.makedirs(self._folder, exist_ok=True)
-        about = {"url": without_query(unpinned(self._source.url)), "version": self._version, "size": self._size}
-        path = os.path.join(self._folder, f"object.json.{os.getpid()}")
+        os.makedirs(self.cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
+        os.makedirs(self.folder, exist_ok=True)
+        about = {"url": without_query(unpinned(self.source.url)), "version": self.version, "size": self.size}
+        path = os.path.join(self.folder, f"object.json.{os.getpid()}")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(about, file)
-        os.rename(path, os.path.join(self._folder, "object.json"))
-
-    def _length(self, number: int) -> int:
-        return min(BLOCK, self._size - number * BLOCK)
+        os.rename(path, os.path.join(self.folder, "object.json"))
 
     def _kept(self, path: str, length: int) -> memoryview | None:
         """Return the block in the file *path*, None if it is not there; a damaged one is removed."""
@@ -346,43 +347,26 @@ class _BlockWindow:
             os.unlink(path)
         return None
 
-    def _fetch(self, found: dict[int, memoryview]) -> None:
-        """Fetch the blocks that are locked, each run of adjacent ones by a request, and keep them."""
-        while self._locks:
-            first = last = min(self._locks)
-            while last + 1 in self._locks:
-                last += 1
-            begin, end = first * BLOCK, min((last + 1) * BLOCK, self._size)
-            data = memoryview(bytearray(end - begin))
-            for count in Pinned(self._source, self._size, self._version).receive(Range(begin, end, data, again=True)):
-                _count(fetched=count)
-            for number in range(first, last + 1):
-                low = (number - first) * BLOCK
-                found[number] = data[low : low + self._length(number)]
-                self._keep(number, found[number])
-                self._release(number)
-
-    def _keep(self, number: int, block: memoryview) -> None:
-        """Give the temporary file of the block its content and name, if there is room."""
-        fd, path = self._locks[number], os.path.join(self._folder, str(number))
+    def _keep(self, fd: int, number: int, block: memoryview) -> None:
+        """Give the temporary file *fd* of a block its content and name, if there is room."""
+        path = f"{self.folder}/{number}"
         with suppress(OSError):  # a full disk, a folder that was removed
-            if fd < 0 or not self._cache.reserve(len(block) + SUM.size):
+            if fd < 0 or not self.cache.reserve(len(block) + SUM.size):
                 return
             os.ftruncate(fd, 0)
             if os.writev(fd, [block, SUM.pack(_checksum(block))]) == len(block) + SUM.size:
                 os.rename(f"{path}.part", path)
                 _count(kept=len(block))
 
-    def _release(self, number: int) -> None:
-        """Give up the lock of the block *number*; a temporary file that was not renamed is removed."""
-        fd = self._locks.pop(number)
-        if fd >= 0:
-            path = os.path.join(self._folder, f"{number}.part")
-            with suppress(OSError):
-                if _is_at(fd, path):
-                    os.unlink(path)
-                fcntl.flock(fd, fcntl.LOCK_UN)  # a fork may have the descriptor too
-            os.close(fd)
+
+def _release(fd: int, path: str) -> None:
+    """Give up the lock of a temporary file; if it was not renamed, and is still at *path*, it is removed."""
+    if fd >= 0:
+        with suppress(OSError):
+            if _is_at(fd, path):
+                os.unlink(path)
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a fork may have the descriptor too
+        os.close(fd)
 
 
 class _Chunks(Body):

@@ -228,7 +228,7 @@ class RangedInput(Input):
             if not self._stores and not budget.acquire(blocking=False):
                 return  # then the reader receives the next part without a thread
             part = self._new_part()
-            part.store = self._stores.pop() if self._stores else memoryview(bytearray(RANGE + 1))
+            part.store = self._stores.pop() if self._stores else memoryview(bytearray(RANGE))
             thread = threading.Thread(target=self._run, args=(part,), daemon=True)
             try:
                 thread.start()
