@@ -296,12 +296,7 @@ class TableBatch:
             yield found
 
     def _keys(self) -> list[str]:
-        names, width = self.bulk.names.tobytes(), self.bulk.names.shape[1]
-        begins = range(0, len(names), width)
-        lengths = self.bulk.keys.tolist()
-        return [
-            str(names[at : at + size], "utf-8", "surrogateescape") for at, size in zip(begins, lengths, strict=True)
-        ]
+        return [key.decode("utf-8", "surrogateescape") for key in self.bulk.raw_keys()]
 
     def _urls(self) -> list[str]:
         return list(map(self.bulk.urls.__getitem__, self.bulk.shards.tolist()))
