@@ -80,7 +80,10 @@ class BatchedOrder:
         self._costs = None if max_cost is None else costs_of(table, count, max_cost)
         self._most = 0 if max_cost is None else max_cost[1]
         check = None if self._costs is None else [zlib.crc32(self._costs.tobytes()), self._most]
-        self.kind = {"bucket": zlib.crc32(self._labels.tobytes()), "max_cost": check}  # what tells it from others
+        self.kind = inner.kind | {
+            "bucket": zlib.crc32(self._labels.tobytes()),
+            "max_cost": check,
+        }  # what tells it from others
         self.kind |= {"batch_size": size, "drop_last": drop_last}
         self._made: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
