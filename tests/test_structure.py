@@ -39,7 +39,6 @@ STARTERS = re.compile(r"Popen$|subprocess\.\w+$|os\.(fork|forkpty|posix_spawnp?|
 MAY_OPEN = {  # besides storage: module or room, and what it may call
     "cli.process": r"open|os\.open",  # standard streams that were closed
     "run": r"subprocess\.Popen",
-    "run.sessions": "open",  # os.devnull
     "shards.forks": r".*",  # the pipes of forks
     "cli.manual": r".*",  # the project's own files
     "cli.demo": r".*",  # the pictures it makes

@@ -16,7 +16,7 @@ function __tartools_fields
         return
     end
 end
-complete -c tarcreate -l format -x -d 'Format of the plan: tsv, csv, jsonl or recipe. Default: tsv for stdin, else by suffix.'
+complete -c tarcreate -l format -x -a 'tsv csv jsonl recipe' -d 'Format of the plan. Default: tsv for stdin, else by suffix.'
 complete -c tarcreate -l key-template -x -d 'Make keys from the row\'s number, if there is no __key__. Default: {:09d}.'
 complete -c tarcreate -s C -l directory -x -a '(__fish_complete_directories)' -d 'Directory of relative paths. Default: the current one.'
 complete -c tarcreate -l allow-pipe -d 'Run the commands (pipe:) and read the fifos that a table names, if you trust it.'

@@ -67,7 +67,9 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
     A timer's signal has it drawn, between two steps of the main thread: a thread would take time from the others, and
     beside it nothing could be forked. There is but one timer, so one that is to end us stays as it is.
     """
-    if not shown or has_alarm() or not _is_main_thread():
+    import threading
+
+    if not shown or has_alarm() or threading.current_thread() is not threading.main_thread():
         yield
         return
     ticker = _Ticker(name, account)
@@ -79,12 +81,6 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *timer)
         ticker.close()
-
-
-def _is_main_thread() -> bool:
-    import threading
-
-    return threading.current_thread() is threading.main_thread()
 
 
 class _Ticker:

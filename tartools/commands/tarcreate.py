@@ -103,25 +103,13 @@ from tartools.storage.url import Url
 KEYS = "{:09d}"
 
 
-def plan_format(text: str) -> str:
-    """Return *text* if it is a format of plans. Raises: ValueError."""
-    if text not in plan.FORMATS:
-        raise ValueError(f"not a format: {text!r}; choose from {', '.join(plan.FORMATS)}")
-    return text
-
-
 class PlanOptions(cli.Group):
     """What samples are made from."""
 
     plan: Annotated[str | None, Option("[PLAN]", "The plan; without it, or for -, stdin.")] = None
     form: Annotated[
-        str | None,
-        Option(
-            "--format FORMAT",
-            "Format of the plan: tsv, csv, jsonl or recipe.",
-            parser=plan_format,
-            default="tsv for stdin, else by suffix",
-        ),
+        Literal["tsv", "csv", "jsonl", "recipe"] | None,
+        Option("--format", "Format of the plan.", default="tsv for stdin, else by suffix"),
     ] = None
     template: Annotated[
         str | None,

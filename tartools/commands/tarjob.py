@@ -61,7 +61,7 @@ from typing import Annotated, Literal
 from tartools import cli, storage
 from tartools.cli import Option, process, progress
 from tartools.errors import UsageError, printable, several, shown
-from tartools.run import localjobs, sessions
+from tartools.run import localjobs
 from tartools.run import log as logs
 from tartools.run.tasks import (
     PLACEHOLDER,
@@ -249,7 +249,7 @@ def run_tasks(
             fail_fast=policy.fail_fast,
         )
     if not PLACEHOLDER.search(command[0]):
-        sessions.check_program(command[0])
+        localjobs.check_program(command[0])
     return localjobs.run_tasks(
         todo,
         account.progress.jobs,
@@ -265,7 +265,7 @@ def items_at_once(jobs: int | None, cores: int | None, count: int, account: Acco
     """Return how many of *count* items run at a time: *jobs*, else as many as fit if each takes *cores* (0: all)."""
     each = 1 if cores is None else cli.workers(cores)
     wanted = min(max(1, cli.workers(0) // each) if jobs is None else cli.workers(jobs), count)
-    allowed = min(wanted, sessions.most_at_once())
+    allowed = min(wanted, localjobs.most_at_once())
     if allowed < wanted:
         account.warn(f"the limit of open files (ulimit -n) allows {several(allowed, 'item')} at a time, not {wanted}")
     return allowed

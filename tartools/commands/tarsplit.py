@@ -79,6 +79,7 @@ from tartools.shards.partshards import PartOutputs
 from tartools.shards.reading import Reading
 from tartools.shards.series import Limits, Spread, evenly, write_shards
 from tartools.shards.writing import codec_for
+from tartools.stages import shares
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
@@ -109,20 +110,15 @@ Post = Annotated[
 Remove = Annotated[bool, Option("--remove", "Remove each shard after its --post has succeeded.")]
 
 
-def shares(text: str) -> tuple[Any, ...]:
-    """Return the parts in *text*, with their weights. Raises: ValueError."""
-    from tartools.stages import shares
-
-    return shares.parts(text)
-
-
 class Partition(cli.Group):
     """A set of shards for each part."""
 
     parts: Annotated[
         tuple[Any, ...] | None,
         Option(
-            "--parts PARTS", "Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.", parser=shares
+            "--parts PARTS",
+            "Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.",
+            parser=shares.parts,
         ),
     ] = None
     stratify: Annotated[

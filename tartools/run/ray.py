@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from tartools import storage
 from tartools.errors import StorageError, UsageError, how_to_install
 from tartools.run.engines import Item, Work, packed
-from tartools.run.localjobs import Results, run_with_retries
-from tartools.run.sessions import Sessions
+from tartools.run.localjobs import Results, Sessions, run_with_retries
 from tartools.run.tasks import Task, TaskResult
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.pool import Engine, Threads, windowed

@@ -10,8 +10,7 @@ from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.show import graphics, sheet
-from tartools.show.keyboard import AGAIN, Keyboard
-from tartools.show.terminal import KITTY, Screen
+from tartools.show.terminal import AGAIN, KITTY, Keyboard, Screen
 
 MOST = 10_000  # samples kept to go back to
 MOST_BYTES = 256 << 20  # of memory that they hold; large members are in files
