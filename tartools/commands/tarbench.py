@@ -77,7 +77,7 @@ from tartools.errors import (
     how_to_install,
     without_query,
 )
-from tartools.formats.build import build_samples
+from tartools.formats.plan import build_samples
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples

@@ -144,9 +144,9 @@ from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading
 from tartools.show import checkreport
 from tartools.stages import select
+from tartools.stages.checking.across import compare_fields, expected_fields, note_payloads, note_shards
 from tartools.stages.checking.checked import Checking, checked_shards
 from tartools.stages.checking.codes import CODES
-from tartools.stages.checking.expected import compare, expected_fields, note_payloads, note_shards
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
@@ -204,7 +204,7 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
     account.check()
     found = checking.summary
     words = expect or expected_fields(found.combinations)
-    compare(found, words)
+    compare_fields(found, words)
     note_payloads(found)
     note_shards(found, checking.sizes)
     for code in ignored:

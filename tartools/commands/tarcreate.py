@@ -89,9 +89,8 @@ from typing import Annotated, Literal, NamedTuple
 from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import SampleError, TarToolsError, UsageError
-from tartools.formats import build, packed, plan
-from tartools.formats.build import PlannedMember, PlannedSample
-from tartools.formats.plan import PlanOrigin
+from tartools.formats import packed, plan
+from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
 from tartools.samples.account import Account
 from tartools.samples.sample import checked_path
 from tartools.shards.writing import write_samples
@@ -284,26 +283,26 @@ def write_objects(wanted: PlanOptions, account: Account, output: cli.Output, ori
         check_sources(jsonl.sources(file, origin), output, origin)
         file.seek(0)
         samples = jsonl.samples(file, origin, wanted.template or KEYS)
-        write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
+        write_samples(plan.build_samples(samples, account, origin.name), output.destination, account)
 
 
 def write(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that *origin* plans. If they are a list, all their sources are looked at before."""
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)
-    write_samples(build.build_samples(samples, account, origin.name), output.destination, account)
+    write_samples(plan.build_samples(samples, account, origin.name), output.destination, account)
 
 
 def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:
     """Check what the *parts* that *origin* plans are read from, and that *output* is none of it."""
-    sources = build.sources_of(parts)
+    sources = plan.sources_of(parts)
     try:
         storage.check_inputs(list(sources))
     except TarToolsError as error:
         part = sources.get(error.url)
         if part is None or not part.line:
             raise
-        raise build.located(error, part, origin.name, advice(error.url, origin)) from None
+        raise plan.located(error, part, origin.name, advice(error.url, origin)) from None
     storage.check_output(output.url, output.force, list(sources))
 
 

@@ -109,15 +109,15 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: c
     a, b = sides(source, wanted)
     storage.check_output(output.url, output.force, [*a, *b])
     storage.check_inputs([*a, *b])
-    from tartools.stages.joining import second
+    from tartools.stages.partners import SecondFields, check_shards, read_second
 
-    second.check_shards(a)
+    check_shards(a)
     reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
-    choice = second.SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
-    partners = second.read(b, wanted.form, choice, account, reading, means.memory)
+    choice = SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
+    partners = read_second(b, wanted.form, choice, account, reading, means.memory)
     if adds:
-        from tartools.stages.joining.adding import Adding, joined
+        from tartools.stages.adding import Adding, joined
 
         b_fields, raw_fold = partners.second, bytes if wanted.verbatim else bytes.lower
         how = Adding(b_fields.members, b_fields.single, wanted.left, wanted.prefer, raw_fold)

@@ -52,9 +52,8 @@ from tartools.shards.dataset import DataSet
 from tartools.shards.gathering import WORKERS, gather
 from tartools.shards.reading import Reading, counted
 from tartools.shards.writing import Destination, write_batches
-from tartools.stages import externalsort
+from tartools.stages import externalsort, sort
 from tartools.stages.samplefiles import Identities, SampleFiles, reopened
-from tartools.stages.sorting import sort
 from tartools.storage.expand import expand
 
 LEAST = 1 << 16  # bytes; with less, sorting does little but merging
@@ -131,15 +130,14 @@ def by_rows(data: DataSet, sink: Destination, order: sortkeys.Order, account: Ac
     They don't if members have to be joined to samples, or a row has no key. Where rows are written, that is a failure.
     """
     from tartools.shards.delivery import deliver_order
-    from tartools.stages.sorting import rowsort
 
     counting = account if data.lists else Account(account.say, account.quiet)
     try:
-        rows = rowsort.sorted_positions(data, order, counting, memory)
+        rows = sort.sorted_positions(data, order, counting, memory)
         if rows is None:
             return False
         deliver_order(data, rows, sink, account)
-    except rowsort.UntoldError:  # before anything is written
+    except sort.UntoldError:  # before anything is written
         if data.lists:
             raise
         return False

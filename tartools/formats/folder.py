@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tartools.errors import SampleError, StorageError, printable, several
-from tartools.formats.build import PlannedMember, PlannedSample, local_url
-from tartools.formats.plan import grouped
+from tartools.formats.plan import PlannedMember, PlannedSample, grouped, local_url
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.filetypes import NUMBERS, suffix_of

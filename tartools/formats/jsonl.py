@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from tartools.errors import SampleError
-from tartools.formats.build import PlannedMember, PlannedSample
-from tartools.formats.plan import PlanOrigin
+from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
 from tartools.formats.textrows import Number, objects, title, titled
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, unpacked

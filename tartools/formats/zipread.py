@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from tartools import tar
 from tartools.errors import SampleError, TarFormatError, TruncatedError, UsageError, shown
-from tartools.formats.build import kept
 from tartools.formats.folder import class_members, class_numbers, is_of_system, report, warn_of_twins
+from tartools.formats.plan import kept
 from tartools.samples.account import Account, FirstKeys
 from tartools.samples.sample import Sample
 from tartools.samples.values import checked_key

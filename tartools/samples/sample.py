@@ -89,14 +89,17 @@ class Sample:
         """Return a seekable binary file over the payload of *field*. Large payloads are not held in memory."""
         member = self.member(field)
         if member is None:
-            raise KeyError(field)
+            raise self._without(field)
         return member.open()
 
     def __getitem__(self, field: str) -> bytes:
         payload = self.get(field)
         if payload is None:
-            raise KeyError(field)
+            raise self._without(field)
         return payload
+
+    def _without(self, field: str) -> KeyError:
+        return KeyError(f"sample {self.key!r} has no field {field!r}; its fields are: {' '.join(self.fields)}")
 
     @overload
     def get(self, field: str, default: bytes, *, verbatim: bool = ...) -> bytes: ...

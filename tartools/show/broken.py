@@ -8,7 +8,7 @@ from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
 from tartools.samples.filetypes import NUMBERS, PICTURES, TEXTS
 from tartools.show import sound
-from tartools.stages.checking.oddities import no_number
+from tartools.stages.checking.samples import no_number
 from tartools.tar import Member
 
 ENCODED = {"html", "xml"}  # which may say in what they are encoded

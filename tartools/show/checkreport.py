@@ -12,9 +12,8 @@ from tartools.errors import printable, several, shown, without_query
 from tartools.samples.filetypes import suffix_of
 from tartools.show.broken import is_decoded
 from tartools.show.sections import LISTED, Part, Section, shortened
+from tartools.stages.checking.across import Where, Words
 from tartools.stages.checking.codes import CODES, READERS, WEIGHTS
-from tartools.stages.checking.expected import Words
-from tartools.stages.checking.keys import Where
 from tartools.stages.summary import Summary, Tally
 
 Facts = Mapping[str, Any]

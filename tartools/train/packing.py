@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, byte_size, shown
-from tartools.formats.build import local_url
+from tartools.formats.plan import local_url
 from tartools.samples.account import Account
 from tartools.samples.encoding import FORMATS, as_python, encode, encode_picture, text_payload, unpacked
 from tartools.samples.filetypes import suffix_of

@@ -20,7 +20,7 @@ from tartools.samples.sortkeys import Order, decoder, key_encoder
 from tartools.samples.values import parse_column
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles, unpacked
-from tartools.stages.sorting.sort import MEMORY, index_records, join_equal_keys
+from tartools.stages.sort import MEMORY, index_records, join_equal_keys
 from tartools.tar import ContiguousGroups, Member
 
 IN_A_RUN = 700  # samples

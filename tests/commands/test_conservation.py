@@ -107,7 +107,6 @@ ACCOUNTS = {
     "tarsplit -s": ["tarsplit", "-s", "20000", "-o", "part", "--max-shards", "2"],
     "tarsort": ["tarsort"],
     "tarsort -u": ["tarsort", "-s", "cls", "-u", "first"],
-    "tarsort by key": ["tarsort"],
     "tarproc": ["tarproc", "-c", "true"],
     "tarproc filter": ["tarproc", "-c", 'test "$TAR_INDEX" -gt 2 || rm sample.*'],
     "tarproc skip": ["tarproc", "-e", "skip", "-c", 'test "$TAR_INDEX" -ne 2'],

@@ -152,14 +152,6 @@ def batches_of(parts: list[workers.ShardPart]) -> Iterator[Batch]:
     return workers._batches(parts, Account(), Reading(), lambda _: FirstKeys(lambda _: None))
 
 
-def test_a_file_that_is_overwritten_before_a_process_opens_its_part(tmp_path: Path) -> None:
-    url = str(tmp_path / "in.tar")
-    (task,) = workers.cut_up(0, url, workers.PART)
-    overwrite(tmp_path / "in.tar")
-    with pytest.raises(StorageError, match="changed while it was read"):
-        next(batches_of(task.parts))
-
-
 def test_a_file_that_is_overwritten_while_a_part_of_it_is_read(tmp_path: Path) -> None:
     url = str(tmp_path / "in.tar")
     with (tmp_path / "in.tar").open("rb") as file:

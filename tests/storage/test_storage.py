@@ -218,16 +218,6 @@ def test_a_query_is_no_part_of_new_keys(run: Run, tmp_path: Path) -> None:
     assert (done.status, members_of(done.stdout)[0][0]) == (0, "s0.cls")
 
 
-@pytest.mark.parametrize("url", ["foo://b/a.tar", "s3://b/a.tar", "http://h/a.tar"])
-def test_schemes_that_are_not_there_are_clear_errors(url: str, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(TAR)
-    once = {"TARTOOLS_TRIES": "1"}
-    for done in (run("tarcat", url, env=once), run("tarcat", "a.tar", "-o", url, env=once)):
-        assert (done.status, done.stdout) == (1, b"")
-        assert done.stderr.startswith(f"tarcat: {url}: ")
-        assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("template", ["cat {}", "cat '{}'", 'cat "{}"'])
 @pytest.mark.parametrize("name", ["a.tar", 'it\'s a "name" $x.tar'])
 def test_gopen(template: str, name: str, run: Run, tmp_path: Path) -> None:
@@ -401,23 +391,6 @@ def test_outputs_appear_when_they_are_complete() -> None:
     assert (os.listdir(), Path("out.tar").read_bytes()) == (["out.tar"], b"whole")
     output.abort()  # too late, and does nothing
     assert os.listdir() == ["out.tar"]
-
-
-def test_outputs_that_are_given_up_leave_nothing() -> None:
-    output = storage.open_write("out.tar")
-    output.sink.write(b"half")
-    output.abort()
-    output.abort()
-    assert os.listdir() == []
-
-
-def test_an_output_that_came_into_being_meanwhile_is_refused() -> None:
-    output = storage.open_write("out.tar")
-    touch("out.tar")
-    with pytest.raises(StorageError, match="already exists"):
-        output.commit()
-    output.abort()
-    assert (os.listdir(), Path("out.tar").read_bytes()) == (["out.tar"], b"x")
 
 
 def test_modes(here: Path) -> None:

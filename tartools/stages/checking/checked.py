@@ -14,8 +14,8 @@ from tartools.samples.sample import Batch
 from tartools.shards.gathering import gather
 from tartools.shards.reading import OddShards, Reading, shard_batches
 from tartools.shards.stream import ShardStream
+from tartools.stages.checking.across import Repeated, combination_number, compare_keys, repeated
 from tartools.stages.checking.codes import Place
-from tartools.stages.checking.keys import Repeated, combination_number, compare, repeated
 from tartools.stages.checking.listedrows import TableRows, WrongRows, rows_in
 from tartools.stages.checking.samples import Decode, Rows, look, nothing_found, rows_of, rows_of_lists
 from tartools.stages.checking.walk import MemberGroup, Trouble, Walk
@@ -132,7 +132,7 @@ class Checking:
         self._numbers = {url: number for number, url in enumerate(shards.urls)}
 
     def repeats(self, sort: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[Repeated]:
-        """Read all samples, *sort* records of their keys, and yield the samples that share one: see `keys.compare`.
+        """Read all samples, *sort* records of their keys, and yield those that share one: see `across.compare_keys`.
 
         Raises: StorageError if a server fails, or none of the shards is there.
         """
@@ -143,7 +143,7 @@ class Checking:
         numbers = {combination_number(each): each for each in self.summary.combinations}
         dead = frozenset(2 * number for number in self.shards.walked)
         groups = repeated(chain([first], records), numbers, dead)
-        yield from compare(groups, self.summary, self.shards.where)
+        yield from compare_keys(groups, self.summary, self.shards.where)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:

@@ -14,10 +14,9 @@ from tartools.samples.sample import Batch, Sample, field_name
 from tartools.shards.numbering import parse_numbering
 from tartools.shards.reading import shard_batches
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, shard_writer
+from tartools.stages.checking.across import Repeated, Words, beside, lacking, names
 from tartools.stages.checking.checked import CheckedShards
 from tartools.stages.checking.codes import CODES, NOTE
-from tartools.stages.checking.expected import Words, lacking
-from tartools.stages.checking.keys import Repeated, beside, names
 from tartools.stages.checking.listedrows import WrongRows, rows_in
 from tartools.stages.checking.samples import Decode, Rows, codes_of, look, nothing_found, rows_of
 from tartools.stages.checking.walk import Trouble, Walk
@@ -40,7 +39,7 @@ class Action(NamedTuple):
 
 
 def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
-    """Yield what to do with samples that share a key, in records that sort by place; see `keys.compare`."""
+    """Yield what to do with samples that share a key, in records that sort by place; see `across.compare_keys`."""
     for group, verdicts in compared:
         first = group[0][:2]
         parts = [each for each, (_, other) in zip(group[1:], verdicts, strict=True) if not other]

@@ -1,4 +1,4 @@
-"""Samples that occur again: `comparison` finds equal ones by digests, `near` pictures by hashes; `pairs` names them.
+"""Samples that occur again: `comparison` finds equal ones by digests, `near` pictures by hashes.
 
 Begin reading at `comparison.find`.
 """

@@ -5,19 +5,23 @@ What is compared comes from columns where a table has it, else from the samples.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat, starmap
+from operator import itemgetter
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tartools.errors import SampleError, StorageError, TarToolsError
+from tartools import storage
+from tartools.errors import SampleError, StorageError, TarToolsError, shown
+from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Batch, Sample
 from tartools.samples.values import blanks, field_list, payload_digests
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import closing_upstream
 from tartools.stages.combinations import alike
-from tartools.stages.duplicates.near import COLOURS, CONTENT, Hashes
-from tartools.stages.duplicates.pairs import AGAINST, INPUT, Pair
+from tartools.stages.duplicates.near import AGAINST, COLOURS, CONTENT, INPUT, Hashes
 from tartools.stages.externalsort import Spool, pack_blocks, records_of
 from tartools.tables.listed import ListedBatch, keys_of
 from tartools.tar import Member
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
 
 DIGEST, NUMBER = 16, 8  # bytes
 MOST = (1 << 8 * NUMBER) - 1
+PAIR, KEPT = Struct(">QBQB"), Struct(">BQ")  # records of `Pair`; side and number of the kept one before such a record
+
+Sort = Callable[[Iterable[bytes]], Iterator[bytes]]  # of any number of records
 
 
 class Comparison(NamedTuple):
@@ -218,7 +225,7 @@ def _names(batch: Batch) -> Iterator[bytes]:
 def find(
     sides: Sequence[DedupSide], comparison: Comparison, account: Account, sort: Callable[..., Iterator[bytes]]
 ) -> Iterator[bytes]:
-    """Yield a record for each sample of the last of *sides* that is left out, by position: see `pairs.Pair`."""
+    """Yield a record for each sample of the last of *sides* that is left out, by position: see `Pair`."""
     if comparison.near is None:
         found = (records(side.contents(comparison, account), side.number, comparison.largest) for side in sides)
         yield from sort(repeats(sort(chain.from_iterable(found))))
@@ -229,7 +236,7 @@ def find(
             hashes.end_against()
         for content in side.contents(comparison, account):
             hashes.add(content)
-    yield from hashes.pairs(comparison.distance, comparison.largest)
+    yield from starmap(PAIR.pack, hashes.pairs(comparison.distance, comparison.largest))
 
 
 def whole_digests(batch: Batch) -> list[bytes]:
@@ -272,4 +279,58 @@ def repeats(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
         if record[:DIGEST] != last:
             last, side, kept = record[:DIGEST], record[DIGEST], position
         elif record[DIGEST] == INPUT:
-            yield Pair(position, side, kept).record()
+            yield PAIR.pack(position, side, kept, 0)
+
+
+# ---- pairs of a sample that is left out and the kept one that it is like ----
+
+
+class Pair(NamedTuple):
+    """Sample number *position* of the input is left out: it is like number *kept* of *side*, at this *distance*."""
+
+    position: int
+    side: int
+    kept: int
+    distance: int
+
+
+def pair_of(record: bytes) -> Pair:
+    """Return the pair whose record begins *record*."""
+    return Pair(*PAIR.unpack_from(record))
+
+
+def named(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], sort: Sort) -> Iterator[tuple[Pair, bytes, bytes]]:
+    """Yield each of *pairs* with the name of the sample that is left out, and that of the kept one, in order.
+
+    *names* are those of all samples of each side, in order. Memory: that of *sort*.
+    """
+    by_kept = sort(KEPT.pack(*pair_of(record)[1:3]) + record for record in pairs)
+    places = enumerate(names[INPUT])
+    for record in sort(_with_kept(by_kept, names)):
+        pair = pair_of(record)
+        yield pair, next(name for at, name in places if at == pair.position), record[PAIR.size :]
+
+
+def _with_kept(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
+    """Yield the records *by_kept*, each with the name of the kept sample behind it."""
+    for side, found in groupby(by_kept, itemgetter(0)):
+        places = enumerate(names[side])
+        for place, same in groupby(found, itemgetter(slice(KEPT.size))):
+            kept = KEPT.unpack(place)[1]
+            name = next(name for at, name in places if at == kept)
+            yield from (record[KEPT.size :] + name for record in same)
+
+
+def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: str, force: bool, sort: Sort) -> None:
+    """Write a line for each of *pairs* to *url*, as TSV. *names* are those of all samples of each side, in order."""
+    with storage.writing(url, force) as sink:
+        sink.write(b"key\tshard\tkept_key\tkept_shard\tdistance\n")
+        for pair, out, kept in named(pairs, names, sort):
+            cells = [*key_and_shard(out), *key_and_shard(kept), str(pair.distance)]
+            sink.write(("\t".join(cells) + "\n").encode("utf-8", "surrogateescape"))
+
+
+def key_and_shard(name: bytes) -> list[str]:
+    """Return key and shard of the sample with this *name*, escaped."""
+    shard, _, key = name.partition(b"\0")
+    return [escape(os.fsdecode(key)), escape(shown(os.fsdecode(shard)))]

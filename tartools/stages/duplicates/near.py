@@ -17,8 +17,7 @@ from itertools import combinations
 from struct import Struct
 from typing import Any, NamedTuple
 
-from tartools.stages.duplicates.pairs import AGAINST, INPUT, Pair
-
+AGAINST, INPUT = 0, 1  # the sides: samples that are only compared with, and those that may be left out
 COLOURS = 48  # bytes: red, green and blue of 4 by 4 parts
 COLOUR, MEAN = 12, 3  # of 255
 FARTHEST = 15  # bits; from 16 on, bands that differ in 4 bits would have to be looked up, which are 2,517
@@ -90,8 +89,8 @@ class Hashes:
         """Note that the samples added from now on are those of the input."""
         self._begins[INPUT] = len(self._rows) // CONTENT.size
 
-    def pairs(self, distance: int, largest: bool) -> Iterator[bytes]:
-        """Yield the pairs of samples that are left out and kept, by position."""
+    def pairs(self, distance: int, largest: bool) -> Iterator[tuple[int, int, int, int]]:
+        """Yield what is left out, by position: its position, side and position of what is kept, and the distance."""
         import numpy as np
 
         rows = np.frombuffer(self._rows, KIND)
@@ -109,7 +108,7 @@ class Hashes:
         apart = bits(pictures.hashes[out] ^ pictures.hashes[found[out]])
         for position, kept, far in zip(order[out].tolist(), order[found[out]].tolist(), apart.tolist(), strict=True):
             side = AGAINST if kept < begin else INPUT
-            yield Pair(position - begin, side, kept - self._begins[side], far).record()
+            yield position - begin, side, kept - self._begins[side], far
 
 
 def bits(numbers: Any) -> Any:

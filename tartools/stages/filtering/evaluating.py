@@ -15,12 +15,18 @@ from numbers import Number
 from typing import Any
 
 from tartools.errors import SampleError, UsageError, several
-from tartools.stages.filtering.syntax import METHODS
 
 STEPS = 100_000  # of one evaluation
 MADE, READ, ITEMS = 100, 1000, 10  # characters that are made, characters that are read, items of lists: for one step
 BITS = 1024  # of a whole number; floating point ends there too
 DIGITS = 4300  # characters of a text that is read as a number, as in Python
+METHODS: dict[type, tuple[str, ...]] = {
+    str: (
+        *("startswith", "endswith", "find", "count", "lower", "upper", "strip", "lstrip", "rstrip", "removeprefix"),
+        *("removesuffix", "replace", "split", "isdigit", "isalpha", "isalnum", "isspace", "islower", "isupper"),
+    ),
+    dict: ("get", "keys", "values", "items"),
+}
 
 OPERATORS: dict[type, Callable[..., Any]] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
@@ -67,7 +73,7 @@ class Evaluator:
         self._left = STEPS
 
     def evaluate(self, node: ast.expr) -> Any:
-        """Return the value of *node*, of `syntax.parsed`.
+        """Return the value of *node*, of `expression.parsed`.
 
         Raises: LimitError; what functions and *value_of* raise; any exception, for values of the wrong kind.
         """

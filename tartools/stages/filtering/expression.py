@@ -1,21 +1,20 @@
 """Expressions over the fields of a sample: `int(cls) == 180`, `field('meta.json:width') > 500`.
 
-An expression of unknown origin does no harm: `syntax` says what may stand in one, `evaluating` has the limits of what
-it takes.
+They are Python's syntax for values, conditions, calls of given functions, and loops. An expression of unknown origin
+does no harm: what may stand in one is said here, and `evaluating` has the limits of what it takes.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from tartools.errors import SampleError, TarToolsError
+from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.samples.sample import Sample
 from tartools.samples.values import PSEUDO, Column, field_list, lookup, parse_column
-from tartools.stages.filtering import syntax
-from tartools.stages.filtering.evaluating import MADE, READ, Evaluator, LimitError, Patterns
+from tartools.stages.filtering.evaluating import MADE, METHODS, READ, Evaluator, LimitError, Patterns
 from tartools.tar import Member
 
 HEADER = 1000  # steps to look at the header of a picture
@@ -23,7 +22,7 @@ MOST = 1000  # names of fields that are kept, and characters of each
 FEW = 12  # values of a field that are told where nothing matches, of at most SHORT characters
 SHORT = 40
 
-Ask = tuple[str, str]  # what an expression asks of a sample: one of syntax.NAMING, and the name it is given
+Ask = tuple[str, str]  # what an expression asks of a sample: one of NAMING, and the name it is given
 Described = Callable[[Member], tuple[Any, ...]]  # width and height of a picture, ..., and last what is wrong with it
 
 
@@ -59,7 +58,7 @@ class Expression:
         self._evaluator = Evaluator(self._value, functions)
         self._patterns = Patterns(self._evaluator.spend)
         self._evaluator.functions["match"] = self._patterns.search
-        self._node = syntax.parsed(text, self._evaluator.functions)
+        self._node = parsed(text, self._evaluator.functions)
         self.asks = _asks(self._node)
         self._known: Mapping[Ask, Any] = {}
         self._read: Callable[[], Sample] = lambda: Sample(b"")
@@ -239,12 +238,15 @@ def _checked(name: object) -> str:
 
 def _asks(node: ast.expr) -> list[Ask] | None:
     """Return what *node* asks of a sample; None if a name is computed."""
-    calls = syntax.calls(node)
-    called = {name for name, _ in calls}
-    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} - called - syntax.own_names(node)
+    called = calls(node)
+    names = (
+        {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        - {name for name, _ in called}
+        - own_names(node)
+    )
     found = [("field", "__key__" if name == "key" else name) for name in sorted(names)]
-    for function, arguments in calls:
-        if function in syntax.NAMING:
+    for function, arguments in called:
+        if function in NAMING:
             if len(arguments) != 1 or not isinstance(arguments[0], ast.Constant):
                 return None
             found.append((function, str(arguments[0].value)))
@@ -253,7 +255,7 @@ def _asks(node: ast.expr) -> list[Ask] | None:
 
 def _patterns(node: ast.expr) -> list[str]:
     """Return the regular expressions that *node* has written out."""
-    first = [arguments[0] for name, arguments in syntax.calls(node) if name == "match" and arguments]
+    first = [arguments[0] for name, arguments in calls(node) if name == "match" and arguments]
     return [part.value for part in first if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
@@ -261,3 +263,95 @@ def _described(member: Member) -> tuple[Any, ...]:
     from tartools.samples import decoding
 
     return decoding.facts(member, decode=False)
+
+
+# ---- what may stand in one ----
+
+
+NESTED = 100  # parts inside each other
+NAMING = ("field", "has", "size", "width", "height")  # functions that take the name of a field
+ALLOWED = (
+    *(ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call),
+    *(ast.Subscript, ast.Slice, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp),
+)
+OTHERS = (  # operators of other languages, and ours
+    *((r"&&", "and"), (r"\|\|", "or"), (r"!(?!=)", "not"), (r"<>", "!="), (r"===", "==")),
+    *((r"\bAND\b", "and"), (r"\bOR\b", "or"), (r"\bNOT\b", "not")),
+)
+
+
+def parsed(text: str, functions: Iterable[str]) -> ast.expr:
+    """Return the syntax tree of the expression *text*, which may call *functions*. Raises: UsageError if it is none."""
+    try:
+        body = ast.parse(text.strip(), mode="exec").body
+    except (MemoryError, RecursionError):  # the stack of Python's parser is full
+        raise UsageError(f"not an expression: it is nested over {NESTED} levels deep") from None
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"not an expression: {text!r}: {_hint(text) or error}") from None
+    if len(body) != 1 or not isinstance(body[0], ast.Expr):
+        raise UsageError(f"not an expression: {text!r} (to compare, write ==)")
+    node = body[0].value
+    level: list[ast.AST] = [node]
+    for _ in range(NESTED):
+        level = [inner for part in level for inner in ast.iter_child_nodes(part)]
+    if level:
+        raise UsageError(f"not an expression: it is nested over {NESTED} levels deep")
+    own, known = own_names(node), tuple(functions)
+    for part in ast.walk(node):
+        if isinstance(part, ast.MatMult) or (isinstance(part, ast.expr) and not isinstance(part, ALLOWED)):
+            raise UsageError(f"{type(part).__name__} is not allowed in an expression: {text!r}")
+        if isinstance(part, ast.comprehension):
+            _check_loop(part)
+        if isinstance(part, ast.Call):
+            _check_call(part, known, own)
+    return node
+
+
+def calls(node: ast.expr) -> list[tuple[str, list[ast.expr]]]:
+    """Return the functions that *node* calls, each with its arguments."""
+    found = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    return [(call.func.id, call.args) for call in found if isinstance(call.func, ast.Name)]
+
+
+def own_names(node: ast.expr) -> set[str]:
+    """Return the names that loops in *node* give to their items."""
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+
+
+def _hint(text: str) -> str:
+    """Return what to write where *text* has an operator of another language; "" if it has none."""
+    import re
+
+    plain = re.sub(r"""'[^']*'|"[^"]*\"""", "''", text)
+    for pattern, word in OTHERS:
+        if found := re.search(pattern, plain):
+            return f"in place of {found[0]} write {word}"
+    return ""
+
+
+def _check_loop(loop: ast.comprehension) -> None:
+    targets = loop.target.elts if isinstance(loop.target, (ast.Tuple, ast.List)) else [loop.target]
+    if loop.is_async or not all(isinstance(target, ast.Name) for target in targets):
+        raise UsageError(f"not an expression: a loop has plain names, not {ast.unparse(loop.target)}")
+
+
+def _check_call(call: ast.Call, functions: tuple[str, ...], own: set[str]) -> None:
+    """Raise UsageError unless *call* is one of *functions* or METHODS; *own* are the names of loops."""
+    called, methods = call.func, [name for names in METHODS.values() for name in names]
+    if any(keyword.arg is None for keyword in call.keywords):
+        raise UsageError(f"** is not allowed in an expression: {ast.unparse(call)}")
+    if isinstance(called, ast.Attribute):
+        if called.attr not in methods:
+            raise UsageError(f".{called.attr}() is not allowed in an expression; these are: {' '.join(methods)}")
+        return
+    if not isinstance(called, ast.Name):
+        raise UsageError(f"not a function: {ast.unparse(called)}")
+    if called.id not in functions:
+        raise UsageError(f"unknown function {called.id!r}; the functions are: {' '.join(functions)}")
+    if called.id in NAMING and len(call.args) == 1:
+        base = name = call.args[0]
+        while isinstance(base, ast.Attribute):
+            base = base.value
+        if isinstance(base, ast.Name) and base.id not in own:
+            field = ast.unparse(name)
+            raise UsageError(f"{called.id}({field}): the name of a field has quotes here: {called.id}('{field}')")

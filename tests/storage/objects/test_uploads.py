@@ -216,29 +216,6 @@ def test_an_error_in_a_thread_is_no_less_than_one_here() -> None:
 # ---- giving up ----
 
 
-@pytest.mark.parametrize(("size", "said"), [(0, []), (PART, []), (2 * PART, ["begin", "abort"])])
-def test_an_abort_drops_what_was_begun_once(size: int, said: list[str]) -> None:
-    target = Memory()
-    upload = begun(target, text(size))
-    upload.abort()
-    upload.abort()
-    assert (but_for_parts(target), target.made) == (said, None)
-
-
-def test_an_abort_after_the_commit_does_nothing() -> None:
-    target = Memory()
-    upload = begun(target, text(25))
-    upload.commit()
-    upload.abort()
-    assert "abort" not in target.said and target.made == text(25)
-
-
-def test_a_sink_that_is_forgotten_commits_nothing() -> None:
-    target = Memory()
-    Upload(target).write(text(25))
-    assert "complete" not in str(target.said) and target.made is None
-
-
 def test_an_abort_waits_for_the_parts_under_way() -> None:
     target, sending, going = Memory(2), threading.Semaphore(0), threading.Event()
 

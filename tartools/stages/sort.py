@@ -1,0 +1,484 @@
+"""Sort samples in bounded memory, and rows of tables as samples are sorted.
+
+Three passes. The first makes a record of some dozen bytes for each sample: its sort key, and where its bytes are, in
+the plain local file that it was read from or in a scratch file that it is copied to (see `stages.samplefiles`). The
+second sorts the records, in runs that are merged if they do not fit into memory. The third gathers the samples in sort
+order: small ones are read together, a MiB at a time.
+
+Of rows, what comes out are their numbers. The values come from columns if all inputs have them, else from the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import accumulate, count, islice, repeat
+from typing import Any
+
+from tartools.errors import SampleError, shown
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch, Sample, field_name
+from tartools.samples.sortkeys import (
+    FIRST,
+    LAST,
+    Order,
+    decoder,
+    directed,
+    encoder,
+    key_encoder,
+    shuffled,
+    value_encoder,
+)
+from tartools.samples.values import INDEX, PSEUDO, as_text
+from tartools.shards.dataset import DataSet
+from tartools.shards.gathering import WORKERS
+from tartools.stages.externalsort import TURN, external_sort, pack_blocks, position_in, records_of
+from tartools.stages.samplefiles import (
+    IMPLIED,
+    LOCATION,
+    LONE,
+    POSITION,
+    POSITIONED,
+    Entry,
+    Identities,
+    PartMember,
+    SampleFiles,
+    unpacked,
+)
+from tartools.storage.openfiles import OPEN_FILES
+from tartools.storage.scratch import scratch_file
+from tartools.tables import schema
+from tartools.tables.columnvalues import plain
+from tartools.tables.inputs import RowInputs
+from tartools.tar import Member, read_range
+
+MEMORY = 256 << 20  # bytes
+SMALL = 1 << 20  # bytes of samples in a batch
+FILES = OPEN_FILES // 2  # files that one batch is read from, so that each is opened only once
+GATHERED = 1 << 16  # bytes; smaller samples are gathered in memory, larger ones copied from the file that holds them
+
+
+def sorted_batches(
+    index: Iterable[bytes],
+    order: Order,
+    account: Account,
+    files: SampleFiles,
+    *,
+    memory: int = MEMORY,
+    tmpdir: str | None = None,
+) -> Iterator[Batch]:
+    """Yield the samples of *index*, whose bytes are in *files*, sorted by *order*. The sort is stable.
+
+    By `__key__`, all members of one key become one sample. A batch never holds two samples with the same key.
+    The whole *index* is read before the first batch is yielded.
+
+    Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*; 128 open files; two batches of 1 MiB.
+    Raises: SampleError if a joined sample has a field twice; StorageError if a file has changed meanwhile; what
+    *index* raises.
+    """
+    records = external_sort(index, memory, tmpdir)
+    arrange = join_equal_keys if order.by_key else choose_equal_values
+    last = None
+    for batch in gather(arrange(unpacked(records, decoder(order)), order, account), order, account, files):
+        if last is not None:
+            yield last
+        last = batch
+    if last is not None and last.groups is None:  # parse it now, before the files are checked
+        sample = last[0]
+        last = Batch.of(sample.with_members(sample.members))
+    if last is not None:
+        yield last
+    files.check()
+
+
+def gather(found: Iterable[list[Entry]], order: Order, account: Account, files: SampleFiles) -> Iterator[Batch]:
+    """Yield samples, given the entries of their parts: small samples in batches read into memory, others alone.
+
+    Holds: 1 MiB, and up to 16 MiB of a joined sample.
+    """
+    small: list[Entry] = []
+    size = turns = 0
+    last_key, last_shard, last_flags = b"", -1, 0
+    for parts in found:
+        _, key, start, end, shard, flags = entry = parts[0]
+        alone = len(parts) > 1 or end - start > GATHERED
+        full = size >= SMALL or turns == FILES
+        if small and (alone or full or key == last_key):  # the writer checks keys from batch to batch
+            yield files.gather(small)
+            small, size, turns, last_shard = [], 0, 0, -1
+        if alone:
+            yield Batch.of(files.sample(entry) if len(parts) == 1 else join(parts, order, account, files))
+            continue
+        if shard != last_shard or flags != last_flags:
+            turns += 1
+        small.append(entry)
+        size += end - start
+        last_key, last_shard, last_flags = key, shard, flags
+    if small:
+        yield files.gather(small)
+
+
+def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, position: int = 0) -> Iterator[bytes]:
+    """Yield a record for each sample of *batches*, in input order; the first has number *position*.
+
+    Samples in plain local files stay there; *files* copies all others to its scratch file.
+    Raises: SampleError if a value is missing or not of its kind, or if a sample has a field twice.
+    """
+    encode, encode_key = encoder(order), key_encoder(order)
+    implied = IMPLIED if order.by_key and order.kind == "text" else 0
+    for batch in batches:
+        groups, location = batch.groups, files.location_of(batch)
+        members = groups.members if groups is not None else None
+        if (
+            groups is None
+            or members is None
+            or location is None
+            or encode_key is None
+            or (order.by_key and has_duplicates(members))
+        ):
+            for sample in batch:
+                yield record(sample, position, encode(sample, position), order, files)
+                position += 1
+            continue
+        shard, shift = location
+        starts, ends = groups.starts, islice(groups.starts, 1, None)
+        for key, start, end, first in zip(groups.keys, starts, ends, groups.firsts, strict=False):
+            flags = implied if len(members[first][0]) > len(key) else implied | LONE
+            sort_key = encode_key(key, position, batch.shard)
+            if implied:
+                yield sort_key + POSITIONED.pack(position, start + shift, end + shift, shard, 0, flags)
+            else:
+                packed = LOCATION.pack(start + shift, end + shift, shard, len(key), flags)
+                yield sort_key + position.to_bytes(POSITION, "big") + key + packed
+            position += 1
+
+
+def index_blocks(
+    batches: Iterable[Batch], order: Order, files: SampleFiles, turn: int, apart: bool
+) -> Generator[bytes, None, Identities]:
+    """Yield the records of one slice of the input in blocks; slice *turn* sorts after all slices before it.
+
+    Returns the identities of the files that hold the samples.
+    Raises: SampleError as `index_records` does. Also if a sample has to be copied while this runs *apart*, in a worker
+    process, whose scratch file would end with it.
+    """
+    copied = files.copied
+    yield from pack_blocks(index_records(batches, order, files, turn << TURN))
+    if apart and files.copied > copied:
+        raise SampleError("some samples are not in plain local files")
+    return files.identities
+
+
+def record(sample: Sample, position: int, sort_key: bytes, order: Order, files: SampleFiles) -> bytes:
+    """Return the record of *sample*, copying its bytes where necessary. Raises: SampleError if it has a field twice."""
+    if order.by_key and has_duplicates(sample.members):
+        members = [PartMember(0, sample.shard, member) for member in sample.members]
+        sample = sample.with_members(each.member for each in distinct_members(sample.key, members, order))
+    start, end, shard, flags = files.store(sample)
+    implied = IMPLIED if order.by_key and order.kind == "text" else 0
+    flags |= implied if sample.grouped else implied | LONE
+    key = b"" if implied else sample.raw_key
+    return sort_key + position.to_bytes(POSITION, "big") + key + LOCATION.pack(start, end, shard, len(key), flags)
+
+
+def choose_equal_values(entries: Iterable[Entry], order: Order, account: Account) -> Iterator[list[Entry]]:
+    """Yield each of sorted *entries* in a list of its own; if *order* is unique, one of those with equal sort keys.
+
+    Samples without a value are never equal. Holds: one entry.
+    """
+    if order.unique is None:
+        yield from ([entry] for entry in entries)
+        return
+    kept: Entry | None = None
+    for entry in entries:
+        if kept is not None and entry.sort_key == kept.sort_key and entry.sort_key not in (FIRST, LAST):
+            account.left_out += 1
+            kept = entry if order.unique == "last" else kept
+            continue
+        if kept is not None:
+            yield [kept]
+        kept = entry
+    if kept is not None:
+        yield [kept]
+
+
+def join_equal_keys(entries: Iterable[Entry], order: Order, account: Account) -> Iterator[list[Entry]]:
+    """Yield the parts of each sample: lists of sorted *entries* with one key, in order of their first entries.
+
+    Holds: the entries of equal sort keys.
+    """
+    equal: list[Entry] = []
+    before = b""
+    for entry in entries:
+        if equal and entry[0] != before:
+            yield from [equal] if len(equal) == 1 else parts_by_sample(equal, order, account)
+            equal = []
+        before = entry[0]
+        equal.append(entry)
+    if equal:
+        yield from parts_by_sample(equal, order, account)
+
+
+def parts_by_sample(equal: list[Entry], order: Order, account: Account) -> list[list[Entry]]:
+    """Return *equal* entries as one list for each sample.
+
+    Different keys may be equal as numbers: if *order* is unique, one of them is kept. A member without a field is a
+    sample of its own, even if its name is the key of another sample.
+    """
+    if len(equal) == 1:
+        return [equal]
+    samples: dict[tuple[bytes, int], list[Entry]] = {}
+    for number, entry in enumerate(equal):
+        apart = number if entry.flags & LONE else -1
+        samples.setdefault((entry.key, apart), []).append(entry)
+    if order.unique is None:
+        return list(samples.values())
+    kept: dict[int, list[Entry]] = {}
+    for parts in samples.values():
+        kind = parts[0].flags & LONE
+        if order.unique == "last" or kind not in kept:
+            kept[kind] = parts
+    account.left_out += len(equal) - sum(map(len, kept.values()))
+    return list(kept.values())
+
+
+def join(parts: list[Entry], order: Order, account: Account, files: SampleFiles) -> Sample:
+    """Return the sample that *parts* are together; its members keep the order of the input.
+
+    Raises: SampleError if it would hold a field twice and *order* does not say which one to keep.
+    """
+    first = files.sample(parts[0])
+    kept = distinct_members(first.key, files.members(parts), order)
+    used = len({each.part for each in kept})
+    account.joined += used - 1
+    account.left_out += len(parts) - used
+    return first.with_members(each.member for each in kept)
+
+
+def distinct_members(key: str, members: Iterable[PartMember], order: Order) -> list[PartMember]:
+    """Return *members* of the sample *key* with each path once: the first or the last, as *order* says.
+
+    Raises: SampleError if a path occurs twice and *order* does not say which one to keep.
+    """
+    kept: dict[bytes, PartMember] = {}
+    for found in members:
+        path = found.member.path
+        other = kept.get(path)
+        if other and order.unique is None:
+            where = " and ".join(dict.fromkeys(shown(each.shard) for each in (other, found) if each.shard))
+            raise SampleError(
+                f"sample {key!r} would hold the field {field_name(found.member)!r} twice"
+                f"{f' (from {where})' if where else ''}: -u first or -u last keeps one, "
+                "tarcat --rekey gives every sample a key of its own"
+            )
+        if order.unique == "last":
+            kept.pop(path, None)
+        if order.unique == "last" or not other:
+            kept[path] = found
+    return list(kept.values())
+
+
+def has_duplicates(members: Sequence[Member]) -> bool:
+    """Return whether two of *members* (possibly plain tuples) have the same path."""
+    return len({member[0] for member in members}) < len(members)
+
+
+# ---- rows of tables ----
+
+
+FEW = 1 << 13  # rows that are Python's objects at once
+ROW_MEMORY = 16 << 20  # bytes at most, to sort rows
+UNKNOWN = (1 << 32) - 1  # the fields of a sample, if the table does not say
+AT_ONCE = 1 << 16  # sort keys that are made or read at once
+TOGETHER = 1 << 20  # sort keys that are sorted at once
+
+
+class UntoldError(SampleError):
+    """Rows do not tell all: several have members of one sample, which would have to be joined, or one has no key."""
+
+
+def row_record(sort_key: bytes, row: int, key: bytes, fields: int, order: Order, *, lone: bool) -> bytes:
+    """Return a record for the *row* of the sample *key*; equal numbers *fields* stand for equal fields.
+
+    *lone* tells whether it is a member without a field, which is never joined.
+    """
+    flags = LONE if lone else 0
+    if order.by_key and order.kind == "text":
+        flags |= IMPLIED
+    kept = key if order.by_key and not flags & IMPLIED else b""
+    return sort_key + row.to_bytes(POSITION, "big") + kept + LOCATION.pack(row, 0, fields, len(kept), flags)
+
+
+def sorted_rows(
+    records: Iterable[bytes], order: Order, account: Account, memory: int, tmpdir: str | None
+) -> Iterator[int]:
+    """Yield the rows of *records*, which `row_record` made, sorted by *order*. The sort is stable.
+
+    Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
+    Raises: UntoldError if rows have one key and different fields; what *records* raises.
+    """
+    arrange = join_equal_keys if order.by_key else choose_equal_values
+    entries = unpacked(external_sort(records, memory, tmpdir), decoder(order))
+    for parts in arrange(entries, order, account):
+        yield (parts[0] if len(parts) == 1 else _one_of(parts, order, account)).start
+
+
+def shuffled_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
+    """Yield the numbers of *count* rows, shuffled by *order* as samples are.
+
+    Holds: some 40 MB; the sort keys are in an unnamed file in *tmpdir*.
+    """
+    import numpy as np
+
+    of = shuffled(order.seed)
+    with closing(scratch_file(tmpdir)) as file:
+        for first in range(0, count, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, count))
+            file.write(directed(b"".join(map(of, numbers)), order))
+        steps = -(-count // TOGETHER)
+        for step in range(steps):  # the keys of each step are 1/steps of all keys there can be
+            low, high = ((each << 64) // steps for each in (step, step + 1))
+            found = []
+            for first in range(0, count, AT_ONCE):
+                keys = np.frombuffer(read_range(file, 8 * first, 8 * min(first + AT_ONCE, count)), ">u8")
+                here = np.flatnonzero((keys >= low) & (keys <= high - 1))
+                found.append((keys[here].astype(np.uint64), here + first))
+            keys, rows = (np.concatenate(column) for column in zip(*found, strict=True))
+            rows = rows[np.argsort(keys, kind="stable")]
+            for first in range(0, len(rows), AT_ONCE):
+                yield from rows[first : first + AT_ONCE].tolist()
+
+
+def has_values(inputs: RowInputs, order: Order) -> bool:
+    """Tell whether the columns of all *inputs* have the values by which *order* sorts."""
+    column = order.column.choices[0]
+    if order.kind == "shuffle" or column in PSEUDO:
+        column = schema.KEY if order.by_key else schema.SHARD  # the others are known of every row
+    else:
+        column = order.column.name
+    return all(column in part.schema.names for part in inputs.parts)
+
+
+def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[bytes]:
+    """Yield a record for each row of *inputs*, in order; count the samples as read.
+
+    Raises: UntoldError if a row has no key, and samples are sorted by key.
+    """
+    encode_key, encode_value = key_encoder(order), value_encoder(order)
+    pseudo = order.column.choices[0] in PSEUDO
+    name = order.column.choices[0] if pseudo else order.column.name
+    columns = [each for each in inputs.schema.names if not each.startswith("__")]
+    wanted = [schema.SHARD, schema.KEY, schema.BEGIN, schema.END, name]
+    kinds: dict[bytes, int] = {}
+    row = 0
+    batches = inputs.batches([*wanted, schema.MEMBERS] if order.by_key else wanted)
+    for rows in (batch.slice(first, FEW) for batch in batches for first in range(0, len(batch), FEW)):
+        keys: Iterable[bytes] = repeat(b"")
+        if schema.KEY in rows.schema.names:
+            if order.by_key and rows.column(schema.KEY).null_count:
+                raise UntoldError(f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY} to sort by")
+            keys = [(key or "").encode() for key in rows.column(schema.KEY).to_pylist()]
+        shards = [inputs.shards.url(number) for number in rows.column(schema.SHARD).to_pylist()]
+        fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN)
+        numbers = range(row, row + len(rows))
+        if encode_key is not None:
+            sort_keys = map(encode_key, keys, numbers, shards)
+        else:
+            sort_keys = map(encode_value, texts(rows, name, row, shards), keys, shards, repeat(lambda: columns))
+        for sort_key, number, key, kind in zip(sort_keys, numbers, keys, fields, strict=False):
+            yield row_record(sort_key, number, key, kind, order, lone=not kind)
+        account.samples_in += len(rows)
+        row += len(rows)
+
+
+def texts(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[str | None]:
+    """Return the values of the column *name* of *rows* as text, None for null; *first* is the number of the first."""
+    if name == INDEX:
+        return map(str, range(first, first + len(rows)))
+    if name == schema.SHARD:
+        return map(shown, shards)
+    if name == "__size__":
+        places = (rows.column(bound).to_pylist() for bound in (schema.END, schema.BEGIN))
+        return (str(end - begin) for end, begin in zip(*places, strict=True))
+    return (None if value is None else as_text(value) for value in plain(rows.column(name)))
+
+
+def kinds_of(rows: Any, known: dict[bytes, int]) -> Iterable[int]:
+    """Return a number for the fields of each of *rows*, the same for the same fields: 0 for none.
+
+    *known* are the numbers of the combinations so far.
+    """
+    import numpy as np
+
+    if schema.MEMBERS not in rows.schema.names or not len(rows.schema.field(schema.MEMBERS).type):
+        return repeat(UNKNOWN)
+    known.setdefault(b"", 0)
+    has = np.stack([np.asarray(column.is_valid()) for column in rows.column(schema.MEMBERS).flatten()], axis=1)
+    packed = np.packbits(has, axis=1)
+    found, which = np.unique(packed, axis=0, return_inverse=True)
+    numbers = [known.setdefault(bytes(each).rstrip(b"\0"), len(known)) for each in found]
+    return np.array(numbers)[which.reshape(-1)].tolist()  # type: ignore[no-any-return]
+
+
+def from_samples(data: DataSet, order: Order, counts: list[int]) -> Iterator[bytes]:
+    """Yield a record for each sample of *data*, in order, as its rows are.
+
+    Reads all samples. The rows of each task have numbers of their own; *counts* gets how many.
+    """
+    encode = encoder(order)
+
+    def work(batches: Iterator[Batch], number: int, _forked: bool) -> Generator[bytes, None, int]:
+        rows = count(number << TURN)
+        yield from pack_blocks(
+            row_record(encode(sample, row), row, sample.raw_key, UNKNOWN, order, lone=not sample.grouped)
+            for batch in batches
+            for sample, row in zip(batch, rows, strict=False)
+        )
+        return next(rows) - (number << TURN)
+
+    again = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
+    return records_of(data.gather(work, counts.append, again, most=1 if order.by_position else WORKERS))
+
+
+def sorted_positions(data: DataSet, order: Order, account: Account, memory: int) -> Iterator[int] | None:
+    """Return the numbers of the rows of *data*, sorted by *order*; None if only its samples tell the order.
+
+    That is so for tables that lack the values, or a key, unless rows are to be written: then samples are read. They are
+    counted in *account*. Holds: *memory* bytes, 16 MiB at most. Raises: UntoldError, see there.
+    """
+    if data.lists and order.kind != "shuffle":
+        data.keep()
+    inputs, tmpdir, memory = data.rows(), data.reading.tmpdir, min(memory, ROW_MEMORY)
+    told = has_values(inputs, order)
+    if not told and not data.lists:
+        return None
+    if order.kind == "shuffle":
+        account.samples_in += inputs.rows
+        return shuffled_rows(inputs.rows, order, tmpdir)
+    if told:
+        return sorted_rows(from_columns(inputs, order, account), order, account, memory, tmpdir)
+    counts: list[int] = []  # samples of each task
+    records = from_samples(data, order, counts)
+    account.samples_in += inputs.rows
+    return numbered(sorted_rows(records, order, account, memory, tmpdir), counts)
+
+
+def numbered(rows: Iterator[int], counts: Sequence[int]) -> Iterator[int]:
+    """Yield the numbers of *rows*, which have the number of their task in the high bits; *counts* are rows of tasks."""
+    begins: list[int] = []
+    for row in rows:
+        begins = begins or list(accumulate(counts, initial=0))  # complete once the first row is there
+        yield position_in(row, begins)
+
+
+def _one_of(parts: list[Entry], order: Order, account: Account) -> Entry:
+    """Return the one of the *parts* of a sample that *order* keeps: all have the same fields."""
+    fields = {part.shard for part in parts}
+    if order.unique is None or len(fields) > 1 or UNKNOWN in fields:
+        raise UntoldError(
+            f"{len(parts)} rows have the key {parts[0].key.decode('utf-8', 'replace')!r}, and a table can't list their "
+            "members as one sample: -u first or -u last keeps one of rows with equal fields; an OUTPUT that is a shard "
+            "joins them"
+        )
+    account.left_out += len(parts) - 1
+    return parts[0 if order.unique == "first" else -1]
