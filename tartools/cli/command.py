@@ -126,7 +126,7 @@ class Command:
         """Return the URL to which the data go, by the options that are *given*; "-" is stdout."""
         if any(given.get(name) for name in PRINTING):
             return "-"
-        outputs = [one for one in self.parameters.values() if not OUTPUTS.isdisjoint(one.option.names)]
+        outputs = [one for one in self.parameters.values() if not OUTPUTS.isdisjoint(one.names)]
         return next((url for one in outputs if (url := given.get(one.name, one.default)) is not None), "-")
 
     def _failed(self, message: str, status: int) -> int:

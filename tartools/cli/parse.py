@@ -26,11 +26,11 @@ def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: 
     every = list(every)
     arguments, behind = apart(arguments, every)
     every = [one for one in every if not one.option.behind]
-    named = {name: one for one in every for name in (*one.option.names, *one.option.aliases)}
+    named = {name: one for one in every for name in (*one.names, *one.option.aliases)}
     try:
         given, words = _options(arguments, named, interspersed)
         _environment(given, every)
-        _arguments(given, words, [one for one in every if not one.option.names])
+        _arguments(given, words, [one for one in every if not one.names])
     except ValueError:
         return None
     if not given.get("version") and any(one.default is REQUIRED and one.name not in given for one in every):
@@ -52,7 +52,7 @@ def apart(arguments: Sequence[str], every: Iterable[Declared]) -> tuple[Sequence
 
 def respelled(arguments: Sequence[str], every: Iterable[Declared]) -> list[str]:
     """Return *arguments* with the options of *every* that have aliases under their own names."""
-    own = {alias: one.option.names[-1] for one in every for alias in one.option.aliases}
+    own = {alias: one.names[-1] for one in every for alias in one.option.aliases}
     found: list[str] = []
     for at, word in enumerate(arguments):
         if word == "--":

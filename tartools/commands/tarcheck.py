@@ -188,7 +188,11 @@ class FixOptions(cli.Group):
 @cli.command(__doc__)
 def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
     """Run the command."""
-    expect, ignored = select.choices_of(wanted.expect, "--expect"), the_ignored(wanted)
+    expect = select.choices_of(wanted.expect, "--expect")
+    ignored = frozenset((wanted.ignore or "").replace(",", " ").split())
+    for code in sorted(ignored - CODES.keys()):
+        what = f"{code!r} is not one (tarcheck --help)"
+        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {what}")
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     urls = list(dict.fromkeys(expand(*source.named)))
@@ -217,16 +221,6 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
         Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
-
-
-def the_ignored(wanted: CheckOptions) -> frozenset[str]:
-    """Return the codes that --ignore names. Raises: UsageError."""
-    codes = frozenset((wanted.ignore or "").replace(",", " ").split())
-    for code in sorted(codes - CODES.keys()):
-        raise UsageError(
-            f"--ignore takes codes of findings, such as suffix-lies; {code!r} is not one (tarcheck --help)"
-        )
-    return codes
 
 
 def decoder(wanted: CheckOptions, account: Account) -> Decode | None:

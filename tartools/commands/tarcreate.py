@@ -171,7 +171,10 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
 
 def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of a table, of JSON lines, or of a recipe."""
-    name = found_plan(wanted)
+    name = wanted.plan or "-"
+    inside = os.path.join(wanted.base, name)  # one that is not here may be in the directory of -C
+    if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
+        name = inside
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
     origin = PlanOrigin(name, wanted.base, wanted.allow_pipe)
@@ -320,12 +323,3 @@ def advice(url: str, origin: PlanOrigin) -> str:
 
         return f"; it exists in the folder of the plan: add -C {shlex.quote(folder)}"
     return "" if origin.base else "; paths are relative to the current directory, or to that of -C"
-
-
-def found_plan(wanted: PlanOptions) -> str:
-    """Return the URL of the plan: one that is not here may be in the directory of -C."""
-    name = wanted.plan or "-"
-    inside = os.path.join(wanted.base, name)
-    if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
-        return inside
-    return name

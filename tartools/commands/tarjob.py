@@ -278,19 +278,14 @@ def print_results(results: localjobs.Results, account: Account, policy: Policy, 
             if result.stdout:
                 sink.write(result.stdout)
             record(task, result)
-            if result.failure:
-                report_failure(task, result, account, policy)
-            else:
+            if not result.failure:
                 account.progress.jobs.done += 1
-
-
-def report_failure(task: Task, result: TaskResult, account: Account, policy: Policy) -> None:
-    """Count *task*, which failed, and report it."""
-    account.progress.jobs.failed += 1
-    tries = f" after {result.tries} tries" if result.tries > 1 else ""
-    last_line = f": {result.last_line}" if result.last_line else ""
-    kept = ""
-    if not policy.log and task.output and storage.exists(task.output):
-        output = printable(without_signatures(task.output, task))
-        kept = f" (its output exists; without --log, the next run will take it for done: {output})"
-    account.omit(f"{shown(task.item)}: {result.failure}{tries}{last_line}{kept}")
+                continue
+            account.progress.jobs.failed += 1
+            tries = f" after {result.tries} tries" if result.tries > 1 else ""
+            last_line = f": {result.last_line}" if result.last_line else ""
+            kept = ""
+            if not policy.log and task.output and storage.exists(task.output):
+                output = printable(without_signatures(task.output, task))
+                kept = f" (its output exists; without --log, the next run will take it for done: {output})"
+            account.omit(f"{shown(task.item)}: {result.failure}{tries}{last_line}{kept}")

@@ -96,7 +96,11 @@ def tarshow(
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
         samples = read_samples(urls, account, reading)
         samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
-        return samples if contact.url is not None else choose(samples, contact, first, account)
+        if first is not None and contact.url is None:
+            samples = select.count(samples, first)
+        if contact.drawn is not None and contact.url is None:
+            samples = shuffle.draw(samples, contact.drawn, contact.seed, account)
+        return samples
 
     def total() -> int | None:
         quick = reading._replace(ranges=True, listed=False)
@@ -131,15 +135,6 @@ def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
         raise UsageError("--graphics is for terminals; leave it out with --html")
     if contact.large and contact.url is None:
         raise UsageError("--large needs --html FILE")
-
-
-def choose(samples: Iterator[Sample], contact: Sheet, first: int | None, account: Account) -> Iterator[Sample]:
-    """Yield the *first* of *samples*, or those drawn."""
-    if first is not None:
-        samples = select.count(samples, first)
-    if contact.drawn is not None:
-        samples = shuffle.draw(samples, contact.drawn, contact.seed, account)
-    return samples
 
 
 def write_page(
