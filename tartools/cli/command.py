@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -112,14 +113,14 @@ class Command:
                 arguments[name] = account
             elif name in given:
                 arguments[name] = given[name]
-        begin = progress.clock()
+        begin = time.monotonic()
         shown = not common.quiet and (common.progress or progress.wanted(self._output(given)))
         with progress.progress(self.name, account, shown):
             status = self._function(**arguments)
         account.check()
         account.settle()
         if common.verbose:
-            progress.summary(self.name, account, progress.clock() - begin)
+            progress.summary(self.name, account, time.monotonic() - begin)
         return self.trouble if account.omissions else status or 0
 
     def _output(self, given: dict[str, Any]) -> str:

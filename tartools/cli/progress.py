@@ -89,7 +89,7 @@ class _Ticker:
     def __init__(self, name: str, account: Account) -> None:
         self._name = name
         self._account = account
-        self._begin = clock()
+        self._begin = time.monotonic()
         self._painter: Painter | None = None
 
     def tick(self, _number: int, frame: FrameType | None) -> None:
@@ -103,7 +103,7 @@ class _Ticker:
                 from tartools.cli import drawing
 
                 self._painter = drawing.Painter(self._name, self._account, say)
-            self._painter.draw(clock() - self._begin)
+            self._painter.draw(time.monotonic() - self._begin)
         except (OSError, ValueError):  # stderr has been closed
             signal.signal(signal.SIGALRM, lambda *_: None)  # the ticks go on, which others need
 
@@ -136,13 +136,3 @@ def summary(name: str, account: Account, seconds: float) -> None:
         say(name, cached)
     size = account.bytes_out or account.bytes_in
     say(name, f"{', '.join(parts)}, {in_units(size)}, {in_units(size / max(seconds, 1e-6))}/s")
-
-
-def now() -> float:
-    """Return seconds since 1970, for logs."""
-    return time.time()
-
-
-def clock() -> float:
-    """Return seconds of a clock that only goes forward."""
-    return time.monotonic()

@@ -54,12 +54,13 @@ Examples:
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated, Literal
 
 from tartools import cli, storage
-from tartools.cli import Option, process, progress
+from tartools.cli import Option, process
 from tartools.errors import UsageError, printable, several, shown
 from tartools.run import localjobs
 from tartools.run import log as logs
@@ -171,12 +172,12 @@ def tarjob(
     if logged and not logged.endswith(b"\n"):
         log.write(b"\n")  # ends a line that was cut
     if policy.log:
-        log.write(logs.first_records(every, todo, records, progress.now()))
+        log.write(logs.first_records(every, todo, records, time.time()))
         log.sync()
 
     def record(task: Task, result: TaskResult) -> None:
         if policy.log:
-            log.write(logs.record(task, result, progress.now()))
+            log.write(logs.record(task, result, time.time()))
             log.sync()
 
     try:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
@@ -69,14 +69,14 @@ def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry:
         found = sessions.run(task.words, task.environment)
         failure = without_signatures(found.failure or _missing_output(task), task)
         stderr = without_signatures(found.stderr, task, cut=len(found.stderr.encode()) >= STDERR)
+        stdout = b"" if failure else found.stdout
+        result = TaskResult(found.status, failure, time.monotonic() - begun, tries, HOST, stderr, stdout)
         if not failure or tries > retries or sessions.stopped:
-            break
+            return result
         if on_retry:
-            on_retry(task, TaskResult(found.status, failure, time.monotonic() - begun, tries, HOST, stderr))
+            on_retry(task, result)
         tries += 1
         task = task._replace(force=True)  # a failed try may have written its output
-    stdout = b"" if failure else found.stdout
-    return TaskResult(found.status, failure, time.monotonic() - begun, tries, HOST, stderr, stdout)
 
 
 def _missing_output(task: Task) -> str:
@@ -135,31 +135,18 @@ def run_tasks(
 # ---- commands in sessions ----
 
 
-class CommandResult(NamedTuple):
-    """How a command ended: *status* (negative: by that signal, None: it did not start), and the *failure* in words.
-
-    *stderr* is the end of what it wrote there, *stdout* all of it.
-    """
-
-    status: int | None
-    failure: str
-    stderr: str
-    stdout: bytes
-
-
 class Sessions:
     """Runs commands, in as many threads as call `run`. It has to be closed.
 
     A command that takes longer than *timeout* seconds is ended. What commands print is kept in files without names
-    in *tmpdir* until they end.
+    until they end.
     """
 
-    def __init__(self, *, timeout: float | None = None, tmpdir: str | None = None) -> None:
+    def __init__(self, *, timeout: float | None = None) -> None:
         self._timeout = timeout
-        self._tmpdir = tmpdir
         self._over = threading.Event()  # what ran when we were stopped has ended
         self.stopped = False
-        self._guard = Guard(tmpdir=tmpdir)
+        self._guard = Guard()
         self._environment = dict(os.environb)
 
     def close(self) -> None:
@@ -167,29 +154,32 @@ class Sessions:
         self.stop()
         self._guard.close()
 
-    def run(self, words: Sequence[str], environment: Mapping[bytes, bytes]) -> CommandResult:
-        """Run *words* with *environment* added to ours; its stdin is empty.
+    def run(self, words: Sequence[str], environment: Mapping[bytes, bytes]) -> TaskResult:
+        """Run *words* once with *environment* added to ours; stdin is empty. In the result are no seconds.
 
         What it leaves running in its process group when it ends is killed.
         """
         child: Child | None = None
         try:
-            with scratch_file(self._tmpdir) as stdout, scratch_file(self._tmpdir) as stderr:
+            with scratch_file() as stdout, scratch_file() as stderr:
                 try:
                     with deferred_signals():
                         child = self._start(words, environment, stdout, stderr)
                     if child is None:
-                        return CommandResult(None, "was not begun", "", b"")
+                        return TaskResult(None, "was not begun")
                     status, failure, printed = self._wait(child, stdout)
                     end = _end_of(stderr, STDERR).decode("utf-8", "replace")
-                    return CommandResult(status, failure, end, printed)
+                    return TaskResult(status, failure, stderr=end, stdout=printed)
                 finally:
                     if child is not None:
-                        self._release(child)
+                        if child.running:  # waiting for it was interrupted
+                            end_all([child], patience=PATIENCE)
+                        self._guard.release(child)
         except (OSError, ValueError, StorageError) as error:
             if child is not None:
                 raise
-            return CommandResult(None, f"can't be run: {_why(words, error)}", "", b"")
+            why = f"{words[0]}: {error.strerror}" if isinstance(error, OSError) else error  # or it has a NUL
+            return TaskResult(None, f"can't be run: {why}")
 
     def stop(self) -> None:
         """End what runs, by SIGTERM, after three seconds by SIGKILL; nothing is started any more.
@@ -243,12 +233,6 @@ class Sessions:
             return status if ended else None, why, b""
         return status, "", printed
 
-    def _release(self, child: Child) -> None:
-        """Forget *child*, which has ended; end it first if waiting for it was interrupted."""
-        if child.running:
-            end_all([child], patience=PATIENCE)
-        self._guard.release(child)
-
 
 def check_program(word: str) -> None:
     """Raise UsageError if *word* can't be run, neither as a path nor as a name in PATH."""
@@ -261,15 +245,6 @@ def most_at_once() -> int:
     """Return how many commands can run at a time with the files that this process may open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, (limit - OTHERS) // FILES)
-
-
-def _why(words: Sequence[str], error: OSError | ValueError | StorageError) -> str:
-    """Return why *words* can't be run."""
-    if isinstance(error, StorageError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"{words[0]}: {error.strerror}"
-    return str(error)  # a NUL
 
 
 def _end_of(file: io.FileIO, most: int) -> bytes:

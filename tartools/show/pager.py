@@ -117,13 +117,9 @@ class Pager:
             elif key == GRID or (self._grid and key == "enter"):
                 self._grid = not self._grid
             elif key in NEXT or key in PREVIOUS:
-                self._go(self._number + self._step(key))
-
-    def _step(self, key: str) -> int:
-        """Return how far *key* goes."""
-        across, down = sheet.grid_size(self._screen()) if self._grid else (1, 1)
-        step = across * down if key in PAGES else across if key in ROWS else 1
-        return step if key in NEXT else -step
+                across, down = sheet.grid_size(self._screen()) if self._grid else (1, 1)
+                step = across * down if key in PAGES else across if key in ROWS else 1
+                self._go(self._number + (step if key in NEXT else -step))
 
     def _go(self, number: int) -> None:
         """Show sample *number*, or the nearest one that there is; say so if that is none other than before."""
