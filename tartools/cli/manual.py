@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tartools.cli.command import Command
-from tartools.cli.completions import BASH, COLUMNS, FISH_FIELDS, IS_TABLE, LISTING, ZSH_FIELDS, of_tartools
+from tartools.cli.completions import BASH, BASH_FIELDS, FISH_FIELDS, ZSH_FIELDS, of_tartools
 from tartools.cli.declare import Declared, Option, declared
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
 
@@ -39,7 +39,6 @@ COMPLETED = {
     "NAMES": FIELDS,
     "FIELD": FIELDS,
 }
-LISTINGS = {"is_table": IS_TABLE, "columns": COLUMNS, "listing": LISTING}
 ENDED = ("130, 141, 143", "Ended by SIGINT, by SIGPIPE (the reader of stdout has ended), by SIGTERM.")
 STATUSES = (
     ("0", "Success."),
@@ -193,8 +192,8 @@ def bash(command: Command) -> str:
             cases.setdefault(words if option.choices else BASH_ACTIONS[completed(option)], []).extend(option.names)
     values = "".join(f"    {'|'.join(spelled)}) {action} ;;\n" for action, spelled in cases.items())
     listed = shlex.quote(" ".join(name for option in every for name in option.names))
-    text = BASH.format(name=command.name, values=values, options=listed, **LISTINGS)
-    return text if FIELDS in map(completed, every) else re.sub(r"(?s)_tartools_fields.*?\n}\n", "", text)
+    of_fields = BASH_FIELDS if FIELDS in map(completed, every) else ""
+    return BASH.format(name=command.name, values=values, options=listed, of_fields=of_fields)
 
 
 def zsh(command: Command) -> str:
@@ -203,7 +202,7 @@ def zsh(command: Command) -> str:
     actions = {FILES: "_files", DIRECTORIES: "_files -/", FIELDS: "_tartools_fields", NOTHING: " "}
     lines = [f"#compdef {command.name}", "# Made by python -m tartools.commands._manual.", "_arguments -s -S \\"]
     if any(completed(option) == FIELDS for option in every):
-        lines.insert(2, ZSH_FIELDS.format(**LISTINGS).rstrip())
+        lines.insert(2, ZSH_FIELDS)
     for option in every:
         action = f"({' '.join(option.choices)})" if option.choices else actions[completed(option)]
         value = f":{option.metavar.replace(':', chr(92) + ':')}:{action}" if option.metavar else ""
@@ -225,7 +224,7 @@ def fish(command: Command) -> str:
     }
     every = options(command)[1]
     if any(completed(option) == FIELDS for option in every):
-        lines.append(FISH_FIELDS.format(**LISTINGS))
+        lines.append(FISH_FIELDS)
     for option in every:
         spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
         value = f"-x -a '{' '.join(option.choices)}'" if option.choices else values[completed(option)]
