@@ -55,13 +55,13 @@ Examples:
 """
 
 import io
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import groupby
+from json import dumps, loads
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -148,14 +148,14 @@ class Ways(cli.Group):
     dry_run: Annotated[bool, Option("--dry-run", "Only print which rows would be measured.")] = False
 
 
-class Result(cli.Group):
-    """What to print."""
-
-    json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
-
-
 @cli.command(__doc__)
-def tarbench(account: Account, source: cli.Inputs, data: Data, ways: Ways, result: Result) -> None:
+def tarbench(
+    account: Account,
+    source: cli.Inputs,
+    data: Data,
+    ways: Ways,
+    json: Annotated[bool, Option("--json", "Print one JSON object.")] = False,
+) -> None:
     """Run the command."""
     check_installed()
     urls = expand(*source.named)
@@ -164,7 +164,7 @@ def tarbench(account: Account, source: cli.Inputs, data: Data, ways: Ways, resul
         stack.callback(scratch.remove, os.fsencode(folder))
         facts = facts_of(urls, account, Reading(source.lax, source.skip_special), data, ways, folder)
         account.check()
-    print_facts(facts, result.json, benchreport)
+    print_facts(facts, json, benchreport)
 
 
 def check_installed() -> None:
@@ -472,10 +472,10 @@ class Measurer:
     def ask(self, task: dict[str, Any]) -> dict[str, Any]:
         """Have it measure *task*; return what it found. Raises: the TarToolsError that it met, with its URL."""
         with suppress(BrokenPipeError):
-            self._tasks.write(json.dumps(task).encode() + b"\n")
+            self._tasks.write(dumps(task).encode() + b"\n")
             self._tasks.flush()
         line = self._answers.readline() or b'{"bug": "the process that measures has ended"}'
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = loads(line)
         if "error" in answer:
             kind: type[TarToolsError] = getattr(errors, answer["error"], StorageError)
             raise kind(answer["message"], url=answer["url"], offset=answer["offset"])
