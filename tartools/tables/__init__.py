@@ -1,7 +1,7 @@
 """Tables: a data set as one Parquet file, with a row for each sample that says where its bytes are.
 
 `schema` has the columns, their types, and the names of shards in a table. Making one: `rows` finds the rows of samples
-and collects them, `facts` finds what columns say of samples, `foreign` writes the indexes of other tools.
+and collects them, `facts` finds what columns say of samples, `foreignindexes` writes the indexes of other tools.
 
 Reading one: `source` opens the file, `tablesamples` gives the samples that it lists; `rowplaces` has where they are,
 `localshards` and `remote` read them, `checking` compares them with the rows, and `bulk` does so for many at once.
