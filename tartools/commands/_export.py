@@ -9,8 +9,7 @@ from tartools.errors import SampleError, UsageError
 from tartools.formats import packed
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
-from tartools.shards.reading import Reading, closing_upstream, read_samples
-from tartools.storage.expand import expand
+from tartools.shards.reading import closing_upstream, read_samples
 from tartools.storage.streams import Sink
 
 TEXT, TFRECORD = "text", "TFRecord"  # kinds of files that are compressed if their name says so
@@ -43,11 +42,11 @@ def export(
     """
     if kind not in (TEXT, TFRECORD):
         packed.check_bare(output.url, kind)
-    urls = expand(*source.named)
+    urls = source.urls()
     storage.check_output(output.url, output.force, urls)
     if kind != TEXT and output.is_terminal:
         raise UsageError(f"stdout is a terminal, which cannot show a {kind} file: use -o FILE, > FILE or a pipe")
-    samples = choose(read_samples(urls, account, Reading(source.lax, source.skip_special)))
+    samples = choose(read_samples(urls, account, source.reading))
     writing = packed.writing if kind in (TEXT, TFRECORD) else storage.writing
     with closing_upstream(samples), writing(output.url, output.force) as sink:
         write(distinct(samples), sink)

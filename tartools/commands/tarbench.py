@@ -87,7 +87,6 @@ from tartools.show import benchreport
 from tartools.stages import select
 from tartools.storage import scratch
 from tartools.storage.children import Child
-from tartools.storage.expand import expand
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
@@ -158,11 +157,11 @@ def tarbench(
 ) -> None:
     """Run the command."""
     check_installed()
-    urls = expand(*source.named)
+    urls = source.urls()
     with ExitStack() as stack:
         folder = Path(scratch.private_directory(data.tmpdir))
         stack.callback(scratch.remove, os.fsencode(folder))
-        facts = facts_of(urls, account, Reading(source.lax, source.skip_special), data, ways, folder)
+        facts = facts_of(urls, account, source.reading, data, ways, folder)
         account.check()
     print_facts(facts, json, benchreport)
 

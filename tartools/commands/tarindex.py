@@ -94,8 +94,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, shown
 from tartools.samples.account import Account
-from tartools.shards.reading import Reading, counted
-from tartools.storage.expand import expand
+from tartools.shards.reading import counted
 
 if TYPE_CHECKING:
     from tartools.shards.shardrows import Indexing
@@ -159,8 +158,8 @@ def tarindex(
     """Run the command."""
     from tartools.shards import shardrows
 
-    urls = expand(*source.named)
-    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
+    urls = source.urls()
+    reading = source.reading._replace(tmpdir=tmpdir)
     indexing = shardrows.Indexing(reading, cli.workers(parallel))
     if output.format:
         from tartools.tables import foreignindexes, indexedsamples

@@ -91,7 +91,7 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
     shares, groups = zip(*sources_in(named(*source.named)), strict=True)
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
-    how = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir, forks=True)
+    how = source.reading._replace(tmpdir=wanted.tmpdir, forks=True)
     data = DataSet(urls, account, how, cli.workers(0))
     sink = data.sink(output.url, output.force, output.gzip, {"--rekey": wanted.rekey})
     spans = data.rows_apart(groups) if data.lists else []

@@ -70,12 +70,10 @@ from tartools.samples.filetypes import is_picture_field
 from tartools.samples.sample import Batch
 from tartools.samples.values import no_sample_has
 from tartools.shards.gathering import WORKERS, gather, to_the_end, without_output
-from tartools.shards.reading import Reading
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
 from tartools.stages.statistics import FieldKinds, classes_in, columns_of_tables, summarize
 from tartools.stages.summary import LISTED, PictureSize, Summary
-from tartools.storage.expand import expand
 from tartools.tables.schema import is_table
 from tartools.tar import Member
 
@@ -93,13 +91,13 @@ class Looks(cli.Group):
 @cli.command(__doc__)
 def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Workers = 0) -> None:
     """Run the command."""
-    urls = expand(*source.named)
+    urls = source.urls()
     named = (looks.classes or "").split()
     kinds = FieldKinds(classes_in(named), is_picture_field, partial(measured, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, named, kinds, account)
     if looks.decode and (hint := decoding.leniency()):
         account.warn(hint)
-    reading = Reading(source.lax, source.skip_special, ranges=True, alike=True, forks=True, columns=columns)
+    reading = source.reading._replace(ranges=True, alike=True, forks=True, columns=columns)
     listed = LISTED if looks.json else sections.LISTED
     found = Summary(listed)
 
