@@ -26,7 +26,6 @@ from tartools import cli
 from tartools.commands._export import TEXT, ExportOutput, export, write_readable
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
-from tartools.stages import select
 from tartools.storage.streams import Sink
 
 
@@ -35,10 +34,7 @@ def tar2jsonl(account: Account, source: cli.Inputs, wanted: cli.Fields, output: 
     """Run the command."""
     from tartools.formats import jsonl
 
-    def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
-        return select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
-
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_readable(jsonl.lines(samples, account), sink, output)
 
-    export(account, source, output, TEXT, write, choose)
+    export(account, source, output, TEXT, write, wanted, wanted.fields)

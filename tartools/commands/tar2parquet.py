@@ -60,11 +60,8 @@ def tar2parquet(
         raise UsageError("-f names no field")
     layout = ParquetLayout(words or None, " ".join(binary or ()).split(), chosen.verbatim)
 
-    def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
-        schema.check_installed()
-        return select.by_specs(samples, None, chosen.exclude, account, verbatim=chosen.verbatim)
-
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_parquet(samples, sink, account, layout)
 
-    export(account, source, output, "Parquet", write, choose)
+    schema.check_installed()
+    export(account, source, output, "Parquet", write, chosen)
