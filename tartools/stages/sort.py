@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate, count, islice, repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError, shown
 from tartools.samples.account import Account
@@ -48,8 +48,10 @@ from tartools.stages.samplefiles import (
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
-from tartools.tables.inputs import RowInputs
 from tartools.tar import Member, read_range
+
+if TYPE_CHECKING:
+    from tartools.tables.inputs import RowInputs
 
 MEMORY = 256 << 20  # bytes
 SMALL = 1 << 20  # bytes of samples in a batch
