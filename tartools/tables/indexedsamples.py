@@ -19,7 +19,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import join_path
 from tartools.storage.url import Url
 from tartools.storage.version import check_unchanged
-from tartools.tables.rows import TWICE
+from tartools.tables import schema
 from tartools.tar.header import padded
 
 TAR = ".tar"
@@ -172,7 +172,7 @@ def _rows(
     for number, (key, begin, end) in enumerate(zip(keys, array("q", begins), array("q", ends), strict=True)):
         parts = [IndexedMember(field, offsets[number], sizes[number]) for field, offsets, sizes in columns]
         for part in parts:
-            if part.offset == TWICE:
+            if part.offset == schema.TWICE:
                 raise refused(url, key, part.field, "is there twice in one sample, which an index can't say")
         parts = [part for part in parts if part.offset >= 0]
         if len(parts) > 1:
