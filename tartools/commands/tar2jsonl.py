@@ -1,9 +1,9 @@
 r"""Write samples as JSON lines.
 
 Writes one JSON object per sample: __key__, then its fields in the order of the archive. A payload that is UTF-8 text is
-a string, also if it holds JSON or a number; other payloads are {"@base64": "..."}. tarcreate makes the same samples of
-the lines: keys, names and payloads come back byte for byte. For single values of fields, with types and columns, take
-tar2tsv --jsonl: it writes what people and programs look at, and does not read back.
+a string, also if it holds JSON or a number; other payloads are {"@base64": "..."}. tarcreate makes the same samples
+from the lines: keys, names and payloads come back byte for byte. For single values of fields, with types and columns,
+take tar2tsv --jsonl: its lines are for people and programs that look at values, and can't be read back.
 
 A name that begins with @ or with two underscores gets a backslash in front: "\\@txt" is the field @txt. The name "" is
 that of a member without a field, such as README. Keys and names that are not UTF-8 are an error, and so are two members

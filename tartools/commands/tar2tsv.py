@@ -13,8 +13,8 @@ Of samples that a table lists, a value comes from the column of the table that h
 and so does one that only the table has. If all values are there, no shard is read. null is a missing value, bytes are
 written in hex. --verbatim writes what is in the shards.
 
---jsonl is for those who look at values: it has the columns of -f. tar2jsonl(1) writes whole samples, pictures too, and
-tarcreate makes the same samples of them again. With the suffix of a codec (labels.tsv.gz, .zst ...), -o compresses.
+--jsonl is for looking at values: it has the columns of -f. tar2jsonl(1) writes whole samples, pictures too, and
+tarcreate makes the same samples from its lines. With the suffix of a codec (labels.tsv.gz, .zst ...), -o compresses.
 
 For tarcreate, a column @NAME holds paths of files to read. So a column whose name begins with @ is called \@NAME, in
 TSV \\@NAME, and tarcreate takes it as the field @NAME.

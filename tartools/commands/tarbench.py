@@ -120,9 +120,9 @@ class Data(cli.Group):
     """What to measure."""
 
     count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = SAMPLES
-    size: Annotated[
-        int, Option("--bytes BYTES", "Take no more than these bytes.", parser=byte_size, default="256M")
-    ] = BYTES
+    size: Annotated[int, Option("--bytes BYTES", "Take at most so many bytes.", parser=byte_size, default="256M")] = (
+        BYTES
+    )
     tmpdir: cli.TmpDir = None
 
 

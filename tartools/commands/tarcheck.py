@@ -32,7 +32,7 @@ Bytes are those of the tar stream, after decompression; of damaged compressed da
 copied to a temporary file. Keys are compared with all others, in temporary files if they exceed the memory of -M.
 
 --profile says what a reader does with each finding: webdataset, hf (datasets of Hugging Face), dali (the index for it),
-energon. It tells only what we have seen them do; for webdataset (1.0.2) that is most.
+energon. It tells only what we have seen them do; for webdataset (1.0.2) that is nearly everything.
 
 --fix writes the samples that can be saved to -o OUTPUT, with the bytes that they had and in their order: one shard, or
 one for each input if OUTPUT has a number. It goes on after damage; brings the members of a sample together, where the

@@ -5,7 +5,7 @@ without a field), and its key in the file sample.__key__. When the command ends,
 sample: first the old fields in their order, then new ones by name. A changed sample.__key__ changes the key. Other
 files are ignored. If no file sample.FIELD is left, the sample is left out: "rm sample.*" filters.
 
-What the command prints goes to stderr, with several workers, each line begins with the key of its sample. Its stdin is
+What the command prints goes to stderr; with several workers, each line begins with the key of its sample. Its stdin is
 empty. Its environment has TAR_KEY, TAR_INDEX (from 0) and TAR_SHARD. Processes that it leaves behind are killed.
 
 CMD is a line for the shell. Words after -- are a program and its arguments, which no shell reads again: blanks, quotes,

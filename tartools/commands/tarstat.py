@@ -8,7 +8,7 @@ Classes are the values of the field cls, of fields that begin with cls., and of 
 recognized by the last part of their field (jpg, png ...). Their headers are read; --decode decodes all of each picture
 (of an animation the first frame), to find those that are cut or damaged. JPEGs are decoded by simplejpeg, if it is
 installed: it is strict, and finds damage that Pillow passes over; it refuses a few that are odd but sound, too. Large
-payloads of local files that are neither are not read at all. Names and values are escaped.
+payloads of local files that are neither classes nor pictures are not read at all. Names and values are escaped.
 
 Of tables only the columns are read, so that sizes are those of the samples, without headers and padding. Classes come
 from columns that have the names of their fields (tarindex -f cls), pictures from those that tarindex --pictures made;

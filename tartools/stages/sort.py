@@ -379,7 +379,7 @@ def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[
             if order.by_key and rows.column(schema.KEY).null_count:
                 raise UntoldError(f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY} to sort by")
             keys = [(key or "").encode() for key in rows.column(schema.KEY).to_pylist()]
-        shards = [inputs.shards.url(number) for number in rows.column(schema.SHARD).to_pylist()]
+        shards = [inputs.shards.urls[number] for number in rows.column(schema.SHARD).to_pylist()]
         fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN)
         numbers = range(row, row + len(rows))
         if encode_key is not None:
