@@ -1,12 +1,16 @@
 """The options that several commands have, as types; `declare` says how they are written."""
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from tartools import storage
 from tartools.cli.declare import Group, Option
-from tartools.errors import byte_size
+from tartools.errors import UsageError, byte_size
+from tartools.storage.local import identity
 
 if TYPE_CHECKING:
+    from tartools.shards.reading import Reading
     from tartools.shards.writing import Destination
 
 
@@ -43,6 +47,19 @@ class Inputs(Group, shared=True):
     def named(self) -> tuple[list[str], list[str], str]:
         """Patterns, file lists, and the separator of names in these: what `expand` takes."""
         return self.inputs or [], self.files_from or [], "\0" if self.null else "\n"
+
+    def urls(self) -> "list[storage.url.Url]":
+        """Return the URLs of the shards, in order. Raises: as `expand`."""
+        from tartools.storage.expand import expand
+
+        return expand(*self.named)
+
+    @property
+    def reading(self) -> "Reading":
+        """How strictly they are read."""
+        from tartools.shards.reading import Reading
+
+        return Reading(self.lax, self.skip_special)
 
 
 Force = Annotated[bool, Option("--force", "Replace outputs that already exist.", envvar="TARTOOLS_FORCE")]
@@ -101,3 +118,19 @@ class Means(Group):
     parallel: Workers = 0
     memory: Memory = 256 << 20
     tmpdir: TmpDir = None
+
+
+def check_outputs(given: Mapping[str, str | None], force: bool, inputs: Sequence[str]) -> None:
+    """Check the outputs *given*, by option, before anything is read.
+
+    Raises: UsageError if two are one file, unless that is /dev/null; as `check_output`.
+    """
+    seen: dict[str, str] = {}
+    for option, url in given.items():
+        if url is None:
+            continue
+        storage.check_output(url, force, inputs)
+        for other, taken in seen.items():
+            if identity(taken) == identity(url) and url != "/dev/null":
+                raise UsageError(f"{other} and {option} are one file", url=url)
+        seen[option] = url

@@ -2,7 +2,7 @@ r"""Write samples to a Parquet file, payloads included.
 
 Reads the samples of each SHARD, or those that a table lists, and writes a row for each: the key as __key__, and a
 column for each field. pandas, Polars, DuckDB and Hugging Face's `datasets` read such a file; load_dataset("parquet",
-data_files="train.parquet") gives pictures as pictures. tarcreate --parquet makes samples of it again. (A table, which
+data_files="train.parquet") gives pictures as pictures. tarcreate --parquet makes samples from it again. (A table, which
 tarindex makes, is a Parquet file too, but only says where samples are.)
 
 The last part of a field's name says what its column is; tartools(7) lists these suffixes. Pictures (jpg, png ...) and
@@ -41,17 +41,15 @@ from tartools.stages import select
 from tartools.storage.streams import Sink
 
 
-class ParquetTypes(cli.Group):
-    """The types of columns."""
-
-    binary: Annotated[
-        list[str] | None, Option("--binary NAMES", "Columns to store as plain bytes, in quotes: 'jpg txt'.")
-    ] = None
-
-
 @cli.command(__doc__)
 def tar2parquet(
-    account: Account, source: cli.Inputs, chosen: cli.Fields, output: ExportOutput, types: ParquetTypes
+    account: Account,
+    source: cli.Inputs,
+    chosen: cli.Fields,
+    output: ExportOutput,
+    binary: Annotated[
+        list[str] | None, Option("--binary NAMES", "Columns to store as plain bytes, in quotes: 'jpg txt'.")
+    ] = None,
 ) -> None:
     """Run the command."""
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet
@@ -60,13 +58,10 @@ def tar2parquet(
     words = select.parse_words(chosen.fields)
     if chosen.fields is not None and not words:
         raise UsageError("-f names no field")
-    layout = ParquetLayout(words or None, " ".join(types.binary or ()).split(), chosen.verbatim)
-
-    def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
-        schema.check_installed()
-        return select.by_specs(samples, None, chosen.exclude, account, verbatim=chosen.verbatim)
+    layout = ParquetLayout(words or None, " ".join(binary or ()).split(), chosen.verbatim)
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         write_parquet(samples, sink, account, layout)
 
-    export(account, source, output, "Parquet", write, choose)
+    schema.check_installed()
+    export(account, source, output, "Parquet", write, chosen)

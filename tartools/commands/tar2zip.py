@@ -2,7 +2,7 @@ r"""Write samples to a zip file.
 
 Reads the samples of each SHARD, or those that a table lists, and writes their members to one zip file, in their order.
 Payloads are stored as they are, so that programs can read any member by itself; --deflate compresses each of them,
-which makes text smaller, but not pictures. tarcreate --zip makes samples of a zip file again, with the same names and
+which makes text smaller, but not pictures. tarcreate --zip makes samples from a zip file again, with the same names and
 payloads.
 
 All members have mode 0644 and the date 1980-01-01, so that the same samples give the same bytes. The file has 64-bit
@@ -31,18 +31,17 @@ from tartools.samples.sample import Sample
 from tartools.storage.streams import Sink
 
 
-class ZipCompression(cli.Group):
-    """How members are compressed."""
-
-    deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False
-
-
 @cli.command(__doc__)
-def tar2zip(account: Account, source: cli.Inputs, output: ExportOutput, members: ZipCompression) -> None:
+def tar2zip(
+    account: Account,
+    source: cli.Inputs,
+    output: ExportOutput,
+    deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False,
+) -> None:
     """Run the command."""
     from tartools.formats.zipwrite import write_zip
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
-        write_zip(samples, sink, account, members.deflate)
+        write_zip(samples, sink, account, deflate)
 
     export(account, source, output, "zip", write)

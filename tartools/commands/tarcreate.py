@@ -28,10 +28,10 @@ error. Without --dots, a warning says if a sample gets two fields with dots that
 without a slash is compared with the names of files and folders, others with paths relative to DIR; * matches slashes
 too. Symbolic links and special files are skipped and reported; with --skip-special they are skipped silently. --class
 stores the class of each sample, the name of its directory: --class cls the number of the class in the field cls, and
-its name in cls.txt, and stderr lists both (numbers count from 0 in the order of the names, and names that are all
-numbers are these); --class label.txt, or another field that is not one of numbers, the name alone. The class of files
-in DIR itself is the name of DIR, and a warning names one of them. Two files whose suffixes mean the same, such as a.JPG
-and a.jpeg, become one sample; a warning names them.
+its name in cls.txt, and stderr lists both (numbers count from 0 in the order of the names; if all names are numbers,
+they are taken as they are); --class label.txt, or another field that is not one of numbers, the name alone. The class
+of files in DIR itself is the name of DIR, and a warning names one of them. Two files whose suffixes mean the same, such
+as a.JPG and a.jpeg, become one sample; a warning names them.
 
 --zip makes samples from the members of zip files, in the order of each file's directory: adjacent members with the same
 key are one sample. Stored and deflated members are read, and their checksums compared. A zip file on a server is read
@@ -102,25 +102,13 @@ from tartools.storage.url import Url
 KEYS = "{:09d}"
 
 
-def plan_format(text: str) -> str:
-    """Return *text* if it is a format of plans. Raises: ValueError."""
-    if text not in plan.FORMATS:
-        raise ValueError(f"not a format: {text!r}; choose from {', '.join(plan.FORMATS)}")
-    return text
-
-
 class PlanOptions(cli.Group):
     """What samples are made from."""
 
     plan: Annotated[str | None, Option("[PLAN]", "The plan; without it, or for -, stdin.")] = None
     form: Annotated[
-        str | None,
-        Option(
-            "--format FORMAT",
-            "Format of the plan: tsv, csv, jsonl or recipe.",
-            parser=plan_format,
-            default="tsv for stdin, else by suffix",
-        ),
+        Literal["tsv", "csv", "jsonl", "recipe"] | None,
+        Option("--format", "Format of the plan.", default="tsv for stdin, else by suffix"),
     ] = None
     template: Annotated[
         str | None,
@@ -183,7 +171,10 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
 
 def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of a table, of JSON lines, or of a recipe."""
-    name = found_plan(wanted)
+    name = wanted.plan or "-"
+    inside = os.path.join(wanted.base, name)  # one that is not here may be in the directory of -C
+    if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
+        name = inside
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
     origin = PlanOrigin(name, wanted.base, wanted.allow_pipe)
@@ -332,12 +323,3 @@ def advice(url: str, origin: PlanOrigin) -> str:
 
         return f"; it exists in the folder of the plan: add -C {shlex.quote(folder)}"
     return "" if origin.base else "; paths are relative to the current directory, or to that of -C"
-
-
-def found_plan(wanted: PlanOptions) -> str:
-    """Return the URL of the plan: one that is not here may be in the directory of -C."""
-    name = wanted.plan or "-"
-    inside = os.path.join(wanted.base, name)
-    if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
-        return inside
-    return name

@@ -43,7 +43,6 @@ from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
 from tartools.stages import select
-from tartools.storage.expand import expand
 from tartools.tables.schema import is_table
 
 if TYPE_CHECKING:
@@ -69,14 +68,17 @@ class FirstConditions(cli.Group):
 @cli.command(__doc__)
 def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) -> None:
     """Run the command."""
-    field = the_field(conditions)
+    words = select.parse_words(conditions.fields)
+    if len(words) > 1 or any(word.new for word in words):
+        raise UsageError("-f takes one word: a field, or a;b for the first of these that a sample has")
+    field = words[0].choices if words else ()
     expression = None
     if conditions.expression is not None:
         from tartools.stages.filtering.expression import Expression
 
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
-    urls = expand(*source.named)
-    samples = numbered(urls, account, Reading(source.lax, source.skip_special), conditions)
+    urls = source.urls()
+    samples = numbered(urls, account, source.reading, conditions)
     with closing_upstream(samples), storage.writing("-") as sink:
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)
@@ -104,14 +106,6 @@ def numbered(
     samples = read_samples(urls, account, reading)
     with closing_upstream(samples):
         yield from enumerate(samples)
-
-
-def the_field(conditions: FirstConditions) -> tuple[str, ...]:
-    """Return the names of which the first that a sample has is written; none if -f is not given."""
-    words = select.parse_words(conditions.fields)
-    if len(words) > 1 or any(word.new for word in words):
-        raise UsageError("-f takes one word: a field, or a;b for the first of these that a sample has")
-    return words[0].choices if words else ()
 
 
 def first_match(

@@ -5,9 +5,9 @@ A source is a number, its share, and the shards and tables that follow it, up to
 -T files are words too, after those of the command line, so that a file can hold a mixture; without a number they belong
 to the last source. One share alone, without shards, reads stdin.
 
-The next sample comes from a source that is drawn by the shares. Among neighbours, however many, each source has its
-share to within a few samples (7 in tests of 100,000), and at every place the chance of a source is exactly its share.
-Each source keeps its order: shuffle it first.
+The next sample comes from a source that is drawn by the shares. In any run of adjacent samples, however long, each
+source has its share to within a few samples (7 in tests of 100,000), and at every place the chance of a source is
+exactly its share. Each source keeps its order: shuffle it first.
 
 --stop says what to do when a source ends, that is, when it is drawn and has no more samples. first (the default) stops
 there. all goes on without that source, until all have ended: then every sample is written once, and the last ones are
@@ -91,7 +91,7 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
     shares, groups = zip(*sources_in(named(*source.named)), strict=True)
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
-    how = Reading(source.lax, source.skip_special, tmpdir=wanted.tmpdir, forks=True)
+    how = source.reading._replace(tmpdir=wanted.tmpdir, forks=True)
     data = DataSet(urls, account, how, cli.workers(0))
     sink = data.sink(output.url, output.force, output.gzip, {"--rekey": wanted.rekey})
     spans = data.rows_apart(groups) if data.lists else []
@@ -102,7 +102,13 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
         sources = [made(each, partial(iter, (span,))) for each, span in zip(groups, spans, strict=True)]
     else:
         sources = [made(each, partial(read, each, account, plainly)) for each in groups]
-        expect(urls, wanted, account)
+        expected = storage.check_inputs(urls)
+        if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
+            account.progress.expected = expected
+        if wanted.stop != "longest":  # which reads some of them more than once
+            account.progress.shards = len(urls)
+        if wanted.total is not None:
+            account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)
     mixing = Mixing(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
     try:
         if data.lists:
@@ -165,17 +171,6 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
 def read(urls: Sequence[Url], account: Account, reading: Reading) -> Iterator[Batch]:
     """Return the samples of *urls*, in batches."""
     return one_by_one(shard_batches(url, account, reading) for url in urls)
-
-
-def expect(urls: Sequence[str], wanted: MixingOptions, account: Account) -> None:
-    """Check *urls*; set in *account* what is known of how much will be read and written."""
-    expected = storage.check_inputs(urls)
-    if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
-        account.progress.expected = expected
-    if wanted.stop != "longest":  # which reads some of them more than once
-        account.progress.shards = len(urls)
-    if wanted.total is not None:
-        account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)
 
 
 def rekeyed(mixing: Iterable[tuple[Sample, int, int]], template: str | None) -> Iterator[Sample]:

@@ -21,8 +21,7 @@ from tartools.errors import CommandError, StorageError
 from tartools.run import warmshell
 from tartools.run.directories import Outcome, SampleTask
 from tartools.run.guard import Guard
-from tartools.run.printed import Lines, Printed
-from tartools.run.warmshell import WarmShell
+from tartools.run.warmshell import Lines, Printed, WarmShell
 from tartools.storage.children import Child, describe, end_all
 from tartools.storage.scratch import create_file, open_file
 
@@ -104,7 +103,8 @@ class Shells:
             return Outcome("was not run")
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the command inherits it
         try:
-            done = self._run_in_warm_shell(task) if self._warm_shells_can_run_it() else self._run_in_new_shell(task)
+            run = self._run_in_warm_shell if self._check and not self._check.wait() else self._run_in_new_shell
+            done = run(task)
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
         if done.failure and task.log:
@@ -122,9 +122,6 @@ class Shells:
             ended, self._ended = self._ended, set()
         if ended:
             end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
-
-    def _warm_shells_can_run_it(self) -> bool:
-        return self._check is not None and not self._check.wait()
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate, count, islice, repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError, shown
 from tartools.samples.account import Account
@@ -48,9 +48,10 @@ from tartools.stages.samplefiles import (
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
-from tartools.tables.columnvalues import plain
-from tartools.tables.inputs import RowInputs
 from tartools.tar import Member, read_range
+
+if TYPE_CHECKING:
+    from tartools.tables.inputs import RowInputs
 
 MEMORY = 256 << 20  # bytes
 SMALL = 1 << 20  # bytes of samples in a batch
@@ -378,7 +379,7 @@ def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[
             if order.by_key and rows.column(schema.KEY).null_count:
                 raise UntoldError(f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY} to sort by")
             keys = [(key or "").encode() for key in rows.column(schema.KEY).to_pylist()]
-        shards = [inputs.shards.url(number) for number in rows.column(schema.SHARD).to_pylist()]
+        shards = [inputs.shards.urls[number] for number in rows.column(schema.SHARD).to_pylist()]
         fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN)
         numbers = range(row, row + len(rows))
         if encode_key is not None:
@@ -400,7 +401,7 @@ def texts(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[s
     if name == "__size__":
         places = (rows.column(bound).to_pylist() for bound in (schema.END, schema.BEGIN))
         return (str(end - begin) for end, begin in zip(*places, strict=True))
-    return (None if value is None else as_text(value) for value in plain(rows.column(name)))
+    return (None if value is None else as_text(value) for value in schema.plain(rows.column(name)))
 
 
 def kinds_of(rows: Any, known: dict[bytes, int]) -> Iterable[int]:

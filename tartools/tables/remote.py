@@ -16,8 +16,7 @@ from tartools.storage.checks import version_of
 from tartools.storage.objects import fetch_into, fetched, object_at, requests_at_once
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.pool import Threads
-from tartools.tables.checking import Checker
-from tartools.tables.rowplaces import Listing, Piece
+from tartools.tables.rowplaces import Checker, Listing, Piece
 
 LARGE = 16 << 20  # bytes; a larger sample is read as a stream
 WINDOW = 32 << 20  # bytes of samples that are requested together
@@ -95,6 +94,7 @@ class RemoteShards:
         self._checker = checker
         self._at_once = max(requests_at_once() // sources, 1)
         self._requests: Threads[Callable[[], Any], Any] = Threads(self._at_once)
+        self._versions: dict[int, str] = {}  # of shards whose versions the table does not tell
         self._locks: dict[int, threading.Lock] = {}  # of shards whose versions are being asked for
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class RemoteShards:
     def _version(self, number: int) -> str:
         """Return the version of the shard *number*: that of the table, or else what the shard is now."""
         with self._locks.setdefault(number, threading.Lock()):
-            known = self._listing.versions[number]
+            known = self._listing.versions[number] or self._versions.get(number)
             if known is None:
-                known = self._listing.versions[number] = version_of(self._listing.urls[number])
+                known = self._versions[number] = version_of(self._listing.urls[number])
         return known

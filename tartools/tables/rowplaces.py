@@ -1,22 +1,27 @@
-"""Rows of a table as places in shards."""
+"""Rows of a table as places in shards; the samples there, if they are what the rows say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
-from tartools.errors import StorageError, TarToolsError, shown
+from tartools.errors import StorageError, TarFormatError, TarToolsError, shown
+from tartools.samples.account import Account
+from tartools.samples.sample import Batch
 from tartools.storage import is_missing
+from tartools.storage.streams import Stream
 from tartools.storage.url import Url
 from tartools.tables import schema
+from tartools.tar import ContiguousGroups, Parsed, ScatteredGroup, padded
 
 ADVICE = "tarindex --update makes the table again"
 MOVED = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
 MOST = (1 << 63) - 1  # bytes of a shard
+ALONE = 64  # rows that are read one by one behind damage, before the next are read together again
 UNKNOWN_KEY = 0  # in place of the sum of the key, for a row that has none
 
 
@@ -84,44 +89,46 @@ class RowError(StorageError):
     """A sample is not as its row says."""
 
 
-class ShardNumbers:
-    """A number for each shard; a shard is a URL and a version, which may be None: not known."""
+class KnownShards:
+    """Shards by number: *urls*, *versions* (None if not known), *sizes* in bytes, and which are *far*, on servers.
+
+    Those that are *relative* are named so, to the folder of a table or to the current directory.
+    """
 
     def __init__(self) -> None:
+        self.urls: list[Url] = []
+        self.versions: list[str | None] = []
+        self.sizes: list[int] = []
+        self.far: list[bool] = []
+        self.relative: list[bool] = []
         self._numbers: dict[tuple[str, str | None], int] = {}
-        self._all: list[tuple[str, str | None]] = []
 
-    def number(self, url: str, version: str | None) -> int:
-        """Return the number of this shard; the next one if it is new."""
-        number = self._numbers.setdefault((url, version), len(self._all))
-        if number == len(self._all):
-            self._all.append((url, version))
+    def number(self, name: str, version: str | None, relative: bool = False) -> int:
+        """Return the number of the shard with the URL *name* in this *version*; the next one if it is new."""
+        number = self._numbers.setdefault((name, version), len(self.urls))
+        if number == len(self.urls):
+            url = Url(name)
+            self.urls.append(url)
+            self.versions.append(version)
+            self.sizes.append(_size_in(version))
+            self.far.append(not url.is_local or bool(url.read_command))
+            self.relative.append(relative or not (url.scheme or url.startswith("/")))
         return number
-
-    def url(self, number: int) -> str:
-        """Return the URL of the shard *number*."""
-        return self._all[number][0]
 
     def since(self, number: int) -> list[tuple[str, str | None]]:
         """Return URL and version of the shards from *number* on."""
-        return self._all[number:]
+        return list(zip(self.urls[number:], self.versions[number:], strict=True))
 
 
 class Listing:
-    """The shards that the table *url* names, by number: *urls*, *versions* (None if not known), which are *far*.
+    """The shards that the table *url* names; they are among *shards*, if these are given."""
 
-    Relative names are relative to *folder*, by default that of the table.
-    """
-
-    def __init__(self, url: str, folder: str | None = None) -> None:
+    def __init__(self, url: str, shards: KnownShards | None = None) -> None:
         self.table = url
-        self.urls: list[Url] = []
-        self.versions: list[str | None] = []
-        self.far: list[bool] = []  # not a local file, but on a server
-        self._sizes: list[int] = []  # of the shards in their versions
-        self._relative: list[bool] = []  # to the folder
-        self._folder = schema.folder_of(url) if folder is None else folder
-        self._numbers: dict[tuple[str, str | None], int] = {}
+        self.shards = shards or KnownShards()
+        self.urls, self.versions, self.far = self.shards.urls, self.shards.versions, self.shards.far
+        self._folder = schema.folder_of(url)
+        self._numbers: dict[tuple[str, str | None], int] = {}  # by the name in the table
 
     def piece(self, rows: Any, first: int, keyed: bool = True) -> Piece:
         """Return the record batch *rows*, which begins with row *first*; with keys if it has them and *keyed*.
@@ -135,7 +142,7 @@ class Listing:
         numbers = self._shards(column[schema.SHARD], column.get(schema.VERSION), first)
         keys = column.get(schema.KEY) if keyed else None
         found = Piece(first, numbers, begins, ends, None if keys is None else self._keys(keys, first))
-        sizes = np.array(self._sizes)[numbers]
+        sizes = np.array(self.shards.sizes)[numbers]
         for wrong in np.flatnonzero((begins < 0) | (begins >= ends) | (ends > sizes))[:1].tolist():
             _, begin, end = found.place(wrong)
             size = int(sizes[wrong])
@@ -230,22 +237,17 @@ class Listing:
         number = self._numbers.get((name, version))
         if number is None:
             try:
-                url = Url(schema.resolved(name, self._folder))
+                url = schema.resolved(name, self._folder)
             except TarToolsError as error:
                 raise StorageError(f"row {row}: {error.message}", url=self.table) from None
-            number = self._numbers[name, version] = len(self.urls)
-            self.urls.append(url)
-            self.versions.append(version)
-            self._relative.append(url != name or not (url.scheme or url.startswith("/")))
-            self._sizes.append(_size_in(version))
-            self.far.append(not url.is_local or bool(url.read_command))
+            number = self._numbers[name, version] = self.shards.number(url, version, url != name)
         return number
 
     def failure(self, rows: Piece, index: int, what: str | TarToolsError) -> RowError:
         """Return the failure of the sample that row *index* of *rows* is about: *what*, or the error of its shard."""
         number, begin, _ = rows.place(index)
         advice, url = ADVICE, self.urls[number]
-        if isinstance(what, StorageError) and is_missing(what) and self._relative[number]:
+        if isinstance(what, StorageError) and is_missing(what) and self.shards.relative[number]:
             advice = MOVED
         what = what if isinstance(what, str) else what.message
         return RowError(f"{what} (row {rows.row(index)} of {shown(self.table)}; {advice})", url=url, offset=begin)
@@ -303,3 +305,113 @@ def key_sums(keys: Sequence[bytes]) -> Any:
     import numpy as np
 
     return np.fromiter(map(crc32, keys), np.uint32, len(keys))
+
+
+class Checker:
+    """Reads samples that *listing* has the shards of; *read* is `tar.read_members` with its options.
+
+    Headers, keys, and where samples begin and end are compared with the rows.
+    """
+
+    def __init__(self, listing: Listing, account: Account, read: Callable[..., Iterator[Parsed]]) -> None:
+        self._listing = listing
+        self._account = account
+        self._read = read
+
+    def in_memory(self, rows: Piece, data: bytes | memoryview) -> Iterator[Batch]:
+        """Yield the samples of *rows*, which are in *data* one after the other."""
+        bounds: list[int] = rows.bounds().tolist()
+        view = memoryview(data)
+        return self.samples(rows, bounds, lambda index: MemoryStream(view[bounds[index] :]))
+
+    def samples(self, rows: Piece, bounds: list[int], stream_of: Callable[[int], Stream]) -> Iterator[Batch]:
+        """Yield the samples of *rows*, which begin and end at *bounds* of a file or of other bytes.
+
+        `stream_of(n)` has these bytes from row n of them on.
+        """
+        at = 0
+        while at < len(rows):
+            low = yield from self._together(rows, at, bounds, stream_of)
+            at = min(low + ALONE, len(rows))
+            yield from self._one_by_one(rows, range(low, at), bounds, stream_of)  # equal keys side by side, or damage
+
+    def _together(
+        self, rows: Piece, at: int, bounds: list[int], stream_of: Callable[[int], Stream]
+    ) -> Generator[Batch, None, int]:
+        """Yield the samples of *rows* from *at* on, up to the first that is not as its row says; return its number."""
+        with suppress(TarFormatError):  # who reads this sample alone finds out what is wrong
+            for part in self._read(stream_of(at), url=self._listing.table, begin=bounds[at], until=bounds[-1]):
+                found = matching(part, rows, at, bounds)
+                if not found:
+                    break
+                self._count(bounds[at + found] - bounds[at])
+                batch = Batch(part, self._urls(rows, at, at + found))  # type: ignore[arg-type]
+                at += found
+                yield batch
+        return at
+
+    def _one_by_one(
+        self, rows: Piece, indexes: range, bounds: list[int], stream_of: Callable[[int], Stream]
+    ) -> Iterator[Batch]:
+        """Yield the samples *indexes* of *rows*. Raises: StorageError for one that is not as its row says."""
+        for index in indexes:
+            begin, end = bounds[index : index + 2]
+            try:
+                parts = [*self._read(stream_of(index), url=self._listing.table, begin=begin, until=end)]
+            except TarFormatError as error:
+                raise self._listing.failure(rows, index, error.message) from error
+            row = replace(rows.part(index, index + 1), keys=None)
+            if len(parts) != 1 or matching(parts[0], row, 0, [begin, end]) != 1:
+                raise self._listing.failure(rows, index, "this is not one sample")
+            batch = Batch(parts[0], self._urls(rows, index, index + 1))  # type: ignore[arg-type]
+            if rows.keys is not None and batch.keys[0] != rows.keys[index]:
+                what = "the key of the sample there is {!r}, not {!r}"
+                keys = (key.decode("utf-8", "replace") for key in (batch.keys[0], rows.keys[index]))
+                raise self._listing.failure(rows, index, what.format(*keys))
+            self._count(end - begin)
+            yield batch
+
+    def _urls(self, rows: Piece, low: int, high: int) -> str | list[str]:
+        """Return the URL of the shard of rows *low* to *high*, or those of each if they differ."""
+        if high == low + 1:
+            return self._listing.urls[int(rows.numbers[low])]
+        numbers: list[int] = rows.numbers[low:high].tolist()
+        if len(set(numbers)) == 1:
+            return self._listing.urls[numbers[0]]
+        return [self._listing.urls[number] for number in numbers]
+
+    def _count(self, size: int) -> None:
+        """Count *size* bytes of samples as read."""
+        self._account.bytes_in += size
+        self._account.unpacked += size
+
+
+class MemoryStream(Stream):
+    """The bytes *data* as a stream."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._left = data
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Read up to `len(view)` bytes; 0 at the end."""
+        some, self._left = self._left[: len(view)], self._left[len(view) :]
+        view[: len(some)] = some
+        return len(some)
+
+
+def matching(part: Parsed, rows: Piece, at: int, bounds: list[int]) -> int:
+    """Return how many samples *part* has, if they are those of *rows* from *at* on, which begin at *bounds*; else 0."""
+    if isinstance(part, ContiguousGroups):
+        keys, starts, base = part.keys, part.starts, getattr(part.source, "base", 0)
+    elif isinstance(part, ScatteredGroup) and part.offset is not None:
+        keys, base = [part.key], 0
+        starts = [
+            part.offset,
+            part.offset + sum(data - start + padded(size) for _, _, start, data, size, _ in part.members),
+        ]
+    else:
+        return 0
+    upto = at + len(keys)
+    if upto > len(rows) or bounds[at : upto + 1] != ([start + base for start in starts] if base else starts):
+        return 0
+    return len(keys) if rows.keys is None or rows.keys[at:upto] == keys else 0
