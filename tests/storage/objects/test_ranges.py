@@ -358,7 +358,7 @@ def test_a_file_of_which_a_write_failed_does_not_appear(
         raise FullError
 
     with monkeypatch.context() as patch:
-        patch.setattr(file._pending.writer._output.sink, "write", full)
+        patch.setattr(file._pending.writer.sink, "write", full)
         with pytest.raises(FullError):
             for _ in range(20_000):
                 file.write(b"y" * size)
