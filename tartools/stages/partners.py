@@ -86,18 +86,10 @@ class Held:
         """Return what B has for the *keys* of the next samples of A, None for what it lacks."""
         numbers = list(map(self._numbers.get, keys))
         marks, values = self._marks, self._values
-        if None not in numbers:
-            for number in numbers:
-                marks[number] = 1  # type: ignore[index]
-            return list(map(values.__getitem__, numbers))  # type: ignore[arg-type]
-        found: list[bytes | None] = []
         for number in numbers:
-            if number is None:
-                found.append(None)
-            else:
+            if number is not None:
                 marks[number] = 1
-                found.append(values[number])
-        return found
+        return [None if number is None else values[number] for number in numbers]
 
     @property
     def left(self) -> int:

@@ -11,6 +11,7 @@ import operator
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -60,7 +61,8 @@ class Evaluator:
             "len": len,
             "abs": abs,
         }
-        self.functions |= {"min": self._min, "max": self._max, "round": self._round, **functions}
+        self.functions |= {each.__name__: partial(self._choosing, each) for each in (min, max)}
+        self.functions |= {"round": self._round, **functions}
         self._nodes: dict[type, Callable[[Any], Any]] = {
             **{ast.Constant: lambda node: node.value, ast.Name: self._name, ast.Attribute: self._item},
             **{ast.UnaryOp: self._unary, ast.BinOp: self._binary, ast.BoolOp: self._condition},
@@ -246,13 +248,9 @@ class Evaluator:
             self._make("", 10 * self.read(value))  # an escape has 10 characters at most
         return str(value)
 
-    def _min(self, *values: Any, **named: Any) -> Any:
+    def _choosing(self, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
         self.read(values)
-        return min(*values, **named)
-
-    def _max(self, *values: Any, **named: Any) -> Any:
-        self.read(values)
-        return max(*values, **named)
+        return function(*values, **named)
 
     def _round(self, value: Any, digits: Any = None) -> Any:
         if isinstance(digits, int) and abs(digits) > BITS:
