@@ -93,7 +93,8 @@ def _together(batch: Batch, found: Sequence[Any], lost: int, how: Adding) -> Bat
         holes = zip(known, NOTHING, strict=True)
         columns = [[each.get(number, none) for number in range(len(keys))] for each, none in holes]
     elif lost:
-        keys, bodies, lengths = ([column[number] for number in taken] for column in (keys, bodies, lengths))
+        keys, bodies = [keys[number] for number in taken], [bodies[number] for number in taken]
+        lengths = [lengths[number] for number in taken]
         if any(map(eq, keys, keys[1:])):
             return None  # the writer refuses them
     *pieces, sizes = columns

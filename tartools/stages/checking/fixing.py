@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from struct import Struct
-from typing import NamedTuple
 
 from tartools import storage
 from tartools.errors import UsageError, printable, several, shown
@@ -30,14 +29,6 @@ ACTION = Struct(">IQBIQ")  # input and byte of a sample, what to do with it, and
 WAIT, JOIN, LAST, AGAIN = range(4)  # join it to others: the first, another, the last; it has the key of another
 
 
-class Action(NamedTuple):
-    """What to do with the sample at *place*, which has the key of the one at *first*."""
-
-    place: tuple[int, int]
-    what: int
-    first: tuple[int, int]
-
-
 def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
     """Yield what to do with samples that share a key, in records that sort by place; see `across.compare_keys`."""
     for group, verdicts in compared:
@@ -54,30 +45,21 @@ class PendingSamples:
     """The *actions*, sorted, which are asked for in the order of places, each once."""
 
     def __init__(self, actions: Iterable[bytes]) -> None:
-        self._actions = iter(actions)
-        self._next = self._taken()
-
-    def _taken(self) -> Action | None:
-        record = next(self._actions, None)
-        if record is None:
-            return None
-        shard, byte, what, *first = ACTION.unpack(record)
-        return Action((shard, byte), what, (first[0], first[1]))
+        self._actions = map(ACTION.unpack, actions)
+        self._next = next(self._actions, None)
 
     @property
     def place(self) -> tuple[int, int] | None:
         """The place of the next."""
-        return None if self._next is None else self._next.place
+        return None if self._next is None else self._next[:2]
 
-    def at(self, place: tuple[int, int]) -> Action | None:
-        """Return what to do with the sample at *place*; None if nothing was said."""
-        while self._next is not None and self._next.place < place:  # of a sample that is no more
-            self._next = self._taken()
-        found = self._next
-        if found is None or found.place != place:
-            return None
-        self._next = self._taken()
-        return found
+    def at(self, place: tuple[int, int]) -> tuple[int, tuple[int, int]] | None:
+        """Return what to do with the sample at *place*, and the place of the first with its key; None if nothing."""
+        while self._next is not None and self._next[:2] <= place:  # those before are of samples that are no more
+            found, self._next = self._next, next(self._actions, None)
+            if found[:2] == place:
+                return found[2], found[3:]
+        return None
 
 
 def first_members(sample: Sample) -> Sample:
@@ -252,20 +234,21 @@ class Fix:
 
         *lost* are members of it that are cut. A *doubtful* one lies next to damage.
         """
-        account, action, why = self._account, self._pending.at(place), ""
-        if action is not None and action.what == AGAIN:
+        account, why = self._account, ""
+        action, first = self._pending.at(place) or (None, place)
+        if action == AGAIN:
             if self._unique:
                 account.left_out += 1
                 return
-            first = beside(self._shards.where(*action.first), self._shards.where(*place))
-            why = f"an earlier sample has this key, {first} (--drop-duplicates drops this one)"
+            where = beside(self._shards.where(*first), self._shards.where(*place))
+            why = f"an earlier sample has this key, {where} (--drop-duplicates drops this one)"
         elif action is not None:
-            parts = self._waiting.setdefault(action.first, [])
+            parts = self._waiting.setdefault(first, [])
             parts.append(self._kept(sample))
-            if action.what != LAST:
+            if action != LAST:
                 account.joined += 1
                 return
-            del self._waiting[action.first]
+            del self._waiting[first]
             sample = sample.with_members([member for part in parts for member in part.members])
         if self._unique:
             sample = first_members(sample)
