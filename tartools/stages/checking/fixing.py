@@ -16,7 +16,7 @@ from tartools.shards.writing import Destination, SampleWriter, check_shard_name,
 from tartools.stages.checking.across import Repeated, Words, beside, lacking, names
 from tartools.stages.checking.checked import CheckedShards
 from tartools.stages.checking.codes import CODES, NOTE
-from tartools.stages.checking.listedrows import WrongRows, rows_in
+from tartools.stages.checking.listedrows import WrongRows
 from tartools.stages.checking.samples import Decode, Rows, codes_of, look, nothing_found, rows_of
 from tartools.stages.checking.walk import Trouble, Walk
 from tartools.stages.combinations import text
@@ -166,7 +166,7 @@ class Fix:
                 self._write_batches(((batch, rows_of(batch, number)) for batch in batches), number, writer)
                 quiet.check()
 
-    def _listed(self, number: int) -> Iterator[tuple[Batch, Rows]]:
+    def _listed(self, number: int) -> Iterator[tuple[Batch, Rows | None]]:
         """Yield the samples of a table; report the rows that do not fit their shards."""
         for found in self._shards.tables[number].read():
             if isinstance(found, WrongRows):
@@ -176,7 +176,7 @@ class Fix:
                 self._account.omit(f"{shown(self._shards.urls[number])}: {many}{printable(found.what)}")
             else:
                 row, batch = found
-                yield batch, rows_in(batch, number, row)
+                yield batch, rows_of(batch, number, row)
 
     def _write_batches(self, batches: Iterable[tuple[Batch, Rows | None]], number: int, writer: SampleWriter) -> None:
         """Write what can be saved of *batches* of input *number*."""

@@ -33,29 +33,34 @@ PlaceOf = Callable[[int, str], Place]  # number of a sample, and what is wrong w
 
 
 class Rows(NamedTuple):
-    """Samples of input *shard*, as columns. Those that are *doubtful* lie next to damage."""
+    """Samples of input *shard*, as columns, which take *stored* bytes. Those that are *doubtful* lie next to damage."""
 
     shard: int
     keys: Sequence[bytes]
-    begins: Sequence[int]  # bytes of the tar stream
+    begins: Sequence[int]  # bytes of the tar stream, or rows of a table
     members: Sequence[Member]
     firsts: Sequence[int]
-    end: int
+    stored: int
     doubtful: bool = False
     walked: bool = False  # by `walk`, not by the reader
 
 
-def rows_of(batch: Batch, shard: int) -> Rows | None:
-    """Return the samples of *batch*; None if it is not known where in the shard they are."""
-    if batch.groups is not None:
-        source, keys, starts, members, firsts, _ = batch.groups
+def rows_of(batch: Batch, shard: int, row: int | None = None) -> Rows | None:
+    """Return the samples of *batch*, which rows from *row* on list; None if it is not known where they are.
+
+    Without a *row* it is asked where in the shard, with one that is known.
+    """
+    numbers = range(row or 0, (row or 0) + len(batch))
+    groups = batch.groups
+    if groups is not None and (groups.members is not None or row is None):
+        source, keys, starts, members, firsts, _ = groups
         base = getattr(source, "base", 0)
-        begins = starts[:-1] if not base else [start + base for start in starts[:-1]]
-        return Rows(shard, keys, begins, members or [], firsts, starts[-1] + base)
-    if batch.offset is None:
+        begins = numbers if row is not None else [start + base for start in starts[:-1]] if base else starts[:-1]
+        return Rows(shard, keys, begins, members or [], firsts, starts[-1] - starts[0])
+    if row is None and batch.offset is None:
         return None
-    sample = batch[0]
-    return Rows(shard, batch.keys, [batch.offset], sample.members, [0], batch.offset + sample.size)
+    places = numbers if row is not None else [batch.offset or 0]
+    return rows_of_lists(shard, batch.keys, places, [sample.members for sample in batch])
 
 
 def rows_of_lists(
@@ -63,7 +68,8 @@ def rows_of_lists(
 ) -> Rows:
     """Return samples with *keys* that begin at *begins*, of which *members* has a list each."""
     firsts = [0, *accumulate(map(len, members))]
-    return Rows(shard, keys, begins, [*chain.from_iterable(members)], firsts[:-1], members[-1][-1].end)
+    every = [*chain.from_iterable(members)]
+    return Rows(shard, keys, begins, every, firsts[:-1], sum(member.stored for member in every))
 
 
 def nothing_found() -> Summary:
@@ -77,7 +83,7 @@ def look(rows: Rows, summary: Summary, decode: Decode | None) -> Iterator[bytes]
     Of payloads the first bytes are looked at; with *decode* all of them. Raises: StorageError.
     """
     summary.samples += len(rows.keys)
-    summary.stored += rows.end - rows.begins[0]
+    summary.stored += rows.stored
     if may_be_odd(rows.keys):
         for key, byte in zip(rows.keys, rows.begins, strict=True):
             for code in codes_of_key(key):
@@ -130,7 +136,7 @@ def look_into(
     read: Callable[[Sequence[Member]], Iterable[bytes]],
     decode: Decode | None,
 ) -> None:
-    """Add to *summary* what is wrong with the payloads *column* of *field*, whose samples are at `place(number, what)`."""
+    """Add to *summary* what is wrong with the payloads *column* of *field*, of samples at `place(number, what)`."""
     sizes = list(map(itemgetter(4), column))
     summary.counted(field, sizes_of(field, sizes, place, summary))
     if not min(sizes):
