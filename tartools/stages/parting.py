@@ -113,7 +113,7 @@ class ByKey:
 
     def __init__(self, parts: Sequence[shares.Part]) -> None:
         self._names = [part.name for part in parts]
-        self._ends = shares.ends(parts)
+        self._ends = shares.upper_bounds([part.weight for part in parts])
 
     def parts(self, batch: Batch) -> list[str]:
         """Return the part of each of the next samples, those of *batch*."""
