@@ -22,7 +22,6 @@ from tartools.tar import ContiguousGroups, Member, Source, located, read_range
 
 POSITION = 8  # bytes, big-endian, after the sort key; the key of the sample and its location follow
 LOCATION = Struct(">QQIIB")  # start, end, shard, length of the key in the record, flags
-POSITIONED = Struct(">QQQIIB")  # position and location, for records without a key between them
 LONE, COPIED, IMPLIED = 1, 2, 4  # flags: never joined; in the scratch file; the sort key implies the key
 Reopen = Callable[[str], io.FileIO]
 Identities = list[tuple[int, tuple[int, ...]]]

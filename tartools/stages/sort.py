@@ -39,7 +39,6 @@ from tartools.stages.samplefiles import (
     LOCATION,
     LONE,
     POSITION,
-    POSITIONED,
     Entry,
     Identities,
     PartMember,
@@ -144,13 +143,10 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
         shard, shift = location
         starts, ends = groups.starts, islice(groups.starts, 1, None)
         for key, start, end, first in zip(groups.keys, starts, ends, groups.firsts, strict=False):
+            kept = b"" if implied else key
             flags = implied if len(members[first][0]) > len(key) else implied | LONE
-            sort_key = encode_key(key, position, batch.shard)
-            if implied:
-                yield sort_key + POSITIONED.pack(position, start + shift, end + shift, shard, 0, flags)
-            else:
-                packed = LOCATION.pack(start + shift, end + shift, shard, len(key), flags)
-                yield sort_key + position.to_bytes(POSITION, "big") + key + packed
+            packed = LOCATION.pack(start + shift, end + shift, shard, len(kept), flags)
+            yield encode_key(key, position, batch.shard) + position.to_bytes(POSITION, "big") + kept + packed
             position += 1
 
 
