@@ -59,6 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def pytest_configure(config: pytest.Config) -> None:
     """Let the schedule decide about all paths, not only those below this folder; begin as a terminal's shell would."""
     config.pluginmanager.register(schedule)
+    sys.executable = os.path.abspath(sys.executable)  # as what we start has it, by whatever path Python was called
     os.environ["TARTOOLS_FSYNC"] = "0"  # for commands in this process, as for others
     # nohup ignores SIGHUP, and `&` of a script SIGINT and SIGQUIT: so would all that the tests start
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -113,7 +113,12 @@ def check_readable(url: str) -> int | None:
 
 
 def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
-    """Raise StorageError if the output *url* exists (unless *force*), or is the same file as one of *inputs*."""
+    """Check an output before anything is read.
+
+    Raises: StorageError if *url* exists (unless *force*), is the same file as one of *inputs*, or names a directory.
+    """
+    if url != "-":
+        _file_path(url)
     found = _stat(url, 1)
     if found is None or not stat.S_ISREG(found.st_mode):
         return
@@ -123,6 +128,14 @@ def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
             raise StorageError(f"this output is also the input {shown(name)}", url="stdout" if url == "-" else url)
     if url != "-" and not force:
         raise ExistsError(url)
+
+
+def _file_path(url: str) -> str:
+    """Return the path of an output. Raises: StorageError if it is that of a directory."""
+    path = path_of(url)
+    if path.endswith("/"):
+        raise StorageError("is the name of a directory; name a file in it", url=url)
+    return path
 
 
 def exists(url: str) -> bool:
@@ -203,9 +216,7 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
 
     Raises: StorageError; OSError.
     """
-    name = path_of(url)
-    if name.endswith("/"):
-        raise StorageError("is the name of a directory; name a file in it", url=url)
+    name = _file_path(url)
     path = os.path.realpath(name)  # a symlink stays one
     found = os.stat(name) if os.path.exists(name) or os.path.lexists(path) else None
     if found and not stat.S_ISREG(found.st_mode):

@@ -10,7 +10,6 @@ from itertools import repeat
 from typing import Any
 
 from tartools.storage.streams import check_unchanged
-from tartools.tables.rowplaces import key_sums
 from tartools.tar import BLOCK
 from tartools.tar.runs import plain, sizes_in
 
@@ -46,12 +45,10 @@ class Bulk:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def key_sums(self) -> Any:
-        """Return what stands for the keys: see `rowplaces.key_sums`."""
-        import numpy as np
-
-        count, width = self.names.shape
-        return key_sums(self.names.reshape(-1), np.arange(0, count * width, width), self.keys)
+    def raw_keys(self) -> list[bytes]:
+        """Return the keys as bytes."""
+        names, width = self.names.tobytes(), self.names.shape[1]
+        return [names[at : at + size] for at, size in zip(range(0, len(names), width), self.keys.tolist(), strict=True)]
 
 
 def in_buffer(data: Any, sizes: Any) -> Bulk | None:
@@ -66,21 +63,6 @@ def in_buffer(data: Any, sizes: Any) -> Bulk | None:
     if found is not None:
         found.data = data
     return found
-
-
-def sound(data: Any, starts: Any, keys: list[bytes]) -> bool:
-    """Tell whether *data* is the samples with *keys*, one after the other, which begin at *starts* (one item more).
-
-    False does not mean that they are not: only headers as most programs write them are known here, of short names.
-    """
-    import numpy as np
-
-    found = in_buffer(data, np.diff(starts))
-    if found is None or (found.keys != np.fromiter(map(len, keys), np.int64, len(keys))).any():
-        return False
-    width = found.names.shape[1]
-    wanted = np.array(keys, f"S{width}").view(np.uint8).reshape(-1, width)
-    return not ((found.names != wanted) & (np.arange(width) < found.keys[:, None])).any()
 
 
 def in_files(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from tartools.errors import TarFormatError
@@ -27,67 +27,57 @@ class Checker:
         self._account = account
         self._read = read
 
-    def samples(self, rows: Piece, stream_of: Callable[[int], Stream], *, joined: bool) -> Iterator[Batch]:
-        """Yield the samples of *rows*; `stream_of(n)` has the bytes of row n of these, and of those behind it.
+    def in_memory(self, rows: Piece, data: bytes | memoryview) -> Iterator[Batch]:
+        """Yield the samples of *rows*, which are in *data* one after the other."""
+        bounds: list[int] = rows.bounds().tolist()
+        view = memoryview(data)
+        return self.samples(rows, bounds, lambda index: MemoryStream(view[bounds[index] :]))
 
-        If they are *joined*, it has them one after the other; else it is the shard that all *rows* lie side by side in,
-        from the begin of row n on.
+    def samples(self, rows: Piece, bounds: list[int], stream_of: Callable[[int], Stream]) -> Iterator[Batch]:
+        """Yield the samples of *rows*, which begin and end at *bounds* of a file or of other bytes.
+
+        `stream_of(n)` has these bytes from row n of them on.
         """
         at = 0
         while at < len(rows):
-            low, at = yield from self._together(rows, at, stream_of, joined)
-            yield from self._one_by_one(rows, low, at, stream_of)  # equal keys side by side, or damage
+            low = yield from self._together(rows, at, bounds, stream_of)
+            at = min(low + ALONE, len(rows))
+            yield from self._one_by_one(rows, range(low, at), bounds, stream_of)  # equal keys side by side, or damage
 
     def _together(
-        self, rows: Piece, at: int, stream_of: Callable[[int], Stream], joined: bool
-    ) -> Generator[Batch, None, tuple[int, int]]:
-        """Yield the samples of *rows* from *at* on, up to the first that is not as its row says.
-
-        Returns its number, and up to where they should be read one by one.
-        """
-        bounds: list[int]
-        if joined:
-            bounds = [0] * (at + 1) + (rows.ends[at:] - rows.begins[at:]).cumsum().tolist()
-        else:
-            bounds = [*rows.begins.tolist(), int(rows.ends[-1])]
-        begin, until = bounds[at], bounds[-1]
-        url = self._listing.table if joined else self._listing.urls[int(rows.numbers[0])]
-        upto = 0
-        try:
-            for part in self._read(stream_of(at), url=url, begin=begin, until=until):
+        self, rows: Piece, at: int, bounds: list[int], stream_of: Callable[[int], Stream]
+    ) -> Generator[Batch, None, int]:
+        """Yield the samples of *rows* from *at* on, up to the first that is not as its row says; return its number."""
+        with suppress(TarFormatError):  # who reads this sample alone finds out what is wrong
+            for part in self._read(stream_of(at), url=self._listing.table, begin=bounds[at], until=bounds[-1]):
                 found = matching(part, rows, at, bounds)
                 if not found:
-                    if isinstance(part, ContiguousGroups):
-                        end = part.starts[-1] + getattr(part.source, "base", 0)
-                        upto = min(max(at + 1, bisect_left(bounds, end)), len(rows))
                     break
-                self.count(bounds[at + found] - bounds[at])
+                self._count(bounds[at + found] - bounds[at])
                 batch = Batch(part, self._urls(rows, at, at + found))  # type: ignore[arg-type]
                 at += found
                 yield batch
-        except TarFormatError:
-            pass  # who reads this sample alone finds out what is wrong
-        return at, upto or min(at + ALONE, len(rows))
+        return at
 
-    def _one_by_one(self, rows: Piece, low: int, high: int, stream_of: Callable[[int], Stream]) -> Iterator[Batch]:
-        """Yield the samples *low* to *high* of *rows*. Raises: StorageError for one that is not as its row says."""
-        for index in range(low, high):
-            number, begin, end = rows.place(index)
-            stream = stream_of(index)
-            start = begin if stream.file is not None else 0
+    def _one_by_one(
+        self, rows: Piece, indexes: range, bounds: list[int], stream_of: Callable[[int], Stream]
+    ) -> Iterator[Batch]:
+        """Yield the samples *indexes* of *rows*. Raises: StorageError for one that is not as its row says."""
+        for index in indexes:
+            begin, end = bounds[index : index + 2]
             try:
-                parts = list(self._read(stream, url=self._listing.urls[number], begin=start, until=start + end - begin))
+                parts = [*self._read(stream_of(index), url=self._listing.table, begin=begin, until=end)]
             except TarFormatError as error:
                 raise self._listing.failure(rows, index, error.message) from error
             row = replace(rows.part(index, index + 1), keys=None)
-            if len(parts) != 1 or matching(parts[0], row, 0, [start, start + end - begin]) != 1:
+            if len(parts) != 1 or matching(parts[0], row, 0, [begin, end]) != 1:
                 raise self._listing.failure(rows, index, "this is not one sample")
-            batch = Batch(parts[0], self._listing.urls[number])  # type: ignore[arg-type]
+            batch = Batch(parts[0], self._urls(rows, index, index + 1))  # type: ignore[arg-type]
             if rows.keys is not None and batch.keys[0] != rows.keys[index]:
                 what = "the key of the sample there is {!r}, not {!r}"
                 keys = (key.decode("utf-8", "replace") for key in (batch.keys[0], rows.keys[index]))
                 raise self._listing.failure(rows, index, what.format(*keys))
-            self.count(end - begin)
+            self._count(end - begin)
             yield batch
 
     def _urls(self, rows: Piece, low: int, high: int) -> str | list[str]:
@@ -99,32 +89,23 @@ class Checker:
             return self._listing.urls[numbers[0]]
         return [self._listing.urls[number] for number in numbers]
 
-    def count(self, size: int) -> None:
+    def _count(self, size: int) -> None:
         """Count *size* bytes of samples as read."""
         self._account.bytes_in += size
         self._account.unpacked += size
 
 
-class Chunks(Stream):
-    """The bytes of *chunks*, one after the other as a stream."""
+class MemoryStream(Stream):
+    """The bytes *data* as a stream."""
 
-    def __init__(self, chunks: Iterable[bytes | memoryview]) -> None:
-        self._chunks = iter(chunks)
-        self._left = memoryview(b"")  # of the chunk that is being read
+    def __init__(self, data: memoryview) -> None:
+        self._left = data
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises what getting a chunk raises."""
-        count = 0
-        while count < len(view):
-            if not self._left:
-                self._left = memoryview(next(self._chunks, b""))
-                if not self._left:
-                    break
-            some = self._left[: len(view) - count]
-            view[count : count + len(some)] = some
-            self._left = self._left[len(some) :]
-            count += len(some)
-        return count
+        """Read up to `len(view)` bytes; 0 at the end."""
+        some, self._left = self._left[: len(view)], self._left[len(view) :]
+        view[: len(some)] = some
+        return len(some)
 
 
 def matching(part: Parsed, rows: Piece, at: int, bounds: list[int]) -> int:

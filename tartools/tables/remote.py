@@ -16,7 +16,7 @@ from tartools.storage.objects import fetch_into, fetched, object_at, requests_at
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.pool import Threads
 from tartools.storage.version import version_of
-from tartools.tables.checking import Checker, Chunks
+from tartools.tables.checking import Checker
 from tartools.tables.rowplaces import Listing, Piece
 
 LARGE = 16 << 20  # bytes; a larger sample is read as a stream
@@ -75,7 +75,7 @@ class _Asked:
         import numpy as np
 
         self.rows = rows
-        self.bounds: list[int] = np.concatenate(([0], np.cumsum(rows.ends - rows.begins))).tolist()
+        self.bounds: list[int] = rows.bounds().tolist()
         # pages are cleared by the threads, as bytes come; `np.empty` asks for huge ones, which can take longer
         self.data: Any = np.frombuffer(mmap(-1, self.bounds[-1]), np.uint8) if room is None else room
         self.spans = spans(rows, most)
@@ -103,33 +103,32 @@ class RemoteShards:
 
     def samples(self, rows: Piece) -> Iterator[Batch]:
         """Yield the samples of *rows*, in batches."""
-        import numpy as np
-
-        sizes = rows.ends - rows.begins
-        bounds = np.cumsum(sizes)
-        large = np.flatnonzero(sizes > LARGE).tolist()
         waiting: deque[_Asked] = deque()
-        low = 0
-        while low < len(rows):
-            before = int(bounds[low - 1]) if low else 0
-            high = max(low + 1, int(bounds.searchsorted(before + self._window, "right")))
-            high = min([high, *(row for row in large if row >= low)])
-            if high > low:
-                waiting.append(_Asked(rows.part(low, high), None, max(self._at_once // WINDOWS, 1)))
+        for part in self._windows(rows):
+            large = len(part) == 1 and int(part.ends[0] - part.begins[0]) > LARGE
+            if not large:
+                waiting.append(_Asked(part, None, max(self._at_once // WINDOWS, 1)))
                 self._request(waiting[-1])
-            while len(waiting) >= WINDOWS or (waiting and (high == len(rows) or high == low)):
+            while waiting and (large or len(waiting) >= WINDOWS):
                 yield from self._received(waiting.popleft())
-            if high == low:
-                high += 1
-                yield from self._streamed(rows.part(low, high))
-            low = high
+            if large:
+                yield from self._streamed(part)
         while waiting:
             yield from self._received(waiting.popleft())
 
+    def _windows(self, rows: Piece) -> Iterator[Piece]:
+        """Yield *rows* in parts that are requested together; a large sample is alone."""
+        low = held = before = 0
+        for index, size in enumerate((rows.ends - rows.begins).tolist()):
+            if index > low and (held + size > self._window or max(size, before) > LARGE):
+                yield rows.part(low, index)
+                low, held = index, 0
+            held, before = held + size, size
+        yield rows.part(low, len(rows))
+
     def _received(self, asked: _Asked) -> Iterator[Batch]:
-        """Yield the samples that were *asked* for."""
-        data = memoryview(self._answered(asked))
-        yield from self._checker.samples(asked.rows, lambda index: Chunks([data[asked.bounds[index] :]]), joined=True)
+        """Return the samples that were *asked* for."""
+        return self._checker.in_memory(asked.rows, self._answered(asked))
 
     def whole(self, rows: Piece, room: memoryview | None) -> Any:
         """Return the bytes of *rows*, one after the other, in *room* if there is one; None if they are very many.
@@ -190,7 +189,7 @@ class RemoteShards:
             return streams[-1]
 
         try:
-            yield from self._checker.samples(rows, stream_of, joined=True)
+            yield from self._checker.samples(rows, [0, end - begin], stream_of)
         except StorageError as error:
             if error.offset == begin:  # it names the row
                 raise

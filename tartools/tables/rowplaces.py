@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+from zlib import crc32
 
 from tartools.errors import StorageError, TarToolsError, shown
 from tartools.storage import is_missing
@@ -16,9 +17,7 @@ from tartools.tables import schema
 ADVICE = "tarindex --update makes the table again"
 MOVED = "its shards are named relative to its folder: keep them together, or make it again: tarindex"
 MOST = (1 << 63) - 1  # bytes of a shard
-WORD = 8  # bytes
-FACTOR = 0x9E3779B97F4A7C15  # odd; its powers have no pattern
-UNKNOWN_KEY = 0  # the sum of the key of a row that has none
+UNKNOWN_KEY = 0  # in place of the sum of the key, for a row that has none
 
 
 @dataclass
@@ -38,6 +37,12 @@ class Piece:
 
     def __len__(self) -> int:
         return len(self.begins)
+
+    def bounds(self) -> Any:
+        """Return where the samples begin and the last one ends, if they come one after the other."""
+        import numpy as np
+
+        return np.concatenate(([0], (self.ends - self.begins).cumsum()))
 
     def part(self, low: int, high: int) -> Piece:
         """Return rows *low* to *high* of these."""
@@ -146,7 +151,7 @@ class Listing:
         if column is None or column.null_count:
             return UNKNOWN_KEY
         with self._text(first):
-            return _key_sums_of_column(schema.raw(column))
+            return key_sums(schema.raw(column).to_pylist())
 
     def _check_members(self, column: Any, found: Piece) -> None:
         """Raise StorageError if a member of a sample is not between its begin and end, as the row says them."""
@@ -290,43 +295,11 @@ def _numbers(column: Any) -> tuple[Any, Any]:
     return np.from_dlpack(bare), known[column.offset % 8 :][: len(column)]
 
 
-def key_sums(text: Any, begins: Any, lengths: Any) -> Any:
-    """Return four bytes, never 0, for each key: so rows are compared with keys in shards, and keys are not held.
+def key_sums(keys: Sequence[bytes]) -> Any:
+    """Return four bytes for each of *keys*: so rows are compared with keys in shards, and keys are not held.
 
-    Keys begin at *begins* in *text* (uint8), and have these *lengths*. Those of one length are summed up together, in
-    words of 8 bytes. Of 4 billion pairs of different keys one is alike.
+    Of 4 billion pairs of different keys one is alike.
     """
     import numpy as np
 
-    found = np.empty(len(begins), np.uint32)
-    if not len(begins):
-        return found
-    first = int(lengths[0])
-    several = [first] if (lengths == first).all() else np.unique(lengths).tolist()
-    for length in several:
-        some = slice(None) if len(several) == 1 else lengths == length
-        at = begins[some]
-        words = -(-length // WORD) or 1
-        keys = np.zeros((len(at), words * WORD), np.uint8)
-        keys[:, :length] = text[at[:, None] + np.arange(length)]
-        weights = np.cumprod(np.full(words, FACTOR, np.uint64))
-        found[some] = (keys.view("<u8") * weights).sum(axis=1, dtype=np.uint64) >> 32
-    return found | 1
-
-
-def key_sums_of(keys: Sequence[bytes]) -> Any:
-    """Return the sums of *keys*."""
-    import numpy as np
-
-    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
-    return key_sums(np.frombuffer(b"".join(keys), np.uint8), np.cumsum(lengths) - lengths, lengths)
-
-
-def _key_sums_of_column(column: Any) -> Any:
-    """Return the sums of the keys in *column* of Arrow, bytes without nulls."""
-    import numpy as np
-
-    _, places, data = column.buffers()
-    kind = np.int64 if str(column.type).startswith("large") else np.int32
-    ends = np.frombuffer(places, kind, len(column) + 1, column.offset * np.dtype(kind).itemsize).astype(np.int64)
-    return key_sums(np.frombuffer(data or b"", np.uint8), ends[:-1], np.diff(ends))
+    return np.fromiter(map(crc32, keys), np.uint32, len(keys))

@@ -15,7 +15,7 @@ from tartools.samples.sample import Sample
 from tartools.storage import seekable
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
-from tartools.tables.rowplaces import UNKNOWN_KEY, Listing, Piece, key_sums_of
+from tartools.tables.rowplaces import UNKNOWN_KEY, Listing, Piece, key_sums
 from tartools.tables.tablesamples import Shards
 
 if TYPE_CHECKING:
@@ -70,23 +70,23 @@ class Placed:
         held = self.piece
         wanted = Piece(0, held.numbers[at], held.begins[at], held.ends[at], keys, rows)
         found = [sample.own() for batch in self._opened().samples(wanted) for sample in batch]
-        others = self._others(at, key_sums_of([sample.raw_key for sample in found]))
+        others = self._others(at, [sample.raw_key for sample in found])
         if len(others):
             what = f"the key of the sample there is {found[others[0]].key!r}, and that of the row is another"
             raise self.listing.failure(wanted, int(others[0]), what)
         return found
 
-    def _others(self, at: Any, sums: Any) -> Any:
-        """Return which of the rows *at* have another key than those that *sums* stand for."""
+    def _others(self, at: Any, keys: Sequence[bytes]) -> Any:
+        """Return which of the rows *at* have other keys than *keys*."""
         known = self.sums[at]
-        return ((known != sums) & (known != UNKNOWN_KEY)).nonzero()[0]
+        return ((known != key_sums(keys)) & (known != UNKNOWN_KEY)).nonzero()[0]
 
     def bulk(self, at: Any, rows: Any, room_of: RoomOf | None, fields: Collection[str] | None) -> Bulk | None:
         """Return the same samples as a `Bulk`; None if `samples` has to read them. See `Table.bulk`."""
         held = self.piece
         wanted = Piece(0, held.numbers[at], held.begins[at], held.ends[at], None, rows)
         found = self._opened().bulk(wanted, room_of, fields)
-        if found is None or len(self._others(at, found.key_sums())):
+        if found is None or len(self._others(at, found.raw_keys())):
             return None
         found.shards, found.urls = wanted.numbers, self.listing.urls
         return found

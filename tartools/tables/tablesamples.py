@@ -46,7 +46,7 @@ def table_batches(
 
     *ranges*, *listed*, *tmpdir*, *columns* and *sources* are those of `shards.reading.Reading`.
 
-    Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
+    Holds: a row group of the columns that are needed; 4 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard is another one than the table says; TarFormatError for what is no table.
     """
     with source.opened(url, file) as table:
@@ -139,7 +139,7 @@ class Shards:
         self._sources = sources
         read: Any = partial(tar.read_members, ranges=ranges, listed=listed, scratch=lambda: scratch_file(tmpdir))
         self._checker = Checker(listing, account, read)
-        self._local = LocalShards(listing, self._checker, ranges, listed, sources)
+        self._local = LocalShards(listing, self._checker, ranges, sources)
         self._remote: RemoteShards | None = None
 
     def close(self) -> None:

@@ -3,11 +3,64 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tartools.train.permutation import RowOrder, key_of, permuted
+from tartools.train.epochorder import RowOrder, key_of, permuted
+
+
+class RankSteps(NamedTuple):
+    """How the positions of an epoch are shared by *world_size* ranks, in steps of one batch (or sample) for each.
+
+    There are *full* steps with *size* positions for each rank, from *begin* on. The batches of the others begin at the
+    positions *rest*, of which the last is the end: some ranks may have none in the last step.
+    """
+
+    world_size: int
+    begin: int
+    full: int
+    size: int
+    rest: list[int]
+
+    @classmethod
+    def of(cls, begin: int, length: int, world_size: int, size: int, drop_last: bool, single: bool) -> RankSteps:
+        """Return how the positions from *begin* to *length* are shared in batches of *size*.
+
+        What is left is shared as evenly as can be in one more step. If fewer samples than ranks are left, the step
+        before takes them along, so that batches of some ranks have one sample more: so all ranks have equally many
+        batches. With *drop_last* what is left is left out. With *single*, which is for samples and not for batches,
+        nothing is taken along: some ranks have one sample more.
+        """
+        full, left = divmod(max(length - begin, 0), world_size * size)
+        if drop_last:
+            left = 0
+        elif 0 < left < world_size and full and not single:
+            full, left = full - 1, left + world_size * size
+        low, each, more = begin + full * world_size * size, *divmod(left, world_size)
+        rest = [low + rank * each + min(rank, more) for rank in range(min(world_size, left) + 1)]
+        return cls(world_size, begin, full, size, rest)
+
+    @property
+    def number(self) -> int:
+        """The number of steps."""
+        return self.batches(0)
+
+    def batches(self, rank: int) -> int:
+        """Return how many steps have a batch for *rank*."""
+        return self.full + max(0, -((rank + 1 - len(self.rest)) // self.world_size))
+
+    def rest_of(self, rank: int, step: int) -> Iterator[tuple[int, int]]:
+        """Yield where the batches of *rank* begin and end, of *step* and those after it, but for full steps."""
+        for at in range(max(step - self.full, 0) * self.world_size + rank, len(self.rest) - 1, self.world_size):
+            yield self.rest[at], self.rest[at + 1]
+
+    def after(self, steps: int) -> int:
+        """Return how many positions the whole world has had after *steps* steps."""
+        if steps < self.full:
+            return self.begin + steps * self.world_size * self.size
+        return self.rest[min((steps - self.full) * self.world_size, len(self.rest) - 1)]
 
 
 class BatchedOrder:
@@ -35,11 +88,12 @@ class BatchedOrder:
         """Return the rows at *positions*."""
         return self._batches(seed, epoch)[0][positions]
 
-    def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> ListedSteps:
+    def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> RankSteps:
         """Return how ranks share the batches from position *begin* on; of a batch that it cuts, the rest is one."""
         bounds = self._batches(seed, epoch)[1]
         left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])
-        return ListedSteps(left if self._drop_last else split(left, world_size), world_size, self._drop_last)
+        left = left[: len(left) - (len(left) - 1) % world_size] if self._drop_last else split(left, world_size)
+        return RankSteps(world_size, int(left[0]), 0, 1, left.tolist())
 
     def _batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
         """Return the rows of an epoch, and the positions at which batches begin and the last ends."""
@@ -78,39 +132,6 @@ class BatchedOrder:
             starts.append(at)
             at = int(ends[at])
         return np.array(starts, np.int64)
-
-
-class ListedSteps(NamedTuple):
-    """How ranks share batches that begin, and the last ends, at the positions *bounds*: each step has one for each.
-
-    It is to a BatchedOrder what `RankSteps` is to others.
-    """
-
-    bounds: Any
-    world_size: int
-    drop_last: bool
-    full: int = 0  # steps that are computed together
-    size: int = 1
-    single: bool = False
-
-    @property
-    def number(self) -> int:
-        """The number of steps."""
-        whole, left = divmod(len(self.bounds) - 1, self.world_size)
-        return whole + (left > 0 and not self.drop_last)
-
-    def share(self, step: int, rank: int) -> tuple[int, int]:
-        """Return the positions at which the batch of *rank* of *step* begins and ends."""
-        at = min(step * self.world_size + rank, len(self.bounds) - 1)
-        return int(self.bounds[at]), int(self.bounds[min(at + 1, len(self.bounds) - 1)])
-
-    def after(self, steps: int) -> int:
-        """Return how many positions the whole world has had after *steps* steps."""
-        return int(self.bounds[min(min(steps, self.number) * self.world_size, len(self.bounds) - 1)])
-
-    def batches(self, rank: int) -> int:
-        """Return how many steps have a batch for *rank*."""
-        return max(0, min(self.number, -(-(len(self.bounds) - 1 - rank) // self.world_size)))
 
 
 def split(bounds: Any, world_size: int) -> Any:

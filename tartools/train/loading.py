@@ -13,8 +13,8 @@ from tartools import storage
 from tartools.errors import TarToolsError, several, shown
 from tartools.storage.url import Name
 from tartools.tables.table import Table
+from tartools.train.epochorder import is_schedule
 from tartools.train.fieldchooser import Classes, Decode, Fields, Size
-from tartools.train.mixtures import is_schedule
 from tartools.train.sampler import StatefulSampler, log, parts_of
 from tartools.train.sending import GUARD, check_guarded, check_sendable, start_method
 from tartools.train.sharedmemory import ReceivedBuffer, SentBuffer, SharedBuffers, keep_freed_memory

@@ -14,8 +14,7 @@ from tartools.tables import schema
 from tartools.tables.table import Table
 from tartools.tar import compression
 from tartools.train.fieldchooser import KEY, URL, FieldChooser, as_dict
-from tartools.train.slicereader import SliceReader, numbered
-from tartools.train.slices import ShardSlice
+from tartools.train.slices import ShardSlice, SliceReader, numbered
 
 SIZE = 8_000_000  # bytes of a chunk
 FAR = 32_000_000  # of a shard in a store: each cut takes several requests, and up to 8 MB that are read twice

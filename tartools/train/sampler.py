@@ -7,71 +7,20 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Sampler, StackDataset, Subset
 
 from tartools.errors import byte_size, several
-from tartools.train import mixtures, permutation
-from tartools.train.batching import BatchedOrder, ListedSteps
+from tartools.train import epochorder
+from tartools.train.batching import BatchedOrder, RankSteps
 from tartools.train.ranks import this_rank
 
 CHUNK = 1 << 13  # positions that are computed at once
 SOURCE = "__source__"  # a bucket for each source
 MARKS = {"block", "weights", "bucket"}  # what states of some orders have
 log = logging.getLogger("tartools.train")
-
-
-class RankSteps(NamedTuple):
-    """How the positions from *begin* to *length* are shared by *world_size* ranks in batches of *size*.
-
-    Step s has the next world_size * size positions, rank r the r-th slice. What is left is shared as evenly as can be
-    in one more step. If fewer samples than ranks are left, the step before takes them along, so that batches of some
-    ranks have one sample more: so all ranks have equally many batches. With *drop_last* what is left is left out.
-
-    With *single*, which is for samples and not for batches, nothing is taken along: some ranks have one sample more.
-    """
-
-    begin: int
-    length: int
-    world_size: int
-    size: int
-    drop_last: bool
-    single: bool
-
-    @property
-    def full(self) -> int:
-        """The number of steps that give *size* samples to each rank."""
-        full, left = divmod(max(self.length - self.begin, 0), self.world_size * self.size)
-        return full - self._takes_along(full, left)
-
-    @property
-    def number(self) -> int:
-        """The number of steps."""
-        full, left = divmod(max(self.length - self.begin, 0), self.world_size * self.size)
-        return full + (left > 0 and not self.drop_last and not self._takes_along(full, left))
-
-    def _takes_along(self, full: int, left: int) -> bool:
-        return 0 < left < self.world_size and full > 0 and not self.drop_last and not self.single
-
-    def share(self, step: int, rank: int) -> tuple[int, int]:
-        """Return the positions at which the part of *rank* of *step* begins and ends."""
-        begin, end = self.after(step), self.after(step + 1)
-        each, more = divmod(end - begin, self.world_size)
-        low = begin + rank * each + min(rank, more)
-        return low, low + each + (rank < more)
-
-    def after(self, steps: int) -> int:
-        """Return how many positions the whole world has had after *steps* steps."""
-        if steps < self.number or self.drop_last:
-            return self.begin + min(steps, self.number) * self.world_size * self.size
-        return max(self.length, self.begin)
-
-    def batches(self, rank: int) -> int:
-        """Return how many steps have something for *rank*."""
-        low, high = self.share(self.number - 1, rank) if self.number else (0, 0)
-        return self.number - (low == high and self.number > 0)
 
 
 class StatefulSampler(Sampler[Any]):
@@ -162,7 +111,7 @@ class StatefulSampler(Sampler[Any]):
         self._kind |= kind
         if batched:
             if isinstance(bucket, str) and bucket == SOURCE:
-                bucket = mixtures.mixture_of(table, count, {} if weights is None else weights).source
+                bucket = epochorder.mixture_of(table, count, {} if weights is None else weights).source
             local = shuffle in ("blocks", False)
             self._rows = BatchedOrder(self._rows, dataset, bucket, max_cost, batch_size or 1, drop_last, local)
             self._kind |= self._rows.kind
@@ -186,7 +135,7 @@ class StatefulSampler(Sampler[Any]):
         if self._running is not None and self._running.used:
             self._running.end_if_over()
         rank, steps = self._shared()
-        if steps.batches(rank) < steps.number and not steps.single:
+        if steps.batches(rank) < steps.number and self.batch_size is not None:
             what = "%s left for %d ranks: rank %d has no batch"
             log.warning(what, several(steps.after(steps.number) - steps.after(0), "sample"), steps.world_size, rank)
         return _Iteration(self)
@@ -232,14 +181,13 @@ class StatefulSampler(Sampler[Any]):
         """What tells the data from others; None if nothing does."""
         return self._digest()
 
-    def _shared(self) -> tuple[int, RankSteps | ListedSteps]:
+    def _shared(self) -> tuple[int, RankSteps]:
         """Return this rank, and how the rest of the epoch is shared."""
         rank, world_size = self._rank or this_rank()
-        size = self.batch_size or 1
         if isinstance(self._rows, BatchedOrder):
             return rank, self._rows.steps(self._done, self._seed, self._epoch, world_size)
-        steps = RankSteps(self._done, self._rows.length, world_size, size, self.drop_last, self.batch_size is None)
-        return rank, steps
+        sizes = world_size, self.batch_size or 1
+        return rank, RankSteps.of(self._done, self._rows.length, *sizes, self.drop_last, self.batch_size is None)
 
     def _end(self, epoch: int) -> None:
         if epoch == self._epoch:
@@ -299,23 +247,26 @@ class _Iteration(Iterator[Any]):
 
     def _batches(self, low: int = 0) -> Iterator[Any]:
         """Yield the batches of this rank, or its samples, from the one with number *low* on."""
-        steps, rank, rows_at = self._steps, self._rank, self._sampler._rows.rows
+        steps, rank, rows_at, single = (
+            self._steps,
+            self._rank,
+            self._sampler._rows.rows,
+            self._sampler.batch_size is None,
+        )
         at_once = max(CHUNK // steps.size, 1)
         for first in range(low, steps.full, at_once):
             numbers = np.arange(first, min(first + at_once, steps.full))[:, None]
-            positions = steps.after(0) + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
+            positions = steps.begin + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
             rows = rows_at(positions.ravel(), self._seed, self._epoch)
-            yield from (rows if steps.single else rows.reshape(positions.shape)).tolist()
-        for step in range(max(low, steps.full), steps.number):
-            begin, end = steps.share(step, rank)
+            yield from (rows if single else rows.reshape(positions.shape)).tolist()
+        for begin, end in steps.rest_of(rank, low):
             rows = rows_at(np.arange(begin, end), self._seed, self._epoch).tolist()
-            if rows:
-                yield from rows if steps.single else [rows]
+            yield from rows if single else [rows]
 
 
 def order_of(
     dataset: Any, shuffle: Any, block: Any, window: int, weights: Any, length: int | None, replacement: bool, batch: int
-) -> tuple[permutation.RowOrder, dict[str, Any]]:
+) -> tuple[epochorder.RowOrder, dict[str, Any]]:
     """Return the order of the samples of *dataset*, and what tells it from others; *batch* is 0, or per_batch.
 
     Raises: ValueError for what does not go together.
@@ -324,14 +275,14 @@ def order_of(
     if weights is not None or length is not None:
         if shuffle in ("blocks", False):
             raise ValueError("with weights or a length samples are chosen from all: shuffle is True then")
-        mixture = mixtures.mixture_of(table, count, weights)
-        return mixtures.mixed_order(mixture, count if length is None else length, replacement, batch)
+        mixture = epochorder.mixture_of(table, count, weights)
+        return epochorder.mixed_order(mixture, count if length is None else length, replacement, batch)
     if replacement or batch:
         raise ValueError("replacement and per_batch say how weights are met: give these")
     if shuffle == "blocks":
         size = byte_size(block) if isinstance(block, str) else block
-        return permutation.BlockOrder(table, size, window), {"block": size, "window": window}
-    return permutation.GlobalOrder(count) if shuffle else permutation.StoredOrder(count), {}
+        return epochorder.BlockOrder(table, size, window), {"block": size, "window": window}
+    return epochorder.PlainOrder(count, bool(shuffle)), {}
 
 
 def parts_of(dataset: Any) -> list[Any]:

@@ -1,13 +1,16 @@
-"""What is given to a worker process that is no fork, and how a program has to be written for that."""
+"""What is given to worker processes, and how a program has to be written for those that are no forks."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 from collections.abc import Iterable
 from multiprocessing import context
 from types import FunctionType
 from typing import Any
+
+from tartools.storage.objects.cache import cache_of
 
 GUARD = 'workers that are started by {} import the program: put what it runs below `if __name__ == "__main__":`'
 
@@ -42,3 +45,20 @@ def check_guarded() -> None:
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):  # as multiprocessing finds it out
         raise RuntimeError(GUARD.format(multiprocessing.get_start_method(allow_none=True) or "this start method"))
+
+
+class CacheSetting:
+    """`cache=` of the datasets, FOLDER:SIZE: `TARTOOLS_CACHE` for this process, and for each that it is sent to.
+
+    None changes nothing. Raises: UsageError.
+    """
+
+    def __init__(self, cache: str | None) -> None:
+        if cache is not None:
+            cache_of(cache)
+        self.__setstate__({"cache": cache})
+
+    def __setstate__(self, state: dict[str, str | None]) -> None:
+        self.cache = state["cache"]
+        if self.cache is not None:
+            os.environ["TARTOOLS_CACHE"] = self.cache

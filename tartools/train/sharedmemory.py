@@ -7,9 +7,10 @@ they are sent, if their payloads are large, and are plain lists with payloads of
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from itertools import accumulate, pairwise
+import pickle
 from multiprocessing.reduction import ForkingPickler
+from pickle import HIGHEST_PROTOCOL
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,9 +18,8 @@ from torch.utils.data import get_worker_info
 
 KEPT = 31 << 20  # bytes; glibc looks at blocks up to 32 MiB
 SPARE = 4  # a buffer is larger than its first batch by this part of it, for larger ones to come
-LARGE = 1 << 12  # bytes of a payload in a list that does not go through the pipe
 SHARED = "/dev/shm"  # noqa: S108
-WORTH = 1 << 16  # bytes of the large payloads of a batch for which a buffer is taken
+WORTH = 1 << 16  # bytes of a batch of lists for which a buffer is taken
 
 
 def keep_freed_memory() -> None:
@@ -98,32 +98,29 @@ def with_sent_lists(item: Any) -> Any:
     return item
 
 
-class _InBuffer:
-    """Stands for a payload that is in the buffer."""
-
-
 _buffers = SharedBuffers()  # of this worker, for lists
 
 
 def _crossing(batch: SentList) -> tuple[Any, ...]:
     """Return what pickles *batch* for a queue of multiprocessing; other pickles and copies have the items."""
-    payloads: list[bytes] = []
+    parts: list[bytes] = []  # a payload of 64 KiB or more is one of them, and is not copied for it
+    ForkingPickler(SimpleNamespace(write=parts.append), HIGHEST_PROTOCOL).dump([*batch])
+    size = sum(map(len, parts))
+    if size < WORTH or not _fits(size):
+        return pickle.loads, (b"".join(parts),)
+    buffer = _buffers.take(size)
+    view, at = memoryview(buffer.numpy()), 0  # type: ignore[arg-type]
+    for part in parts:
+        view[at : at + len(part)] = part
+        at += len(part)
+    return _received, (buffer, size)
 
-    def taken(value: bytes) -> Any:
-        if len(value) < LARGE:
-            return value
-        payloads.append(value)
-        return _InBuffer
 
-    frame = _mapped([*batch], bytes, taken)
-    ends = [*accumulate(map(len, payloads))]
-    if not ends or ends[-1] < WORTH or not _fits(ends[-1]):
-        return batch.__reduce__()
-    buffer = _buffers.take(ends[-1])
-    view = memoryview(buffer.numpy())  # type: ignore[arg-type]
-    for end, payload in zip(ends, payloads, strict=True):
-        view[end - len(payload) : end] = payload
-    return _together, (frame, ends, buffer)
+def _received(buffer: torch.Tensor, size: int) -> Any:
+    """Return the batch of *size* bytes in *buffer*, which its worker uses again."""
+    batch = pickle.loads(memoryview(buffer.numpy())[:size])  # type: ignore[arg-type]  # noqa: S301
+    buffer[-1] = 0
+    return batch
 
 
 def _fits(size: int) -> bool:
@@ -134,28 +131,6 @@ def _fits(size: int) -> bool:
     except OSError:  # not a file system here
         return True
     return system.f_bavail * system.f_frsize >= 2 * size * (worker.num_workers if worker else 1)
-
-
-def _together(frame: list[Any], ends: list[int], buffer: torch.Tensor) -> Any:
-    """Return the batch *frame* with its payloads from *buffer*, which its worker uses again."""
-    view = memoryview(buffer.numpy())  # type: ignore[arg-type]
-    payloads = (bytes(view[begin:end]) for begin, end in pairwise([0, *ends]))
-    batch = _mapped(frame, type, lambda value: next(payloads) if value is _InBuffer else value)
-    buffer[-1] = 0
-    return batch
-
-
-def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    """Return *value* with function(x) in the place of all x of *kind* in its lists, tuples and dicts."""
-    if type(value) is kind:
-        return function(value)
-    if type(value) is list:
-        return [_mapped(item, kind, function) for item in value]
-    if type(value) is tuple:
-        return tuple([_mapped(item, kind, function) for item in value])
-    if type(value) is dict:
-        return {name: _mapped(item, kind, function) for name, item in value.items()}
-    return value
 
 
 ForkingPickler.register(SentList, _crossing)

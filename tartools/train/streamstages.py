@@ -13,7 +13,7 @@ from webdataset import autodecode, filters
 
 from tartools.errors import SampleError
 from tartools.train.fieldchooser import KEY, OWN, URL, FieldChooser, undecodable
-from tartools.train.slicereader import Position
+from tartools.train.slices import Position
 
 FIRST = 100  # samples that a shuffle waits for
 DRAWS = 1000  # numbers that are drawn at once

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from operator import getitem
 from typing import TYPE_CHECKING, Any
@@ -13,18 +15,22 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from tartools import storage
-from tartools.errors import ExistsError
+from tartools.errors import ExistsError, StorageError, TarFormatError
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading
 from tartools.shards.shardrows import Indexing, row_inputs, rows_at, updated, write_rows
+from tartools.storage import seekable
 from tartools.storage.expand import expand
-from tartools.storage.url import Name, name_of, names_of
+from tartools.storage.objects import OUTDATED
+from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.tables import schema
 from tartools.tables.inputs import table_rows
 from tartools.tables.schema import is_table
 from tartools.tables.table import Table
-from tartools.train.caching import CacheSetting
+from tartools.tar import Member, split_path
+from tartools.tar.member import PayloadReader
+from tartools.tar.rescan import headers_in
 from tartools.train.fieldchooser import (
     HAVE,
     KEY,
@@ -36,9 +42,10 @@ from tartools.train.fieldchooser import (
     Fields,
     Size,
     as_dict,
+    dict_of,
     names_in,
 )
-from tartools.train.rangedfields import sample_in_ranges
+from tartools.train.sending import CacheSetting
 from tartools.train.sharedmemory import ReceivedBuffer
 
 if TYPE_CHECKING:
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
 TableSource = Name | Iterable[Name] | Table
 Columns = str | Sequence[str] | Mapping[str, str] | None
 INDEXING = Indexing(Reading(), 1)  # no other process
+LEAST = 1 << 20  # bytes of a sample that is not read whole
 
 
 class TableDataset(Dataset[Any]):
@@ -326,12 +334,7 @@ class TableBatch:
             yield found
 
     def _keys(self) -> list[str]:
-        names, width = self.bulk.names.tobytes(), self.bulk.names.shape[1]
-        begins = range(0, len(names), width)
-        lengths = self.bulk.keys.tolist()
-        return [
-            str(names[at : at + size], "utf-8", "surrogateescape") for at, size in zip(begins, lengths, strict=True)
-        ]
+        return [key.decode("utf-8", "surrogateescape") for key in self.bulk.raw_keys()]
 
     def _urls(self) -> list[str]:
         return list(map(self.bulk.urls.__getitem__, self.bulk.shards.tolist()))
@@ -351,3 +354,60 @@ class TableBatch:
             return map(bulk.data.__getitem__, spans)
         data = bulk.data.view() if isinstance(bulk.data, ReceivedBuffer) else memoryview(bulk.data)
         return map(bytes, map(data.__getitem__, spans))
+
+
+def sample_in_ranges(table: Table, row: int, files: Set[str], wanted: Set[str] | None) -> dict[str, Any] | None:
+    """Return the sample of *row* as `as_dict` does, with the fields *files* as files that can seek.
+
+    None if it has to be read whole: it is small, local, of a shard whose version the table does not have, or has links.
+    Reads the headers, and the other fields that are *wanted*. Raises: StorageError, also if the shard was replaced.
+    """
+    (numbers, begins, ends), row = table.places(), row % len(table)
+    number, begin, end = (int(column[row]) for column in (numbers, begins, ends))
+    url, version = Url(table.shards()[number]), table.versions()[number]
+    if end - begin < LEAST or not url.is_stored or url.read_command or version is None:
+        return None
+    file = seekable.reading(url)
+    if seekable.version(file) != version:
+        raise StorageError(OUTDATED, url=url)
+    found, keys = [], set()
+    try:
+        for at, header in headers_in(partial(_read, file), begin, end):
+            key, field = split_path(header.path)
+            member = Member(header.path, b"", at, at + header.data, header.size)
+            name = field.decode("utf-8", "surrogateescape")
+            if header.special is not None or header.head is not None or not field or at + header.end > end:
+                return None
+            keys.add(key)
+            found.append((name, partial(_field, file, member, name.lower() in files)))
+    except TarFormatError:
+        return None  # what reads it whole says what is there
+    if len(keys) != 1:
+        return None
+    made = dict_of(keys.pop().decode("utf-8", "surrogateescape"), url, found, wanted)
+    return made if wanted is None or wanted <= made.keys() else made | {HAVE: [name for name, _ in found]}
+
+
+def _read(file: io.BufferedReader, count: int, at: int) -> bytes:
+    file.seek(at)
+    return file.read(count)
+
+
+def _field(file: io.BufferedReader, member: Member, as_file: bool) -> Any:
+    return io.BufferedReader(RangedPayload(file, member)) if as_file else _read(file, member.size, member.data)
+
+
+class RangedPayload(PayloadReader):
+    """The payload of *member* of *file*."""
+
+    def __init__(self, file: io.BufferedReader, member: Member) -> None:
+        super().__init__(member)
+        self._file = file
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """As `PayloadReader.readinto`."""
+        count = max(0, min(len(buffer), self._member.size - self._position))
+        found = _read(self._file, count, self._member.data + self._position)
+        buffer[: len(found)] = found
+        self._position += len(found)
+        return len(found)

@@ -18,15 +18,14 @@ from webdataset.pipeline import DataPipeline
 
 from tartools.errors import UsageError, several
 from tartools.storage.url import Name
-from tartools.train import streamstate
-from tartools.train.caching import CacheSetting
+from tartools.train import samplestream
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
 from tartools.train.ranks import SharedEpoch
-from tartools.train.samplestream import SampleStream
-from tartools.train.sending import check_sent
+from tartools.train.samplestream import LoadedStates, Remainder, SampleStream
+from tartools.train.sending import CacheSetting, check_sent
 from tartools.train.sharedmemory import with_sent_lists
-from tartools.train.slicereader import Position, SliceReader, numbered
+from tartools.train.slices import Position, SliceReader, numbered
 from tartools.train.streamstages import (
     FIRST,
     BatchStage,
@@ -41,7 +40,6 @@ from tartools.train.streamstages import (
     numbered_samples,
     refused,
 )
-from tartools.train.streamstate import LoadedStates, Remainder
 
 HELD = 1000  # samples that shuffle=True holds
 UNNEEDED = {"detshuffle", "url_to_name", "verbose"}  # arguments of webdataset: chance always follows from the seed
@@ -254,7 +252,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         Raises: UsageError if it is that of other data. The iterator raises UsageError if states are missing, or if the
         pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
         """
-        self._loaded = streamstate.loaded(state)
+        self._loaded = samplestream.loaded(state)
         if self._loaded is None:
             return
         if any(one["data"] != self.digest() for one in self._loaded.states):
@@ -335,7 +333,7 @@ class StreamEpoch:
         self._failures = Failures()
         self._failed = None if data._handler is None else self._failures.counted(data._handler)
         if loaded is not None and state is None:
-            self._left = streamstate.dealt(loaded.states, source, self._me)
+            self._left = samplestream.dealt(loaded.states, source, self._me)
             if data.repetitions != 1 or source.resampled:
                 raise UsageError(
                     "with_epoch, repeat and resampled give each reader (rank times worker) an epoch of its own: their "

@@ -192,7 +192,7 @@ BAD = {
     "  ": "'  ' is empty",
     "a\tb": "'a\\tb' has control characters",
     "a\n\n": "'a\\n' has control characters",
-    "é" * 101: "has 202 bytes, and a name may have 200",
+    "é" * 100 + "x": "has 201 bytes, and a name may have 200",
     "pipe:touch x;": "'pipe:touch x;' has a colon, and OUTPUT begins with it: write ./ before",
     "-rf": "'-rf' begins with -, and so would the name: write ./ before",
     "B": "'B' is too much like 'b': some file systems would not tell the two apart",

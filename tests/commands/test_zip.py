@@ -216,6 +216,16 @@ def with_extra(extra: bytes, at: int = 0xFFFFFFFF) -> bytes:
     return content[:begin] + directory + struct.pack("<4s4x2H2LH", b"PK\5\6", 1, 1, len(directory), begin, 0)
 
 
+def sharing() -> bytes:
+    """Return a zip file of two members, of which the last byte of the first is the first of the second."""
+    content = bytearray(zipped([("a.jpg", b"1P"), ("b.jpg", b"22")]).replace(b"1PP", b"1P"))
+    first = content.index(b"PK\1\2")
+    second = content.index(b"PK\1\2", first + 4)
+    content[second + 42 : second + 46] = struct.pack("<L", content.index(b"PK\3\4", 4))
+    content[-6:-2] = struct.pack("<L", first)
+    return bytes(content)
+
+
 UNLISTED = "the directory is damaged: there are members that it does not list"
 WHOLE = zipped([("a.jpg", b"1"), ("b.jpg", b"22")])
 FIRST = len(zipped([("a.jpg", b"1")])) - 22 - 51  # bytes of the first member
@@ -230,6 +240,7 @@ FIRST = len(zipped([("a.jpg", b"1")])) - 22 - 51  # bytes of the first member
         (b"PK\3\4" + bytes(99) + WHOLE, f"at byte 0: {UNLISTED}"),
         (ending(1, 102, 2 * FIRST + 1), "the directory lists 2 members, and its end says 1"),
         (ending(2, 102, 2 * FIRST + 9), "at byte 0: the directory is damaged: it says that 'a.jpg' begins here"),
+        (sharing(), f"at byte {FIRST + 1}: the directory is damaged: it says that 'b.jpg' begins here"),
         (ending(2, 1 << 31, 0), "the directory of this zip file is damaged: Bad offset"),
         (WHOLE + b"\n", f"at byte {len(WHOLE) - 21}: the end of this zip file is damaged, or other bytes follow it"),
         (ending(2, 102, 2 * FIRST + 1, b"PK\5\6" + bytes(40)), ": the end of this zip file is damaged"),
@@ -240,7 +251,7 @@ FIRST = len(zipped([("a.jpg", b"1")])) - 22 - 51  # bytes of the first member
         (with_extra(b"", 1), "the directory is damaged: members reach into it"),
         (zipped([("ä.jpg", b"1")]).replace("ä".encode(), b"\xff\xff"), "this zip file is damaged: 'utf-8' codec"),
     ],
-    ids=range(15),
+    ids=range(16),
 )  # fmt: skip
 def test_a_damaged_directory(content: bytes, said: str, run: Run, tmp_path: Path) -> None:
     """Also where members are not listed: they are not left out silently."""

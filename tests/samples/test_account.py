@@ -45,6 +45,17 @@ def test_each_way_a_sample_can_go_is_counted(booked: str) -> None:
     account.settle()
 
 
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, []), (1, ["none of 1 sample was chosen"]), (2, ["none of 2 samples was chosen"])]
+)
+def test_if_nothing_was_chosen_of_something_that_is_told(count: int, said: list[str]) -> None:
+    told: list[str] = []
+    account = Account(told.append)
+    account.samples_in = account.left_out = count
+    account.settle()
+    assert told == said
+
+
 def test_progress_is_of_all_that_was_named_first(tmp_path: Path) -> None:
     """tardiff reads its two sides one after the other, and a table is made of several groups of shards."""
     urls = [str(tmp_path / name) for name in ("a.tar", "b.tar")]

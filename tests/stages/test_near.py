@@ -62,6 +62,18 @@ def test_as_one_by_one(distance: int, fixed: int, monkeypatch: pytest.MonkeyPatc
     assert (found >= 0).any() or fixed == 600
 
 
+@pytest.mark.parametrize(
+    ("apart", "alike"),
+    [([12], True), ([13], False), ([3] * near.COLOURS, True), ([4] + [3] * (near.COLOURS - 1), False)],
+)
+def test_how_far_apart_colours_may_be(apart: list[int], alike: bool) -> None:
+    """Each, and in the mean."""
+    colours = np.full((2, near.COLOURS), 100, np.uint8)
+    colours[1, : len(apart)] += np.array(apart, np.uint8)
+    found = near.first_near(near.PictureHashes(np.zeros(2, np.uint64), colours), 0, 6)
+    assert found.tolist() == [-1, 0 if alike else -1]
+
+
 def test_many_blank_pictures_are_one() -> None:
     """50,000 times the same, and others: in little memory, since no list of pairs is made."""
     hashes, colours = pictures(1, 2000)

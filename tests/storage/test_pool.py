@@ -63,6 +63,19 @@ def test_without_an_order_whoever_is_done_comes_first() -> None:
         assert list(found) == [(0, 0)]
 
 
+def test_so_many_are_worked_on_at_once_and_no_more() -> None:
+    """Each of two waits for the other; a third would be there before them."""
+    meeting, names = threading.Barrier(2, timeout=PATIENCE), set()
+
+    def work(number: int) -> int:
+        meeting.wait()
+        names.add(threading.current_thread().name)
+        return number
+
+    assert [number for number, _ in results(windowed(range(10), Threads(2, work), 10))] == [*range(10)]
+    assert len(names) == 2
+
+
 def test_what_is_done_is_yielded_before_an_item_that_is_long_in_coming() -> None:
     """With `busy`, as in `tail -f log.tar | tarproc`; the second item is read while the first is worked on."""
     taken, worked = [], threading.Event()

@@ -84,6 +84,8 @@ def test_the_columns(run: Run, tmp_path: Path) -> None:
         ([b"1", b"two"], "string"),
         ([b"007", b"8"], "string"),
         ([b"9" * 30, b"8"], "string"),
+        ([b"9223372036854775807", b"8"], "int64"),
+        ([b"9223372036854775808", b"8"], "string"),
     ],
 )
 def test_types_of_values(values: list[bytes], kind: str, run: Run, tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_types_of_values(values: list[bytes], kind: str, run: Run, tmp_path: Pat
     if kind == "string":
         assert column.to_pylist() == [value.decode() for value in values]
     else:
-        assert column.to_pylist() == [float(value) for value in values]
+        assert column.to_pylist() == [(int if kind == "int64" else float)(value) for value in values]
 
 
 @pytest.mark.usefixtures("many_parts")

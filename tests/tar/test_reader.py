@@ -133,7 +133,7 @@ NAMES = {
     "not UTF-8": (entry(b"\xe9t\xe9.jpg", b"x"), b"\xe9t\xe9.jpg"),
     "contiguous file": (entry(b"a.jpg", b"x", b"7"), b"a.jpg"),
     "unknown type": (entry(b"a.jpg", b"x", b"q"), b"a.jpg"),
-    "signed checksum": (block(b"\xe9.jpg", 1, signed=True) + data(b"x"), b"\xe9.jpg"),
+    "signed checksum": (block(b"\xe9\x80.jpg", 1, signed=True) + data(b"x"), b"\xe9\x80.jpg"),
 }
 
 
@@ -197,8 +197,9 @@ def test_malformed(content: bytes, at: int, what: str, step: int) -> None:
 
 
 def test_an_extended_header_may_have_the_size_of_the_limit() -> None:
-    value = b"v" * (MAX_EXTENDED_HEADER - 20)
-    assert one(pax((b"comment", value)) + entry(b"a.x", b"1")).read() == b"1"
+    record = b"%d comment=%s\n" % (MAX_EXTENDED_HEADER, b"v" * (MAX_EXTENDED_HEADER - len(b"1048576 comment=\n")))
+    assert len(record) == MAX_EXTENDED_HEADER
+    assert one(entry(b"PaxHeaders/x", record, b"x") + entry(b"a.x", b"1")).read() == b"1"
 
 
 def test_many_extended_headers_are_limited() -> None:

@@ -18,7 +18,7 @@ from tartools.errors import SampleError
 from tartools.train import StatefulSampler as Sampler
 from tartools.train import loader
 from tartools.train.batching import split
-from tartools.train.mixtures import ShareOrder, Weighting
+from tartools.train.epochorder import ShareOrder, Weighting
 from tartools.train.tabledataset import table_of
 from tests.archives import encoded
 from tests.conftest import Run, make_tar

@@ -13,7 +13,7 @@ import pytest
 import tartools
 from tartools.errors import SampleError
 from tartools.train import StatefulSampler as Sampler
-from tartools.train.permutation import drawn, key_of, permuted
+from tartools.train.epochorder import drawn, key_of, permuted
 from tests.conftest import Run, make_tar
 
 

@@ -24,7 +24,7 @@ import tartools
 from tartools.errors import SampleError, StorageError, UsageError
 from tartools.train import WebDataset, samples
 from tartools.train.ranks import ReaderId
-from tartools.train.slicereader import SliceReader
+from tartools.train.slices import SliceReader
 from tests.archives import END, entry
 from tests.conftest import Run, make_samples, make_tar
 from tests.storage.objects.faults import FaultServer

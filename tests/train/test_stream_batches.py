@@ -19,7 +19,7 @@ from tartools.train.sharedmemory import SentList
 from tests.conftest import make_tar
 from tests.tiers import by_turns
 
-SIZES = (0, 100, sharedmemory.LARGE - 1, sharedmemory.LARGE, 30_000, 200_000)
+SIZES = (0, 100, sharedmemory.WORTH - 1, sharedmemory.WORTH, 30_000, 200_000)
 
 
 @pytest.fixture(autouse=True)

@@ -212,3 +212,14 @@ def test_nobody_else_may_read_it(run: Run, faulty: FaultServer, env: dict[str, s
     assert run("tarcat", faulty.url("s3", NAME), env=env).status == 0
     assert {oct(path.stat().st_mode & 0o77) for path in (tmp_path / "cache").iterdir()} == {"0o0"}
     assert os.listdir(tmp_path / "cache") == [cache.FOLDER]
+
+
+def test_more_bytes_than_were_stated_are_a_failure(
+    run: Run, faulty: FaultServer, env: dict[str, str], tmp_path: Path
+) -> None:
+    """Nobody knows which of them are the right ones, so none is kept."""
+    url = faulty.url("http", NAME)
+    faulty.faults = [Fault(NAME, "GET", skip=1, body=DATA + b"x", framing="chunked", times=None)]
+    done = run("tarcat", url, "-o", "out.tar", env=env)
+    assert done == (1, b"", f"tarcat: {url}: at byte {len(DATA)}: the server sent more bytes than it stated\n")
+    assert not blocks(tmp_path)

@@ -156,6 +156,13 @@ def test_google_keeps_less_than_was_sent(kept: int, inside: Inside) -> None:
     assert (inside.server.objects, inside.server.pending) == ({"out": BIG}, 0)
 
 
+def test_google_has_lost_what_it_had(inside: Inside) -> None:
+    """After the second part it has less than the first: what would follow has the wrong place."""
+    inside.server.faults = [Fault(method="PUT", skip=1, status=308, headers={"Range": "bytes=0-99"})]
+    done = write(inside, "gs", BIG)
+    refused(done, inside.server, "gs", "the server has lost a part of the upload")
+
+
 def test_s3_fails_with_status_200(inside: Inside) -> None:
     inside.server.faults = [Fault(method="POST", has="uploadId", status=200, code="InternalError")]
     assert write(inside, "s3", BIG) == (0, b"", "")
