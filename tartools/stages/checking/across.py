@@ -6,6 +6,7 @@ then 20 bytes: twice the number of the input (plus one if `walk` found the sampl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby, islice, repeat
@@ -153,20 +154,17 @@ def expected_fields(combinations: Mapping[str, Tally]) -> Words:
 
     Then those that most of the samples with all of these have, and so on. Samples without a field do not count.
     """
-    known = {frozenset(names(each)): 0 for each in combinations}
+    known: Counter[frozenset[str]] = Counter()
     for each, tally in combinations.items():
         if each and not each.startswith(DOUBTFUL):
             known[frozenset(names(each))] += tally.count
     wanted: frozenset[str] = frozenset()
     while True:
-        counts: dict[str, int] = {}
-        samples = 0
-        for fields, count in known.items():
-            if wanted <= fields:
-                samples += count
-                for field in fields:
-                    counts[field] = counts.get(field, 0) + count
-        more = wanted | {field for field, count in counts.items() if 2 * count > samples}
+        having = {fields: count for fields, count in known.items() if wanted <= fields}
+        counts: Counter[str] = Counter()
+        for fields, count in having.items():
+            counts.update(dict.fromkeys(fields, count))
+        more = wanted | {field for field, count in counts.items() if 2 * count > sum(having.values())}
         if more == wanted:
             return [(field,) for field in sorted(wanted)]
         wanted = more
