@@ -90,8 +90,8 @@ def options_page() -> str:
         "| Option | What it does | Commands |\n|---|---|---|",
     ]
     rows = []
-    for option, having in every_option(map(commands.load, commands.names())).items():
-        cells = (f"`{', '.join(option.names)} {option.metavar}`".replace(" `", "`"), option.help, " ".join(having))
+    for (option, what), having in every_option(map(commands.load, commands.names())).items():
+        cells = (f"`{option}`", what, " ".join(having))
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
 

@@ -39,7 +39,6 @@ STARTERS = re.compile(r"Popen$|subprocess\.\w+$|os\.(fork|forkpty|posix_spawnp?|
 MAY_OPEN = {  # besides storage: module or room, and what it may call
     "cli.process": r"open|os\.open",  # standard streams that were closed
     "run": r"subprocess\.Popen",
-    "run.sessions": "open",  # os.devnull
     "shards.forks": r".*",  # the pipes of forks
     "cli.manual": r".*",  # the project's own files
     "cli.demo": r".*",  # the pictures it makes
@@ -451,7 +450,7 @@ MEANINGS = {
 def test_a_long_option_has_one_meaning_and_one_form() -> None:
     forms: dict[str, set[tuple[bool, tuple[str, ...]]]] = {}
     helps: dict[str, set[str]] = {}
-    for option in manual.every_option(map(commands.load, commands.names())):
+    for option in (one for name in COMMANDS for one in manual.options(commands.load(name))[1]):
         for name in option.names:
             if name.startswith("--"):
                 forms.setdefault(name, set()).add((option.metavar == "", option.choices))

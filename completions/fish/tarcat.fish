@@ -1,20 +1,15 @@
 # Made by python -m tartools.commands._manual.
 function __tartools_fields
-    for file in (commandline -opc)[2..]
-        set file (string replace -r -- '^~/' "$HOME/" $file)
-        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
-        set -l names
-        if head -c 4 "$file" 2>/dev/null | grep -q PAR1
-            set names (env tartools completion table "$file" 2>/dev/null |
-        sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p')
+    sh -c 'for file; do
+        case $file in -* | *:*) continue ;; "~/"*) file=$HOME/${file#??} ;; esac
+        test -f "$file" || continue
+        if head -c 4 "$file" | grep -q PAR1; then
+            env tartools completion table "$file" | sed -n -e "s/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)\$/\1/p"
         else
-            set names (tar -tf "$file" 2>/dev/null | head -n 200 |
-        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u)
-        end
-        test -n "$names"; or continue  # no archive
-        printf '%s\n' $names
-        return
-    end
+            tar -tf "$file" | head -n 200 |
+                sed -n -e "s|.*/||" -e "s/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)\$/\1/p" | sort -u
+        fi | grep . && break
+    done 2>/dev/null' fields (commandline -opc)[2..]
 end
 complete -c tarcat -s f -l fields -x -a '(__tartools_fields)' -d 'Fields to keep, in quotes: \'jpg cls\'. \'a;b\' takes the first that exists, \'new=old\' renames.'
 complete -c tarcat -s x -l exclude -x -a '(__tartools_fields)' -d 'Fields to drop, in quotes: \'json txt\'.'

@@ -26,6 +26,7 @@ from tartools.cli.options import (
     Url,
     Verbatim,
     Workers,
+    check_outputs,
     workers,
 )
 from tartools.errors import byte_size
@@ -50,6 +51,7 @@ __all__ = [
     "Verbatim",
     "Workers",
     "byte_size",
+    "check_outputs",
     "command",
     "sample_slice",
     "workers",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -112,21 +113,21 @@ class Command:
                 arguments[name] = account
             elif name in given:
                 arguments[name] = given[name]
-        begin = progress.clock()
+        begin = time.monotonic()
         shown = not common.quiet and (common.progress or progress.wanted(self._output(given)))
         with progress.progress(self.name, account, shown):
             status = self._function(**arguments)
         account.check()
         account.settle()
         if common.verbose:
-            progress.summary(self.name, account, progress.clock() - begin)
+            progress.summary(self.name, account, time.monotonic() - begin)
         return self.trouble if account.omissions else status or 0
 
     def _output(self, given: dict[str, Any]) -> str:
         """Return the URL to which the data go, by the options that are *given*; "-" is stdout."""
         if any(given.get(name) for name in PRINTING):
             return "-"
-        outputs = [one for one in self.parameters.values() if not OUTPUTS.isdisjoint(one.option.names)]
+        outputs = [one for one in self.parameters.values() if not OUTPUTS.isdisjoint(one.names)]
         return next((url for one in outputs if (url := given.get(one.name, one.default)) is not None), "-")
 
     def _failed(self, message: str, status: int) -> int:

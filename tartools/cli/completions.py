@@ -17,32 +17,33 @@ SWITCHED = {
     "fish": ("fish/vendor_completions.d", "~/.config/fish/config.fish", "set -p fish_complete_path {folder}"),
 }
 
-# Names of fields on stdout; $file is an archive. Only harmless ones: they go into a command line.
-LISTING = r"""tar -tf "$file" 2>/dev/null | head -n 200 |
-        sed -n -e 's|.*/||' -e 's/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)$/\1/p' | sort -u"""
-# Whether $file is a table, and names of its columns: only then does Tab start Python.
-IS_TABLE = r"""head -c 4 "$file" 2>/dev/null | grep -q PAR1"""
-COLUMNS = r"""env tartools completion table "$file" 2>/dev/null |
-        sed -n -e 's/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)$/\1/p'"""
+# The program for sh that prints the fields of the first archive, or the columns of the first table, among its words.
+# Only harmless names: they go into a command line. Only a table has Tab start Python. tar makes a host of host:name.
+PROGRAM = r"""for file; do
+        case $file in -* | *:*) continue ;; "~/"*) file=$HOME/${file#??} ;; esac
+        test -f "$file" || continue
+        if head -c 4 "$file" | grep -q PAR1; then
+            env tartools completion table "$file" | sed -n -e "s/^\([A-Za-z0-9_.:-][A-Za-z0-9_.:-]*\)\$/\1/p"
+        else
+            tar -tf "$file" | head -n 200 |
+                sed -n -e "s|.*/||" -e "s/^[^.][^.]*\.\([A-Za-z0-9_.-][A-Za-z0-9_.-]*\)\$/\1/p" | sort -u
+        fi | grep . && break
+    done 2>/dev/null"""
+BASH_FIELDS = r"""_tartools_fields() {
+    local typed=("${COMP_WORDS[@]:1}")
+    sh -c 'PROGRAM' fields "${typed[@]//[\\\"\']/}"
+}
+""".replace("PROGRAM", PROGRAM)
+ZSH_FIELDS = r"""_tartools_fields() {
+    local names=$(sh -c 'PROGRAM' fields ${(Q)words[2,-1]})
+    [[ -z $names ]] || compadd -- ${(f)names}
+}""".replace("PROGRAM", PROGRAM)
+FISH_FIELDS = r"""function __tartools_fields
+    sh -c 'PROGRAM' fields (commandline -opc)[2..]
+end""".replace("PROGRAM", PROGRAM)
 BASH = """\
 # Completion of {name} for bash. Made by python -m tartools.commands._manual.
-_tartools_fields() {{
-    local file names
-    for file in "${{COMP_WORDS[@]:1}}"; do
-        file=${{file//[\\\\\\"\\']/}}  # words are as they were typed
-        [[ $file != [~]/* ]] || file=$HOME/${{file:2}}
-        [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
-        if {is_table}; then
-            names=$({columns})
-        else
-            names=$({listing})
-        fi
-        [[ $names ]] || continue  # no archive
-        echo "$names"
-        return
-    done
-}}
-_tartools_{name}() {{
+{of_fields}_tartools_{name}() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} words='' one
     COMPREPLY=()
     case ${{COMP_WORDS[COMP_CWORD-1]}} in
@@ -57,40 +58,6 @@ _tartools_{name}() {{
 }}
 complete -o default -F _tartools_{name} {name}
 """
-ZSH_FIELDS = """\
-_tartools_fields() {{
-    local file names
-    for file in ${{(Q)words[2,-1]}}; do  # as they were typed, without quotes
-        [[ $file != [~]/* ]] || file=$HOME/${{file[3,-1]}}
-        [[ -f $file && $file != -* && $file != *:* ]] || continue  # of a name with a colon tar makes a host
-        if {is_table}; then
-            names=$({columns})
-        else
-            names=$({listing})
-        fi
-        [[ -n $names ]] || continue  # no archive
-        compadd -- ${{(f)names}}
-        return
-    done
-}}
-"""
-FISH_FIELDS = """\
-function __tartools_fields
-    for file in (commandline -opc)[2..]
-        set file (string replace -r -- '^~/' "$HOME/" $file)
-        test -f "$file"; and not string match -q -r -- '^-|:' "$file"; or continue  # tar makes a host of host:name
-        set -l names
-        if {is_table}
-            set names ({columns})
-        else
-            set names ({listing})
-        end
-        test -n "$names"; or continue  # no archive
-        printf '%s\\n' $names
-        return
-    end
-end"""
-
 # Those of `tartools`, whose first word is the name of a command; what follows is completed as for that command.
 TARTOOLS_BASH = """\
 # Completion of tartools for bash. Made by python -m tartools.commands._manual.

@@ -91,6 +91,11 @@ class Declared:
         self.shared = shared
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Its names; none of an argument."""
+        return self.option.names
+
+    @property
     def flag(self) -> bool:
         """Whether it takes no value."""
         return self.type is bool
@@ -164,13 +169,13 @@ def is_option(hint: Any) -> bool:
     return get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], Option)
 
 
-def declared(hint: Any, name: str, default: Any) -> Iterator[Declared]:
+def declared(hint: Any, name: str, default: Any, *, shared: bool = False) -> Iterator[Declared]:
     """Yield the options of the parameter *name* with *hint*: one, or those of a group."""
     if is_group(hint):
         for option, inner in hints(hint).items():
             yield Declared(option, inner, getattr(hint, option, REQUIRED), hint.shared)
     else:
-        yield Declared(name, hint, default, False)
+        yield Declared(name, hint, default, shared)
 
 
 # ---- from words on a command line to values: each raises ValueError with its reason ----

@@ -156,7 +156,9 @@ def counts(account: Account, seconds: float) -> str:
     if progress.objects is not None:
         return all_objects(account)
     if progress.jobs.total:
-        return _jobs_now(progress.jobs, seconds)
+        jobs = progress.jobs
+        left = max(0, jobs.total - jobs.skipped - jobs.done - jobs.failed - jobs.running)
+        return f"{_done(jobs)}, {jobs.running:,} running, {jobs.failed:,} failed, {left:,} left{_pace(jobs, seconds)}"
     text, size = several(account.samples_in, "sample"), in_units(account.bytes_in)
     if phase.total is not None:
         text = f"{phase.done():,} of {several(phase.total, 'sample')}"
@@ -179,12 +181,6 @@ def _of(part: str, whole: str) -> str:
     """
     number, _, unit = part.partition(" ")
     return f"{number if whole.endswith(f' {unit}') else part} of {whole}"
-
-
-def _jobs_now(jobs: Jobs, seconds: float) -> str:
-    """Return the counts of *jobs* that are under way."""
-    left = max(0, jobs.total - jobs.skipped - jobs.done - jobs.failed - jobs.running)
-    return f"{_done(jobs)}, {jobs.running:,} running, {jobs.failed:,} failed, {left:,} left{_pace(jobs, seconds)}"
 
 
 def all_jobs(jobs: Jobs, seconds: float) -> str:

@@ -14,14 +14,16 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated
 
 from tartools.cli.command import Command
-from tartools.cli.completions import BASH, COLUMNS, FISH_FIELDS, IS_TABLE, LISTING, ZSH_FIELDS, of_tartools
+from tartools.cli.completions import BASH, BASH_FIELDS, FISH_FIELDS, ZSH_FIELDS, of_tartools
+from tartools.cli.declare import Declared, Option, declared
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
 
 PROJECT, PAGE = Path(__file__).parents[2], "man/man7/tartools.7"  # of which one part is generated
 EDITION = "2026-11-20"  # of the man pages; they say nothing about the day on which they were made
+HELP = Annotated[bool, Option("-h --help", "Show this help and exit.")]
 FILES, DIRECTORIES, FIELDS, NOTHING = "files", "directories", "fields", "nothing"
 COMPLETED = {
     "FILE": FILES,
@@ -37,7 +39,6 @@ COMPLETED = {
     "NAMES": FIELDS,
     "FIELD": FIELDS,
 }
-LISTINGS = {"is_table": IS_TABLE, "columns": COLUMNS, "listing": LISTING}
 ENDED = ("130, 141, 143", "Ended by SIGINT, by SIGPIPE (the reader of stdout has ended), by SIGTERM.")
 STATUSES = (
     ("0", "Success."),
@@ -60,43 +61,27 @@ NOTES = {
 }
 
 
-class ManualOption(NamedTuple):
-    """An option, or an argument (no *names*), as people read of it. A flag has no *metavar*."""
-
-    names: tuple[str, ...]
-    metavar: str
-    help: str
-    choices: tuple[str, ...] = ()
-    repeats: bool = False
-    envvar: str = ""
-    shared: bool = False  # one that many commands have
-
-    @property
-    def completed(self) -> str:
-        """What its value is completed with, where there are no choices: FILES, DIRECTORIES, FIELDS or NOTHING."""
-        return COMPLETED.get(self.metavar.strip("[].").split(":")[0], NOTHING)
-
-
-def options(command: Command) -> tuple[list[ManualOption], list[ManualOption]]:
+def options(command: Command) -> tuple[list[Declared], list[Declared]]:
     """Return the arguments and the options of *command*: its own as they are declared, then those it shares."""
-    every = [
-        ManualOption(one.option.names, one.metavar, one.help, one.choices, one.repeats, one.option.envvar, one.shared)
-        for one in command.parameters.values()
-    ]
-    every.append(ManualOption(("-h", "--help"), "", "Show this help and exit.", shared=True))
+    every = [*command.parameters.values(), *declared(HELP, "help", False, shared=True)]
     return [o for o in every if not o.names], sorted((o for o in every if o.names), key=lambda option: option.shared)
 
 
-def every_option(commands: Iterable[Command]) -> dict[ManualOption, list[str]]:
-    """Return the options of all *commands*, by their long names, and which commands have each.
+def completed(option: Declared) -> str:
+    """Return what the value of *option* is completed with, if it has no choices."""
+    return COMPLETED.get(option.metavar.strip("[].").split(":")[0], NOTHING)
+
+
+def every_option(commands: Iterable[Command]) -> dict[tuple[str, str], list[str]]:
+    """Return the options of all *commands* in the order of their long names: what each is and does -> which have it.
 
     An option with another help is another one.
     """
-    found: dict[ManualOption, list[str]] = {}
-    for command in commands:
-        for option in options(command)[1]:
-            found.setdefault(option._replace(shared=False), []).append(command.name)
-    return dict(sorted(found.items(), key=lambda item: item[0].names[-1]))
+    every = [(option, command.name) for command in commands for option in options(command)[1]]
+    found: dict[tuple[str, str], list[str]] = {}
+    for option, name in sorted(every, key=lambda pair: pair[0].names[-1]):
+        found.setdefault((" ".join((", ".join(option.names), option.metavar)).rstrip(), option.help), []).append(name)
+    return found
 
 
 def man_page(command: Command, names: Iterable[str]) -> str:
@@ -124,13 +109,15 @@ def man_page(command: Command, names: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _heading(option: ManualOption) -> str:
+def _heading(option: Declared) -> str:
     spelled = ", ".join(rf"\fB{name.replace('-', chr(92) + '-')}\fR" for name in option.names)
     return " ".join(filter(None, [spelled, rf"\fI{_roff(option.metavar)}\fR" if option.metavar else ""]))
 
 
-def _environment(named: Sequence[ManualOption]) -> Iterator[tuple[str, str]]:
-    yield from ((option.envvar, f"1 has the effect of {option.names[-1]}.") for option in named if option.envvar)
+def _environment(named: Sequence[Declared]) -> Iterator[tuple[str, str]]:
+    yield from (
+        (option.option.envvar, f"1 has the effect of {option.names[-1]}.") for option in named if option.option.envvar
+    )
     yield "TARTOOLS_DEBUG", "1 prints a traceback with each error, for bug reports."
 
 
@@ -202,13 +189,11 @@ def bash(command: Command) -> str:
     for option in every:
         if option.metavar:
             words = f"words={shlex.quote(' '.join(option.choices))}"
-            cases.setdefault(words if option.choices else BASH_ACTIONS[option.completed], []).extend(option.names)
+            cases.setdefault(words if option.choices else BASH_ACTIONS[completed(option)], []).extend(option.names)
     values = "".join(f"    {'|'.join(spelled)}) {action} ;;\n" for action, spelled in cases.items())
     listed = shlex.quote(" ".join(name for option in every for name in option.names))
-    text = BASH.format(name=command.name, values=values, options=listed, **LISTINGS)
-    return (
-        text if FIELDS in {option.completed for option in every} else re.sub(r"(?s)_tartools_fields.*?\n}\n", "", text)
-    )
+    of_fields = BASH_FIELDS if FIELDS in map(completed, every) else ""
+    return BASH.format(name=command.name, values=values, options=listed, of_fields=of_fields)
 
 
 def zsh(command: Command) -> str:
@@ -216,10 +201,10 @@ def zsh(command: Command) -> str:
     arguments, every = options(command)
     actions = {FILES: "_files", DIRECTORIES: "_files -/", FIELDS: "_tartools_fields", NOTHING: " "}
     lines = [f"#compdef {command.name}", "# Made by python -m tartools.commands._manual.", "_arguments -s -S \\"]
-    if any(option.completed == FIELDS for option in every):
-        lines.insert(2, ZSH_FIELDS.format(**LISTINGS).rstrip())
+    if any(completed(option) == FIELDS for option in every):
+        lines.insert(2, ZSH_FIELDS)
     for option in every:
-        action = f"({' '.join(option.choices)})" if option.choices else actions[option.completed]
+        action = f"({' '.join(option.choices)})" if option.choices else actions[completed(option)]
         value = f":{option.metavar.replace(':', chr(92) + ':')}:{action}" if option.metavar else ""
         explained = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
         once = "*" if option.repeats else f"({' '.join(option.names)})"
@@ -238,11 +223,11 @@ def fish(command: Command) -> str:
         NOTHING: "-x",
     }
     every = options(command)[1]
-    if any(option.completed == FIELDS for option in every):
-        lines.append(FISH_FIELDS.format(**LISTINGS))
+    if any(completed(option) == FIELDS for option in every):
+        lines.append(FISH_FIELDS)
     for option in every:
         spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
-        value = f"-x -a '{' '.join(option.choices)}'" if option.choices else values[option.completed]
+        value = f"-x -a '{' '.join(option.choices)}'" if option.choices else values[completed(option)]
         text = option.help.replace("\\", "\\\\").replace("'", "\\'")
         lines.append(
             " ".join(filter(None, [f"complete -c {command.name}", spelled, option.metavar and value, f"-d '{text}'"]))

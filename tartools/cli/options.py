@@ -1,10 +1,13 @@
 """The options that several commands have, as types; `declare` says how they are written."""
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from tartools import storage
 from tartools.cli.declare import Group, Option
-from tartools.errors import byte_size
+from tartools.errors import UsageError, byte_size
+from tartools.storage.local import identity
 
 if TYPE_CHECKING:
     from tartools.shards.writing import Destination
@@ -101,3 +104,19 @@ class Means(Group):
     parallel: Workers = 0
     memory: Memory = 256 << 20
     tmpdir: TmpDir = None
+
+
+def check_outputs(given: Mapping[str, str | None], force: bool, inputs: Sequence[str]) -> None:
+    """Check the outputs *given*, by option, before anything is read.
+
+    Raises: UsageError if two are one file, unless that is /dev/null; as `check_output`.
+    """
+    seen: dict[str, str] = {}
+    for option, url in given.items():
+        if url is None:
+            continue
+        storage.check_output(url, force, inputs)
+        for other, taken in seen.items():
+            if identity(taken) == identity(url) and url != "/dev/null":
+                raise UsageError(f"{other} and {option} are one file", url=url)
+        seen[option] = url

@@ -13,10 +13,6 @@ from typing import Any
 from tartools.cli.declare import REQUIRED, Declared
 
 
-class UnusualError(ValueError):
-    """The command line is one for Typer."""
-
-
 def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: bool = True) -> dict[str, Any] | None:
     """Return the values that *arguments* give to the options of a command, by name; None if Typer is to look at them.
 
@@ -26,11 +22,11 @@ def parse(arguments: Sequence[str], every: Iterable[Declared], *, interspersed: 
     every = list(every)
     arguments, behind = apart(arguments, every)
     every = [one for one in every if not one.option.behind]
-    named = {name: one for one in every for name in (*one.option.names, *one.option.aliases)}
+    named = {name: one for one in every for name in (*one.names, *one.option.aliases)}
     try:
         given, words = _options(arguments, named, interspersed)
         _environment(given, every)
-        _arguments(given, words, [one for one in every if not one.option.names])
+        _arguments(given, words, [one for one in every if not one.names])
     except ValueError:
         return None
     if not given.get("version") and any(one.default is REQUIRED and one.name not in given for one in every):
@@ -52,7 +48,7 @@ def apart(arguments: Sequence[str], every: Iterable[Declared]) -> tuple[Sequence
 
 def respelled(arguments: Sequence[str], every: Iterable[Declared]) -> list[str]:
     """Return *arguments* with the options of *every* that have aliases under their own names."""
-    own = {alias: one.option.names[-1] for one in every for alias in one.option.aliases}
+    own = {alias: one.names[-1] for one in every for alias in one.option.aliases}
     found: list[str] = []
     for at, word in enumerate(arguments):
         if word == "--":
@@ -96,7 +92,7 @@ def _options(
 
 def _is_flag(named: Mapping[str, Declared], name: str) -> bool:
     if name not in named:
-        raise UnusualError
+        raise ValueError
     return named[name].flag
 
 
@@ -106,19 +102,19 @@ def _take(
     """Add the value of the option *name* to *given*: of a flag True, of others the next of the *waiting* words."""
     if _is_flag(named, name):
         if attached:
-            raise UnusualError
+            raise ValueError
         value: Any = True
     elif waiting:
         value = named[name].value(waiting.pop())
     else:
-        raise UnusualError
+        raise ValueError
     one = named[name]
     if one.name not in given:
         given[one.name] = [value] if one.repeats else value
     elif one.repeats:
         given[one.name].append(value)
     else:
-        raise UnusualError
+        raise ValueError
 
 
 def _environment(given: dict[str, Any], every: Iterable[Declared]) -> None:
@@ -128,7 +124,7 @@ def _environment(given: dict[str, Any], every: Iterable[Declared]) -> None:
         if text == "1":
             given[one.name] = True
         elif text:
-            raise UnusualError
+            raise ValueError
 
 
 def _arguments(given: dict[str, Any], words: list[str], places: Sequence[Declared]) -> None:
@@ -136,5 +132,5 @@ def _arguments(given: dict[str, Any], words: list[str], places: Sequence[Declare
     if not words:
         return
     if not places or (len(words) > 1 and not places[0].repeats):
-        raise UnusualError
+        raise ValueError
     given[places[0].name] = words if places[0].repeats else words[0]

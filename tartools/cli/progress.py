@@ -67,7 +67,9 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
     A timer's signal has it drawn, between two steps of the main thread: a thread would take time from the others, and
     beside it nothing could be forked. There is but one timer, so one that is to end us stays as it is.
     """
-    if not shown or has_alarm() or not _is_main_thread():
+    import threading
+
+    if not shown or has_alarm() or threading.current_thread() is not threading.main_thread():
         yield
         return
     ticker = _Ticker(name, account)
@@ -81,19 +83,13 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
         ticker.close()
 
 
-def _is_main_thread() -> bool:
-    import threading
-
-    return threading.current_thread() is threading.main_thread()
-
-
 class _Ticker:
     """Has the progress drawn whenever the timer's signal comes."""
 
     def __init__(self, name: str, account: Account) -> None:
         self._name = name
         self._account = account
-        self._begin = clock()
+        self._begin = time.monotonic()
         self._painter: Painter | None = None
 
     def tick(self, _number: int, frame: FrameType | None) -> None:
@@ -107,7 +103,7 @@ class _Ticker:
                 from tartools.cli import drawing
 
                 self._painter = drawing.Painter(self._name, self._account, say)
-            self._painter.draw(clock() - self._begin)
+            self._painter.draw(time.monotonic() - self._begin)
         except (OSError, ValueError):  # stderr has been closed
             signal.signal(signal.SIGALRM, lambda *_: None)  # the ticks go on, which others need
 
@@ -140,13 +136,3 @@ def summary(name: str, account: Account, seconds: float) -> None:
         say(name, cached)
     size = account.bytes_out or account.bytes_in
     say(name, f"{', '.join(parts)}, {in_units(size)}, {in_units(size / max(seconds, 1e-6))}/s")
-
-
-def now() -> float:
-    """Return seconds since 1970, for logs."""
-    return time.time()
-
-
-def clock() -> float:
-    """Return seconds of a clock that only goes forward."""
-    return time.monotonic()

@@ -51,7 +51,9 @@ def values(
     application = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     usage = [one.metavar for one in every if one.option.behind]
     settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": interspersed, "obj": usage}
-    application.command(name, cls=_Application, help=help_text(manual), context_settings=settings)(values)
+    # Typer fills paragraphs, but for those behind a \b
+    paragraphs = ("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in manual.split("\n\n"))
+    application.command(name, cls=_Application, help="\n\n".join(paragraphs), context_settings=settings)(values)
     try:
         status = application(respelled(arguments, every), prog_name=name, standalone_mode=False)
     except typer.TyperException as error:
@@ -112,12 +114,6 @@ def _judged(one: Declared) -> Callable[[str], Any]:
             raise typer.BadParameter(str(error)) from None
 
     return value
-
-
-def help_text(manual: str) -> str:
-    """Return *manual* with its indented paragraphs marked for Typer, which would fill them."""
-    paragraphs = re.split(r"\n\n", manual)
-    return "\n\n".join("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in paragraphs)
 
 
 class _Application(TyperCommand):

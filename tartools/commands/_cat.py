@@ -1,7 +1,7 @@
 """What tarcat does, and tarpcat under another name: which samples, in which order, under which keys."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 from tartools import cli, storage
 from tartools.cli import Option
@@ -20,7 +20,6 @@ Workers = Annotated[
     int | None,
     Option("-p --parallel N", "Read N shards at once; 0 means one per core.", minimum=0, default="one after the other"),
 ]
-Unordered = Annotated[bool, Option("--unordered", "Write samples as they arrive, in any order.")]
 
 
 class SampleChoice(cli.Group):
@@ -63,26 +62,35 @@ def order(urls: Sequence[str], choice: SampleChoice) -> list[str]:
     return shuffle.shuffled_urls(urls, choice.seed)
 
 
-class Ahead(NamedTuple):
-    """How many shards are read at once (None: each in its turn), in how much memory; whether in any order."""
+class Ahead(cli.Group):
+    """How shards are read ahead."""
 
-    workers: int | None
-    memory: int
-    unordered: bool
-    tmpdir: str | None
+    memory: cli.Memory = 256 << 20
+    unordered: Annotated[bool, Option("--unordered", "Write samples as they arrive, in any order.")] = False
+    tmpdir: cli.TmpDir = None
 
 
 def cat(
-    account: Account, source: cli.Inputs, output: cli.Output, wanted: cli.Fields, choice: SampleChoice, ahead: Ahead
+    account: Account,
+    source: cli.Inputs,
+    output: cli.Output,
+    wanted: cli.Fields,
+    choice: SampleChoice,
+    ahead: Ahead,
+    parallel: int | None,
 ) -> None:
-    """Write the samples of the shards of *source* that are *wanted* to *output*."""
+    """Write the samples of the shards of *source* that are *wanted* to *output*.
+
+    So many shards are read in *parallel*; None: each in its turn.
+    """
     if ahead.unordered and choice.interleave:
         raise UsageError("--interleave and --unordered exclude each other")
     urls = order(expand(*source.named), choice)
     storage.check_output(output.url, output.force, urls)
     whole = choice == SampleChoice(seed=choice.seed) and not (wanted.fields or wanted.exclude)  # all, as they come
     reading = Reading(source.lax, source.skip_special, tmpdir=ahead.tmpdir)
-    if ahead.workers is None and not ahead.unordered:
+    in_turns = parallel is None and not ahead.unordered
+    if in_turns:
         reading = reading._replace(forks=True, ranges=whole, listed=not whole)
     data = DataSet(urls, account, reading, cli.workers(0))
     new = {"-f": wanted.fields, "-x": wanted.exclude, "--rekey": choice.rekey}
@@ -94,7 +102,8 @@ def cat(
             numbers = in_turn(data.numbers(apart=bool(choice.interleave)), choice)
             deliver_order(data, drawn(numbered(numbers, choice, account), choice, account), sink, account)
         return
-    with closing_upstream(shards := read_ahead(data, ahead)):
+    shards = data.shards() if in_turns else read_ahead(data, ahead, cli.workers(parallel or 0))
+    with closing_upstream(shards):
         if whole:
             write_batches(counted(one_by_one(shards), account), sink, account)
         else:
@@ -102,14 +111,11 @@ def cat(
             write_samples(chosen(samples, choice, wanted, account), sink, account)
 
 
-def read_ahead(data: DataSet, ahead: Ahead) -> Iterator[Iterator[Batch]]:
+def read_ahead(data: DataSet, ahead: Ahead, workers: int) -> Iterator[Iterator[Batch]]:
     """Return the samples of each shard of *data*, in batches; of all in one if they come in any order."""
-    if ahead.workers is None and not ahead.unordered:
-        return data.shards()
     from tartools.shards import prefetch
 
     check_shards(data.urls, data.account)
-    workers = cli.workers(ahead.workers or 0)
     if ahead.unordered:
         return prefetch.as_they_come(data.urls, data.account, data.reading, workers)
     return prefetch.read_ahead(data.urls, data.account, data.reading, workers, ahead.memory)

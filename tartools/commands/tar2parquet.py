@@ -41,17 +41,15 @@ from tartools.stages import select
 from tartools.storage.streams import Sink
 
 
-class ParquetTypes(cli.Group):
-    """The types of columns."""
-
-    binary: Annotated[
-        list[str] | None, Option("--binary NAMES", "Columns to store as plain bytes, in quotes: 'jpg txt'.")
-    ] = None
-
-
 @cli.command(__doc__)
 def tar2parquet(
-    account: Account, source: cli.Inputs, chosen: cli.Fields, output: ExportOutput, types: ParquetTypes
+    account: Account,
+    source: cli.Inputs,
+    chosen: cli.Fields,
+    output: ExportOutput,
+    binary: Annotated[
+        list[str] | None, Option("--binary NAMES", "Columns to store as plain bytes, in quotes: 'jpg txt'.")
+    ] = None,
 ) -> None:
     """Run the command."""
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet
@@ -60,7 +58,7 @@ def tar2parquet(
     words = select.parse_words(chosen.fields)
     if chosen.fields is not None and not words:
         raise UsageError("-f names no field")
-    layout = ParquetLayout(words or None, " ".join(types.binary or ()).split(), chosen.verbatim)
+    layout = ParquetLayout(words or None, " ".join(binary or ()).split(), chosen.verbatim)
 
     def choose(samples: Iterator[Sample]) -> Iterator[Sample]:
         schema.check_installed()

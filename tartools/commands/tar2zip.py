@@ -31,18 +31,17 @@ from tartools.samples.sample import Sample
 from tartools.storage.streams import Sink
 
 
-class ZipCompression(cli.Group):
-    """How members are compressed."""
-
-    deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False
-
-
 @cli.command(__doc__)
-def tar2zip(account: Account, source: cli.Inputs, output: ExportOutput, members: ZipCompression) -> None:
+def tar2zip(
+    account: Account,
+    source: cli.Inputs,
+    output: ExportOutput,
+    deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False,
+) -> None:
     """Run the command."""
     from tartools.formats.zipwrite import write_zip
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
-        write_zip(samples, sink, account, members.deflate)
+        write_zip(samples, sink, account, deflate)
 
     export(account, source, output, "zip", write)

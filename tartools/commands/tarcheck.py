@@ -10,72 +10,13 @@ well be meant, such as a field that few samples have; they leave it 0.
 
 Errors:
 
-  cut-shard                the archive ends inside a member
-  no-end                   the archive has no end: it was cut, or its writer
-                           left the end out
-  empty-shard              the file is empty: 0 bytes
-  not-tar                  the file is not a tar archive
-  bad-header               the checksum of a header does not match
-  bad-size                 the size in a header is not a number
-  bad-extended             an extended header (pax, long name) is damaged
-  garbage-after-end        bytes after the end are neither zeros nor an archive
-  cut-compressed           the compressed data end too early
-  bad-compressed           the compressed data are damaged
-  garbage-after-compressed other bytes follow the compressed data
-  torn-sample              members of one key are not adjacent, and read as
-                           several samples
-  split-sample             members of one key are in different shards
-  key-twice                a key occurs again in its shard, with the same
-                           fields
-  key-in-two-shards        samples in different shards have the same key
-  field-twice              a sample has a field twice
-  case-twice               two fields of a sample differ in case only
-  broken-picture           the picture can't be decoded
-  broken-json              the JSON can't be decoded
-  broken-array             the array can't be decoded
-  broken-sound             the sound can't be decoded
-  broken-text              the text is not UTF-8
-  table-damaged            the table can't be read
-  table-stale              a shard has changed since the table was made
-  table-row                a row does not match its shard
-  missing-shard            the shard does not exist, or can't be opened
+{error}
 
 Warnings:
-  archive-after-end        another archive follows the end, and most readers
-                           don't read it
-  link                     a link carries no data
-  device                   a device or fifo carries no data
-  sparse                   a sparse member is not read by tools for samples
-  volume                   a member goes on in, or comes from, another volume
-  unsafe-path              the name is absolute or contains '..'
-  control-character        the name has control characters
-  missing-field            a sample lacks a field that most have
-  many-fields              there are more than 1,000 combinations of fields;
-                           perhaps keys contain dots
-  empty-field              the payload has no bytes
-  suffix-lies              the payload is not what its suffix says
-  not-a-number             webdataset and datasets read this field as a number,
-                           and it is not one
-  damaged-picture          a strict decoder refuses the JPEG, though Pillow
-                           decodes it
+{warning}
 
 Notes:
-  no-samples               the archive has no samples
-  shard-size               the shard is far smaller or larger than most
-  not-utf-8                the name is not UTF-8
-  no-field                 the name has no field: no usable dot
-  hidden-file              the base name begins with a dot, as files that
-                           systems leave in folders do
-  reserved-name            the name or the field begins with underscores, which
-                           some readers skip
-  upper-case               the field has capital letters, which some readers
-                           make lower case
-  dotted-name              the name has several dots, and all that follows the
-                           first is the field
-  unexpected-field         a sample has a field that most lack
-  pickle                   the payload is a pickle: reading it runs code
-  size-outlier             the payload is far larger or smaller than most of
-                           its field
+{note}
 
 A sample should have the fields that most samples have, and those that most of these have; or those of --expect. Names
 are compared without case. Fields of samples next to damage are not compared, because they may have been lost. The first
@@ -132,6 +73,7 @@ Examples:
     tarcheck --decode --json train.tar | jq -r '.findings[] | select(.code == "broken-picture").places[].key'
 """
 
+import textwrap
 from functools import partial
 from typing import Annotated, Literal
 
@@ -146,11 +88,20 @@ from tartools.show import checkreport
 from tartools.stages import select
 from tartools.stages.checking.across import compare_fields, expected_fields, note_payloads, note_shards
 from tartools.stages.checking.checked import Checking, checked_shards
-from tartools.stages.checking.codes import CODES
+from tartools.stages.checking.codes import CODES, WEIGHTS
 from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.checking.samples import Decode
 from tartools.stages.externalsort import external_sort
 from tartools.storage.expand import expand
+
+MANUAL = __doc__ or ""
+for weight in WEIGHTS:
+    listed = (
+        textwrap.fill(about.means, 79, initial_indent=f"  {code:25}", subsequent_indent=" " * 27)
+        for code, about in CODES.items()
+        if about.weight == weight
+    )
+    MANUAL = MANUAL.replace(f"{{{weight}}}", "\n".join(listed))
 
 
 class CheckOptions(cli.Group):
@@ -185,10 +136,14 @@ class FixOptions(cli.Group):
     force: cli.Force = False
 
 
-@cli.command(__doc__)
+@cli.command(MANUAL)
 def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
     """Run the command."""
-    expect, ignored = select.choices_of(wanted.expect, "--expect"), the_ignored(wanted)
+    expect = select.choices_of(wanted.expect, "--expect")
+    ignored = frozenset((wanted.ignore or "").replace(",", " ").split())
+    for code in sorted(ignored - CODES.keys()):
+        what = f"{code!r} is not one (tarcheck --help)"
+        raise UsageError(f"--ignore takes codes of findings, such as suffix-lies; {what}")
     if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     urls = list(dict.fromkeys(expand(*source.named)))
@@ -217,16 +172,6 @@ def tarcheck(account: Account, source: cli.Inputs, wanted: CheckOptions, fixed: 
         Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
-
-
-def the_ignored(wanted: CheckOptions) -> frozenset[str]:
-    """Return the codes that --ignore names. Raises: UsageError."""
-    codes = frozenset((wanted.ignore or "").replace(",", " ").split())
-    for code in sorted(codes - CODES.keys()):
-        raise UsageError(
-            f"--ignore takes codes of findings, such as suffix-lies; {code!r} is not one (tarcheck --help)"
-        )
-    return codes
 
 
 def decoder(wanted: CheckOptions, account: Account) -> Decode | None:

@@ -102,25 +102,13 @@ from tartools.storage.url import Url
 KEYS = "{:09d}"
 
 
-def plan_format(text: str) -> str:
-    """Return *text* if it is a format of plans. Raises: ValueError."""
-    if text not in plan.FORMATS:
-        raise ValueError(f"not a format: {text!r}; choose from {', '.join(plan.FORMATS)}")
-    return text
-
-
 class PlanOptions(cli.Group):
     """What samples are made from."""
 
     plan: Annotated[str | None, Option("[PLAN]", "The plan; without it, or for -, stdin.")] = None
     form: Annotated[
-        str | None,
-        Option(
-            "--format FORMAT",
-            "Format of the plan: tsv, csv, jsonl or recipe.",
-            parser=plan_format,
-            default="tsv for stdin, else by suffix",
-        ),
+        Literal["tsv", "csv", "jsonl", "recipe"] | None,
+        Option("--format", "Format of the plan.", default="tsv for stdin, else by suffix"),
     ] = None
     template: Annotated[
         str | None,
@@ -183,7 +171,10 @@ def tarcreate(account: Account, wanted: PlanOptions, output: cli.Output) -> None
 
 def write_plan(wanted: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of a table, of JSON lines, or of a recipe."""
-    name = found_plan(wanted)
+    name = wanted.plan or "-"
+    inside = os.path.join(wanted.base, name)  # one that is not here may be in the directory of -C
+    if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
+        name = inside
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
     origin = PlanOrigin(name, wanted.base, wanted.allow_pipe)
@@ -332,12 +323,3 @@ def advice(url: str, origin: PlanOrigin) -> str:
 
         return f"; it exists in the folder of the plan: add -C {shlex.quote(folder)}"
     return "" if origin.base else "; paths are relative to the current directory, or to that of -C"
-
-
-def found_plan(wanted: PlanOptions) -> str:
-    """Return the URL of the plan: one that is not here may be in the directory of -C."""
-    name = wanted.plan or "-"
-    inside = os.path.join(wanted.base, name)
-    if Url(name).scheme == "" and wanted.base and not os.path.lexists(name) and os.path.lexists(inside):
-        return inside
-    return name

@@ -58,7 +58,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tartools import cli
 from tartools.cli import Option
-from tartools.commands import _outputs
 from tartools.errors import UsageError, several
 from tartools.samples.account import Account, Phase
 from tartools.storage.expand import expand
@@ -125,7 +124,7 @@ def tardedup(
     if "-" in against and "-" in urls:
         raise UsageError("stdin can be read only once: it is --against and input too")
     given = {"-o": output.url, "--rest": others.rest, "--report": others.report, "--html": others.page}
-    _outputs.check(given, output.force, [*urls, *against])
+    cli.check_outputs(given, output.force, [*urls, *against])
     from tartools.shards.dataset import DataSet
     from tartools.shards.delivery import Picked, deliver_flags
     from tartools.shards.reading import Reading
@@ -153,10 +152,10 @@ def tardedup(
         names = {side.number: side.names or () for side in sides}
         write_report(pairs, [names.get(number, ()) for number in (AGAINST, INPUT)], others.report, output.force, sort)
     if others.page is not None:
-        from tartools.show.html.pairpage import write_page
+        from tartools.show.html.page import write_pairs
 
         workers = min(cli.workers(0), 4)
-        write_page(pairs, sides, comparison, others.page, force=output.force, workers=workers)
+        write_pairs(pairs, sides, comparison, others.page, force=output.force, workers=workers)
     data, compared = sides[-1].data, sides[-1].samples
     account.progress.phase = Phase("writing", compared, lambda: account.settled)
     kept = Picked((pair_of(record).position for record in pairs), False)

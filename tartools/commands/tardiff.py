@@ -68,7 +68,7 @@ from tartools.shards.delivery import deliver_flags
 from tartools.shards.gathering import WORKERS
 from tartools.shards.reading import Reading, check_shards
 from tartools.stages import comparing
-from tartools.stages.comparing import ADDED, CHANGED, Change, Counts, DiffSide, changes, reordered
+from tartools.stages.comparing import ADDED, CHANGED, Counts, DiffSide, changes, reordered
 from tartools.stages.externalsort import Spool, external_sort
 from tartools.storage.expand import expand
 from tartools.storage.streams import Sink
@@ -155,19 +155,14 @@ def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, wanted: Dif
             if wanted.output is not None and change.kind in (ADDED, CHANGED):
                 new.add(change.position + change.key)
             if listed is not None:
-                listed.write(line_of(change).encode())
+                key = printable(change.key.decode("utf-8", "surrogateescape"))
+                fields = f"\t{printable(' '.join(change.fields))}" if change.fields else ""
+                listed.write(f"{change.kind} {key}{fields}\n".encode())
     if not wanted.list_keys and wanted.output != "-":
         samples = [sum(side.counts) for side in (a, b)]
         with storage.writing("-") as sink:
             print_summary(sink, facts_of(counts, samples, wanted.unordered), wanted.json)
     return counts
-
-
-def line_of(change: Change) -> str:
-    """Return the line for *change* in the list of keys."""
-    key = printable(change.key.decode("utf-8", "surrogateescape"))
-    fields = f"\t{printable(' '.join(change.fields))}" if change.fields else ""
-    return f"{change.kind} {key}{fields}\n"
 
 
 def facts_of(counts: Counts, samples: Sequence[int], unordered: bool) -> dict[str, Any]:

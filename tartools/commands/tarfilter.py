@@ -53,12 +53,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from tartools import cli
 from tartools.cli import Option
-from tartools.commands import _outputs
 from tartools.errors import StorageError, UsageError
 from tartools.samples.account import Account
 from tartools.shards.dataset import DataSet
 from tartools.shards.delivery import deliver_flags
 from tartools.shards.reading import Reading
+from tartools.stages import shares
 from tartools.storage.expand import expand, read_list
 
 if TYPE_CHECKING:
@@ -67,16 +67,7 @@ if TYPE_CHECKING:
 
 def share(text: str) -> range:
     """Return the numbers of the keys in the share *text*. Raises: ValueError."""
-    from tartools.stages import shares
-
     return range(shares.bound(text))
-
-
-def span(text: str) -> range:
-    """Return the numbers of the keys in the range *text*. Raises: ValueError."""
-    from tartools.stages import shares
-
-    return shares.span(text)
 
 
 class FilterConditions(cli.Group):
@@ -94,7 +85,7 @@ class FilterConditions(cli.Group):
     )
     seed: cli.Seed = 0
     hash: Annotated[
-        range | None, Option("--share LO:HI", "A share by key alone, the same in every run: 0:0.9.", parser=span)
+        range | None, Option("--share LO:HI", "A share by key alone, the same in every run: 0:0.9.", parser=shares.span)
     ] = None
     invert: Annotated[bool, Option("--invert", "Choose the samples that do not meet the conditions.")] = False
     missing: Annotated[
@@ -112,13 +103,10 @@ def the_filter(conditions: FilterConditions) -> "Filter":
     from tartools.stages.filtering.conditions import Filter
 
     numbers: list[tuple[Callable[[bytes], int], range]] = []
-    if conditions.hash is not None or conditions.sample is not None:
-        from tartools.stages import shares
-
-        if conditions.hash is not None:
-            numbers.append((shares.number_of, conditions.hash))
-        if conditions.sample is not None:
-            numbers.append((shares.number_with(conditions.seed), conditions.sample))
+    if conditions.hash is not None:
+        numbers.append((shares.number_of, conditions.hash))
+    if conditions.sample is not None:
+        numbers.append((shares.number_with(conditions.seed), conditions.sample))
     expression = None
     if conditions.expression is not None:
         from tartools.stages.filtering.expression import Expression
@@ -160,7 +148,7 @@ def tarfilter(
     """Run the command."""
     wanted = the_filter(conditions)
     urls = expand(*source.named)
-    _outputs.check({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
+    cli.check_outputs({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
     reading = Reading(
         source.lax,
         source.skip_special,

@@ -69,7 +69,10 @@ class FirstConditions(cli.Group):
 @cli.command(__doc__)
 def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) -> None:
     """Run the command."""
-    field = the_field(conditions)
+    words = select.parse_words(conditions.fields)
+    if len(words) > 1 or any(word.new for word in words):
+        raise UsageError("-f takes one word: a field, or a;b for the first of these that a sample has")
+    field = words[0].choices if words else ()
     expression = None
     if conditions.expression is not None:
         from tartools.stages.filtering.expression import Expression
@@ -104,14 +107,6 @@ def numbered(
     samples = read_samples(urls, account, reading)
     with closing_upstream(samples):
         yield from enumerate(samples)
-
-
-def the_field(conditions: FirstConditions) -> tuple[str, ...]:
-    """Return the names of which the first that a sample has is written; none if -f is not given."""
-    words = select.parse_words(conditions.fields)
-    if len(words) > 1 or any(word.new for word in words):
-        raise UsageError("-f takes one word: a field, or a;b for the first of these that a sample has")
-    return words[0].choices if words else ()
 
 
 def first_match(

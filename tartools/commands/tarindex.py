@@ -163,15 +163,15 @@ def tarindex(
     reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir)
     indexing = shardrows.Indexing(reading, cli.workers(parallel))
     if output.format:
-        from tartools.tables.foreign import indexedsamples, indexes
+        from tartools.tables import foreignindexes, indexedsamples
 
         if columns.named or old:
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
         where = indexedsamples.IndexPlaces(urls, output.url, output.force, tmpdir)
-        indexes.check_outputs(output.format, where)
+        foreignindexes.check_outputs(output.format, where)
         versions = shardrows.shard_versions(urls)
         with closing(shardrows.blocks(urls, account, indexing)) as blocks:
-            indexes.write(output.format, blocks, versions, where, account)
+            foreignindexes.write(output.format, blocks, versions, where, account)
         return
     if not output.url:
         raise UsageError("-o TABLE is required")

@@ -54,14 +54,15 @@ Examples:
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated, Literal
 
 from tartools import cli, storage
-from tartools.cli import Option, process, progress
+from tartools.cli import Option, process
 from tartools.errors import UsageError, printable, several, shown
-from tartools.run import localjobs, sessions
+from tartools.run import localjobs
 from tartools.run import log as logs
 from tartools.run.tasks import (
     PLACEHOLDER,
@@ -171,12 +172,12 @@ def tarjob(
     if logged and not logged.endswith(b"\n"):
         log.write(b"\n")  # ends a line that was cut
     if policy.log:
-        log.write(logs.first_records(every, todo, records, progress.now()))
+        log.write(logs.first_records(every, todo, records, time.time()))
         log.sync()
 
     def record(task: Task, result: TaskResult) -> None:
         if policy.log:
-            log.write(logs.record(task, result, progress.now()))
+            log.write(logs.record(task, result, time.time()))
             log.sync()
 
     try:
@@ -249,7 +250,7 @@ def run_tasks(
             fail_fast=policy.fail_fast,
         )
     if not PLACEHOLDER.search(command[0]):
-        sessions.check_program(command[0])
+        localjobs.check_program(command[0])
     return localjobs.run_tasks(
         todo,
         account.progress.jobs,
@@ -265,7 +266,7 @@ def items_at_once(jobs: int | None, cores: int | None, count: int, account: Acco
     """Return how many of *count* items run at a time: *jobs*, else as many as fit if each takes *cores* (0: all)."""
     each = 1 if cores is None else cli.workers(cores)
     wanted = min(max(1, cli.workers(0) // each) if jobs is None else cli.workers(jobs), count)
-    allowed = min(wanted, sessions.most_at_once())
+    allowed = min(wanted, localjobs.most_at_once())
     if allowed < wanted:
         account.warn(f"the limit of open files (ulimit -n) allows {several(allowed, 'item')} at a time, not {wanted}")
     return allowed
@@ -278,19 +279,14 @@ def print_results(results: localjobs.Results, account: Account, policy: Policy, 
             if result.stdout:
                 sink.write(result.stdout)
             record(task, result)
-            if result.failure:
-                report_failure(task, result, account, policy)
-            else:
+            if not result.failure:
                 account.progress.jobs.done += 1
-
-
-def report_failure(task: Task, result: TaskResult, account: Account, policy: Policy) -> None:
-    """Count *task*, which failed, and report it."""
-    account.progress.jobs.failed += 1
-    tries = f" after {result.tries} tries" if result.tries > 1 else ""
-    last_line = f": {result.last_line}" if result.last_line else ""
-    kept = ""
-    if not policy.log and task.output and storage.exists(task.output):
-        output = printable(without_signatures(task.output, task))
-        kept = f" (its output exists; without --log, the next run will take it for done: {output})"
-    account.omit(f"{shown(task.item)}: {result.failure}{tries}{last_line}{kept}")
+                continue
+            account.progress.jobs.failed += 1
+            tries = f" after {result.tries} tries" if result.tries > 1 else ""
+            last_line = f": {result.last_line}" if result.last_line else ""
+            kept = ""
+            if not policy.log and task.output and storage.exists(task.output):
+                output = printable(without_signatures(task.output, task))
+                kept = f" (its output exists; without --log, the next run will take it for done: {output})"
+            account.omit(f"{shown(task.item)}: {result.failure}{tries}{last_line}{kept}")

@@ -92,15 +92,15 @@ class JoinOptions(cli.Group):
     verbatim: Annotated[bool, Option("--verbatim", "Match field names by exact case.")] = False
 
 
-class JoinMeans(cli.Group):
-    """How it is done."""
-
-    memory: cli.Memory = 256 << 20
-    tmpdir: cli.TmpDir = None
-
-
 @cli.command(__doc__)
-def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: cli.Output, means: JoinMeans) -> None:
+def tarjoin(
+    account: Account,
+    source: cli.Inputs,
+    wanted: JoinOptions,
+    output: cli.Output,
+    memory: cli.Memory = 256 << 20,
+    tmpdir: cli.TmpDir = None,
+) -> None:
     """Run the command."""
     words = words_of(wanted)
     adds = words is None or bool(words)
@@ -112,10 +112,10 @@ def tarjoin(account: Account, source: cli.Inputs, wanted: JoinOptions, output: c
     from tartools.stages.partners import SecondFields, check_shards, read_second
 
     check_shards(a)
-    reading = Reading(source.lax, source.skip_special, tmpdir=means.tmpdir, forks=True)
+    reading = Reading(source.lax, source.skip_special, tmpdir=tmpdir, forks=True)
     fold = str if wanted.verbatim else str.lower
     choice = SecondFields(words, " ".join(wanted.exclude or ()).split(), fold, wanted.key)
-    partners = read_second(b, wanted.form, choice, account, reading, means.memory)
+    partners = read_second(b, wanted.form, choice, account, reading, memory)
     if adds:
         from tartools.stages.adding import Adding, joined
 

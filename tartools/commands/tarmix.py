@@ -102,7 +102,13 @@ def tarmix(account: Account, source: cli.Inputs, output: cli.Output, wanted: Mix
         sources = [made(each, partial(iter, (span,))) for each, span in zip(groups, spans, strict=True)]
     else:
         sources = [made(each, partial(read, each, account, plainly)) for each in groups]
-        expect(urls, wanted, account)
+        expected = storage.check_inputs(urls)
+        if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
+            account.progress.expected = expected
+        if wanted.stop != "longest":  # which reads some of them more than once
+            account.progress.shards = len(urls)
+        if wanted.total is not None:
+            account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)
     mixing = Mixing(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
     try:
         if data.lists:
@@ -165,17 +171,6 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
 def read(urls: Sequence[Url], account: Account, reading: Reading) -> Iterator[Batch]:
     """Return the samples of *urls*, in batches."""
     return one_by_one(shard_batches(url, account, reading) for url in urls)
-
-
-def expect(urls: Sequence[str], wanted: MixingOptions, account: Account) -> None:
-    """Check *urls*; set in *account* what is known of how much will be read and written."""
-    expected = storage.check_inputs(urls)
-    if wanted.stop == "all" and wanted.total is None:  # otherwise it is not known how much is read
-        account.progress.expected = expected
-    if wanted.stop != "longest":  # which reads some of them more than once
-        account.progress.shards = len(urls)
-    if wanted.total is not None:
-        account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)
 
 
 def rekeyed(mixing: Iterable[tuple[Sample, int, int]], template: str | None) -> Iterator[Sample]:

@@ -28,11 +28,9 @@ def tarpcat(
     output: cli.Output,
     wanted: cli.Fields,
     choice: _cat.SampleChoice,
+    *,
     workers: cli.Parallel = 4,
-    memory: cli.Memory = 256 << 20,
-    unordered: _cat.Unordered = False,
-    tmpdir: cli.TmpDir = None,
+    ahead: _cat.Ahead,
 ) -> None:
     """Run the command."""
-    ahead = _cat.Ahead(workers, memory, unordered, tmpdir)
-    _cat.cat(account, source, output, wanted, choice, ahead)
+    _cat.cat(account, source, output, wanted, choice, ahead, workers)

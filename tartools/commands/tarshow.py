@@ -51,7 +51,7 @@ from tartools.errors import TarToolsError, UsageError, several, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
-from tartools.show import keyboard, pager, sheet, terminal
+from tartools.show import pager, sheet, terminal
 from tartools.show.sections import LISTED
 from tartools.show.statreport import flaws
 from tartools.stages import select, shuffle
@@ -96,7 +96,11 @@ def tarshow(
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
         samples = read_samples(urls, account, reading)
         samples = select.by_specs(samples, wanted.fields, wanted.exclude, account, verbatim=wanted.verbatim)
-        return samples if contact.url is not None else choose(samples, contact, first, account)
+        if first is not None and contact.url is None:
+            samples = select.count(samples, first)
+        if contact.drawn is not None and contact.url is None:
+            samples = shuffle.draw(samples, contact.drawn, contact.seed, account)
+        return samples
 
     def total() -> int | None:
         quick = reading._replace(ranges=True, listed=False)
@@ -108,7 +112,7 @@ def tarshow(
             title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
             write_page(samples, contact.url, contact, title, first, account)
         elif interactive:
-            with keyboard.taken_over() as keys:
+            with terminal.taken_over() as keys:
                 pager.Pager(samples, keys, partial(terminal.screen, pictures), account, total()).run()
         else:
             screen = terminal.screen(pictures)
@@ -133,15 +137,6 @@ def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
         raise UsageError("--large needs --html FILE")
 
 
-def choose(samples: Iterator[Sample], contact: Sheet, first: int | None, account: Account) -> Iterator[Sample]:
-    """Yield the *first* of *samples*, or those drawn."""
-    if first is not None:
-        samples = select.count(samples, first)
-    if contact.drawn is not None:
-        samples = shuffle.draw(samples, contact.drawn, contact.seed, account)
-    return samples
-
-
 def write_page(
     samples: Iterator[Sample], url: str, contact: Sheet, title: str, first: int | None, account: Account
 ) -> None:
@@ -152,10 +147,10 @@ def write_page(
     choice = page.Choice(first, drawn, contact.seed)
     side = page.LARGE if contact.large else page.SMALL
     with storage.writing(url, contact.force) as sink:
-        chosen, found = page.write(samples, sink, title, choice, side, min(cli.workers(0), WORKERS), account)
+        found = page.write(samples, sink, title, choice, side, min(cli.workers(0), WORKERS), account)
         account.check()
-    if chosen.shown < chosen.seen or chosen.more:
-        account.warn(f"{shown(url)}: {chosen} (--random N or -c N for others)")
+    if found.shown < found.counts.samples or found.more:
+        account.warn(f"{shown(url)}: {found.chosen} (--random N or -c N for others)")
     if found.broken.count:
         what = several(found.broken.count, "broken picture or sound", "broken pictures or sounds")
         account.warn(f"{shown(url)}: {what}, listed on the page, the first in {found.broken.first[0]}")

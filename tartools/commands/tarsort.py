@@ -110,14 +110,8 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, wanted: So
     sink = data.sink(output.url, output.force, output.gzip)
     if (data.lists or data.are_tables) and by_rows(data, sink, order, account, wanted.memory):
         return
-    reading = Reading(
-        source.lax,
-        source.skip_special,
-        ranges=sortkeys.key_encoder(order) is not None,  # values are read, keys are known
-        tmpdir=wanted.tmpdir,
-        forks=True,
-        torn=order.by_key,
-    )
+    known = sortkeys.key_encoder(order) is not None  # else values are read
+    reading = plainly._replace(ranges=known, forks=True, torn=order.by_key)
     files = SampleFiles(reopened, wanted.tmpdir, urls)
     most = 1 if order.by_position else min(cli.workers(0), WORKERS)
 

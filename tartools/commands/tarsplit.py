@@ -77,8 +77,9 @@ from tartools.shards import numbering
 from tartools.shards.dataset import DataSet
 from tartools.shards.partshards import PartOutputs
 from tartools.shards.reading import Reading
-from tartools.shards.series import Limits, Spread, evenly, write_shards
+from tartools.shards.series import Limits, evenly, write_shards
 from tartools.shards.writing import codec_for
+from tartools.stages import shares
 from tartools.storage.expand import expand
 from tartools.storage.url import Url
 
@@ -109,20 +110,15 @@ Post = Annotated[
 Remove = Annotated[bool, Option("--remove", "Remove each shard after its --post has succeeded.")]
 
 
-def shares(text: str) -> tuple[Any, ...]:
-    """Return the parts in *text*, with their weights. Raises: ValueError."""
-    from tartools.stages import shares
-
-    return shares.parts(text)
-
-
 class Partition(cli.Group):
     """A set of shards for each part."""
 
     parts: Annotated[
         tuple[Any, ...] | None,
         Option(
-            "--parts PARTS", "Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.", parser=shares
+            "--parts PARTS",
+            "Split by hash of the key, such as train:0.9,val:0.1 or train:90,val:10.",
+            parser=shares.parts,
         ),
     ] = None
     stratify: Annotated[
@@ -149,16 +145,17 @@ def tarsplit(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Run the command."""
-    if remove:
-        check_removable(output, post)
+    if remove and not post:
+        raise UsageError("--remove needs a --post that copies the shards elsewhere first")
+    if remove and not Url(output).is_local:
+        raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
     if even and (samples or size):
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
     reading = Reading(source.lax, source.skip_special, ranges=True, listed=False, tmpdir=tmpdir, forks=True)
     limits = Limits(lambda _: samples, size, most)
     with storage.one_commit(output):
         if partition.parts or partition.stratify is not None or partition.by is not None:
-            check_partition(partition, limits)
-            column = part_column(partition)
+            column = part_column(partition, limits)
             word = column.name if partition.by is not None and column else "part"
             parts = numbering.PartNames(output, word, gzip)
             outputs = PartOutputs(parts, limits, DEFAULT_SIZE, even, start, force)
@@ -175,9 +172,11 @@ def tarsplit(
         data.sink(names.name(0), force, gzip)
         if not (samples or size or even):
             limits = Limits(size=DEFAULT_SIZE, shards=most)
-        spread = spread_evenly(data, even) if even else None
+        spread = evenly(data.count(), even) if even else None
         if spread is not None:
             limits = Limits(spread.samples, None, most)
+            if not data.lists:
+                account.progress.phase = Phase("writing", spread.total, lambda: account.samples_out)
         shards = write_shards(data.batches(), lambda k: data.sink(names.name(first + k), force, gzip), limits, account)
         written = finished(shards, post, remove)
         if spread is not None:
@@ -230,8 +229,8 @@ def split_in_parts(
     shards.settle(f"values of {column.name}" if partition.by and column else "parts")
 
 
-def check_partition(partition: Partition, limits: Limits) -> None:
-    """Raise UsageError for options that exclude each other."""
+def part_column(partition: Partition, limits: Limits) -> Column | None:
+    """Return the column by whose values samples are apart. Raises: UsageError, also if options exclude each other."""
     if partition.by is not None and (partition.parts or partition.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
     if partition.by is None and not partition.parts:
@@ -240,31 +239,11 @@ def check_partition(partition: Partition, limits: Limits) -> None:
         raise UsageError(
             "--max-shards stops reading, and the parts would be cut anywhere; it excludes --parts and --by"
         )
-
-
-def part_column(partition: Partition) -> Column | None:
-    """Return the column by whose values samples are apart. Raises: UsageError."""
     text = partition.stratify if partition.by is None else partition.by
     found = None if text is None else parse_column(text)
     if found is not None and INDEX in found.choices:
         raise UsageError(f"{INDEX} is not a value of a sample: it depends on the order")
     return found
-
-
-def check_removable(output: str, post: str | None) -> None:
-    """Raise UsageError if shards at *output* can't be removed after the command *post*."""
-    if not post:
-        raise UsageError("--remove needs a --post that copies the shards elsewhere first")
-    if not Url(output).is_local:
-        raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
-
-
-def spread_evenly(data: DataSet, shards: int) -> Spread:
-    """Return how the samples of *data*, which are counted, are spread over *shards* shards. Raises: SampleError."""
-    spread, account = evenly(data.count(), shards), data.account
-    if not data.lists:
-        account.progress.phase = Phase("writing", spread.total, lambda: account.samples_out)
-    return spread
 
 
 def finished(shards: Iterator[str], post: str | None, remove: bool) -> int:

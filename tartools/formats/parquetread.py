@@ -1,4 +1,4 @@
-"""Parquet files that hold payloads to samples."""
+"""Parquet files that hold payloads: their rows as samples, or as fields that are added to samples."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from typing import Any
 from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError
 from tartools.samples.account import Account, FirstKeys
-from tartools.samples.columnfields import ChosenColumns, Words, with_key
+from tartools.samples.columnfields import (
+    ChosenColumns,
+    RowFormat,
+    Words,
+    check_words,
+    key_column,
+    packed_row,
+    with_key,
+)
 from tartools.samples.encoding import text_payload, unpacked
 from tartools.samples.sample import Sample, checked_path
 from tartools.samples.values import as_text, blanks, checked_key, field_list
 from tartools.storage import seekable
 from tartools.tables import schema
-from tartools.tables.columnvalues import plain
 from tartools.tables.source import NEEDED, ParquetSource, opened_any
 from tartools.tar import split_path
 
 KEY = schema.KEY
 WHAT = "Parquet file"
+FIELD_ROWS = 1 << 10  # of fields that are held at once
 HELD, MOST_ROWS = 4 << 20, 1 << 12  # bytes and rows of a batch, by the average of its row group
 BUFFER, FAR = 1 << 20, 4 << 20  # bytes of a column that are read at once; from servers, where each is a request
 
@@ -214,4 +222,71 @@ def _payloads(column: Any, name: str, row: int) -> Sequence[bytes | None]:
         return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
     if _is_bytes(kind):
         return schema.raw(column).to_pylist()  # type: ignore[no-any-return]
-    return [None if value is None else as_text(value).encode() for value in plain(column)]
+    return [None if value is None else as_text(value).encode() for value in schema.plain(column)]
+
+
+# ---- rows as fields that are added to samples ----
+
+
+def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
+    """Yield keys and packed fields of the rows of *table*. Null is no field.
+
+    Bytes are payloads as they are, lists of numbers are NumPy arrays of the column's type, other values have the text
+    that tar2tsv writes.
+
+    Holds: a row group of the columns that are taken. Raises: SampleError, naming the row; TarFormatError.
+    """
+    url = table.url
+    key = table.names[key_column(table.names, rows.key, url)]
+    columns = {name: place for place, name in enumerate(table.names) if name != key}
+    check_words(list(columns), rows, url)
+    if len(set(table.names)) < len(table.names):
+        twice = next(name for name in table.names if table.names.count(name) > 1)
+        raise SampleError(f"two columns are called {twice!r}", url=url)
+    try:
+        taken = [(table.names[place], field) for place, field in rows.chosen.of(columns)]
+    except SampleError as error:
+        raise SampleError(error.message, url=url) from None
+    first = 1
+    for batch in table.batches(list(dict.fromkeys([key, *(name for name, _ in taken)])), FIELD_ROWS):
+        found = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
+        fields = [(field, _field_values(found[name], name, url)) for name, field in taken]
+        keys, values = [], []
+        for number, name in enumerate(_field_values(found[key], key, url)):
+            try:
+                packed = packed_row(name, ((field, column[number]) for field, column in fields), rows.packed)
+            except SampleError as error:
+                raise SampleError(f"row {first + number}: {error.message}", url=url) from None
+            keys.append(packed[0])
+            values.append(packed[1])
+        yield keys, values
+        first += len(keys)
+
+
+def _field_values(column: Any, name: str, url: str) -> Sequence[Any]:
+    """Return the values of *column*, called *name*, for `payloads.field_of`."""
+    pa = schema.arrow()
+    is_a = pa.types
+    kind = column.type
+    if is_a.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if is_a.is_binary(kind) or is_a.is_large_binary(kind) or is_a.is_fixed_size_binary(kind):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    if is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
+        inner = kind.value_type
+        if is_a.is_integer(inner) or is_a.is_floating(inner):
+            return [_array(value, name, url) for value in column]
+    try:
+        return schema.plain(column)
+    except UnicodeDecodeError:
+        raise SampleError(f"column {name!r}: not all of it is UTF-8", url=url) from None
+
+
+def _array(value: Any, name: str, url: str) -> Any:
+    """Return a list of numbers in Arrow as an array; None for null. Raises: SampleError if a number is null."""
+    if not value.is_valid:
+        return None
+    if value.values.null_count:
+        raise SampleError(f"column {name!r}: a list of numbers has a null in it", url=url)
+    return value.values.to_numpy(zero_copy_only=False)

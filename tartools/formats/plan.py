@@ -86,7 +86,6 @@ def _is_special(url: str) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-FORMATS = ("tsv", "csv", "jsonl", "recipe")
 SUFFIXES = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 
 

@@ -17,7 +17,7 @@ from tartools.storage.streams import Sink
 from tartools.tables.listed import ABSENT, ListedBatch, answers_of, first, json_getter, told_by
 
 if TYPE_CHECKING:
-    from tartools.tables.columnvalues import TableColumns
+    from tartools.tables.listed import TableColumns
 
 CHUNK = 1 << 16  # bytes collected before they are written
 

@@ -116,9 +116,16 @@ class SampleDirectories:
             log = folder + LOG.encode() if self.options.log else None
             failure, made = "", scratch.Identity()
             try:
-                made = self._directory(folder)
+                if self._used:
+                    os.rename(self._used.pop(), folder)
+                else:
+                    os.mkdir(folder, 0o700)
+                made = scratch.identity(folder)
                 if raw:
-                    _write_raw(sample, raw)
+                    with scratch.create_file(raw) as sink:
+                        writer = Writer(sink)
+                        sample.write_to(writer)
+                        writer.flush()
                 _write_files(sample, folder, self.options.base)
             except SampleFailedError as error:
                 failure = str(error)
@@ -129,14 +136,6 @@ class SampleDirectories:
                 ) from error
             bare = tuple(Member(m.path, b"", 0, 0, m.size, m.header) for m in sample.members)
             yield SampleTask(folder, number, sample.raw_key, sample.shard, bare, failure, log, raw, made)
-
-    def _directory(self, folder: bytes) -> scratch.Identity:
-        """Make the directory *folder*, or rename a used one; return what it is."""
-        if self._used:
-            os.rename(self._used.pop(), folder)
-        else:
-            os.mkdir(folder, 0o700)
-        return scratch.identity(folder)
 
     def remove(self, task: SampleTask, files: Iterable[bytes], *, again: bool = False) -> None:
         """Remove what *task* has on disk; of kept directories only the copy of the sample. *files* are in it.
@@ -167,14 +166,6 @@ class SampleDirectories:
                 os.rmdir(folder)
             except OSError:
                 scratch.remove(folder)
-
-
-def _write_raw(sample: Sample, path: bytes) -> None:
-    """Write *sample* as it was read to the new file *path*."""
-    with scratch.create_file(path) as sink:
-        writer = Writer(sink)
-        sample.write_to(writer)
-        writer.flush()
 
 
 def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:

@@ -193,17 +193,12 @@ def _live(pipe: Connection) -> None:
             folder, work = pickle.loads(begin)  # noqa: S301  # of the program that started this
             os.chdir(folder)
         except Exception as error:
-            pipe.send_bytes(packed(_raising, error, pickle.Pickler))
+            pipe.send_bytes(pickle.dumps(Failure(portable(error))))
             return
         pipe.send_bytes(STARTED)
         while True:
             item = pickle.loads(pipe.recv_bytes())  # noqa: S301  # of the program that started this
             pipe.send_bytes(packed(work, item, pickle.Pickler))
-
-
-def _raising(error: Exception) -> Any:
-    raise error
-    yield
 
 
 def _ending(status: int | None) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import islice
 from typing import Literal, TypeVar
 
 from tartools import storage
@@ -125,12 +124,15 @@ def map_shards(
     todo = _missing([(source, os.fspath(output)) for source, output in pairs], redo)
     if engine == "ray" and isinstance(workers, Executor):
         raise ValueError("an executor requires engine='local'")
-    failed = {}
+    failed: dict[str, Exception] = {}
     if todo:
         with _calling(function, redo, len(todo), engine, workers, address, cpus) as (calls, window):
-            failed = _failures(windowed(todo, calls, window, ordered=False))
+            _note_failures(windowed(todo, calls, window, ordered=False), failed)
     if failed:
-        _raise_group([(output, failed[output]) for _, output in todo if output in failed], len(todo))
+        names = [shown(output) for _, output in todo if output in failed]
+        listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+        errors = {id(failed[output]): failed[output] for _, output in todo if output in failed}  # a broken pool has one
+        raise ExceptionGroup(f"{len(failed)} of {len(todo)} shards failed: {listed}", list(errors.values()))
     return [output for _, output in todo]
 
 
@@ -234,25 +236,17 @@ def _calling(
         yield cluster.Tasks(ray, work_on_node, cpus), min(workers or cluster.IN_FLIGHT, cluster.IN_FLIGHT)
 
 
-def _failures(calls: Generator[tuple[tuple[Source, str], Callable[[], None]], None, None]) -> dict[str, Exception]:
-    """Take the results of all *calls*; return the errors by output."""
-    failed: dict[str, Exception] = {}
+def _note_failures(
+    calls: Generator[tuple[tuple[Source, str], Callable[[], None]], None, None], failed: dict[str, Exception]
+) -> None:
+    """Take the results of all *calls*; add errors to *failed*, by output."""
     with closing(calls):
         for (_, output), result in calls:
             try:
                 result()
             except Exception as error:
+                error.add_note(f"in the call for {shown(output)}")
                 failed[output] = error
-    return failed
-
-
-def _raise_group(failed: list[tuple[str, Exception]], total: int) -> None:
-    """Raise the ExceptionGroup for the outputs that *failed*, out of *total*."""
-    for output, error in failed:
-        error.add_note(f"in the call for {shown(output)}")
-    names = ", ".join(shown(output) for output, _ in islice(failed, NAMED)) + (", ..." if len(failed) > NAMED else "")
-    errors = {id(error): error for _, error in failed}  # all calls of a broken pool have the same
-    raise ExceptionGroup(f"{len(failed)} of {total} shards failed: {names}", list(errors.values()))
 
 
 # ---- engines ----

@@ -30,7 +30,7 @@ from tartools.storage.interrupts import deferred_signals
 from tartools.storage.scratch import scratch_file
 
 MARKS = "TARTOOLS_GUARDED"  # the variable with the marks of all guards that a process has, as /1-2//3-4/
-SLOT = 12  # bytes of a process number and a newline in the list
+PAGE, SOME = 4096, 200  # bytes of a part of the list, which is written at once; numbers that surely fit into it
 
 # $1: a pattern of variables with our mark. $2: the directory. $3: a pattern of what is in it. $4: "keep" or empty.
 # Its stdout is the list of sessions, its stderr a pipe that ends when the guard does. It needs /proc for all but the
@@ -81,9 +81,8 @@ class Guard:
 
     def __init__(self, folder: bytes = b"", *, keep: bool = False, tmpdir: str | None = None) -> None:
         self._lock = threading.Lock()
-        self._free: list[int] = []  # slots of the list that were released
-        self._slots = 0  # of the list
-        self._running: dict[Child, int] = {}  # with their slots
+        self._pages = 0  # of the list
+        self._running: set[Child] = set()
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self._marks_before = os.environ.get(MARKS)
         self._list = scratch_file(tmpdir)
@@ -123,15 +122,12 @@ class Guard:
 
         Raises: OSError, also if the disk is full, and ValueError, before anything was started.
         """
-        slot = self._reserve()
-        try:
-            child = Child(words, **options)
-        except BaseException:
-            self._give_back(slot)
-            raise
         with self._lock:
-            self._running[child] = slot
-        self._write(slot, b"%d" % child.pid)
+            self._write_list()  # there is room for one more, then
+        child = Child(words, **options)
+        with self._lock:
+            self._running.add(child)
+            self._write_list()
         return child
 
     @property
@@ -143,21 +139,14 @@ class Guard:
     def release(self, child: Child) -> None:
         """Forget *child*, which has ended."""
         with self._lock:
-            slot = self._running.pop(child)
-        self._write(slot, b"")
-        self._give_back(slot)
+            self._running.remove(child)
+            self._write_list()
 
-    def _reserve(self) -> int:
-        with self._lock:
-            if self._free:
-                return self._free.pop()
-            self._write(self._slots, b"")
-            self._slots += 1
-            return self._slots - 1
-
-    def _give_back(self, slot: int) -> None:
-        with self._lock:
-            self._free.append(slot)
+    def _write_list(self) -> None:
+        """Write the numbers of what runs, and blanks behind them. Raises: OSError."""
+        self._pages = max(self._pages, len(self._running) // SOME + 1)
+        numbers = b"".join(b"%d\n" % child.pid for child in self._running)
+        os.pwrite(self._list.fileno(), numbers.ljust(self._pages * PAGE), 0)
 
     def marked(self, sessions: Set[int] | None = None) -> set[int]:
         """Return the numbers of the processes in *sessions* that have our mark: what we have started, and so on.
@@ -186,6 +175,3 @@ class Guard:
         with self._process.stderr as pipe:
             pipe.read()
         self._list.close()
-
-    def _write(self, slot: int, number: bytes) -> None:
-        os.pwrite(self._list.fileno(), number.rjust(SLOT - 1) + b"\n", slot * SLOT)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from tartools import storage
 from tartools.errors import StorageError, UsageError, how_to_install
 from tartools.run.engines import Item, Work, packed
-from tartools.run.localjobs import Results, run_with_retries
-from tartools.run.sessions import Sessions
+from tartools.run.localjobs import Results, Sessions, run_with_retries
 from tartools.run.tasks import Task, TaskResult
 from tartools.storage.interrupts import deferred_signals
 from tartools.storage.pool import Engine, Threads, windowed
@@ -215,21 +214,17 @@ def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, 
 
 
 def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:
-    """Run *task* on a node of the cluster, in *folder* if the node has it."""
+    """Run *task* on a node of the cluster, in *folder* if the node has it.
+
+    When Ray cancels it, which raises KeyboardInterrupt here, end what runs. The interrupt does not end a system call,
+    so this thread must return from each soon.
+    """
     try:
         begin_on_node(folder, task.output)
         if task.output and storage.exists(task.output):  # written by a try whose worker was lost
             task = task._replace(force=True)
     except StorageError as error:
         return TaskResult(None, error.message)
-    return _cancellable(task, retries, timeout)
-
-
-def _cancellable(task: Task, retries: int, timeout: float | None) -> TaskResult:
-    """Run *task*. When Ray cancels it, which raises KeyboardInterrupt here, end what runs.
-
-    The interrupt does not end a system call, so this thread must return from each soon.
-    """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, and commands would inherit that
     with ThreadPoolExecutor(1) as thread, closing(Sessions(timeout=timeout)) as sessions:
         result = thread.submit(run_with_retries, task, sessions, retries)

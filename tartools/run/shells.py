@@ -104,7 +104,8 @@ class Shells:
             return Outcome("was not run")
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the command inherits it
         try:
-            done = self._run_in_warm_shell(task) if self._warm_shells_can_run_it() else self._run_in_new_shell(task)
+            run = self._run_in_warm_shell if self._check and not self._check.wait() else self._run_in_new_shell
+            done = run(task)
         except (OSError, ValueError) as error:
             return Outcome(f"could not be started: {getattr(error, 'strerror', None) or error}")
         if done.failure and task.log:
@@ -122,9 +123,6 @@ class Shells:
             ended, self._ended = self._ended, set()
         if ended:
             end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
-
-    def _warm_shells_can_run_it(self) -> bool:
-        return self._check is not None and not self._check.wait()
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
         try:

@@ -21,9 +21,9 @@ from tartools.shards.reading import Reading, check_shards
 from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.url import Url
 from tartools.storage.version import Look, check_unchanged, looks
-from tartools.tables import order, rows, schema, source
+from tartools.tables import rows, schema, source
 from tartools.tables.facts import WantedFacts
-from tartools.tables.inputs import RowInputs, RowSource, TablePart, table_rows
+from tartools.tables.inputs import ROW, RowInputs, RowSource, TablePart, in_order, table_rows
 from tartools.tables.rowplaces import Listing, ShardNumbers
 from tartools.tables.rows import RowSpool
 from tartools.tables.tablewriter import RowBatch, TableWriter
@@ -188,8 +188,8 @@ def row_batches(inputs: RowInputs) -> Iterator[RowBatch]:
 
 
 def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
-    """Return the rows of *inputs* at *positions*, in that order; see `order.in_order`."""
-    return (RowBatch(rows.drop_columns([order.ROW])) for rows in order.in_order(inputs, positions, tmpdir))
+    """Return the rows of *inputs* at *positions*, in that order; see `inputs.in_order`."""
+    return (RowBatch(rows.drop_columns([ROW])) for rows in in_order(inputs, positions, tmpdir))
 
 
 def write_rows(
@@ -205,14 +205,14 @@ def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, re
 
     All *positions* are read before this returns. Raises: StorageError if a sample is not as its row says.
     """
-    return _samples_of(inputs, order.in_order(inputs, positions, reading.tmpdir, PLACES), account, reading)
+    return _samples_of(inputs, in_order(inputs, positions, reading.tmpdir, PLACES), account, reading)
 
 
 def _samples_of(inputs: RowInputs, found: Iterator[Any], account: Account, reading: Reading) -> Iterator[Batch]:
     samples = ListedSamples(inputs, account, reading)
     with closing(samples):
         for rows in found:
-            yield from samples.of(rows.drop_columns([order.ROW]), rows.column(order.ROW).to_numpy())
+            yield from samples.of(rows.drop_columns([ROW]), rows.column(ROW).to_numpy())
         samples.check()
 
 

@@ -27,7 +27,7 @@ def advise(facts: dict[str, Any]) -> None:
     alone = {row["name"]: row for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
         parts = alone[row["name"]]["parts"]
-        most = largest(parts)
+        most = max(PARTS, key=parts.__getitem__)
         busy = row["cpu_seconds"] * row["samples_per_second"] / facts["cores"]
         row["limit"] = PROCESSORS if row["workers"] and busy >= BUSY else most
         row["says"] = (
@@ -37,11 +37,6 @@ def advise(facts: dict[str, Any]) -> None:
         )
     facts["answer"] = answer(facts)
     facts["says"] = advice(facts)
-
-
-def largest(parts: Mapping[str, float]) -> str:
-    """Return the name of the largest of *parts*."""
-    return max(PARTS, key=lambda name: parts[name])
 
 
 def answer(facts: Facts) -> list[str]:
@@ -106,7 +101,8 @@ def advice(facts: Facts) -> list[str]:
 def plain_lines(facts: Facts) -> Iterator[str]:
     """Yield the *facts*, one per line. Of a dry run, what would be measured."""
     yield from facts["answer"]
-    yield f"source: {source(facts)}"
+    first, *others = map(shown, facts["source"])
+    yield f"source: {first}{f' and {len(others):,} more' if others else ''}"
     yield f"samples: {facts['samples']}"
     if facts["bytes"] is not None:
         yield f"bytes: {facts['bytes']}"
@@ -134,7 +130,13 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 def parts(facts: Facts) -> Iterator[Part]:
     """Yield the *facts* as parts of a report on a terminal."""
     yield from ((text, "bold cyan") for text in facts["answer"])
-    yield headline(facts), "bold"
+    measured = [several(facts["samples"], "sample")]
+    if facts["bytes"] is not None:
+        measured.append(in_units(facts["bytes"]))
+    measured += [f"batches of {facts['batch']}", several(facts["cores"], "processor")]
+    if cold := {row.get("cache") for row in facts["rows"]} - {None}:
+        measured.append("/".join(sorted(cold)))
+    yield ", ".join(measured), "bold"
     yield from ((f"left out: {left['form']} ({left['why']})", "dim") for left in facts["left_out"])
     yield from row_tables(facts)
     for text in facts["says"]:
@@ -145,22 +147,6 @@ def parts(facts: Facts) -> Iterator[Part]:
 def called(row: Row) -> str:
     """Return the name of *row* with its workers."""
     return f"{row['name']}, {several(row['workers'], 'worker')}" if row["workers"] else str(row["name"])
-
-
-def source(facts: Facts) -> str:
-    """Return the name of what was measured; of several shards the first one."""
-    first, *more = facts["source"]
-    return f"{shown(first)} and {len(more):,} more" if more else shown(first)
-
-
-def headline(facts: Facts) -> str:
-    """Return what was measured, in words."""
-    parts = [several(facts["samples"], "sample")]
-    if facts["bytes"] is not None:
-        parts.append(in_units(facts["bytes"]))
-    parts += [f"batches of {facts['batch']}", several(facts["cores"], "processor")]
-    cold = {row.get("cache") for row in facts["rows"]} - {None}
-    return ", ".join(parts + ["/".join(sorted(cold))] * bool(cold))
 
 
 def row_tables(facts: Facts) -> Iterator[Section]:
@@ -191,7 +177,7 @@ def row_tables(facts: Facts) -> Iterator[Section]:
 
 def brief(row: Row, parts: Mapping[str, float]) -> str:
     """Return what limits *row* in a few words; *parts* are those without workers."""
-    most = largest(parts)
+    most = max(PARTS, key=parts.__getitem__)
     taken = 100 * parts[most] / (sum(parts.values()) or 1)
     return f"processors busy, {most}" if row["limit"] == PROCESSORS else f"{most} {taken:.0f} %"
 

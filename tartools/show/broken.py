@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
@@ -48,19 +49,11 @@ def _number(member: Member) -> None:
         raise ValueError(why)
 
 
-def _json(member: Member) -> None:
-    json.loads(member.read())
-
-
 def _lines(member: Member) -> None:
     with member.open() as file:
         for line in file:
             if line.strip():
                 json.loads(line)
-
-
-def _text(member: Member) -> None:
-    member.read().decode()
 
 
 def _array(member: Member) -> None:
@@ -103,9 +96,9 @@ def _sound(member: Member) -> None:
             raise ValueError(f"it has {frames:,} frames instead of {opened.frames:,}")
 
 
-LOOKS = {
-    **dict.fromkeys(TEXTS - ENCODED, ("broken-text", _text)),
-    "json": ("broken-json", _json),
+LOOKS: dict[str, tuple[str, Callable[[Member], object]]] = {
+    **dict.fromkeys(TEXTS - ENCODED, ("broken-text", lambda member: member.read().decode())),
+    "json": ("broken-json", lambda member: json.loads(member.read())),
     "jsonl": ("broken-json", _lines),
     "npy": ("broken-array", _array),
     "npz": ("broken-array", _arrays),

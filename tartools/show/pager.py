@@ -10,8 +10,7 @@ from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.show import graphics, sheet
-from tartools.show.keyboard import AGAIN, Keyboard
-from tartools.show.terminal import KITTY, Screen
+from tartools.show.terminal import AGAIN, KITTY, Keyboard, Screen
 
 MOST = 10_000  # samples kept to go back to
 MOST_BYTES = 256 << 20  # of memory that they hold; large members are in files
@@ -118,13 +117,9 @@ class Pager:
             elif key == GRID or (self._grid and key == "enter"):
                 self._grid = not self._grid
             elif key in NEXT or key in PREVIOUS:
-                self._go(self._number + self._step(key))
-
-    def _step(self, key: str) -> int:
-        """Return how far *key* goes."""
-        across, down = sheet.grid_size(self._screen()) if self._grid else (1, 1)
-        step = across * down if key in PAGES else across if key in ROWS else 1
-        return step if key in NEXT else -step
+                across, down = sheet.grid_size(self._screen()) if self._grid else (1, 1)
+                step = across * down if key in PAGES else across if key in ROWS else 1
+                self._go(self._number + (step if key in NEXT else -step))
 
     def _go(self, number: int) -> None:
         """Show sample *number*, or the nearest one that there is; say so if that is none other than before."""

@@ -27,9 +27,6 @@ STORED = {
     "DOUBLE": "64 bit float",
 }
 
-# suffix of a type of files -> media type (RFC 6838)
-MEDIA = {"wav": "audio/wav", "flac": "audio/flac", "oga": "audio/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
-
 
 class Sound(NamedTuple):
     """A description of a sound, and its *peaks* from 0 to 1, the loudest being 1; no peaks if it is empty."""
@@ -91,9 +88,3 @@ def line(peaks: Sequence[float]) -> str:
     '▁▅█'
     """
     return "".join(BARS[min(int(peak * len(BARS)), len(BARS) - 1)] for peak in peaks)
-
-
-def media_type(payload: bytes) -> str:
-    """Return the media type (RFC 6838) of the sound *payload*; empty if its format is unknown."""
-    found = type_of(payload[:FIRST])
-    return MEDIA.get(found.suffixes[0], "") if found and found.suffixes else ""

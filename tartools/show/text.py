@@ -90,17 +90,16 @@ def describe(member: Member, *, decode: bool = False) -> Description:
 
 def may_sound(member: Member) -> bool:
     """Return whether *member* is or should be a sound, by its first bytes and its field."""
-    kind, head = first_look(member)
+    kind, head = _first_look(member)
     return sound.is_sound(kind, head) or guess(head).kind == "sound"
 
 
 def may_be_picture(member: Member) -> bool:
     """Return whether *member* is or should be a picture, by its first bytes and its field."""
-    return is_picture(*first_look(member))
+    return is_picture(*_first_look(member))
 
 
-def first_look(member: Member) -> tuple[str, bytes]:
-    """Return the last part of the field of *member* in lower case, and its first bytes."""
+def _first_look(member: Member) -> tuple[str, bytes]:
     with member.open() as file:
         return suffix_of(field_name(member)), file.read(FIRST)
 

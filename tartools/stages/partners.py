@@ -340,10 +340,10 @@ class SecondRows:
         account = self._account
         for url, form in self._files:
             if form == "parquet":
-                from tartools.tables import columnvalues
+                from tartools.formats import parquetread
 
                 with parquet(url) as table:
-                    yield from columnvalues.field_rows(table, self._format)
+                    yield from parquetread.field_rows(table, self._format)
             else:
                 from tartools.formats import textrows
 

@@ -4,8 +4,6 @@ The number of a key is the first 8 bytes, big-endian, of its BLAKE2b digest of 8
 fraction from 0 to 1, and a range LO:HI of fractions has the keys with LO <= fraction < HI.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import accumulate

@@ -48,7 +48,6 @@ from tartools.stages.samplefiles import (
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
-from tartools.tables.columnvalues import plain
 from tartools.tables.inputs import RowInputs
 from tartools.tar import Member, read_range
 
@@ -384,7 +383,7 @@ def texts(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[s
     if name == "__size__":
         places = (rows.column(bound).to_pylist() for bound in (schema.END, schema.BEGIN))
         return (str(end - begin) for end, begin in zip(*places, strict=True))
-    return (None if value is None else as_text(value) for value in plain(rows.column(name)))
+    return (None if value is None else as_text(value) for value in schema.plain(rows.column(name)))
 
 
 def kinds_of(rows: Any, known: dict[bytes, int]) -> Iterable[int]:

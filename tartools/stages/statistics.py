@@ -33,7 +33,7 @@ from tartools.tar import BLOCK, Member
 from tartools.tar.groups import Alike
 
 if TYPE_CHECKING:
-    from tartools.tables.columnvalues import TableColumns
+    from tartools.tables.listed import TableColumns
 from tartools.tables.rowplaces import runs
 
 LONGEST = 256  # bytes of a value that counts as a class

@@ -1,25 +1,142 @@
-"""Samples that a table lists, with what its columns have of them; they are read only if they are asked for.
+"""Samples that a table lists, and what its columns have of them; they are read only if they are asked for.
 
 The value of a sample is asked for here: it comes from a column that has it, else from the sample.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from tartools.errors import StorageError, shown
 from tartools.samples.sample import Batch, Label, Sample
 from tartools.samples.values import INDEX, PSEUDO, Column, as_text, getter, lookup
+from tartools.tables import schema
 from tartools.tar import Writer
 
 if TYPE_CHECKING:
-    from tartools.tables.columnvalues import TableColumns
+    from tartools.tables.rowplaces import Listing, Piece
+    from tartools.tables.source import ParquetSource
 
 ABSENT = object()  # the sample lacks the value, where None is JSON's null
 
 Getter = Callable[[Sample, int], object]
 Answer = Sequence[object] | Getter  # a value for each sample, or what reads the samples for it
+
+
+class TableColumns:
+    """The columns of *rows*, a record batch that begins with row *first* of the table that *listing* is of.
+
+    *rows* has some of the columns of *table*; *names* are those of all, *fields* those that its samples have, or None.
+    """
+
+    def __init__(self, rows: Any, first: int, listing: Listing, table: ParquetSource) -> None:
+        self.url = listing.table
+        self.first = first
+        self.names: Sequence[str] = table.names
+        self.fields: Sequence[str] | None = table.fields
+        self._rows = rows
+        self._listing = listing
+        self._known: dict[str, Sequence[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, name: str) -> Any | None:
+        """Return the column *name*, an array of Arrow; None if the table has none."""
+        names = self._rows.schema.names
+        return self._rows.column(names.index(name)) if name in names else None
+
+    def values(self, name: str) -> Sequence[Any] | None:
+        """Return a value for each row: str, int, float, bool, list or dict, or None if there is none.
+
+        Of `__key__`, `__shard__` and `__size__` these are the values of the samples. None if the table has no such
+        column, or no key for some sample.
+        """
+        if name not in self._known:
+            column = self.column(schema.BEGIN if name == "__size__" else name)
+            if column is None or (name == schema.KEY and column.null_count):
+                return None
+            self._known[name] = self._values(name, column)
+        return self._known[name]
+
+    def keys(self, rows: Sequence[int]) -> list[str]:
+        """Return the keys of *rows*."""
+        return list(self.taken(schema.KEY, rows) or ())
+
+    def taken(self, name: str, rows: Sequence[int]) -> Sequence[Any] | None:
+        """Return the values of the column *name* for *rows*, as `values` does."""
+        column = self.column(name)
+        return None if column is None else self._values(name, column.take(schema.arrow().array(rows, "int64")))
+
+    def counts(self, name: str, rows: Sequence[int]) -> dict[str, int] | None:
+        """Return how often the column *name* has each value in *rows*, as text, in order of appearance.
+
+        None if there is no such column.
+        """
+        found = self.taken(name, rows)
+        return None if found is None else dict(Counter(map(as_text, (value for value in found if value is not None))))
+
+    def members(self) -> tuple[list[str], Any, Any] | None:
+        """Return the fields of the samples, and arrays with a column for each field: offset of the payload, and size.
+
+        An offset is -1 where the sample lacks the field, and less where it is not known. None if the table does not
+        tell.
+        """
+        import numpy as np
+
+        from tartools.tables.rowplaces import whole_numbers
+
+        column = self.column(schema.MEMBERS)
+        if column is None or self.fields is None:
+            return None
+        pa = schema.arrow()
+        places = column.flatten()
+        offsets, sizes = np.empty((2, len(self), len(places)), np.int64)
+        for number, place in enumerate(places):
+            try:
+                (offset, known), (size, sized) = map(whole_numbers, place.flatten())
+            except pa.ArrowException:
+                raise StorageError(f"{schema.MEMBERS}: not all offsets and sizes are numbers", url=self.url) from None
+            offsets[:, number] = np.where(
+                np.asarray(place.is_valid()), np.where(known, offset, schema.TWICE), schema.ABSENT
+            )
+            sizes[:, number] = np.where(sized, size, 0)
+        return [field.name for field in column.type], offsets, sizes
+
+    def lacks(self, field: str) -> bool:
+        """Return whether it is known that no sample of the table has *field*, whatever the case."""
+        return self.fields is not None and field.lower() not in map(str.lower, self.fields)
+
+    @cached_property
+    def piece(self) -> Piece:
+        """The rows as places in shards. Raises: StorageError if they can't be."""
+        return self._listing.piece(self._rows, self.first)
+
+    def shards(self) -> tuple[Sequence[str], Any]:
+        """Return the URLs of shards, and for each row the number of one of these.
+
+        The same URL may be there more than once. Raises: StorageError if a row has none.
+        """
+        return self._listing.urls, self.piece.numbers
+
+    def _values(self, name: str, column: Any) -> Sequence[Any]:
+        if name == "__size__":
+            return (self.piece.ends - self.piece.begins).tolist()  # type: ignore[no-any-return]
+        if name == schema.SHARD:
+            numbers = self.piece.numbers.tolist()
+            named = {number: shown(self._listing.urls[number]) for number in set(numbers)}
+            return [named[number] for number in numbers]
+        pa = schema.arrow()
+        try:
+            if name == schema.KEY:
+                return [raw.decode("utf-8", "surrogateescape") for raw in schema.raw(column).to_pylist()]
+            return schema.plain(column)
+        except (UnicodeDecodeError, pa.ArrowException):
+            raise StorageError(f"the column {name} is not text", url=self.url) from None
 
 
 class ListedBatch(Batch):

@@ -13,8 +13,7 @@ from tartools.errors import StorageError
 from tartools.samples.sample import Batch
 from tartools.storage.openfiles import OPEN_FILES, OpenFiles
 from tartools.storage.streams import FileVersion, check_unchanged, size_of
-from tartools.tables.checking import Checker
-from tartools.tables.rowplaces import Listing, Piece
+from tartools.tables.rowplaces import Checker, Listing, Piece
 
 GATHERED = 4 << 20  # bytes of small samples in a batch
 RUN = 1 << 18  # bytes; samples side by side in a file that are more than these are read as one piece

@@ -16,8 +16,7 @@ from tartools.storage.objects import fetch_into, fetched, object_at, requests_at
 from tartools.storage.objects.ranges import RANGE, RangedInput
 from tartools.storage.pool import Threads
 from tartools.storage.version import version_of
-from tartools.tables.checking import Checker
-from tartools.tables.rowplaces import Listing, Piece
+from tartools.tables.rowplaces import Checker, Listing, Piece
 
 LARGE = 16 << 20  # bytes; a larger sample is read as a stream
 WINDOW = 32 << 20  # bytes of samples that are requested together

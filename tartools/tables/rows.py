@@ -23,8 +23,6 @@ from tartools.tar.groups import Alike
 from tartools.tar.member import Chunk
 
 ROWS = 1 << 13  # in a block
-ABSENT = -1  # offset of a member that a sample lacks
-TWICE = -2  # offset of a field that a sample has more than once, so that its name does not say which is meant
 
 Fact = tuple[str, str]  # a column of facts: its name, and that of its type; "" for one that its values show
 Facts = Callable[[Batch], Iterable[Mapping[Fact, object]]]
@@ -38,7 +36,7 @@ class RowBlock:
         self.keys: list[bytes] = []
         self.begins = array("q")
         self.ends = array("q")
-        self.offsets: dict[bytes, array[int]] = {}  # of payloads, by field; ABSENT or TWICE
+        self.offsets: dict[bytes, array[int]] = {}  # of payloads, by field; schema.ABSENT or schema.TWICE
         self.sizes: dict[bytes, array[int]] = {}
         self.facts: dict[Fact, list[object]] = {}
 
@@ -65,7 +63,7 @@ class RowBlock:
 
     def _fill(self) -> None:
         """Note that the last rows lack the fields that were not added to them."""
-        for columns, missing in ((self.offsets, ABSENT), (self.sizes, 0)):
+        for columns, missing in ((self.offsets, schema.ABSENT), (self.sizes, 0)):
             for column in columns.values():
                 column.extend([missing] * (len(self) - len(column)))
 
@@ -134,7 +132,7 @@ class RowBlock:
         """Return offsets and sizes of *field*, filled up to the rows that there are."""
         offsets, sizes = self.offsets.setdefault(field, array("q")), self.sizes.setdefault(field, array("q"))
         if len(offsets) < len(self.keys):
-            offsets.extend([ABSENT] * (len(self.keys) - len(offsets)))
+            offsets.extend([schema.ABSENT] * (len(self.keys) - len(offsets)))
             sizes.extend([0] * (len(self.keys) - len(sizes)))
         return offsets, sizes
 
@@ -149,7 +147,7 @@ class RowBlock:
                 offsets.append(end + (member.data - member.start if member.head is None else len(member.head)))
                 sizes.append(member.size)
             elif field:
-                self.offsets[field][-1] = TWICE
+                self.offsets[field][-1] = schema.TWICE
             seen.add(field)
             end += member.stored
         self.keys.append(sample.raw_key)
@@ -325,5 +323,5 @@ def _places(found: tuple[bytes, bytes] | None, count: int) -> Any:
     return pa.StructArray.from_arrays(
         [pa.array(offsets.astype(np.uint64), mask=unknown), pa.array(sizes.astype(np.uint64), mask=unknown)],
         ["offset", "size"],
-        mask=pa.array(offsets == ABSENT),
+        mask=pa.array(offsets == schema.ABSENT),
     )

@@ -20,6 +20,7 @@ SHARD, VERSION, INDEX, KEY = "__shard__", "__version__", "__index__", "__key__"
 BEGIN, END, MEMBERS = "__begin__", "__end__", "__members__"
 MAGIC, SUFFIX = b"PAR1", ".parquet"
 ROW_GROUP = 1 << 16  # rows
+ABSENT, TWICE = -1, -2  # offset of a field that a sample lacks, and of one that it has twice: which is not known
 MOST_FIELDS = 1000  # in `__members__`
 DEEPEST = 20  # lists and objects in each other; what is deeper becomes text
 MOST_NAMES = 1000  # in an object; one with more becomes text
@@ -296,3 +297,37 @@ def _fitting(value: Any, type_: Any) -> Any:
     if types.is_struct(type_):
         return {name: _fitting(each, type_.field(name).type) for name, each in value.items()}
     return value
+
+
+def plain(column: Any) -> Sequence[Any]:
+    """Return the values of *column* as str, int, float, bool, list or dict; None for null.
+
+    Bytes are written in hex. A single-precision number is the one with the fewest digits. Anything else (dates,
+    decimals) is the text that Arrow makes of it.
+
+    Raises: UnicodeDecodeError for strings that are not UTF-8.
+    """
+    pa = arrow()
+    is_a = pa.types
+    if is_a.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if is_a.is_floating(kind) and not is_a.is_float64(kind):
+        column = column.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
+    elif is_a.is_timestamp(kind):
+        column = column.cast(pa.string())
+    values: list[Any] = column.to_pylist()
+    if is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_boolean(kind) or is_a.is_string(kind):
+        return values
+    return list(map(_simple, values))
+
+
+def _simple(value: Any) -> Any:
+    """Return *value* as something that JSON can hold."""
+    if isinstance(value, dict):
+        return {name: _simple(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return list(map(_simple, value))
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)

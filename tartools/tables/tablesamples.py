@@ -19,11 +19,9 @@ from tartools.samples.sample import Batch, Sample
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema, source
 from tartools.tables.bulk import Bulk, RoomOf, in_buffer, in_files
-from tartools.tables.checking import Checker
-from tartools.tables.columnvalues import TableColumns
-from tartools.tables.listed import ListedBatch
+from tartools.tables.listed import ListedBatch, TableColumns
 from tartools.tables.localshards import LocalShards
-from tartools.tables.rowplaces import Listing, Piece, runs
+from tartools.tables.rowplaces import Checker, Listing, Piece, runs
 
 if TYPE_CHECKING:
     from tartools.tables.remote import RemoteShards

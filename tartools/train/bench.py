@@ -12,8 +12,9 @@ import resource
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,12 +105,7 @@ class ByNumber(Dataset[Any]):
         self._dataset, self._chooser = dataset, chooser()
 
     def __getitems__(self, numbers: list[int]) -> Any:
-        begun = clock()
-        try:
-            found = self._dataset.__getitems__(numbers)
-        except TarToolsError as error:
-            return error
-        return batch_of(found, clock() - begun, self._chooser)
+        return batch_of(lambda: self._dataset.__getitems__(numbers), self._chooser)
 
 
 class ByShard(IterableDataset[Any]):
@@ -120,18 +116,8 @@ class ByShard(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         source = iter(self._source)
-        while True:
-            found: list[dict[str, Any]] = []
-            begun = clock()
-            try:
-                while len(found) < self._size and (sample := next(source, None)) is not None:
-                    found.append(sample)
-            except TarToolsError as error:
-                yield error
-                return
-            if not found:
-                return
-            yield batch_of(found, clock() - begun, self._chooser)
+        while (batch := batch_of(lambda: [*islice(source, self._size)], self._chooser)) is not None:
+            yield batch
 
 
 def chooser() -> FieldChooser:
@@ -144,9 +130,14 @@ def _kept(field: str, data: bytes) -> bytes | None:
     return None if suffix_of(field) in DECODED else data
 
 
-def batch_of(found: list[dict[str, Any]], read: float, decode: FieldChooser) -> Any:
-    """Return a batch of the samples *found*, which took *read* seconds, and its note; or the error of a broken one."""
-    begun, decoded = clock(), []
+def batch_of(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -> Any:
+    """Return a batch of what *read* reads, and its note; the error of one that is broken; None without samples."""
+    begun = clock()
+    try:
+        found = read()
+    except TarToolsError as error:
+        return error
+    had, decoded = clock(), []
     for sample in found:
         try:
             decoded.append(decode(sample))
@@ -155,7 +146,8 @@ def batch_of(found: list[dict[str, Any]], read: float, decode: FieldChooser) -> 
     ended = clock()
     made = collated(decoded)
     size = sum(len(value) for sample in found for name, value in sample.items() if name[:2] != "__")
-    return made, BatchNote([sample[KEY] for sample in found], size, read, ended - begun, clock() - ended)
+    note = BatchNote([sample[KEY] for sample in found], size, had - begun, ended - had, clock() - ended)
+    return (made, note) if found else None
 
 
 def collated(decoded: list[dict[str, Any]]) -> dict[str, Any]:
@@ -180,8 +172,8 @@ class MeasuredPasses:
     def __init__(self, row: BenchRow) -> None:
         self._row = row
         self.given = self.passes = 0
-        self.samples = self.size = 0  # of these, what was timed
-        self.seconds = self.cpu = self.read = self.decoded = self.collated = 0.0
+        self.timed = np.zeros(5)  # of these: samples, bytes; seconds read, decoded, collated
+        self.seconds = self.cpu = 0.0
         self.cached = 0.0  # the most of the files that was in the page cache when a pass began
         self._drop()
         begun = clock()
@@ -237,7 +229,7 @@ class MeasuredPasses:
                 starting -= 1
                 begun = clock()
                 continue
-            self._add(note)
+            self.timed += (len(note.keys), *note[1:])
             self.seconds = before + clock() - begun
             if given >= self.count or (not row.passes and self.seconds >= row.seconds):
                 break
@@ -268,28 +260,17 @@ class MeasuredPasses:
             if self._row.workers:
                 found._shutdown_workers()  # type: ignore[attr-defined]
 
-    def _add(self, note: BatchNote) -> None:
-        self.samples += len(note.keys)
-        self.size += note.size
-        self.read += note.read
-        self.decoded += note.decoded
-        self.collated += note.collated
-
     def facts(self) -> dict[str, Any]:
         """Return counts, rates, and, without workers, the seconds a sample by what they were spent for."""
-        taken = self.samples or 1
-        parts = {
-            "list": self.listed / max(self.count, 1),
-            "read": self.read / taken,
-            "decode": self.decoded / taken,
-            "collate": self.collated / taken,
-        }
+        samples, size, *seconds = self.timed.tolist()
+        each = [self.listed / max(self.count, 1), *(some / (samples or 1) for some in seconds)]
+        parts = dict(zip(("list", "read", "decode", "collate"), each, strict=True))
         return {
             "samples": self.given,
             "passes": self.passes,
             "run_seconds": self.seconds,
-            "samples_per_second": self.samples / (self.seconds or 1),
-            "bytes_per_second": self.size / (self.seconds or 1),
+            "samples_per_second": samples / (self.seconds or 1),
+            "bytes_per_second": size / (self.seconds or 1),
             "cpu_seconds": self.cpu / (self.given or 1),
             "cached": self.cached if self._row.files else None,
             "parts": None if self._row.workers else parts,

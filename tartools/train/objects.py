@@ -8,7 +8,7 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, overload
 
@@ -22,6 +22,7 @@ from tartools.storage.objects import object_at
 from tartools.storage.objects.contract import ListedObject
 from tartools.storage.objects.http import read_all
 from tartools.storage.objects.retry import with_retries
+from tartools.storage.pool import Threads, windowed
 from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.train.ranks import ReaderId, SharedEpoch, this_rank, this_worker
 from tartools.train.sampler import StatefulSampler
@@ -43,18 +44,16 @@ class ObjectList(Sequence[tuple[str, int]]):
 
     def __init__(self, prefixes: Name | Iterable[Name]) -> None:
         names = names_of(prefixes)
-        found = [(_sized(entry), entry) for entry in _listed(names)]
-        rows = [(entry.url.encode("utf-8", "surrogateescape"), size, entry.version) for size, entry in found]
-        rows = [row for row in rows if row[1] or not row[0].endswith(b"/")]
-        rows.sort(key=operator.itemgetter(0))
+        found = {entry.url.encode("utf-8", "surrogateescape"): entry for entry in _listed(names)}  # some may overlap
         self._text, self._ends, self._sizes = bytearray(), array("Q"), array("Q")
-        last = None
-        for name, size, version in rows:
-            if name != last:  # prefixes may overlap
-                self._text += name + b"\0" + version.encode()
+        for name, entry in sorted(found.items(), key=operator.itemgetter(0)):
+            if entry.size is None:
+                what = "its size is not known: this is not a regular file, or its server does not say"
+                raise StorageError(what, url=entry.url)
+            if entry.size or not name.endswith(b"/"):
+                self._text += name + b"\0" + entry.version.encode()
                 self._ends.append(len(self._text))
-                self._sizes.append(size)
-            last = name
+                self._sizes.append(entry.size)
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -274,24 +273,15 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     Up to 64 objects are requested ahead. Holds: up to 4 MiB of each; larger ones are read from the server as the file
     is read. Whoever takes a file closes it. Raises: StorageError.
     """
-    waiting: deque[tuple[str, Callable[[], bytes | None]]] = deque()
-    for url in map(name_of, urls):
-        remote = Url(url).is_stored and not Url(url).read_command
-        task = partial(_beginning, url) if remote else None
-        waiting.append((url, contents.requests().submit(task) if task else lambda: None))
-        if len(waiting) >= contents.requests_at_once():
-            yield _opened(*waiting.popleft())
-    while waiting:
-        yield _opened(*waiting.popleft())
-
-
-def _opened(url: str, answer: Callable[[], bytes | None]) -> tuple[str, io.BufferedIOBase]:
-    data = answer()
-    return url, seekable.reading(url) if data is None else io.BytesIO(data)
+    for url, answer in _side_by_side(_beginning, map(name_of, urls)):
+        data = answer()
+        yield url, seekable.reading(url) if data is None else io.BytesIO(data)
 
 
 def _beginning(url: str) -> bytes | None:
-    """Return all bytes of the object *url*; None if they are more than 4 MiB, or the server does not say how many."""
+    """Return all bytes of *url*; None if it is no object, of more than 4 MiB, or the server does not say how many."""
+    if not Url(url).is_stored or Url(url).read_command:
+        return None
 
     def attempt() -> bytes | None:
         reply = object_at(url).get(0, BEGINNING, "")
@@ -304,32 +294,24 @@ def _beginning(url: str) -> bytes | None:
     return with_retries(attempt, url)
 
 
-def _sized(entry: ListedObject) -> int:
-    if entry.size is None:
-        raise StorageError(
-            "its size is not known: this is not a regular file, or its server does not say", url=entry.url
-        )
-    return entry.size
-
-
-def _all(url: str) -> list[ListedObject]:
-    return list(ls(url))
-
-
 def _listed(names: Iterable[str]) -> Iterator[ListedObject]:
     """Yield what *names* stand for; web servers are asked side by side. Raises: StorageError, also if it is nothing."""
-    waiting: deque[Callable[[], list[ListedObject]]] = deque()
-    for url in (url for name in names for url in ([name] if is_literal(name) else unfolded(name))):
-        one = Url(url).is_stored and not Url(url).is_listed
-        if one:
-            waiting.append(contents.requests().submit(partial(_all, url)))
-        while waiting and (not one or len(waiting) >= contents.requests_at_once()):
-            yield from waiting.popleft()()
-        if not one:
-            entry = None
-            for entry in ls(url):
-                yield entry
-            if entry is None:
-                raise StorageError("nothing is listed under this", url=url)
-    while waiting:
-        yield from waiting.popleft()()
+    urls = (url for name in names for url in ([name] if is_literal(name) else unfolded(name)))
+    for url, answer in _side_by_side(_entries, urls):
+        entry = None
+        for entry in answer():
+            yield entry
+        if entry is None:
+            raise StorageError("nothing is listed under this", url=url)
+
+
+def _entries(url: str) -> Iterable[ListedObject]:
+    """Return what is listed under *url*: now, if it is one object of a web server, else as it is iterated over."""
+    found = ls(url)
+    return list(found) if Url(url).is_stored and not Url(url).is_listed else found
+
+
+def _side_by_side(work: Callable[[str], Any], urls: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield each of *urls* with what returns the answer of *work*, which is called for up to 64 of them ahead."""
+    most = contents.requests_at_once()
+    return windowed(urls, Threads(most, work), most)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -85,7 +85,10 @@ def pack(
     packing = _Packing(EncodedItems(dataset, encode), names, max_size, max_count, workers, seed)
     table = table_url(output, names)
     check_table(table, len(packing.order))
-    inputs = packing.run()
+    try:
+        inputs = packing.run()
+    finally:
+        packing.end_workers()
     write_rows(inputs, table, force=True)
     return table
 
@@ -126,7 +129,9 @@ class _Packing:
         self._names = names
         self._room = tar.room_in(byte_size(max_size) if isinstance(max_size, str) else max_size)
         self._most = max_count
-        self._stream = _ItemStream(encoded, self.order, workers)
+        self._workers = workers
+        self._next: tuple[int, Sample] | None = None  # a position, and its sample, which no shard has had yet
+        self._read: Iterator[Sample] = iter(())  # the samples behind it
 
     def run(self) -> RowInputs:
         """Write all shards that are not there; return the rows of all. Raises: StorageError if there are others."""
@@ -134,19 +139,22 @@ class _Packing:
         spool = RowSpool((), {}, shards)
         old = existing_shards(self._names)
         position = number = 0
-        with contextlib.closing(self._stream):
-            while position < len(self.order):
-                url = self._names.name(number)
-                there = number in old or storage.exists(url)
-                block = self._checked(url, position) if there else self._written(url, position)
-                log.info("%s: %s, %d samples", shown(url), "is there" if there else "written", len(block))
-                spool.know(url, version_of(url))
-                spool.add(block.packed())
-                position += len(block)
-                number += 1
+        while position < len(self.order):
+            url = self._names.name(number)
+            there = number in old or storage.exists(url)
+            block = self._checked(url, position) if there else self._written(url, position)
+            log.info("%s: %s, %d samples", shown(url), "is there" if there else "written", len(block))
+            spool.know(url, version_of(url))
+            spool.add(block.packed())
+            position += len(block)
+            number += 1
         if left := [name for n, name in sorted(old.items()) if n >= number]:
             raise StorageError("exists, and is not one of these shards: remove it, or give another OUTPUT", url=left[0])
         return RowInputs([spool], shards)
+
+    def end_workers(self) -> None:
+        """End the workers; an error would keep them."""
+        self._read = iter(())
 
     def _is_full(self, count: int, size: int, sample: Sample) -> bool:
         """Tell whether a shard with *count* samples of *size* bytes has no room for *sample*."""
@@ -157,13 +165,34 @@ class _Packing:
         block = RowBlock(url)
         with shard_writer(Destination(url)) as found:
             writer = cast(SampleWriter, found)
-            while position + len(block) < len(self.order):
-                sample = self._stream.at(position + len(block))
+            for sample in self._samples(position):
                 if self._is_full(len(block), writer.size, sample):
+                    self._next = position + len(block), sample
                     break
                 block.add_sample(sample, writer.size)
                 writer.write(sample)
         return block
+
+    def _samples(self, position: int) -> Iterator[Sample]:
+        """Return the samples from *position* on, read ahead by workers: those that go on, if a shard has ended here."""
+        if self._next is not None and self._next[0] == position:
+            return chain([self._next[1]], self._read)
+        self._read = self._begun(position)
+        return self._read
+
+    def _begun(self, position: int) -> Iterator[Sample]:
+        wanted = self.order[position:]
+        if not self._workers:
+            return (_sound(self._encoded[index]) for index in wanted)
+        batches = DataLoader(
+            self._encoded,
+            BATCH,
+            sampler=wanted,
+            num_workers=self._workers,
+            collate_fn=list,
+            generator=torch.Generator(),  # or it would draw from the caller's
+        )
+        return (_sound(item) for batch in batches for item in batch)
 
     def _checked(self, url: str, position: int) -> RowBlock:
         """Return the rows of the shard *url*, which is there. Raises: StorageError if it is another one."""
@@ -188,45 +217,6 @@ class _Packing:
         if not full or (count > 1 and size > self._room):
             raise other
         return block
-
-
-class _ItemStream:
-    """The samples of *encoded* in their *order*, read ahead by workers."""
-
-    def __init__(self, encoded: EncodedItems, order: Sequence[int], workers: int) -> None:
-        self._encoded = encoded
-        self._order = order
-        self._workers = workers
-        self._found: Iterator[Sample] = iter(())
-        self._position = -1
-        self._sample = Sample(b"")
-
-    def at(self, position: int) -> Sample:
-        """Return the sample at *position*: the one that was given last, or the next, or another, which takes longer."""
-        if position != self._position:
-            if position != self._position + 1 or position == 0:
-                self._found = self._begun(position)
-            self._sample = next(self._found)
-            self._position = position
-        return self._sample
-
-    def close(self) -> None:
-        """End the workers."""
-        self._found = iter(())
-
-    def _begun(self, position: int) -> Iterator[Sample]:
-        wanted = self._order[position:]
-        if not self._workers:
-            return (_sound(self._encoded[index]) for index in wanted)
-        batches = DataLoader(
-            self._encoded,
-            BATCH,
-            sampler=wanted,
-            num_workers=self._workers,
-            collate_fn=list,
-            generator=torch.Generator(),  # or it would draw from the caller's
-        )
-        return (_sound(item) for batch in batches for item in batch)
 
 
 def _sound(item: Sample | TarToolsError) -> Sample:

@@ -5,6 +5,7 @@ What is left of an epoch that stopped is dealt to as many readers (ranks times w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import zip_longest
@@ -119,30 +120,17 @@ class Remainder(NamedTuple):
         held, pieces = state["left"]
         return cls([HeldSamples([*numbers], _slices(of)) for numbers, of in held], _slices(pieces))
 
-    def as_json(self) -> list[Any]:
+    def as_json(self) -> Any:
         """Return this as lists."""
-        held = [[[*numbers], [*map(list, pieces)]] for numbers, pieces in self.held]
-        return [held, [*map(list, self.pieces)]]
+        return json.loads(json.dumps(self))
 
 
-class LoadedStates:
-    """What `load_state_dict` was *given*: *states* of readers, all of one *epoch*."""
-
-    def __init__(self, given: Any, states: list[State]) -> None:
-        self.given, self.states = given, states
-        self.epoch: int = states[0]["epoch"]
-
-    def of(self, reader: ReaderId) -> State | None:
-        """Return the state of *reader*, if there were as many readers as now."""
-        return next((state for state in self.states if tuple(state["reader"]) == reader), None)
-
-
-def loaded(given: Any) -> LoadedStates | None:
-    """Return the states in *given*; None if there are none, because nothing was read."""
+def loaded(given: Any) -> list[State]:
+    """Return the states of readers in *given*, all of one epoch; none if nothing was read."""
     states = [*_states(given)]
     if len({state["epoch"] for state in states}) > 1:
         raise UsageError("these states are of different epochs: give those that all ranks saved at one time")
-    return LoadedStates(given, states) if states else None
+    return states
 
 
 def _states(given: Any) -> Iterator[State]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -262,45 +261,8 @@ class TableBatch:
         return next(iter(TableBatch(part, self.chooser, {name: found[some] for name, found in self.columns.items()})))
 
     def __iter__(self) -> Iterator[Any]:
-        chooser = self.chooser
-        if not chooser.raw:
-            return map(chooser, self._dicts())
-        if chooser.fields is None:
-            return self._dicts()
-        return self._tuples() or map(chooser, self._dicts())
-
-    def _tuples(self) -> Iterator[tuple[Any, ...]] | None:
-        """Return the tuples of chosen fields; None if a sample lacks one."""
-        columns = []
-        for names in self.chooser.fields or ():
-            column = self._column(names)
-            if column is None:
-                return None
-            columns.append(column)
-        return zip(*columns, strict=True) if columns else None
-
-    def _column(self, names: list[str]) -> Iterable[Any] | None:
-        """Return what the samples have of the first of *names* that they have; None if one has none of them."""
-        bulk = self.bulk
-        if names[0] in (KEY, URL):
-            return self._keys() if names[0] == KEY else self._urls()
-        if any(name.lower() in self.columns for name in names):
-            values = self.columns.get(names[0].lower(), [None])
-            return None if any(value is None for value in values) else values
-        known = [bulk.fields.index(name.lower()) for name in names if name.lower() in bulk.fields]
-        if not known:
-            return None
-        lacking = bulk.offsets[known] < 0
-        if lacking.all(axis=0).any():
-            return None
-        if not lacking[0].any():
-            return self._payloads(known[0])
-        columns = zip(*map(self._payloads, known), strict=True)
-        return map(getitem, columns, lacking.argmin(axis=0).tolist())  # the first that each has
-
-    def _dicts(self) -> Iterator[dict[str, Any]]:
-        """Return the samples as dicts of the fields that are needed, and those of columns."""
-        return overlaid(self._stored(), self.columns) if self.columns else self._stored()
+        found = overlaid(self._stored(), self.columns) if self.columns else self._stored()
+        return found if self.chooser.raw and self.chooser.fields is None else map(self.chooser, found)
 
     def _stored(self) -> Iterator[dict[str, Any]]:
         """Return the samples as dicts of the fields that are needed."""

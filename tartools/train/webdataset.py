@@ -22,7 +22,7 @@ from tartools.train import samplestream
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
 from tartools.train.payloaddecoding import UNPICKLED, decoders, plain
 from tartools.train.ranks import SharedEpoch
-from tartools.train.samplestream import LoadedStates, Remainder, SampleStream
+from tartools.train.samplestream import Remainder, SampleStream, State
 from tartools.train.sending import CacheSetting, check_sent
 from tartools.train.sharedmemory import with_sent_lists
 from tartools.train.slices import Position, SliceReader, numbered
@@ -138,7 +138,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         if chooser.fields is not None or chooser.decoder is not None or chooser.transform is not None:
             self.append(ChooseStage(chooser))
         self._under_way: StreamEpoch | None = None
-        self._loaded: LoadedStates | None = None
+        self._given: Any = {}  # what was loaded, and the states of readers in it
+        self._loaded: list[State] = []
         if repeat:
             self.repetitions = sys.maxsize
 
@@ -154,7 +155,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return self.__dict__ | {"_under_way": None}
 
     def __iter__(self) -> Iterator[Any]:
-        self._under_way, self._loaded = StreamEpoch(self, self._loaded), None
+        self._under_way = StreamEpoch(self, self._loaded)
+        self._given, self._loaded = {}, []
         return self._under_way.iterated()
 
     def __enter__(self) -> WebDataset:
@@ -168,7 +170,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         result: WebDataset = super().compose(*stages)
         result.pipeline[0] = copy.copy(self.source)
         result.pipeline[0].epoch = SharedEpoch(self.source.epoch.number)
-        result._under_way = result._loaded = None
+        result._under_way, result._given, result._loaded = None, {}, []
         return result
 
     def set_epoch(self, epoch: int) -> None:
@@ -240,7 +242,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
             return self._under_way.state()
         if self.source.epoch.in_workers:
             raise UsageError("the workers of a loader know where they are: take the state of a StatefulDataLoader")
-        return {} if self._loaded is None else self._loaded.given
+        return self._given
 
     def load_state_dict(self, state: Any) -> None:
         """Let the next iterator go on where *state* was taken: of this, of a StatefulDataLoader, or a list of such.
@@ -252,12 +254,12 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         Raises: UsageError if it is that of other data. The iterator raises UsageError if states are missing, or if the
         pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
         """
-        self._loaded = samplestream.loaded(state)
-        if self._loaded is None:
-            return
-        if any(one["data"] != self.digest() for one in self._loaded.states):
+        states = samplestream.loaded(state)
+        if any(one["data"] != self.digest() for one in states):
             raise UsageError("this state is that of other shards, another seed or another shuffle: start without it")
-        self.source.epoch.load(self._loaded.epoch)
+        self._given, self._loaded = state, states
+        for one in states[:1]:
+            self.source.epoch.load(one["epoch"])
 
     def digest(self) -> str:
         """Return what tells the order of these samples from those of other shards and seeds."""
@@ -314,16 +316,16 @@ class SizedWebDataset(WebDataset):
 
 
 class StreamEpoch:
-    """One epoch of *data*, from what was *loaded* on, if it is of this epoch: what its iterator is doing."""
+    """One epoch of *data*, from the states *loaded* on, if they are of this epoch: what its iterator is doing."""
 
-    def __init__(self, data: WebDataset, loaded: LoadedStates | None) -> None:
+    def __init__(self, data: WebDataset, loaded: list[State]) -> None:
         self._data = data
         source = data.source
         self._me = source.reader()
         self._epoch = source.epoch.number
-        if not source.epoch.begin() or (loaded is not None and loaded.epoch != self._epoch):
-            loaded = None
-        state = None if loaded is None else loaded.of(self._me)
+        if not source.epoch.begin() or any(one["epoch"] != self._epoch for one in loaded):
+            loaded = []
+        state = next((one for one in loaded if tuple(one["reader"]) == self._me), None)
         counts: tuple[int, int, int] = state["counts"] if state else (0, 0, 0)
         self._repetition, self._total, self._given = counts
         self._from = state
@@ -332,8 +334,8 @@ class StreamEpoch:
         self._shuffling: ShuffleBuffer | None = None
         self._failures = Failures()
         self._failed = None if data._handler is None else self._failures.counted(data._handler)
-        if loaded is not None and state is None:
-            self._left = samplestream.dealt(loaded.states, source, self._me)
+        if loaded and state is None:
+            self._left = samplestream.dealt(loaded, source, self._me)
             if data.repetitions != 1 or source.resampled:
                 raise UsageError(
                     "with_epoch, repeat and resampled give each reader (rank times worker) an epoch of its own: their "

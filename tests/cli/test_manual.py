@@ -74,13 +74,14 @@ def test_options_are_read_from_the_declaration() -> None:
     arguments, options = manual.options(made())
     assert [argument.metavar for argument in arguments] == ["[SHARD]..."]
     found = {option.names[-1]: option for option in options}
-    assert found["--needed"] == manual.ManualOption(("-o", "--needed"), "URL", "It's [needed]: a\\b.")
-    assert found["--mood"] == manual.ManualOption(("--mood",), "good|bad", "How it is. Default: good.", ("good", "bad"))
-    assert found["--kind"] == manual.ManualOption(("-k", "--kind"), "x|y", "What kind.", ("x", "y"))
+    said = {name: (option.names, option.metavar, option.help, option.choices) for name, option in found.items()}
+    assert said["--needed"] == (("-o", "--needed"), "URL", "It's [needed]: a\\b.", ())
+    assert said["--mood"] == (("--mood",), "good|bad", "How it is. Default: good.", ("good", "bad"))
+    assert said["--kind"] == (("-k", "--kind"), "x|y", "What kind.", ("x", "y"))
     assert found["--number"].help == "How many. At least 1. Default: 3."
     assert found["--files-from"].repeats and not found["--needed"].repeats
     assert found["--lax"].metavar == "" and found["--help"].names == ("-h", "--help")
-    completed = {name: option.completed for name, option in found.items()}
+    completed = {name: manual.completed(option) for name, option in found.items()}
     assert (completed["--needed"], completed["--folder"], completed["--number"]) == (
         manual.FILES,
         manual.DIRECTORIES,

@@ -109,7 +109,7 @@ WRONG = [
     ("tarfirst -k a -k b", "-k/--key is given twice"),
     ("tarcreate --key-template {nope}", "not a template for keys"),
     ("tarcreate --key-template {:z}", "not a template for keys"),
-    ("tarcreate --format xls", "not a format"),
+    ("tarcreate --format xls", "'xls' is not one of tsv, csv, jsonl, recipe"),
     ("tarcreate --class cls", "--class needs --folder or --zip"),
     ("tarcreate --exclude-files x", "--exclude-files needs --folder"),
     ("tarcreate --dots last", "--dots needs --folder"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tartools.run import localjobs, sessions
+from tartools.run import localjobs
 from tartools.run.tasks import Task
 from tartools.samples.account import Jobs
 from tests.conftest import Run, make_samples, make_tar
@@ -45,7 +45,7 @@ def test_how_a_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "barred").touch(mode=0o644)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with closing(sessions.Sessions()) as starts:
+    with closing(localjobs.Sessions()) as starts:
         why = {name: starts.run([name], {}).failure for name in ("plain", "other", "barred", "none", "./none", "a\0b")}
         assert starts.run(["true", "x" * 3_000_000], {}).failure == "can't be run: true: Argument list too long"
     assert why == {

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tartools.tables import order
+from tartools.tables import inputs
 from tests.conftest import Run, make_tar
 from tests.tables.test_tables import rows_of
 
@@ -178,11 +178,11 @@ def test_values_of_several_types_become_text(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("chunk", [1, 3, 50, 1000])
 @pytest.mark.parametrize("rows", [1, 7, 40])
 def test_each_place_has_its_row(chunk: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "CHUNK", chunk)
+    monkeypatch.setattr(inputs, "CHUNK", chunk)
     dice = random.Random(chunk)
     for count in (0, 1, 5, 60, 300):
         positions = [dice.randrange(rows) for _ in range(count)]
-        slots = order.Slots(rows, positions)
+        slots = inputs.Slots(rows, positions)
         found: dict[int, int] = {}
         for first in range(0, rows, 6):
             before = -1

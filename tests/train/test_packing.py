@@ -115,6 +115,11 @@ def test_a_seed_is_an_order(folder: Folder, tmp_path: Path) -> None:
     assert order[:8] == [11, 24, 26, 8, 42, 44, 45, 46]  # on every machine
 
 
+def test_a_shard_is_filled_to_its_last_byte(tmp_path: Path) -> None:
+    pack([{"a": 1, "b": 2, "c": 3}] * 4, f"{tmp_path}/x", max_size=10_240)  # nine members, and the end
+    assert [len(members_of(shard)) for shard in shards(tmp_path).values()] == [9, 3]
+
+
 def test_labels_and_subsets_of_folders(folder: Folder, tmp_path: Path) -> None:
     folder.target_transform = "abc".__getitem__
     pack(Subset(Subset(folder, range(10, 30)), [3, 5]), str(tmp_path / "%02d.tar"))

@@ -1,4 +1,4 @@
-"""The page of `tarshow --html`: one self-contained file, which needs no network and no other file.
+"""The page of `tarshow --html`, and that of `tardedup`: one self-contained file, which needs no other and no network.
 
 Its template, style and script are `page.html`, `page.css` and `page.js`. The policy of the page (W3C, Content Security
 Policy Level 3) allows this style and this script, by their SHA-256 sums, and data: URLs for pictures and sounds; so
@@ -13,24 +13,30 @@ import pkgutil
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from heapq import nlargest
 from string import Template
 from typing import NamedTuple
 
+from tartools import storage
 from tartools.errors import TarToolsError, in_units, several
 from tartools.samples.account import Account, Phase
-from tartools.samples.sample import Sample
+from tartools.samples.sample import Sample, raw_bytes
 from tartools.show import text
 from tartools.show.html import cards
-from tartools.show.html.overview import Overview, broken_pictures, grouped
+from tartools.show.html.cards import Overview, broken_pictures, grouped
 from tartools.show.html.tile import BROKEN, IS, PageTile, make_tile, safe
 from tartools.stages import select, shuffle
+from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, pair_of
+from tartools.stages.duplicates.near import AGAINST, INPUT
 from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import Sink
+from tartools.tar import Member, new_member
 
 SOUND_LIMIT = 2 << 20  # bytes of sounds of a sample; larger ones are not embedded
 SOUNDS_LIMIT = 24 << 20  # bytes of sounds of the page
 AHEAD = 16  # samples in progress, or finished and waiting for an earlier one
 SHOWN = 200  # samples on a page, unless the user says how many
+PAIRS = 200  # on a page of pairs
 SMALL, LARGE = 384, 1024  # pixels of a picture; a tile shows some 200, the large view up to 900
 
 
@@ -42,23 +48,6 @@ class Choice(NamedTuple):
     seed: int
 
 
-class Chosen(NamedTuple):
-    """How many samples are *shown* of those *seen*, and whether there are *more*."""
-
-    shown: int
-    seen: int
-    more: bool
-
-    def __str__(self) -> str:
-        """Say it in words.
-
-        >>> str(Chosen(200, 480, False)), str(Chosen(20, 20, True))
-        ('200 of 480 samples, at random', 'the first 20 of a larger input')
-        """
-        seen = f"the first {self.seen:,} of a larger input" if self.more else several(self.seen, "sample")
-        return f"{self.shown:,} of {seen}, at random" if self.shown < self.seen else seen
-
-
 def write(
     samples: Iterator[Sample],
     sink: Sink,
@@ -68,8 +57,8 @@ def write(
     workers: int,
     account: Account,
     faces: int = 1,
-) -> tuple[Chosen, Overview]:
-    """Write the page of *samples* with this *title*; return what is on it, and how all samples are.
+) -> Overview:
+    """Write the page of *samples* with this *title*; return how all samples are, and what is on it.
 
     Counts are those of all samples, or of the first ones, if these were chosen; their pictures are all decoded.
     Pictures have up to *side* pixels; *faces* of a sample are side by side. *workers* threads decode them.
@@ -102,9 +91,9 @@ def write(
                 tiles.append(tile)
                 account.samples_out += 1
                 found.add_broken(each for each in tile.broken if choice.drawn is None or each.sound)
-    chosen = Chosen(len(tiles), found.counts.samples, found.more)
-    sink.write(page(tiles, title, chosen, found).encode())
-    return chosen, found
+    found.shown = len(tiles)
+    sink.write(page(tiles, title, found).encode())
+    return found
 
 
 def beginning(samples: Iterator[Sample], most: int, found: Overview, account: Account) -> Iterator[Sample]:
@@ -152,8 +141,8 @@ def audible(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
             room -= size
 
 
-def page(tiles: Sequence[PageTile], title: str, chosen: Chosen, found: Overview) -> str:
-    """Return the page of *tiles*, which are those *chosen*; *found* has the counts of all samples."""
+def page(tiles: Sequence[PageTile], title: str, found: Overview) -> str:
+    """Return the page of *tiles*; *found* has the counts of all samples."""
     style, script = part("css"), part("js")
     policy = "; ".join(
         (
@@ -171,7 +160,7 @@ def page(tiles: Sequence[PageTile], title: str, chosen: Chosen, found: Overview)
         title=safe(title),
         style=style,
         script=script,
-        totals=totals(tiles, chosen, found),
+        totals=totals(tiles, found),
         summary="\n".join(cards.cards(found, {tile.key for tile in tiles})),
         tiles="\n".join(tile.html for tile in tiles),
     )
@@ -187,13 +176,74 @@ def sum_of(inline: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}"
 
 
-def totals(tiles: Sequence[PageTile], chosen: Chosen, found: Overview) -> str:
+def totals(tiles: Sequence[PageTile], found: Overview) -> str:
     """Return the counts of samples, bytes and broken members; a button filters the broken samples that are shown."""
-    parts = [str(chosen), in_units(found.sizes.total)]
+    parts = [found.chosen, in_units(found.sizes.total)]
     if found.broken.count:
         words = f"{found.broken.count:,} {BROKEN}"
         seen = any(tile.broken for tile in tiles)
         parts.append(f'<button type="button" data-filter="{IS}={BROKEN}">{words}</button>' if seen else words)
-    if chosen.shown < chosen.seen:
+    if found.shown < found.counts.samples:
         parts.append("sizes and counts are those of all")
     return " · ".join(parts)
+
+
+# ---- the page of pairs ----
+
+
+def write_pairs(
+    pairs: Iterable[bytes],
+    sides: Sequence[DedupSide],
+    comparison: Comparison,
+    url: str,
+    *,
+    force: bool = False,
+    workers: int = 1,
+) -> None:
+    """Write a page of those of *pairs* that are farthest apart to *url*, side by side.
+
+    Holds: 400 samples.
+    """
+    total = 0
+
+    def count() -> Iterator[Pair]:
+        nonlocal total
+        for record in pairs:
+            total += 1
+            yield pair_of(record)
+
+    chosen = sorted(nlargest(PAIRS, count(), key=lambda pair: (pair.distance, -pair.position)))
+    known: dict[tuple[int, int], Sample] = {}
+    for side in sides:
+        wanted = {pair.kept for pair in chosen if pair.side == side.number}
+        if side.number == INPUT:
+            wanted |= {pair.position for pair in chosen}
+        positions = sorted(wanted)
+        known.update(zip(((side.number, at) for at in positions), side.data.samples_at(positions), strict=True))
+    both = (
+        beside(known[INPUT, pair.position], known[pair.side, pair.kept], pair, comparison)
+        for pair in sorted(chosen, key=lambda pair: (-pair.distance, pair.position))
+    )
+    title = f"{several(total, 'sample')} left out, beside the one that is kept"
+    if total > PAIRS:
+        title += f": the {PAIRS} that differ most"
+    with storage.writing(url, force) as sink:
+        choice = Choice(None, None, 0)
+        write(both, sink, title, choice, SMALL, workers, Account(lambda _: None), faces=2)
+
+
+def beside(out: Sample, kept: Sample, pair: Pair, comparison: Comparison) -> Sample:
+    """Return one sample with the members of both that were compared first, then the others; for a page."""
+    where = " (--against)" if pair.side == AGAINST else ""
+    words = f", distance {pair.distance}{where}"
+    key = out.raw_key + b" = " + kept.raw_key + words.encode()
+    found: list[list[Member]] = []
+    for sample, name in ((out, b"out"), (kept, b"kept")):
+        compared = comparison._replace(lenient=True).members(sample) or []
+        rest = [member for member in sample.members if member not in compared]
+        behind = len(sample.raw_key)
+        found.append(
+            [new_member(key + b"." + name + member.path[behind:], member.read()) for member in compared + rest]
+        )
+    raw = raw_bytes([*found[0][:1], *found[1][:1], *found[0][1:], *found[1][1:]])
+    return Sample.at(key, raw, 0, len(raw))

@@ -13,17 +13,32 @@ from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
+from tartools.samples.filetypes import FIRST, type_of
 from tartools.samples.pictures import TooLargeError
 from tartools.samples.sample import Sample, field_name
 from tartools.show import sound, text
-from tartools.show.html.overview import Broken
 from tartools.tar import Member
 
 QUALITY, EFFORT = 75, 1  # of WebP: two thirds of what JPEG takes to look as good; more effort saves 10 % and takes 50 %
 TINY = 64  # pixels; smaller pictures are stored without loss and drawn unsmoothed
 COLUMNS = 120  # of a waveform
+# first suffix of a type of files -> media type (RFC 6838)
+MEDIA = {"wav": "audio/wav", "flac": "audio/flac", "oga": "audio/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
 SILENT = '<p class="silent">too large to be played here</p>'
 FOLDER, IS, BROKEN = "folder", "is", "broken"
+
+
+class Broken(NamedTuple):
+    """A picture, or a *sound*, that cannot be decoded: the *key* of its sample, its *field*, and *why*, printable."""
+
+    key: str
+    field: str
+    why: str
+    sound: bool = False
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        return f"{self.key} ({self.field}: {self.why})"
 
 
 class PageTile(NamedTuple):
@@ -182,7 +197,9 @@ def waveform(member: Member) -> str:
 def player(member: Member, name: str) -> str:
     """Return the player of the sound *member* of field *name*; empty if browsers do not know its format."""
     payload = member.read()
-    kind = sound.media_type(payload)
-    if not kind:
+    found = type_of(payload[:FIRST])
+    kind = MEDIA.get(found.suffixes[0]) if found and found.suffixes else None
+    if kind is None:
         return ""
-    return f'<audio controls preload="none" aria-label="{safe(name)}" src="{embedded(payload, kind)}"></audio>'
+    source = embedded(payload, kind)
+    return f'<audio controls preload="none" aria-label="{safe(name)}" src="{source}"></audio>'

@@ -13,8 +13,8 @@ from tartools.samples.sample import Batch
 from tartools.storage import is_missing
 from tartools.storage.local import identity
 from tartools.storage.version import look
-from tartools.tables import source, tablesamples
-from tartools.tables.columnvalues import ABSENT, TableColumns
+from tartools.tables import schema, source, tablesamples
+from tartools.tables.listed import TableColumns
 from tartools.tables.rowplaces import Listing, Piece, RowError, runs
 from tartools.tables.rows import RowBlock
 
@@ -154,7 +154,7 @@ class TableRows:
         shift = piece.begins - np.frombuffer(block.begins, np.int64)
         low, count = piece.first - self._firsts[-1], len(piece)
         fields, offsets, sizes = self._members
-        absent = np.full(count, ABSENT), np.zeros(count, np.int64)
+        absent = np.full(count, schema.ABSENT), np.zeros(count, np.int64)
         said = {field: (offsets[low : low + count, n], sizes[low : low + count, n]) for n, field in enumerate(fields)}
         found = {
             field.decode("utf-8", "replace"): (np.where(places >= 0, places + shift, places), lengths)

@@ -27,7 +27,7 @@ from tartools.tables.listed import ListedBatch, keys_of
 from tartools.tar import Member
 
 if TYPE_CHECKING:
-    from tartools.tables.columnvalues import TableColumns
+    from tartools.tables.listed import TableColumns
 
 DIGEST, NUMBER = 16, 8  # bytes
 MOST = (1 << 8 * NUMBER) - 1

@@ -14,7 +14,7 @@ from tartools.tables.listed import ListedBatch, keys_of, known
 
 if TYPE_CHECKING:
     from tartools.stages.filtering.expression import Ask, Expression
-    from tartools.tables.columnvalues import TableColumns
+    from tartools.tables.listed import TableColumns
 
 SIDES = ("width", "height")
 

@@ -9,15 +9,17 @@ import marshal
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import chain, groupby, takewhile
+from operator import itemgetter
 from typing import NamedTuple
 
+from tartools import storage
 from tartools.errors import SampleError, UsageError, printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import join_path
 from tartools.storage.url import Url
 from tartools.storage.version import check_unchanged
-from tartools.tables.rows import TWICE
+from tartools.tables import schema
 from tartools.tar.header import padded
 
 TAR = ".tar"
@@ -56,6 +58,11 @@ class IndexPlaces(NamedTuple):
             if other is not url:
                 raise UsageError(f"{shown(other)} and {shown(url)} would have the same index {shown(name)}")
         return names
+
+    def write(self, url: str, data: bytes) -> None:
+        """Write the file *url* of the index. Raises: StorageError."""
+        with storage.writing(url, self.force) as sink:
+            sink.write(data)
 
     def together(self) -> IndexPlaces:
         """Return these places with the deepest directory that has all shards, if no other was named.
@@ -123,30 +130,24 @@ def shards(
     *account*, where all are counted. Holds: one block.
     Raises: SampleError, StorageError if a shard has another version at its end.
     """
-    source = _Blocks(blocks)
+    grouped = groupby(map(marshal.loads, blocks), itemgetter(0))
+    name, found = next(grouped, ("", iter(())))
     for url, version in versions.items():
-        yield Shard(url, int(version.split()[0]), _listed(source, url, version, account, check))
-
-
-class _Blocks:
-    """Blocks of rows, of which the next one is known."""
-
-    def __init__(self, blocks: Iterable[bytes]) -> None:
-        self._blocks = map(marshal.loads, blocks)
-        self._next = next(self._blocks, None)
-
-    def of(self, url: str) -> Iterator[IndexedSample]:
-        """Yield the rows of the shard *url*, which is the next one."""
-        while self._next is not None and self._next[0] == url:
-            yield from _rows(self._next)
-            self._next = next(self._blocks, None)
+        rows = chain.from_iterable(map(_rows, found if url == name else ()))
+        yield Shard(url, int(version.split()[0]), _listed(rows, url, version, account, check))
+        if url == name:
+            name, found = next(grouped, ("", iter(())))
 
 
 def _listed(
-    blocks: _Blocks, url: str, version: str, account: Account, check: Callable[[str, IndexedSample], None]
+    rows: Iterable[IndexedSample],
+    url: str,
+    version: str,
+    account: Account,
+    check: Callable[[str, IndexedSample], None],
 ) -> Iterator[IndexedSample]:
     lost, first = 0, b""
-    for row in blocks.of(url):
+    for row in rows:
         check(url, row)
         account.samples_in += 1
         if row.parts:
@@ -171,7 +172,7 @@ def _rows(
     for number, (key, begin, end) in enumerate(zip(keys, array("q", begins), array("q", ends), strict=True)):
         parts = [IndexedMember(field, offsets[number], sizes[number]) for field, offsets, sizes in columns]
         for part in parts:
-            if part.offset == TWICE:
+            if part.offset == schema.TWICE:
                 raise refused(url, key, part.field, "is there twice in one sample, which an index can't say")
         parts = [part for part in parts if part.offset >= 0]
         if len(parts) > 1:
