@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate, count, groupby, islice, repeat
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError, shown
 from tartools.samples.account import Account
@@ -48,8 +48,10 @@ from tartools.stages.samplefiles import (
 from tartools.storage.openfiles import OPEN_FILES
 from tartools.storage.scratch import scratch_file
 from tartools.tables import schema
-from tartools.tables.inputs import RowInputs
 from tartools.tar import Member, read_range
+
+if TYPE_CHECKING:
+    from tartools.tables.inputs import RowInputs
 
 MEMORY = 256 << 20  # bytes
 SMALL = 1 << 20  # bytes of samples in a batch
@@ -361,7 +363,7 @@ def from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[
             if order.by_key and rows.column(schema.KEY).null_count:
                 raise UntoldError(f"one of rows {row} to {row + len(rows) - 1} has no {schema.KEY} to sort by")
             keys = [(key or "").encode() for key in rows.column(schema.KEY).to_pylist()]
-        shards = [inputs.shards.url(number) for number in rows.column(schema.SHARD).to_pylist()]
+        shards = [inputs.shards.urls[number] for number in rows.column(schema.SHARD).to_pylist()]
         fields = kinds_of(rows, kinds) if order.by_key else repeat(UNKNOWN)
         numbers = range(row, row + len(rows))
         if encode_key is not None:

@@ -94,6 +94,7 @@ class RemoteShards:
         self._checker = checker
         self._at_once = max(requests_at_once() // sources, 1)
         self._requests: Threads[Callable[[], Any], Any] = Threads(self._at_once)
+        self._versions: dict[int, str] = {}  # of shards whose versions the table does not tell
         self._locks: dict[int, threading.Lock] = {}  # of shards whose versions are being asked for
 
     def close(self) -> None:
@@ -200,7 +201,7 @@ class RemoteShards:
     def _version(self, number: int) -> str:
         """Return the version of the shard *number*: that of the table, or else what the shard is now."""
         with self._locks.setdefault(number, threading.Lock()):
-            known = self._listing.versions[number]
+            known = self._listing.versions[number] or self._versions.get(number)
             if known is None:
-                known = self._listing.versions[number] = version_of(self._listing.urls[number])
+                known = self._versions[number] = version_of(self._listing.urls[number])
         return known

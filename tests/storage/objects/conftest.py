@@ -130,6 +130,16 @@ def listed(request: pytest.FixtureRequest) -> Site:
     return make_site(request, request.param)
 
 
+@pytest.fixture(scope="session")
+def key() -> str:
+    """Return a private key."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return rsa.generate_private_key(65537, 2048).private_bytes(*form).decode()
+
+
 @pytest.fixture
 def empty(
     faulty: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]

@@ -82,23 +82,23 @@ NOTHING: tuple[dict[str, bytes], int] = {}, 0
 # ---- in this process ----
 
 
-def into_shard(url: str) -> tartools.TarWriter:
+def into_shard(url: str, **options: bool) -> tartools.TarWriter:
     """Return a writer of samples that has begun to write."""
-    writer = tartools.TarWriter(url)
+    writer = tartools.TarWriter(url, **options)
     writer.write({"__key__": "a", "bin": BULK})
     writer.write({"__key__": "b", "bin": b"1"})
     return writer
 
 
-def into_file(url: str) -> tartools.storage.seekable.WritableFile:
+def into_file(url: str, **options: bool) -> tartools.storage.seekable.WritableFile:
     """Return a file that has begun to be written."""
-    file = tartools.open(url, "wb")
+    file = tartools.open(url, "wb", **options)
     file.write(BULK)
     return file
 
 
 kinds = pytest.mark.parametrize("begin", [into_shard, into_file], ids=["shard", "file"])
-Begin = Callable[[str], tartools.TarWriter]
+Begin = Callable[..., tartools.TarWriter]
 
 
 @schemes
@@ -125,11 +125,14 @@ def test_an_exception_in_the_block(begin: Begin, scheme: str, here: Places) -> N
 @schemes
 @pytest.mark.parametrize("begin", [tartools.TarWriter, into_shard, into_file], ids=["opened", "shard", "file"])
 def test_what_exists(begin: Begin, scheme: str, here: Places) -> None:
-    """A shard is refused when it is opened."""
-    into_file(here.url(scheme, "out")).close()
+    """A shard is refused when it is opened, unless by force."""
+    with tartools.open(here.url(scheme, "out"), "wb", force=True) as file:
+        file.write(b"one")
     with pytest.raises(StorageError, match="already exists; force=True replaces it"):
         begin(here.url(scheme, "out"))
-    assert here.all == ({"out": BULK}, 0)
+    assert here.all == ({"out": b"one"}, 0)
+    begin(here.url(scheme, "out"), force=True).close()
+    assert len(here.all[0]["out"]) >= 10240 and here.all[1] == 0
 
 
 @schemes

@@ -276,7 +276,8 @@ def test_a_proxy_for_what_is_encrypted(encrypted: Inside, certificate: Path) -> 
     with FaultServer() as proxy:
         proxy.RequestHandlerClass = Tunnel
         proxy.seen = []  # type: ignore[attr-defined]
-        encrypted.environ(REQUESTS_CA_BUNDLE=str(certificate), https_proxy=proxy.base.replace("//", f"//{HOLDER}@"))
+        address = proxy.base.replace("//", f"//{HOLDER}@")
+        encrypted.environ(REQUESTS_CA_BUNDLE=str(certificate), https_proxy=address, TARTOOLS_READAHEAD="1")
         assert encrypted.copy("http") == (0, WHOLE, "")
         assert proxy.seen == [BASIC]  # type: ignore[attr-defined]
         encrypted.environ()  # which closes the connections
@@ -285,13 +286,8 @@ def test_a_proxy_for_what_is_encrypted(encrypted: Inside, certificate: Path) -> 
 # ---- tokens of Google's ----
 
 
-def test_a_token_is_renewed_when_it_is_not_accepted(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_renewed_when_it_is_not_accepted(key: str, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the same client: google-auth asks for one before the first request, and for another after a 401."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    key = rsa.generate_private_key(65537, 2048).private_bytes(*form).decode()
     base = inside.server.base
     account = {"type": "service_account", "client_email": "me@x", "private_key": key, "token_uri": f"{base}/token"}
     monkeypatch.setattr(gs, "SERVER", base)

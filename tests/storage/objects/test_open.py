@@ -382,18 +382,6 @@ def test_modes_and_what_they_do_not_allow(here: FaultServer) -> None:
         reading.write(b"1")
 
 
-@pytest.mark.parametrize("scheme", [*WRITTEN, "path"])
-def test_what_exists_is_replaced_by_force_only(scheme: str, here: FaultServer) -> None:
-    url = here.url(scheme, "new") if scheme != "path" else "new"
-    for data in (b"one", DATA * 3):
-        with open_url(url, "wb", force=True) as file:
-            file.write(data)
-        assert read(url) == data
-    with pytest.raises(StorageError, match="already exists; force=True replaces it"):
-        open_url(url, "wb")
-    assert read(url) == DATA * 3
-
-
 def test_no_range_is_larger_than_usual(here: FaultServer) -> None:
     """Ranges double from `FIRST` on, but only up to the usual size."""
     here.objects["object"] = DATA

@@ -323,17 +323,6 @@ def test_a_password_in_the_url_of_a_file() -> None:
 # ---- keys of Google's ----
 
 
-@pytest.fixture(scope="module")
-def key() -> str:
-    """Return a private key."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    made = rsa.generate_private_key(65537, 2048)
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return made.private_bytes(*form).decode()
-
-
 @pytest.mark.parametrize("answered", [400, 503, None])
 def test_a_key_that_google_does_not_take(
     answered: int | None, key: str, faulty: FaultServer, run: Run, tmp_path: Path
