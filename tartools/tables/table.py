@@ -412,7 +412,7 @@ class Table:
             yield from table.batches(names, BATCH)
 
     def _opened(self) -> Any:
-        """Open the file. Raises: StorageError if it is another one than before."""
+        """Open the file. Raises: StorageError if another file has its name now."""
         if not storage.is_repeatable(self._url):
             raise StorageError("a table is a file or an object: this can't be read twice", url=self._url)
         file = seekable.reading(self._url)

@@ -96,12 +96,6 @@ class ZipDataset(Dataset[Any]):
         """Return what tells these samples from those of other zip files, or other versions of them."""
         return blake2b(repr([(found.url, found.version) for found in self._zips]).encode(), digest_size=16).hexdigest()
 
-    def span(self, index: int) -> tuple[str, int, int, str]:
-        """Return URL, begin, end and version of the bytes that sample *index* is read with."""
-        found, number = self._place(index)
-        zipped = found.zipped()
-        return (found.url, *_span(zipped[number], zipped.directory.start), found.version)
-
     def _place(self, index: int) -> tuple[_Zip, int]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
