@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import accumulate, count, islice, repeat
+from itertools import accumulate, count, groupby, islice, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError, shown
@@ -38,7 +39,6 @@ from tartools.stages.samplefiles import (
     LOCATION,
     LONE,
     POSITION,
-    POSITIONED,
     Entry,
     Identities,
     PartMember,
@@ -144,13 +144,10 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
         shard, shift = location
         starts, ends = groups.starts, islice(groups.starts, 1, None)
         for key, start, end, first in zip(groups.keys, starts, ends, groups.firsts, strict=False):
+            kept = b"" if implied else key
             flags = implied if len(members[first][0]) > len(key) else implied | LONE
-            sort_key = encode_key(key, position, batch.shard)
-            if implied:
-                yield sort_key + POSITIONED.pack(position, start + shift, end + shift, shard, 0, flags)
-            else:
-                packed = LOCATION.pack(start + shift, end + shift, shard, len(key), flags)
-                yield sort_key + position.to_bytes(POSITION, "big") + key + packed
+            packed = LOCATION.pack(start + shift, end + shift, shard, len(kept), flags)
+            yield encode_key(key, position, batch.shard) + position.to_bytes(POSITION, "big") + kept + packed
             position += 1
 
 
@@ -187,19 +184,15 @@ def choose_equal_values(entries: Iterable[Entry], order: Order, account: Account
 
     Samples without a value are never equal. Holds: one entry.
     """
-    if order.unique is None:
-        yield from ([entry] for entry in entries)
-        return
-    kept: Entry | None = None
-    for entry in entries:
-        if kept is not None and entry.sort_key == kept.sort_key and entry.sort_key not in (FIRST, LAST):
+    for value, equal in groupby(entries, itemgetter(0)):
+        if order.unique is None or value in (FIRST, LAST):
+            yield from ([entry] for entry in equal)
+            continue
+        rest = iter(equal)
+        kept = next(rest)
+        for entry in rest:
             account.left_out += 1
             kept = entry if order.unique == "last" else kept
-            continue
-        if kept is not None:
-            yield [kept]
-        kept = entry
-    if kept is not None:
         yield [kept]
 
 
@@ -208,16 +201,9 @@ def join_equal_keys(entries: Iterable[Entry], order: Order, account: Account) ->
 
     Holds: the entries of equal sort keys.
     """
-    equal: list[Entry] = []
-    before = b""
-    for entry in entries:
-        if equal and entry[0] != before:
-            yield from [equal] if len(equal) == 1 else parts_by_sample(equal, order, account)
-            equal = []
-        before = entry[0]
-        equal.append(entry)
-    if equal:
-        yield from parts_by_sample(equal, order, account)
+    for _, same in groupby(entries, itemgetter(0)):
+        equal = list(same)
+        yield from [equal] if len(equal) == 1 else parts_by_sample(equal, order, account)
 
 
 def parts_by_sample(equal: list[Entry], order: Order, account: Account) -> list[list[Entry]]:
@@ -226,8 +212,6 @@ def parts_by_sample(equal: list[Entry], order: Order, account: Account) -> list[
     Different keys may be equal as numbers: if *order* is unique, one of them is kept. A member without a field is a
     sample of its own, even if its name is the key of another sample.
     """
-    if len(equal) == 1:
-        return [equal]
     samples: dict[tuple[bytes, int], list[Entry]] = {}
     for number, entry in enumerate(equal):
         apart = number if entry.flags & LONE else -1

@@ -45,7 +45,7 @@ def table_batches(
     *ranges*, *listed*, *tmpdir*, *columns* and *sources* are those of `shards.reading.Reading`.
 
     Holds: a row group of the columns that are needed; 4 MiB of samples, from servers up to 256 MiB.
-    Raises: StorageError if a shard is another one than the table says; TarFormatError for what is no table.
+    Raises: StorageError if a shard has another version than the table says; TarFormatError for what is no table.
     """
     with source.opened(url, file) as table:
         listing = Listing(url)
